@@ -1,0 +1,12 @@
+# Every dependency and its oldest version, those of Debian 12. cmake/packages.txt names the packages that hold them.
+
+find_package(Threads REQUIRED)
+find_package(hwy 1.0.3 REQUIRED CONFIG)
+if(THALWEG_APPS OR THALWEG_TESTS)
+  find_package(fmt 9.1 REQUIRED CONFIG)
+  find_package(nlohmann_json 3.11 REQUIRED CONFIG)
+  find_package(CLI11 2.1 REQUIRED CONFIG)
+endif()
+if(THALWEG_TESTS)
+  find_package(GTest 1.12 REQUIRED CONFIG)
+endif()

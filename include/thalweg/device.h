@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace thalweg {
+
+enum class DeviceType : std::uint8_t { kCpu, kCuda, kMetal };
+
+constexpr std::string_view device_type_name(DeviceType type) {
+  switch (type) {
+    case DeviceType::kCpu:
+      return "cpu";
+    case DeviceType::kCuda:
+      return "cuda";
+    case DeviceType::kMetal:
+      return "metal";
+  }
+  return "?";
+}
+
+// Where the bytes of a tensor live. The device of its tensors decides which backend runs an operation.
+struct Device {
+  DeviceType type = DeviceType::kCpu;
+  int index = 0;
+
+  friend constexpr bool operator==(Device, Device) = default;
+};
+
+// Where an operation runs and in which order. On the CPU a call returns when the work is done, having used up to
+// `threads` threads of the library's pool (0: every hardware thread); results do not depend on the number, bit for
+// bit. On a GPU, `native` is the caller's own queue (cudaStream_t, id<MTLCommandQueue>) and a call only enqueues.
+struct Stream {
+  Device device;
+  int threads = 0;
+  void* native = nullptr;
+
+  static constexpr Stream cpu(int threads = 0) { return Stream{{DeviceType::kCpu, 0}, threads, nullptr}; }
+};
+
+// Scratch memory of an operation, owned by the caller and reusable as soon as the operation has finished. Ask
+// workspace_size(args, stream) for the bytes; `data` is aligned to kWorkspaceAlignment. Contents are unspecified
+// before and after a run.
+inline constexpr std::size_t kWorkspaceAlignment = 64;
+
+struct Workspace {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+// What dispatch thinks of one kernel for one set of arguments.
+struct KernelVerdict {
+  std::string kernel;
+  bool supported = false;
+  std::string reason;  // why not, if not supported; otherwise what the kernel does with these arguments, if notable
+};
+
+// The kernels of the backend that the arguments select, in order of preference. The first that supports them runs,
+// unless the environment variable THALWEG_KERNEL=<operation>:<kernel>[,...] names another.
+struct Explanation {
+  std::string operation;
+  std::string backend;
+  std::vector<KernelVerdict> kernels;
+  int chosen = -1;  // index into kernels; -1: none supports the arguments
+};
+
+}  // namespace thalweg

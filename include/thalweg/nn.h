@@ -1,0 +1,132 @@
+#pragma once
+
+// The dense operations around the gated delta rule in a hybrid decoder. Activations are f32, f16 or bf16; arithmetic is
+// f32 and results are rounded once, when stored. T tokens are rows: batches are packed along T. Inputs and outputs may
+// be strided views, innermost dimension contiguous. An output overlaps no input unless the contract names the pair.
+
+#include <optional>
+#include <string_view>
+
+#include "thalweg/operation.h"
+#include "thalweg/tensor.h"
+
+namespace thalweg {
+
+enum class Activation : std::uint8_t { kNone, kSilu };
+
+// Causal depthwise convolution along T: y_t = act(bias + sum_j weight[c,j] x_{t-W+1+j}), inputs before a sequence's
+// start taken from its state or zero.
+struct CausalConv1dArgs {
+  static constexpr std::string_view kName = "causal_conv1d";
+  ConstTensor x;              // [B,T,C]
+  ConstTensor weight;         // [C,W], any float dtype, W in 2..8; the newest token's tap last
+  ConstTensor bias;           // [C], dtype of weight, optional
+  ConstTensor initial_state;  // [N,C,W-1] or a pool, any float dtype, optional (zero): the inputs before, oldest first
+  Tensor final_state;         // like initial_state, optional; may be initial_state itself: the last W-1 inputs
+  ConstTensor state_indices;  // [N] i32, optional; -1: zero state, write nothing
+  ConstTensor cu_seqlens;     // [N+1] i32, optional, B = 1
+  Tensor y;                   // [B,T,C], dtype of x; not x itself
+  Activation activation = Activation::kNone;
+};
+
+// The same for decode: T (few) tokens of each of B sequences, the state updated in place.
+struct CausalConv1dUpdateArgs {
+  static constexpr std::string_view kName = "causal_conv1d_update";
+  ConstTensor x;              // [B,T,C]
+  ConstTensor weight;         // [C,W]
+  ConstTensor bias;           // [C], optional
+  Tensor conv_state;          // [B,C,W-1] or a pool [slots,C,W-1], any float dtype
+  ConstTensor state_indices;  // [B] i32, optional; -1: zero state, write nothing
+  Tensor y;                   // [B,T,C], dtype of x; may be x itself
+  Activation activation = Activation::kNone;
+};
+
+// y = x * rsqrt(mean x^2 + eps) * weight, or * (1 + weight) for the zero-centred norms of these models.
+struct RmsNormArgs {
+  static constexpr std::string_view kName = "rms_norm";
+  ConstTensor x;       // [T,D] or [T,H,D]
+  ConstTensor weight;  // [D], any float dtype
+  Tensor y;            // like x, or f32; may be x itself
+  float eps = 1e-6F;
+  bool weight_plus_one = false;
+};
+
+// y = x * rsqrt(mean x^2 + eps) * weight * silu(z), per head over D.
+struct GatedRmsNormArgs {
+  static constexpr std::string_view kName = "gated_rms_norm";
+  ConstTensor x;       // [T,H,D]
+  ConstTensor z;       // [T,H,D], dtype of x
+  ConstTensor weight;  // [D], any float dtype
+  Tensor y;            // [T,H,D], dtype of x or f32; may be x or z itself
+  float eps = 1e-6F;
+};
+
+// Half-split rotary embedding of the first rotary_dim dimensions of each head: the pair (i, i + rotary_dim/2) turns by
+// positions[t] * theta^(-2i/rotary_dim); the other dimensions pass through. The frequency is rounded to f32.
+struct RopeArgs {
+  static constexpr std::string_view kName = "rope";
+  ConstTensor x;          // [T,H,D]
+  ConstTensor positions;  // [T] i32
+  Tensor y;               // like x; may be x itself
+  int rotary_dim = 0;     // even, 2..D
+  float theta = 1e7F;
+};
+
+// Grouped-query causal attention of new tokens over a cache that already holds their keys and values. Query head h
+// reads key head h / (HQ/HKV). Token i (of T_n new ones) of sequence n sees cache positions 0 .. lengths[n] - T_n + i.
+struct AttentionArgs {
+  static constexpr std::string_view kName = "attention";
+  ConstTensor q;               // [T,HQ,D], packed
+  ConstTensor k_cache;         // [slots,S,HKV,D], any float dtype
+  ConstTensor v_cache;         // [slots,S,HKV,D], dtype of k_cache
+  ConstTensor cu_seqlens;      // [N+1] i32: the new tokens of each sequence
+  ConstTensor lengths;         // [N] i32: tokens in the cache, the new ones included; T_n <= lengths[n] <= S
+  ConstTensor slots;           // [N] i32, optional: the sequence's place in the cache; n without it
+  ConstTensor gate;            // [T,HQ,D], dtype of q, optional: the output is multiplied by sigmoid(gate)
+  Tensor o;                    // [T,HQ,D], dtype of q or f32
+  std::optional<float> scale;  // nullopt: D^-1/2
+};
+
+// How a product with quantised weights treats its activations.
+enum class MatmulPrecision : std::uint8_t {
+  kExact,  // f32 activations, weights unpacked exactly, f32 sums
+  kQ8,     // on the CPU, with block-format weights: activations rounded to 8 bits per 32 values; NMSE at most 2e-4
+};
+
+// y = x W^T (+ bias).
+struct LinearArgs {
+  static constexpr std::string_view kName = "linear";
+  ConstTensor x;       // [T,K]
+  ConstTensor weight;  // [N,K], any dtype but I32; rows contiguous
+  ConstTensor bias;    // [N] f32, optional
+  Tensor y;            // [T,N], dtype of x or f32
+  MatmulPrecision precision = MatmulPrecision::kExact;
+};
+
+// y_t = table[ids_t], unpacked.
+struct EmbeddingArgs {
+  static constexpr std::string_view kName = "embedding";
+  ConstTensor ids;    // [T] i32, each in 0..vocabulary-1
+  ConstTensor table;  // [vocabulary,D], any dtype but I32
+  Tensor y;           // [T,D], f32, f16 or bf16
+};
+
+// y = silu(gate) * up.
+struct SwigluArgs {
+  static constexpr std::string_view kName = "swiglu";
+  ConstTensor gate;  // [T,I]
+  ConstTensor up;    // [T,I], dtype of gate
+  Tensor y;          // [T,I], dtype of gate or f32; may be gate or up itself
+};
+
+inline void causal_conv1d(const CausalConv1dArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
+inline void causal_conv1d_update(const CausalConv1dUpdateArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
+inline void rms_norm(const RmsNormArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
+inline void gated_rms_norm(const GatedRmsNormArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
+inline void rope(const RopeArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
+inline void attention(const AttentionArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
+inline void linear(const LinearArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
+inline void embedding(const EmbeddingArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
+inline void swiglu(const SwigluArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
+
+}  // namespace thalweg

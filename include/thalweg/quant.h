@@ -1,0 +1,33 @@
+#pragma once
+
+// Block formats of GGUF: pack and unpack on the host. Sizes are in dtype.h.
+
+#include <cstdint>
+#include <string_view>
+
+#include "thalweg/operation.h"
+#include "thalweg/tensor.h"
+
+namespace thalweg {
+
+// Unpacks to f32. Bit-exact: what the formats' reference implementation gives, F16 and BF16 included.
+struct DequantizeArgs {
+  static constexpr std::string_view kName = "dequantize";
+  ConstTensor blocks;  // [R,K], any dtype but I32; rows contiguous
+  Tensor values;       // [R,K] f32
+};
+
+// Packs from f32, round to nearest, deterministic. Every dtype that can_pack() says; the values must be finite.
+struct QuantizeArgs {
+  static constexpr std::string_view kName = "quantize";
+  ConstTensor values;  // [R,K] f32
+  Tensor blocks;       // [R,K]; rows contiguous
+};
+
+// Whether the library packs this dtype: all but I32, IQ4_XS.
+bool can_pack(DType dtype);
+
+inline void dequantize(const DequantizeArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
+inline void quantize(const QuantizeArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
+
+}  // namespace thalweg

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <type_traits>
+
+#include "thalweg/device.h"
+#include "thalweg/dtype.h"
+
+namespace thalweg {
+
+inline constexpr int kMaxRank = 5;
+
+// A view of memory that somebody else owns: nothing is copied or freed. Strides count elements and may describe a
+// slice of a larger tensor; the innermost dimension is always contiguous. For block formats strides still count
+// weights and the innermost shape is a multiple of the block size. A default-constructed view is "absent".
+template <class Pointer>
+struct BasicTensor {
+  Pointer data = nullptr;
+  DType dtype = DType::kF32;
+  Device device;
+  int rank = 0;
+  std::array<std::int64_t, kMaxRank> shape{};
+  std::array<std::int64_t, kMaxRank> strides{};
+
+  BasicTensor() = default;
+
+  // A contiguous view.
+  BasicTensor(Pointer data_, DType dtype_, std::initializer_list<std::int64_t> shape_, Device device_ = {})
+      : data(data_), dtype(dtype_), device(device_) {
+    for (std::int64_t extent : shape_) {
+      if (rank < kMaxRank) shape[static_cast<std::size_t>(rank++)] = extent;
+    }
+    std::int64_t stride = 1;
+    for (int i = rank - 1; i >= 0; --i) {
+      strides[static_cast<std::size_t>(i)] = stride;
+      stride *= dim(i) > 0 ? dim(i) : 1;
+    }
+  }
+
+  // A writable view can be read.
+  template <class Other>
+  requires(std::is_const_v<std::remove_pointer_t<Pointer>> && !std::is_const_v<std::remove_pointer_t<Other>>)
+      BasicTensor(const BasicTensor<Other>& other)  // NOLINT(google-explicit-constructor)
+      : data(other.data),
+        dtype(other.dtype),
+        device(other.device),
+        rank(other.rank),
+        shape(other.shape),
+        strides(other.strides) {}
+
+  // Whether an optional argument was given. Shapes count, not the pointer: workspace_size() needs no memory.
+  bool defined() const { return rank > 0; }
+
+  std::int64_t dim(int i) const { return shape[static_cast<std::size_t>(i)]; }
+  std::int64_t stride(int i) const { return strides[static_cast<std::size_t>(i)]; }
+
+  std::int64_t size() const {
+    if (rank == 0) return 0;
+    std::int64_t count = 1;
+    for (int i = 0; i < rank; ++i) count *= dim(i);
+    return count;
+  }
+
+  // The innermost rows' byte address: element (index..., 0).
+  template <class... Index>
+  Pointer row(Index... index) const {
+    static_assert(sizeof...(Index) <= kMaxRank);
+    std::int64_t offset = 0;
+    int i = 0;
+    ((offset += static_cast<std::int64_t>(index) * stride(i++)), ...);
+    using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const char, char>;
+    return static_cast<Byte*>(data) + bytes_of(dtype, offset);
+  }
+};
+
+using Tensor = BasicTensor<void*>;
+using ConstTensor = BasicTensor<const void*>;
+
+// "BF16 [1,64,4,128]", with strides added when the view is not contiguous.
+std::string to_string(const ConstTensor& tensor);
+
+}  // namespace thalweg

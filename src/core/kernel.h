@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "thalweg/device.h"
+#include "thalweg/gated_delta_rule.h"
+#include "thalweg/moe.h"
+#include "thalweg/nn.h"
+#include "thalweg/quant.h"
+
+namespace thalweg {
+
+// One way to run an operation on a backend. Arguments have been validated against the contract before any of the three
+// functions sees them.
+template <class Args>
+struct Kernel {
+  std::string_view name;
+  // Empty if the kernel can run these arguments, else the reason why not.
+  std::string (*supports)(const Args& args, const Stream& stream);
+  std::size_t (*workspace)(const Args& args, const Stream& stream);
+  void (*run)(const Args& args, Workspace workspace, const Stream& stream);
+};
+
+template <class Args>
+using KernelList = std::span<const Kernel<Args>>;
+
+template <class... Args>
+struct TypeList {};
+
+// Every public operation, in the order of the documentation.
+using Operations =
+    TypeList<ChunkLocalCumsumArgs, L2normArgs, ChunkScaledDotKktArgs, SolveTrilArgs, RecomputeWUArgs, ChunkStateArgs,
+             ChunkOutputArgs, ChunkGatedDeltaRuleArgs, RecurrentGatedDeltaRuleArgs, GatedDeltaPrepStepArgs,
+             CausalConv1dArgs, CausalConv1dUpdateArgs, RmsNormArgs, GatedRmsNormArgs, RopeArgs, AttentionArgs,
+             LinearArgs, EmbeddingArgs, SwigluArgs, RouteTopKArgs, ExpertRowsArgs, MulMmIdArgs, MulMvIdArgs,
+             MulMatIdArgs, MoeFfnArgs, DequantizeArgs, QuantizeArgs>;
+
+namespace detail {
+template <class List>
+struct KernelTable;
+template <class... Args>
+struct KernelTable<TypeList<Args...>> {
+  using type = std::tuple<KernelList<Args>...>;
+};
+}  // namespace detail
+
+// A backend: for every operation its kernels in order of preference.
+struct Backend {
+  DeviceType type = DeviceType::kCpu;
+  std::string unavailable;  // why the backend cannot run here; empty if it can
+  detail::KernelTable<Operations>::type kernels;
+  std::vector<std::string> (*instruction_sets)() = nullptr;
+  bool (*select_instruction_set)(std::string_view name) = nullptr;
+
+  template <class Args>
+  KernelList<Args> kernels_of() const {
+    return std::get<KernelList<Args>>(kernels);
+  }
+};
+
+// fn.template operator()<Args>() for each operation.
+template <class Function, class... Args>
+void for_each_operation(TypeList<Args...>, Function&& function) {
+  (function.template operator()<Args>(), ...);
+}
+template <class Function>
+void for_each_operation(Function&& function) {
+  for_each_operation(Operations{}, function);
+}
+
+// For kernels without conditions or scratch memory.
+template <class Args>
+std::string always_supported(const Args&, const Stream&) {
+  return {};
+}
+template <class Args>
+std::size_t no_workspace(const Args&, const Stream&) {
+  return 0;
+}
+
+}  // namespace thalweg

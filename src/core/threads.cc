@@ -1,0 +1,131 @@
+#include "core/threads.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#endif
+
+namespace thalweg {
+namespace {
+
+inline void pause_briefly() {
+#if defined(__x86_64__) || defined(__i386__)
+  _mm_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+class ThreadPool {
+ public:
+  static ThreadPool& instance() {
+    static ThreadPool pool;
+    return pool;
+  }
+
+  ~ThreadPool() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+      generation_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void run(int threads, std::int64_t tasks, detail::TaskFunction function, void* context) {
+    if (threads <= 1 || tasks <= 1 || busy_.test_and_set(std::memory_order_acquire)) {
+      for (std::int64_t task = 0; task < tasks; ++task) function(context, task, 0);
+      return;
+    }
+    Job job{function, context, tasks};
+    const int helpers = static_cast<int>(std::min<std::int64_t>(threads, tasks)) - 1;
+    {
+      const std::lock_guard lock(mutex_);
+      while (static_cast<int>(threads_.size()) < helpers) threads_.emplace_back([this] { work(); });
+      job_ = &job;
+      joined_ = 0;
+      wanted_ = helpers;
+      generation_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_all();
+    job.work(0);
+    {
+      std::unique_lock lock(mutex_);
+      job_ = nullptr;  // nobody joins from here on
+      done_.wait(lock, [this] { return running_ == 0; });
+    }
+    busy_.clear(std::memory_order_release);
+  }
+
+ private:
+  struct Job {
+    detail::TaskFunction function;
+    void* context;
+    std::int64_t tasks;
+    std::atomic<std::int64_t> next{0};
+
+    void work(int worker) {
+      for (std::int64_t task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
+           task = next.fetch_add(1, std::memory_order_relaxed)) {
+        function(context, task, worker);
+      }
+    }
+  };
+
+  void work() {
+    std::uint64_t seen = 0;
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      if (job_ != nullptr && joined_ < wanted_ && generation_.load(std::memory_order_relaxed) != seen) {
+        seen = generation_.load(std::memory_order_relaxed);
+        Job* job = job_;
+        const int worker = ++joined_;
+        ++running_;
+        lock.unlock();
+        job->work(worker);
+        lock.lock();
+        if (--running_ == 0) done_.notify_one();
+        continue;
+      }
+      // Operations of a model follow each other within microseconds: spin a little before sleeping.
+      const std::uint64_t idle = generation_.load(std::memory_order_relaxed);
+      lock.unlock();
+      for (int spin = 0; spin < 2000 && generation_.load(std::memory_order_acquire) == idle; ++spin) pause_briefly();
+      lock.lock();
+      wake_.wait(lock, [&] { return stopping_ || generation_.load(std::memory_order_relaxed) != idle; });
+    }
+  }
+
+  std::atomic_flag busy_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable done_;
+  std::atomic<std::uint64_t> generation_{0};
+  Job* job_ = nullptr;
+  int joined_ = 0;
+  int wanted_ = 0;
+  int running_ = 0;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+int thread_count(const Stream& stream) {
+  if (stream.threads > 0) return stream.threads;
+  static const int hardware = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return hardware;
+}
+
+void detail::parallel_for(int threads, std::int64_t tasks, TaskFunction function, void* context) {
+  ThreadPool::instance().run(threads, tasks, function, context);
+}
+
+}  // namespace thalweg

@@ -1,0 +1,355 @@
+#include "cpu/vector.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/float16.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/vector.cc"
+#include <hwy/foreach_target.h>
+// Highway asks for this order.
+#include <hwy/contrib/math/math-inl.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace thalweg::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using F32 = hn::ScalableTag<float>;
+using V32 = hn::Vec<F32>;
+constexpr F32 kF32;
+constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(kF32));
+
+// For each full vector, then one call for each remaining element.
+template <class Vector, class Scalar>
+HWY_INLINE void for_row(std::int64_t n, Vector vector, Scalar scalar) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) vector(i);
+  for (; i < n; ++i) scalar(i);
+}
+
+HWY_INLINE V32 from_bf16(const std::uint16_t* from) {
+  const hn::Rebind<std::uint16_t, F32> d16;
+  const hn::RebindToUnsigned<F32> d32;
+  return hn::BitCast(kF32, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, from))));
+}
+
+// Nearest, ties to even, NaN kept: the bits of the bf16 in the upper half of each lane.
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<F32>> bf16_bits(V32 x) {
+  const hn::RebindToUnsigned<F32> d;
+  const auto bits = hn::BitCast(d, x);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 1));
+  const auto rounded = hn::Add(hn::Add(bits, hn::Set(d, 0x7FFF)), odd);
+  const auto nan = hn::Or(bits, hn::Set(d, 0x400000));
+  const auto is_nan = hn::RebindMask(d, hn::IsNaN(x));
+  return hn::And(hn::IfThenElse(is_nan, nan, rounded), hn::Set(d, 0xFFFF0000U));
+}
+
+void load(DType dtype, const void* from, std::int64_t n, float* to) {
+  const auto* half = static_cast<const std::uint16_t*>(from);
+  if (dtype == DType::kBF16) {
+    for_row(
+        n, [&](std::int64_t i) { hn::StoreU(from_bf16(half + i), kF32, to + i); },
+        [&](std::int64_t i) { to[i] = bf16_to_f32(half[i]); });
+  } else if (dtype == DType::kF16) {
+    const hn::Rebind<hwy::float16_t, F32> d16;
+    const auto* f16 = static_cast<const hwy::float16_t*>(from);
+    for_row(
+        n, [&](std::int64_t i) { hn::StoreU(hn::PromoteTo(kF32, hn::LoadU(d16, f16 + i)), kF32, to + i); },
+        [&](std::int64_t i) { to[i] = f16_to_f32(half[i]); });
+  } else {
+    std::copy_n(static_cast<const float*>(from), n, to);
+  }
+}
+
+void store(DType dtype, const float* from, std::int64_t n, void* to) {
+  auto* half = static_cast<std::uint16_t*>(to);
+  if (dtype == DType::kBF16) {
+    const hn::Rebind<std::uint16_t, F32> d16;
+    for_row(
+        n,
+        [&](std::int64_t i) {
+          const auto bits = hn::ShiftRight<16>(bf16_bits(hn::LoadU(kF32, from + i)));
+          hn::StoreU(hn::TruncateTo(d16, bits), d16, half + i);
+        },
+        [&](std::int64_t i) { half[i] = f32_to_bf16(from[i]); });
+  } else if (dtype == DType::kF16) {
+    for (std::int64_t i = 0; i < n; ++i) half[i] = f32_to_f16(from[i]);
+  } else {
+    std::copy_n(from, n, static_cast<float*>(to));
+  }
+}
+
+void round_to_bf16(float* x, std::int64_t n) {
+  for_row(
+      n, [&](std::int64_t i) { hn::StoreU(hn::BitCast(kF32, bf16_bits(hn::LoadU(kF32, x + i))), kF32, x + i); },
+      [&](std::int64_t i) { x[i] = thalweg::round_to_bf16(x[i]); });
+}
+
+float dot(const float* a, const float* b, std::int64_t n) {
+  V32 sum0 = hn::Zero(kF32);
+  V32 sum1 = hn::Zero(kF32);
+  V32 sum2 = hn::Zero(kF32);
+  V32 sum3 = hn::Zero(kF32);
+  std::int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    sum0 = hn::MulAdd(hn::LoadU(kF32, a + i), hn::LoadU(kF32, b + i), sum0);
+    sum1 = hn::MulAdd(hn::LoadU(kF32, a + i + kLanes), hn::LoadU(kF32, b + i + kLanes), sum1);
+    sum2 = hn::MulAdd(hn::LoadU(kF32, a + i + 2 * kLanes), hn::LoadU(kF32, b + i + 2 * kLanes), sum2);
+    sum3 = hn::MulAdd(hn::LoadU(kF32, a + i + 3 * kLanes), hn::LoadU(kF32, b + i + 3 * kLanes), sum3);
+  }
+  for (; i + kLanes <= n; i += kLanes) sum0 = hn::MulAdd(hn::LoadU(kF32, a + i), hn::LoadU(kF32, b + i), sum0);
+  const V32 sum = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
+  float total = hn::GetLane(hn::SumOfLanes(kF32, sum));
+  for (; i < n; ++i) total += a[i] * b[i];
+  return total;
+}
+
+void axpy(float alpha, const float* x, std::int64_t n, float* y) {
+  const V32 factor = hn::Set(kF32, alpha);
+  for_row(
+      n,
+      [&](std::int64_t i) {
+        hn::StoreU(hn::MulAdd(factor, hn::LoadU(kF32, x + i), hn::LoadU(kF32, y + i)), kF32, y + i);
+      },
+      [&](std::int64_t i) { y[i] += alpha * x[i]; });
+}
+
+void scale(float alpha, const float* x, std::int64_t n, float* y) {
+  const V32 factor = hn::Set(kF32, alpha);
+  for_row(
+      n, [&](std::int64_t i) { hn::StoreU(hn::Mul(factor, hn::LoadU(kF32, x + i)), kF32, y + i); },
+      [&](std::int64_t i) { y[i] = alpha * x[i]; });
+}
+
+void multiply(const float* a, const float* b, std::int64_t n, float* y) {
+  for_row(
+      n, [&](std::int64_t i) { hn::StoreU(hn::Mul(hn::LoadU(kF32, a + i), hn::LoadU(kF32, b + i)), kF32, y + i); },
+      [&](std::int64_t i) { y[i] = a[i] * b[i]; });
+}
+
+// x / (1 + exp(-x)); the clamp keeps exp finite, where silu is 0 or x to f32's precision anyway.
+HWY_INLINE V32 silu(V32 x) {
+  const V32 one = hn::Set(kF32, 1.0F);
+  const V32 exponent = hn::Min(hn::Neg(x), hn::Set(kF32, 87.0F));
+  return hn::Div(x, hn::Add(one, hn::Exp(kF32, exponent)));
+}
+
+void silu_multiply(const float* gate, const float* up, std::int64_t n, float* y) {
+  for_row(
+      n,
+      [&](std::int64_t i) {
+        const V32 activated = silu(hn::LoadU(kF32, gate + i));
+        hn::StoreU(up != nullptr ? hn::Mul(activated, hn::LoadU(kF32, up + i)) : activated, kF32, y + i);
+      },
+      [&](std::int64_t i) {
+        const float activated = gate[i] / (1.0F + std::exp(std::min(-gate[i], 87.0F)));
+        y[i] = up != nullptr ? activated * up[i] : activated;
+      });
+}
+
+float exp_minus_max(const float* x, std::int64_t n, float* y) {
+  if (n == 0) return 0.0F;
+  float maximum = x[0];
+  for (std::int64_t i = 1; i < n; ++i) maximum = std::max(maximum, x[i]);
+  V32 sums = hn::Zero(kF32);
+  float rest = 0.0F;
+  const V32 top = hn::Set(kF32, maximum);
+  for_row(
+      n,
+      [&](std::int64_t i) {
+        const V32 e = hn::Exp(kF32, hn::Max(hn::Sub(hn::LoadU(kF32, x + i), top), hn::Set(kF32, -104.0F)));
+        hn::StoreU(e, kF32, y + i);
+        sums = hn::Add(sums, e);
+      },
+      [&](std::int64_t i) {
+        y[i] = std::exp(x[i] - maximum);
+        rest += y[i];
+      });
+  return rest + hn::GetLane(hn::SumOfLanes(kF32, sums));
+}
+
+// A tile of kRows x kVectors accumulators; six rows of two vectors keep both FMA pipes busy and fit 16 registers.
+template <int kRows, int kVectors>
+HWY_INLINE void gemm_tile(std::int64_t k, const float* a, std::int64_t a_row, std::int64_t a_column, const float* b,
+                          std::int64_t b_row, float* c, std::int64_t c_row, bool accumulate) {
+  V32 sums[kRows][kVectors];
+  for (int i = 0; i < kRows; ++i) {
+    for (int j = 0; j < kVectors; ++j) {
+      sums[i][j] = accumulate ? hn::LoadU(kF32, c + i * c_row + j * kLanes) : hn::Zero(kF32);
+    }
+  }
+  for (std::int64_t step = 0; step < k; ++step) {
+    V32 columns[kVectors];
+    for (int j = 0; j < kVectors; ++j) columns[j] = hn::LoadU(kF32, b + step * b_row + j * kLanes);
+    for (int i = 0; i < kRows; ++i) {
+      const V32 factor = hn::Set(kF32, a[i * a_row + step * a_column]);
+      for (int j = 0; j < kVectors; ++j) sums[i][j] = hn::MulAdd(factor, columns[j], sums[i][j]);
+    }
+  }
+  for (int i = 0; i < kRows; ++i) {
+    for (int j = 0; j < kVectors; ++j) hn::StoreU(sums[i][j], kF32, c + i * c_row + j * kLanes);
+  }
+}
+
+template <int kRows>
+HWY_INLINE void gemm_band(std::int64_t n, std::int64_t k, const float* a, std::int64_t a_row, std::int64_t a_column,
+                          const float* b, std::int64_t b_row, float* c, std::int64_t c_row, bool accumulate) {
+  std::int64_t j = 0;
+  for (; j + 2 * kLanes <= n; j += 2 * kLanes) {
+    gemm_tile<kRows, 2>(k, a, a_row, a_column, b + j, b_row, c + j, c_row, accumulate);
+  }
+  for (; j < n; j += kLanes) gemm_tile<kRows, 1>(k, a, a_row, a_column, b + j, b_row, c + j, c_row, accumulate);
+}
+
+void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const float* a, std::int64_t a_row, std::int64_t a_column,
+          const float* b, std::int64_t b_row, float* c, std::int64_t c_row, bool accumulate) {
+  std::int64_t i = 0;
+  for (; i + 6 <= m; i += 6) {
+    gemm_band<6>(n, k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, accumulate);
+  }
+  for (; i + 2 <= m; i += 2) {
+    gemm_band<2>(n, k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, accumulate);
+  }
+  if (i < m) gemm_band<1>(n, k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, accumulate);
+}
+
+template <int kRows, int kColumns>
+HWY_INLINE void rows_tile(std::int64_t k, const float* a, std::int64_t a_row, const float* b, std::int64_t b_row,
+                          float* y, std::int64_t y_row) {
+  V32 sums[kRows][kColumns];
+  for (int i = 0; i < kRows; ++i) {
+    for (int j = 0; j < kColumns; ++j) sums[i][j] = hn::Zero(kF32);
+  }
+  std::int64_t step = 0;
+  for (; step + kLanes <= k; step += kLanes) {
+    V32 right[kColumns];
+    for (int j = 0; j < kColumns; ++j) right[j] = hn::LoadU(kF32, b + j * b_row + step);
+    for (int i = 0; i < kRows; ++i) {
+      const V32 left = hn::LoadU(kF32, a + i * a_row + step);
+      for (int j = 0; j < kColumns; ++j) sums[i][j] = hn::MulAdd(left, right[j], sums[i][j]);
+    }
+  }
+  for (int i = 0; i < kRows; ++i) {
+    for (int j = 0; j < kColumns; ++j) {
+      float total = hn::GetLane(hn::SumOfLanes(kF32, sums[i][j]));
+      for (std::int64_t rest = step; rest < k; ++rest) total += a[i * a_row + rest] * b[j * b_row + rest];
+      y[i * y_row + j] = total;
+    }
+  }
+}
+
+template <int kRows>
+HWY_INLINE void rows_band(std::int64_t n, std::int64_t k, const float* a, std::int64_t a_row, const float* b,
+                          std::int64_t b_row, float* y, std::int64_t y_row) {
+  std::int64_t j = 0;
+  for (; j + 3 <= n; j += 3) rows_tile<kRows, 3>(k, a, a_row, b + j * b_row, b_row, y + j, y_row);
+  for (; j < n; ++j) rows_tile<kRows, 1>(k, a, a_row, b + j * b_row, b_row, y + j, y_row);
+}
+
+void gemm_rows(std::int64_t m, std::int64_t n, std::int64_t k, const float* a, std::int64_t a_row, const float* b,
+               std::int64_t b_row, float* y, std::int64_t y_row) {
+  std::int64_t i = 0;
+  for (; i + 4 <= m; i += 4) rows_band<4>(n, k, a + i * a_row, a_row, b, b_row, y + i * y_row, y_row);
+  for (; i < m; ++i) rows_band<1>(n, k, a + i * a_row, a_row, b, b_row, y + i * y_row, y_row);
+}
+
+void transpose(std::int64_t rows, std::int64_t columns, const float* from, std::int64_t from_row, float* to,
+               std::int64_t to_row) {
+  constexpr std::int64_t kTile = 8;
+  for (std::int64_t i0 = 0; i0 < rows; i0 += kTile) {
+    for (std::int64_t j0 = 0; j0 < columns; j0 += kTile) {
+      for (std::int64_t i = i0; i < std::min(rows, i0 + kTile); ++i) {
+        for (std::int64_t j = j0; j < std::min(columns, j0 + kTile); ++j) to[j * to_row + i] = from[i * from_row + j];
+      }
+    }
+  }
+}
+
+// Rows of the state are independent: four at a time hide the latency of their sums.
+template <int kRows>
+HWY_INLINE void delta_rows(float* state, std::int64_t k_size, const float* q, const float* k, const float* v,
+                           float decay, float beta, float* o) {
+  V32 sums[kRows];
+  for (int r = 0; r < kRows; ++r) sums[r] = hn::Zero(kF32);
+  for (std::int64_t i = 0; i < k_size; i += kLanes) {
+    const V32 key = hn::LoadU(kF32, k + i);
+    for (int r = 0; r < kRows; ++r) sums[r] = hn::MulAdd(hn::LoadU(kF32, state + r * k_size + i), key, sums[r]);
+  }
+  V32 deltas[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    const float memory = decay * hn::GetLane(hn::SumOfLanes(kF32, sums[r]));
+    deltas[r] = hn::Set(kF32, beta * (v[r] - memory));
+    sums[r] = hn::Zero(kF32);
+  }
+  const V32 factor = hn::Set(kF32, decay);
+  for (std::int64_t i = 0; i < k_size; i += kLanes) {
+    const V32 key = hn::LoadU(kF32, k + i);
+    const V32 query = hn::LoadU(kF32, q + i);
+    for (int r = 0; r < kRows; ++r) {
+      float* place = state + r * k_size + i;
+      const V32 updated = hn::MulAdd(deltas[r], key, hn::Mul(factor, hn::LoadU(kF32, place)));
+      hn::StoreU(updated, kF32, place);
+      sums[r] = hn::MulAdd(updated, query, sums[r]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) o[r] = hn::GetLane(hn::SumOfLanes(kF32, sums[r]));
+}
+
+void delta_step(float* state, std::int64_t v_size, std::int64_t k_size, const float* q, const float* k, const float* v,
+                float decay, float beta, float* o) {
+  for (std::int64_t row = 0; row < v_size; row += 4) {
+    delta_rows<4>(state + row * k_size, k_size, q, k, v + row, decay, beta, o + row);
+  }
+}
+
+const VectorOps& ops() {
+  static constexpr VectorOps instance{load,      store,     round_to_bf16, dot,           axpy,
+                                      scale,     multiply,  silu_multiply, exp_minus_max, gemm,
+                                      gemm_rows, transpose, delta_step};
+  return instance;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace thalweg::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace thalweg::cpu {
+
+HWY_EXPORT(ops);
+
+const VectorOps& vector_ops() { return HWY_DYNAMIC_DISPATCH(ops)(); }
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  // Lower bits are better; SupportedTargets reflects a selection, so lift it while looking.
+  hwy::SetSupportedTargetsForTest(0);
+  const std::int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+  for (std::int64_t rest = targets; rest != 0; rest &= rest - 1) {
+    std::string name = hwy::TargetName(rest & -rest);
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+bool select_instruction_set(std::string_view name) {
+  hwy::SetSupportedTargetsForTest(0);
+  if (name.empty()) return true;
+  const std::vector<std::string> names = instruction_sets();
+  std::int64_t rest = hwy::SupportedTargets() & HWY_TARGETS;
+  for (const std::string& candidate : names) {
+    const std::int64_t target = rest & -rest;
+    rest &= rest - 1;
+    if (candidate != name) continue;
+    hwy::SetSupportedTargetsForTest(target);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace thalweg::cpu
+#endif  // HWY_ONCE

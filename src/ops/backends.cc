@@ -1,0 +1,115 @@
+#include "ops/backends.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+#include "cpu/backend.h"
+#include "cuda/backend.h"
+#include "metal/backend.h"
+#include "thalweg/backend.h"
+#include "thalweg/error.h"
+
+namespace thalweg {
+namespace {
+
+// THALWEG_KERNEL=<operation>:<kernel>[,<operation>:<kernel>...]
+std::map<std::string, std::string, std::less<>> read_environment() {
+  std::map<std::string, std::string, std::less<>> selection;
+  const char* variable = std::getenv("THALWEG_KERNEL");
+  std::string_view text = variable != nullptr ? variable : "";
+  while (!text.empty()) {
+    const std::string_view entry = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), entry.size() + 1));
+    const std::size_t colon = entry.find(':');
+    if (colon != std::string_view::npos) selection.emplace(entry.substr(0, colon), entry.substr(colon + 1));
+  }
+  return selection;
+}
+
+struct Selection {
+  std::mutex mutex;
+  std::map<std::string, std::string, std::less<>> kernels = read_environment();
+};
+
+Selection& selection() {
+  static Selection instance;
+  return instance;
+}
+
+}  // namespace
+
+const Backend& backend(DeviceType type) {
+  switch (type) {
+    case DeviceType::kCuda:
+      return cu::backend();
+    case DeviceType::kMetal:
+      return metal::backend();
+    case DeviceType::kCpu:
+      break;
+  }
+  return cpu::backend();
+}
+
+std::string selected_kernel(std::string_view operation) {
+  Selection& s = selection();
+  const std::lock_guard lock(s.mutex);
+  const auto found = s.kernels.find(operation);
+  return found == s.kernels.end() ? std::string() : found->second;
+}
+
+void fail_without_kernel(const Explanation& explanation, const std::string& unavailable) {
+  if (!unavailable.empty()) throw Error(explanation.operation, "stream", "an available backend", unavailable);
+  std::string reasons;
+  for (const KernelVerdict& verdict : explanation.kernels) {
+    if (!reasons.empty()) reasons += "; ";
+    reasons += verdict.kernel + ": " + (verdict.supported ? "not selected" : verdict.reason);
+  }
+  throw Error(explanation.operation, "arguments", "what a kernel of the " + explanation.backend + " backend supports",
+              reasons.empty() ? "an operation that it does not offer" : reasons);
+}
+
+void select_kernel(std::string_view operation, std::string_view kernel) {
+  bool known = false;
+  for (const BackendInfo& info : backends()) {
+    for (const OperationInfo& offered : info.operations) {
+      if (offered.name != operation) continue;
+      for (const std::string& name : offered.kernels) known |= name == kernel;
+    }
+  }
+  if (!known && !kernel.empty()) {
+    throw Error("select_kernel", "kernel", "a kernel of " + std::string(operation), kernel);
+  }
+  Selection& s = selection();
+  const std::lock_guard lock(s.mutex);
+  if (kernel.empty()) {
+    s.kernels.erase(std::string(operation));
+  } else {
+    s.kernels.insert_or_assign(std::string(operation), std::string(kernel));
+  }
+}
+
+std::vector<BackendInfo> backends() {
+  std::vector<BackendInfo> result;
+  for (const DeviceType type : {DeviceType::kCpu, DeviceType::kCuda, DeviceType::kMetal}) {
+    const Backend& source = backend(type);
+    BackendInfo info{type, source.unavailable.empty(), source.unavailable, {}, {}};
+    if (source.instruction_sets != nullptr) info.instruction_sets = source.instruction_sets();
+    for_each_operation([&]<class Args>() {
+      OperationInfo operation{std::string(Args::kName), {}};
+      for (const Kernel<Args>& kernel : source.kernels_of<Args>()) operation.kernels.emplace_back(kernel.name);
+      info.operations.push_back(std::move(operation));
+    });
+    result.push_back(std::move(info));
+  }
+  return result;
+}
+
+void select_instruction_set(std::string_view name) {
+  if (!cpu::backend().select_instruction_set(name)) {
+    throw Error("select_instruction_set", "name", "an instruction set that this machine can run", name);
+  }
+}
+
+}  // namespace thalweg

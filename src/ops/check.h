@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "thalweg/error.h"
+#include "thalweg/tensor.h"
+
+namespace thalweg {
+
+// A size that several arguments share: the first argument that names it binds it, the others must agree.
+struct Dim {
+  std::string_view name;
+  std::int64_t value = -1;
+
+  bool bound() const { return value >= 0; }
+};
+
+inline constexpr std::initializer_list<DType> kFloatTypes = {DType::kF32, DType::kF16, DType::kBF16};
+extern const std::span<const DType> kWeightTypes;  // everything but I32
+
+// Validates the arguments of one call; every member throws thalweg::Error at the first violation. Arguments are
+// registered as they are checked, finish() then compares their memory.
+class Check {
+ public:
+  enum class Data : bool { kShapesOnly, kPresent };
+
+  Check(std::string_view operation, const Stream& stream, Data data)
+      : operation_(operation), stream_(stream), data_(data) {}
+
+  // True if pointers must be valid and values may be read on the host.
+  bool host_values() const { return data_ == Data::kPresent && stream_.device.type == DeviceType::kCpu; }
+
+  // A required tensor: dtype among `dtypes`, shape as the dims say (binding those still unbound), innermost contiguous.
+  template <class... Dims>
+  void input(std::string_view argument, const ConstTensor& tensor, std::span<const DType> dtypes, Dims&... dims) {
+    Dim* const list[] = {&dims...};
+    check(argument, tensor, dtypes, list, Role::kInput);
+  }
+  template <class... Dims>
+  void input(std::string_view argument, const ConstTensor& tensor, std::initializer_list<DType> dtypes, Dims&... dims) {
+    input(argument, tensor, std::span(dtypes.begin(), dtypes.size()), dims...);
+  }
+  // The same for a tensor that is written: no element may be reached twice.
+  template <class... Dims>
+  void output(std::string_view argument, const ConstTensor& tensor, std::span<const DType> dtypes, Dims&... dims) {
+    Dim* const list[] = {&dims...};
+    check(argument, tensor, dtypes, list, Role::kOutput);
+  }
+  template <class... Dims>
+  void output(std::string_view argument, const ConstTensor& tensor, std::initializer_list<DType> dtypes,
+              Dims&... dims) {
+    output(argument, tensor, std::span(dtypes.begin(), dtypes.size()), dims...);
+  }
+
+  // `output` may be the very same view as `input` (in place); other overlaps stay errors.
+  void may_alias(std::string_view output, std::string_view input) { allowed_.push_back({output, input}); }
+
+  // Anything else; `given` is only composed on failure by callers that pass ready text.
+  void require(bool condition, std::string_view argument, std::string_view expected, const std::string& given) const {
+    if (!condition) fail(argument, expected, given);
+  }
+  [[noreturn]] void fail(std::string_view argument, std::string_view expected, std::string_view given) const {
+    throw Error(operation_, argument, expected, given);
+  }
+
+  // Outputs against everything, and the workspace against everything.
+  void finish() const;
+  void workspace(const Workspace& workspace, std::size_t needed) const;
+
+  // Optional cu_seqlens i32 [N+1]: binds N (to B without it) and, on the host, checks the values against T.
+  void cu_seqlens(const ConstTensor& cu_seqlens, const Dim& batch, const Dim& tokens, Dim& sequences);
+  // Optional state_indices i32 [N]: -1 or a slot below `slots`, no slot twice.
+  void state_indices(const ConstTensor& indices, Dim& sequences, std::int64_t slots);
+
+ private:
+  enum class Role : bool { kInput, kOutput };
+  struct Argument {
+    std::string_view name;
+    ConstTensor tensor;
+    Role role;
+  };
+  struct Pair {
+    std::string_view output;
+    std::string_view input;
+  };
+
+  void check(std::string_view argument, const ConstTensor& tensor, std::span<const DType> dtypes,
+             std::span<Dim* const> dims, Role role);
+  void check_memory(std::string_view argument, const ConstTensor& tensor, Role role) const;
+  bool allowed(const Argument& output, const Argument& other) const;
+
+  std::string_view operation_;
+  Stream stream_;
+  Data data_;
+  std::vector<Argument> arguments_;
+  std::vector<Pair> allowed_;
+};
+
+}  // namespace thalweg

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "ops/backends.h"
+#include "ops/check.h"
+
+namespace thalweg {
+
+// Explains which kernel runs valid arguments.
+template <class Args>
+Explanation explain_valid(const Args& args, const Stream& stream) {
+  const Backend& chosen = backend(stream.device.type);
+  Explanation result{std::string(Args::kName), std::string(device_type_name(chosen.type)), {}, -1};
+  const std::string selected = chosen.unavailable.empty() ? selected_kernel(Args::kName) : "";
+  for (const Kernel<Args>& kernel : chosen.kernels_of<Args>()) {
+    std::string reason = kernel.supports(args, stream);
+    const bool supported = reason.empty();
+    if (supported && result.chosen < 0 && (selected.empty() || selected == kernel.name)) {
+      result.chosen = static_cast<int>(result.kernels.size());
+    }
+    result.kernels.push_back({std::string(kernel.name), supported, std::move(reason)});
+  }
+  return result;
+}
+
+template <class Args>
+const Kernel<Args>& choose_kernel(const Args& args, const Stream& stream) {
+  const Backend& chosen = backend(stream.device.type);
+  if (chosen.unavailable.empty()) {
+    const std::string selected = selected_kernel(Args::kName);
+    for (const Kernel<Args>& kernel : chosen.kernels_of<Args>()) {
+      if ((selected.empty() || selected == kernel.name) && kernel.supports(args, stream).empty()) return kernel;
+    }
+  }
+  fail_without_kernel(explain_valid(args, stream), chosen.unavailable);
+}
+
+// The definitions behind operation.h. Each operation's file declares validate(const Args&, Check&), then instantiates
+// them with THALWEG_INSTANTIATE.
+template <class Args>
+void run(const Args& args, Workspace workspace, const Stream& stream) {
+  Check check(Args::kName, stream, Check::Data::kPresent);
+  validate(args, check);
+  check.finish();
+  const Kernel<Args>& kernel = choose_kernel(args, stream);
+  check.workspace(workspace, kernel.workspace(args, stream));
+  kernel.run(args, workspace, stream);
+}
+
+template <class Args>
+std::size_t workspace_size(const Args& args, const Stream& stream) {
+  Check check(Args::kName, stream, Check::Data::kShapesOnly);
+  validate(args, check);
+  return choose_kernel(args, stream).workspace(args, stream);
+}
+
+template <class Args>
+Explanation explain(const Args& args, const Stream& stream) {
+  Check check(Args::kName, stream, Check::Data::kShapesOnly);
+  validate(args, check);
+  return explain_valid(args, stream);
+}
+
+}  // namespace thalweg
+
+#define THALWEG_INSTANTIATE(Args)                                  \
+  template void run(const Args&, Workspace, const Stream&);        \
+  template std::size_t workspace_size(const Args&, const Stream&); \
+  template Explanation explain(const Args&, const Stream&)

@@ -1,0 +1,1 @@
+#include "core/float16.h"
