@@ -1,0 +1,72 @@
+#include "cpu/gated_delta.h"
+
+#include <algorithm>
+
+namespace thalweg::cpu {
+
+void solve_unit_lower(const float* lower, std::int64_t rows, std::int64_t width, float* x, std::int64_t n,
+                      float* negated) {
+  constexpr std::int64_t kBlock = 16;
+  const VectorOps& vec = vector_ops();
+  for (std::int64_t begin = 0; begin < rows; begin += kBlock) {
+    const std::int64_t end = std::min(rows, begin + kBlock);
+    for (std::int64_t i = begin; i < end; ++i) vec.scale(-1.0F, lower + i * width, i, negated + (i - begin) * width);
+    if (begin > 0) vec.gemm(end - begin, n, begin, negated, width, 1, x, n, x + begin * n, n, true);
+    for (std::int64_t i = begin + 1; i < end; ++i) {
+      const float* factors = negated + (i - begin) * width;
+      for (std::int64_t m = begin; m < i; ++m) vec.axpy(factors[m], x + m * n, n, x + i * n);
+    }
+  }
+}
+
+void load_state(const ConstTensor& pool, StateLayout layout, std::int64_t slot, std::int64_t head, std::int64_t v,
+                std::int64_t k, Orientation orientation, float* state, float* row) {
+  if (!pool.defined() || slot < 0) {
+    std::fill_n(state, v * k, 0.0F);
+    return;
+  }
+  const VectorOps& vec = vector_ops();
+  const std::int64_t rows = layout == StateLayout::kVK ? v : k;
+  const std::int64_t columns = layout == StateLayout::kVK ? k : v;
+  const bool same = (layout == StateLayout::kVK) == (orientation == Orientation::kVK);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    float* place = same ? state + i * columns : row;
+    vec.load(pool.dtype, pool.row(slot, head, i), columns, place);
+    for (std::int64_t j = 0; !same && j < columns; ++j) state[j * rows + i] = row[j];
+  }
+}
+
+void store_state(const Tensor& pool, StateLayout layout, std::int64_t slot, std::int64_t head, std::int64_t v,
+                 std::int64_t k, Orientation orientation, const float* state, float* row) {
+  if (!pool.defined() || slot < 0) return;
+  const VectorOps& vec = vector_ops();
+  const std::int64_t rows = layout == StateLayout::kVK ? v : k;
+  const std::int64_t columns = layout == StateLayout::kVK ? k : v;
+  const bool same = (layout == StateLayout::kVK) == (orientation == Orientation::kVK);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; !same && j < columns; ++j) row[j] = state[j * rows + i];
+    vec.store(pool.dtype, same ? state + i * columns : row, columns, pool.row(slot, head, i));
+  }
+}
+
+void normalize(QkNorm norm, float eps, const ConstTensor& weight, std::int64_t head, std::int64_t k, float* row,
+               float* scratch) {
+  if (norm == QkNorm::kNone) return;
+  const VectorOps& vec = vector_ops();
+  const float squares = vec.dot(row, row, k);
+  if (norm == QkNorm::kL2) {
+    vec.scale(1.0F / std::sqrt(squares + eps), row, k, row);
+    return;
+  }
+  vec.scale(1.0F / std::sqrt(squares / static_cast<float>(k) + eps), row, k, row);
+  vec.load(weight.dtype, weight.row(head), k, scratch);
+  vec.multiply(row, scratch, k, row);
+}
+
+Gate compute_gate(float a, float b, float a_log, float dt_bias) {
+  const float x = a + dt_bias;
+  const float softplus = x > 20.0F ? x : std::log1p(std::exp(x));
+  return {-std::exp(a_log) * softplus, 1.0F / (1.0F + std::exp(-b))};
+}
+
+}  // namespace thalweg::cpu

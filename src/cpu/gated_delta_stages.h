@@ -1,0 +1,15 @@
+#pragma once
+
+#include "core/kernel.h"
+
+namespace thalweg::cpu {
+
+KernelList<ChunkLocalCumsumArgs> chunk_local_cumsum_kernels();
+KernelList<L2normArgs> l2norm_kernels();
+KernelList<ChunkScaledDotKktArgs> chunk_scaled_dot_kkt_kernels();
+KernelList<SolveTrilArgs> solve_tril_kernels();
+KernelList<RecomputeWUArgs> recompute_w_u_kernels();
+KernelList<ChunkStateArgs> chunk_state_kernels();
+KernelList<ChunkOutputArgs> chunk_output_kernels();
+
+}  // namespace thalweg::cpu
