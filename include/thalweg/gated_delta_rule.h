@@ -48,7 +48,8 @@ enum class QkNorm : std::uint8_t {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Stages of the chunk form. A chunk is `chunk_size` tokens of one sequence, counted from the sequence's start; the
-// last one may be partial. chunk_size is 16, 32 or 64. k and everything of its kind is bf16, f16 or f32.
+// last one may be partial. chunk_size is 16, 32 or 64. K and V are as for the whole operations. k and everything of its
+// kind is bf16, f16 or f32.
 
 // Cumulative sum of g within each chunk, in f32, in token order.
 struct ChunkLocalCumsumArgs {
@@ -224,17 +225,15 @@ struct GatedDeltaPrepStepArgs {
 };
 
 // The operations by name; workspace_size(args, stream) and explain(args, stream) go with each (operation.h).
-inline void chunk_local_cumsum(const ChunkLocalCumsumArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void l2norm(const L2normArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void chunk_scaled_dot_kkt(const ChunkScaledDotKktArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void solve_tril(const SolveTrilArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void recompute_w_u(const RecomputeWUArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void chunk_state(const ChunkStateArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void chunk_output(const ChunkOutputArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void chunk_gated_delta_rule(const ChunkGatedDeltaRuleArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void recurrent_gated_delta_rule(const RecurrentGatedDeltaRuleArgs& a, Workspace w, const Stream& s) {
-  run(a, w, s);
-}
-inline void gated_delta_prep_step(const GatedDeltaPrepStepArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
+void chunk_local_cumsum(const ChunkLocalCumsumArgs& a, Workspace w, const Stream& s);
+void l2norm(const L2normArgs& a, Workspace w, const Stream& s);
+void chunk_scaled_dot_kkt(const ChunkScaledDotKktArgs& a, Workspace w, const Stream& s);
+void solve_tril(const SolveTrilArgs& a, Workspace w, const Stream& s);
+void recompute_w_u(const RecomputeWUArgs& a, Workspace w, const Stream& s);
+void chunk_state(const ChunkStateArgs& a, Workspace w, const Stream& s);
+void chunk_output(const ChunkOutputArgs& a, Workspace w, const Stream& s);
+void chunk_gated_delta_rule(const ChunkGatedDeltaRuleArgs& a, Workspace w, const Stream& s);
+void recurrent_gated_delta_rule(const RecurrentGatedDeltaRuleArgs& a, Workspace w, const Stream& s);
+void gated_delta_prep_step(const GatedDeltaPrepStepArgs& a, Workspace w, const Stream& s);
 
 }  // namespace thalweg

@@ -76,11 +76,11 @@ struct MoeFfnArgs {
   MatmulPrecision precision = MatmulPrecision::kExact;
 };
 
-inline void route_top_k(const RouteTopKArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void expert_rows(const ExpertRowsArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void mul_mm_id(const MulMmIdArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void mul_mv_id(const MulMvIdArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void mul_mat_id(const MulMatIdArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void moe_ffn(const MoeFfnArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
+void route_top_k(const RouteTopKArgs& a, Workspace w, const Stream& s);
+void expert_rows(const ExpertRowsArgs& a, Workspace w, const Stream& s);
+void mul_mm_id(const MulMmIdArgs& a, Workspace w, const Stream& s);
+void mul_mv_id(const MulMvIdArgs& a, Workspace w, const Stream& s);
+void mul_mat_id(const MulMatIdArgs& a, Workspace w, const Stream& s);
+void moe_ffn(const MoeFfnArgs& a, Workspace w, const Stream& s);
 
 }  // namespace thalweg

@@ -119,14 +119,14 @@ struct SwigluArgs {
   Tensor y;          // [T,I], dtype of gate or f32; may be gate or up itself
 };
 
-inline void causal_conv1d(const CausalConv1dArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void causal_conv1d_update(const CausalConv1dUpdateArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void rms_norm(const RmsNormArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void gated_rms_norm(const GatedRmsNormArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void rope(const RopeArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void attention(const AttentionArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void linear(const LinearArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void embedding(const EmbeddingArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void swiglu(const SwigluArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
+void causal_conv1d(const CausalConv1dArgs& a, Workspace w, const Stream& s);
+void causal_conv1d_update(const CausalConv1dUpdateArgs& a, Workspace w, const Stream& s);
+void rms_norm(const RmsNormArgs& a, Workspace w, const Stream& s);
+void gated_rms_norm(const GatedRmsNormArgs& a, Workspace w, const Stream& s);
+void rope(const RopeArgs& a, Workspace w, const Stream& s);
+void attention(const AttentionArgs& a, Workspace w, const Stream& s);
+void linear(const LinearArgs& a, Workspace w, const Stream& s);
+void embedding(const EmbeddingArgs& a, Workspace w, const Stream& s);
+void swiglu(const SwigluArgs& a, Workspace w, const Stream& s);
 
 }  // namespace thalweg

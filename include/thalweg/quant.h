@@ -27,7 +27,7 @@ struct QuantizeArgs {
 // Whether the library packs this dtype: all but I32, IQ4_XS.
 bool can_pack(DType dtype);
 
-inline void dequantize(const DequantizeArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
-inline void quantize(const QuantizeArgs& a, Workspace w, const Stream& s) { run(a, w, s); }
+void dequantize(const DequantizeArgs& a, Workspace w, const Stream& s);
+void quantize(const QuantizeArgs& a, Workspace w, const Stream& s);
 
 }  // namespace thalweg

@@ -38,7 +38,7 @@ const Kernel<Args>& choose_kernel(const Args& args, const Stream& stream) {
 }
 
 // The definitions behind operation.h. Each operation's file declares validate(const Args&, Check&), then instantiates
-// them with THALWEG_INSTANTIATE.
+// them and the named function with THALWEG_OPERATION.
 template <class Args>
 void run(const Args& args, Workspace workspace, const Stream& stream) {
   Check check(Args::kName, stream, Check::Data::kPresent);
@@ -65,7 +65,9 @@ Explanation explain(const Args& args, const Stream& stream) {
 
 }  // namespace thalweg
 
-#define THALWEG_INSTANTIATE(Args)                                  \
-  template void run(const Args&, Workspace, const Stream&);        \
-  template std::size_t workspace_size(const Args&, const Stream&); \
-  template Explanation explain(const Args&, const Stream&)
+#define THALWEG_OPERATION(name, Args)                                                                      \
+  template void run(const Args&, Workspace, const Stream&);                                                \
+  template std::size_t workspace_size(const Args&, const Stream&);                                         \
+  template Explanation explain(const Args&, const Stream&);                                                \
+  void name(const Args& args, Workspace workspace, const Stream& stream) { run(args, workspace, stream); } \
+  static_assert(Args::kName == #name)

@@ -1,0 +1,109 @@
+#include "cpu/gated_delta.h"
+
+#include <algorithm>
+
+namespace thalweg::cpu {
+
+void solve_unit_lower(const float* lower, std::int64_t rows, std::int64_t width, float* x, std::int64_t n,
+                      float* negated) {
+  constexpr std::int64_t kBlock = 16;
+  const VectorOps& vec = vector_ops();
+  for (std::int64_t begin = 0; begin < rows; begin += kBlock) {
+    const std::int64_t end = std::min(rows, begin + kBlock);
+    for (std::int64_t i = begin; i < end; ++i) vec.scale(-1.0F, lower + i * width, i, negated + (i - begin) * width);
+    if (begin > 0) vec.gemm(end - begin, n, begin, negated, width, 1, x, n, x + begin * n, n, true);
+    for (std::int64_t i = begin + 1; i < end; ++i) {
+      const float* factors = negated + (i - begin) * width;
+      for (std::int64_t m = begin; m < i; ++m) vec.axpy(factors[m], x + m * n, n, x + i * n);
+    }
+  }
+}
+
+void load_state(const ConstTensor& pool, StateLayout layout, std::int64_t slot, std::int64_t head, std::int64_t v,
+                std::int64_t k, Orientation orientation, float* state, float* row) {
+  if (!pool.defined() || slot < 0) {
+    std::fill_n(state, v * k, 0.0F);
+    return;
+  }
+  const VectorOps& vec = vector_ops();
+  const std::int64_t rows = layout == StateLayout::kVK ? v : k;
+  const std::int64_t columns = layout == StateLayout::kVK ? k : v;
+  const bool same = (layout == StateLayout::kVK) == (orientation == Orientation::kVK);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    float* place = same ? state + i * columns : row;
+    vec.load(pool.dtype, pool.row(slot, head, i), columns, place);
+    for (std::int64_t j = 0; !same && j < columns; ++j) state[j * rows + i] = row[j];
+  }
+}
+
+void store_state(const Tensor& pool, StateLayout layout, std::int64_t slot, std::int64_t head, std::int64_t v,
+                 std::int64_t k, Orientation orientation, const float* state, float* row) {
+  if (!pool.defined() || slot < 0) return;
+  const VectorOps& vec = vector_ops();
+  const std::int64_t rows = layout == StateLayout::kVK ? v : k;
+  const std::int64_t columns = layout == StateLayout::kVK ? k : v;
+  const bool same = (layout == StateLayout::kVK) == (orientation == Orientation::kVK);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; !same && j < columns; ++j) row[j] = state[j * rows + i];
+    vec.store(pool.dtype, same ? state + i * columns : row, columns, pool.row(slot, head, i));
+  }
+}
+
+void store_snapshot(const Tensor& snapshots, StateLayout layout, const Chunk& token, std::int64_t head, std::int64_t v,
+                    std::int64_t k, const float* state, float* row) {
+  Tensor pool = snapshots;  // the token's row as a pool of one slot
+  pool.data = snapshots.row(token.row, token.begin);
+  pool.rank = 4;
+  for (std::size_t axis = 1; axis < 4; ++axis) {
+    pool.shape[axis] = snapshots.shape[axis + 1];
+    pool.strides[axis] = snapshots.strides[axis + 1];
+  }
+  store_state(pool, layout, 0, head, v, k, Orientation::kVK, state, row);
+}
+
+void normalize(QkNorm norm, float eps, const ConstTensor& weight, std::int64_t head, std::int64_t k, float* row,
+               float* scratch) {
+  if (norm == QkNorm::kNone) return;
+  const VectorOps& vec = vector_ops();
+  const float squares = vec.dot(row, row, k);
+  if (norm == QkNorm::kL2) {
+    vec.scale(1.0F / std::sqrt(squares + eps), row, k, row);
+    return;
+  }
+  vec.scale(1.0F / std::sqrt(squares / static_cast<float>(k) + eps), row, k, row);
+  vec.load(weight.dtype, weight.row(head), k, scratch);
+  vec.multiply(row, scratch, k, row);
+}
+
+Gate compute_gate(float a, float b, float a_log, float dt_bias) {
+  const float x = a + dt_bias;
+  const float softplus = x > 20.0F ? x : std::log1p(std::exp(x));
+  return {-std::exp(a_log) * softplus, 1.0F / (1.0F + std::exp(-b))};
+}
+
+void compute_gates(const GateInputs& gates, const Chunk& chunk, std::int64_t head, float* g, float* beta) {
+  const VectorOps& vec = vector_ops();
+  const float a_log = load_scalar(gates.a_log, head);
+  const float dt_bias = load_scalar(gates.dt_bias, head);
+  for (std::int64_t i = 0; i < chunk.length; ++i) {
+    float a = 0.0F;
+    float b = 0.0F;
+    const std::int64_t offset = bytes_of(gates.a.dtype, head);
+    vec.load(gates.a.dtype, static_cast<const char*>(gates.a.row(chunk.row, chunk.begin + i)) + offset, 1, &a);
+    vec.load(gates.b.dtype, static_cast<const char*>(gates.b.row(chunk.row, chunk.begin + i)) + offset, 1, &b);
+    const Gate gate = compute_gate(a, b, a_log, dt_bias);
+    g[i] = gate.g;
+    beta[i] = gate.beta;
+  }
+}
+
+void load_gates(const GatedDeltaRuleArgs& args, const Chunk& chunk, std::int64_t head, float* g, float* beta) {
+  if (args.gates.a.defined()) {
+    compute_gates(args.gates, chunk, head, g, beta);
+  } else {
+    load_scalars(args.g, chunk, head, g);
+    load_scalars(args.beta, chunk, head, beta);
+  }
+}
+
+}  // namespace thalweg::cpu

@@ -1,0 +1,102 @@
+#pragma once
+
+// What the CPU kernels of the gated delta rule share.
+
+#include <cmath>
+#include <cstdint>
+
+#include "core/sequences.h"
+#include "cpu/scratch.h"
+#include "cpu/vector.h"
+#include "thalweg/gated_delta_rule.h"
+
+namespace thalweg::cpu {
+
+inline std::int64_t key_head(HeadMap map, std::int64_t value_head, std::int64_t hk, std::int64_t hv) {
+  return map == HeadMap::kTiled ? value_head % hk : value_head / (hv / hk);
+}
+
+inline float resolve_scale(const std::optional<float>& scale, std::int64_t k) {
+  return scale ? *scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(k)));
+}
+
+// One head of a chunk's tokens, [B,T,H,D] -> f32 [length,D].
+inline void load_head(const ConstTensor& tensor, const Chunk& chunk, std::int64_t head, float* to) {
+  const VectorOps& vec = vector_ops();
+  const std::int64_t width = tensor.dim(3);
+  for (std::int64_t i = 0; i < chunk.length; ++i) {
+    vec.load(tensor.dtype, tensor.row(chunk.row, chunk.begin + i, head), width, to + i * width);
+  }
+}
+
+inline void store_head(const Tensor& tensor, const Chunk& chunk, std::int64_t head, const float* from) {
+  const VectorOps& vec = vector_ops();
+  const std::int64_t width = tensor.dim(3);
+  for (std::int64_t i = 0; i < chunk.length; ++i) {
+    vec.store(tensor.dtype, from + i * width, width, tensor.row(chunk.row, chunk.begin + i, head));
+  }
+}
+
+// One head's per-token scalars, [B,T,H] f32 -> [length].
+inline void load_scalars(const ConstTensor& tensor, const Chunk& chunk, std::int64_t head, float* to) {
+  for (std::int64_t i = 0; i < chunk.length; ++i) {
+    to[i] = static_cast<const float*>(tensor.row(chunk.row, chunk.begin + i))[head];
+  }
+}
+
+// One head's scalar parameter of any float dtype, [H].
+inline float load_scalar(const ConstTensor& tensor, std::int64_t head) {
+  float value = 0.0F;
+  vector_ops().load(tensor.dtype, tensor.row(head), 1, &value);
+  return value;
+}
+
+// rows[length,D] -> columns[D,width], zero beyond the length.
+inline void transpose_padded(const float* rows, std::int64_t length, std::int64_t d, std::int64_t width,
+                             float* columns) {
+  vector_ops().transpose(length, d, rows, d, columns, width);
+  for (std::int64_t j = 0; j < d; ++j) {
+    for (std::int64_t i = length; i < width; ++i) columns[j * width + i] = 0.0F;
+  }
+}
+
+// matrix[i,j] *= exp(g_i - g_j) for j <= last(i), 0 elsewhere; the gates of masked cells are never evaluated.
+inline void apply_decay(float* matrix, std::int64_t length, std::int64_t width, const float* g, bool diagonal) {
+  for (std::int64_t i = 0; i < length; ++i) {
+    const std::int64_t end = diagonal ? i + 1 : i;
+    for (std::int64_t j = 0; j < end; ++j) matrix[i * width + j] *= std::exp(g[i] - g[j]);
+    for (std::int64_t j = end; j < width; ++j) matrix[i * width + j] = 0.0F;
+  }
+}
+
+// x[rows,n] = (I + lower)^-1 x in place by forward substitution, 16 rows at a time; lower [rows,width], what lies on
+// and above its diagonal is not used. `negated` is scratch for 16 rows of `width`.
+void solve_unit_lower(const float* lower, std::int64_t rows, std::int64_t width, float* x, std::int64_t n,
+                      float* negated);
+
+// States as the kernels keep them, f32. A slot of -1 or an absent pool gives zeros; storing to them does nothing.
+enum class Orientation { kVK, kKV };
+void load_state(const ConstTensor& pool, StateLayout layout, std::int64_t slot, std::int64_t head, std::int64_t v,
+                std::int64_t k, Orientation orientation, float* state, float* row);
+void store_state(const Tensor& pool, StateLayout layout, std::int64_t slot, std::int64_t head, std::int64_t v,
+                 std::int64_t k, Orientation orientation, const float* state, float* row);
+
+// The state [V,K] after one token.
+void store_snapshot(const Tensor& snapshots, StateLayout layout, const Chunk& token, std::int64_t head, std::int64_t v,
+                    std::int64_t k, const float* state, float* row);
+
+// Norm of one q or k row in place, as QkNorm says; `weight` may be absent.
+void normalize(QkNorm norm, float eps, const ConstTensor& weight, std::int64_t head, std::int64_t k, float* row,
+               float* scratch);
+
+// g and beta of one raw gate.
+struct Gate {
+  float g;
+  float beta;
+};
+Gate compute_gate(float a, float b, float a_log, float dt_bias);
+// One head's gates of a chunk's tokens, ready or raw, as the whole operations take them.
+void load_gates(const GatedDeltaRuleArgs& args, const Chunk& chunk, std::int64_t head, float* g, float* beta);
+void compute_gates(const GateInputs& gates, const Chunk& chunk, std::int64_t head, float* g, float* beta);
+
+}  // namespace thalweg::cpu

@@ -1,1 +1,0 @@
-#include "core/float16.h"

@@ -1,0 +1,111 @@
+#include "cases/case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <limits>
+
+namespace thalweg::cases {
+namespace {
+
+struct Norms {
+  double l2 = 0.0;
+  double max = 0.0;
+};
+
+// Relative to the norms of `exact`; where those are zero, absolute.
+Norms relative_error(const std::vector<double>& exact, const std::vector<double>& actual) {
+  Norms error;
+  Norms size;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    const double difference = std::abs(actual[i] - exact[i]);
+    if (!(difference <= std::numeric_limits<double>::max())) {  // NaN or infinite
+      error.l2 = error.max = std::numeric_limits<double>::infinity();
+      return error;
+    }
+    error.l2 += difference * difference;
+    error.max = std::max(error.max, difference);
+    size.l2 += exact[i] * exact[i];
+    size.max = std::max(size.max, std::abs(exact[i]));
+  }
+  error.l2 = std::sqrt(error.l2);
+  size.l2 = std::sqrt(size.l2);
+  if (size.max > 0.0) {
+    error.l2 /= size.l2;
+    error.max /= size.max;
+  }
+  return error;
+}
+
+}  // namespace
+
+Bound f32_bound(double reduction, double largest_gate) {
+  const double l2 = 2e-6 * std::sqrt(std::max(reduction, 1.0)) + 0x1p-23 * largest_gate;
+  return {l2, 4.0 * l2};
+}
+
+Expected expect(std::string name, const ConstTensor& actual, const reference::Array& exact,
+                const reference::Array& rounded, Bound f32) {
+  const Norms plain = relative_error(exact.values, rounded.values);
+  return {std::move(name), actual, exact.values, {f32.l2 + 2.0 * plain.l2, f32.max + 2.0 * plain.max}, {}};
+}
+
+Expected expect_equal(std::string name, const ConstTensor& actual, const reference::Array& exact) {
+  return {std::move(name), actual, exact.values, {0.0, 0.0}, {}};
+}
+
+Comparison compare(const Expected& expected) {
+  std::vector<double> actual = reference::read(expected.actual).values;
+  if (!expected.indices.empty()) {
+    std::vector<double> sample;
+    for (const std::int64_t index : expected.indices) sample.push_back(actual[static_cast<std::size_t>(index)]);
+    actual = std::move(sample);
+  }
+  if (actual.size() != expected.exact.size()) {
+    return {expected.name, std::numeric_limits<double>::infinity(), expected.bound.l2, false};
+  }
+  const Norms error = relative_error(expected.exact, actual);
+  const auto share = [](double e, double b) { return e == 0.0 ? 0.0 : e / b; };
+  const bool l2_is_worse = share(error.l2, expected.bound.l2) >= share(error.max, expected.bound.max);
+  return {expected.name, l2_is_worse ? error.l2 : error.max, l2_is_worse ? expected.bound.l2 : expected.bound.max,
+          error.l2 <= expected.bound.l2 && error.max <= expected.bound.max};
+}
+
+Verdict verify(Problem& problem, const Stream& stream) {
+  Verdict verdict;
+  problem.memory.reset();
+  try {
+    const std::vector<Expected>& expected = problem.expected();
+    const Explanation explanation = problem.explanation(stream);
+    if (explanation.chosen >= 0)
+      verdict.kernel = explanation.kernels[static_cast<std::size_t>(explanation.chosen)].kernel;
+    // A buffer of exactly the size asked for, full of NaN: nothing may be read that was not written.
+    const std::size_t bytes = problem.workspace_bytes(stream);
+    Memory scratch;
+    const Tensor workspace = scratch.output(DType::kF32, {static_cast<std::int64_t>((bytes + 3) / 4)});
+    problem.run({workspace.data, bytes}, stream);
+    verdict.problem = problem.memory.check();
+    if (verdict.problem.empty()) verdict.problem = scratch.check();
+    for (const Expected& output : expected) verdict.outputs.push_back(compare(output));
+  } catch (const std::exception& error) {
+    verdict.problem = error.what();
+  }
+  verdict.ok = verdict.problem.empty() && std::all_of(verdict.outputs.begin(), verdict.outputs.end(),
+                                                      [](const Comparison& output) { return output.ok; });
+  return verdict;
+}
+
+const std::vector<Case>& all_cases() {
+  static const std::vector<Case> cases = [] {
+    std::vector<Case> list;
+    add_gated_delta_stage_cases(list);
+    add_gated_delta_rule_cases(list);
+    add_nn_cases(list);
+    add_moe_cases(list);
+    add_quant_cases(list);
+    return list;
+  }();
+  return cases;
+}
+
+}  // namespace thalweg::cases

@@ -1,0 +1,143 @@
+#pragma once
+
+// One table of cases for everybody: the tests, `thalweg verify` and `thalweg bench` run the same problems. A case makes
+// a problem: arguments on guarded memory, an oracle that knows the right outputs, what a perfect run would cost.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cases/memory.h"
+#include "cases/random.h"
+#include "reference/array.h"
+#include "thalweg/operation.h"
+
+namespace thalweg::cases {
+
+// How far a result may be off, relative to the norm of the exact result.
+struct Bound {
+  double l2 = 0.0;
+  double max = 0.0;
+};
+
+// The f32 class: 2e-6 sqrt(reduction), plus 2^-23 max|G| where gates are summed over a chunk. The largest single error
+// may be four times that, relative to the largest value.
+Bound f32_bound(double reduction, double largest_gate = 0.0);
+
+// What one output of a problem should hold.
+struct Expected {
+  std::string name;
+  ConstTensor actual;
+  std::vector<double> exact;  // row-major, or only at `indices`
+  Bound bound;
+  std::vector<std::int64_t> indices;  // empty: all of it
+};
+
+// f32 class plus twice the error of the plain same-precision implementation.
+Expected expect(std::string name, const ConstTensor& actual, const reference::Array& exact,
+                const reference::Array& rounded, Bound f32);
+// No error allowed: integers, bits.
+Expected expect_equal(std::string name, const ConstTensor& actual, const reference::Array& exact);
+
+struct Comparison {
+  std::string output;
+  double error = 0.0;  // the measure (l2 or max) that is closer to its bound
+  double bound = 0.0;
+  bool ok = false;
+};
+Comparison compare(const Expected& expected);
+
+// Least work of the operation: bytes that must move, multiplications and additions.
+struct Cost {
+  double bytes = 0.0;
+  double flops = 0.0;
+};
+
+class Problem {
+ public:
+  Problem() = default;
+  Problem(const Problem&) = delete;
+  Problem& operator=(const Problem&) = delete;
+  virtual ~Problem() = default;
+
+  virtual std::size_t workspace_bytes(const Stream& stream) const = 0;
+  virtual Explanation explanation(const Stream& stream) const = 0;
+  virtual void run(Workspace workspace, const Stream& stream) const = 0;
+
+  // Computed at the first call; memory must not have been written by a run since its last reset.
+  const std::vector<Expected>& expected() {
+    if (!known_) {
+      expected_ = oracle();
+      known_ = true;
+    }
+    return expected_;
+  }
+
+  Memory memory;
+  Cost cost;
+
+ protected:
+  virtual std::vector<Expected> oracle() const = 0;
+
+ private:
+  bool known_ = false;
+  std::vector<Expected> expected_;
+};
+
+template <class Args>
+class OperationProblem final : public Problem {
+ public:
+  std::size_t workspace_bytes(const Stream& stream) const override { return workspace_size(args, stream); }
+  Explanation explanation(const Stream& stream) const override { return explain(args, stream); }
+  void run(Workspace workspace, const Stream& stream) const override { thalweg::run(args, workspace, stream); }
+
+  Args args;
+  std::function<std::vector<Expected>(const Args&)> find_expected;
+
+ protected:
+  std::vector<Expected> oracle() const override { return find_expected(args); }
+};
+
+struct Case {
+  std::string_view operation;
+  std::string name;
+  std::function<std::unique_ptr<Problem>(std::uint64_t seed)> make;
+  bool verify = true;  // false: only for the benchmark
+  bool bench = false;
+};
+
+// `fill(problem, random)` sets args, find_expected and cost.
+template <class Args, class Fill>
+Case make_case(std::string name, Fill fill) {
+  auto make = [name, fill](std::uint64_t seed) -> std::unique_ptr<Problem> {
+    auto problem = std::make_unique<OperationProblem<Args>>();
+    Random random(seed ^ hash(std::string(Args::kName) + "/" + name));
+    fill(*problem, random);
+    return problem;
+  };
+  return {Args::kName, std::move(name), std::move(make)};
+}
+
+// Every case of every operation, in the operations' order.
+const std::vector<Case>& all_cases();
+
+// One run of a problem and everything that was wrong with it.
+struct Verdict {
+  std::string kernel;
+  std::vector<Comparison> outputs;
+  std::string problem;  // an exception, or memory touched that must not be
+  bool ok = false;
+};
+Verdict verify(Problem& problem, const Stream& stream);
+
+// The families' tables.
+void add_gated_delta_stage_cases(std::vector<Case>& cases);
+void add_gated_delta_rule_cases(std::vector<Case>& cases);
+void add_nn_cases(std::vector<Case>& cases);
+void add_moe_cases(std::vector<Case>& cases);
+void add_quant_cases(std::vector<Case>& cases);
+
+}  // namespace thalweg::cases

@@ -1,0 +1,57 @@
+#pragma once
+
+// Shapes and inputs that the cases of the gated delta rule share.
+
+#include <string>
+#include <vector>
+
+#include "cases/case.h"
+#include "thalweg/gated_delta_rule.h"
+
+namespace thalweg::cases {
+
+enum class Gates {
+  kNone,    // g = 0
+  kNear,    // as published models have them: logsigmoid(normal) / 16, a quarter of the heads at 0
+  kStrong,  // -20 per step
+  kMixed,   // log-uniform from 1e-4 to 20, some zeros
+};
+
+enum class Betas { kSigmoid, kZero, kOne };
+
+struct RuleShape {
+  std::int64_t tokens = 64;
+  std::int64_t hk = 2;
+  std::int64_t hv = 4;
+  std::int64_t k = 64;
+  std::int64_t v = 64;
+  std::int64_t batch = 1;
+  std::vector<std::int64_t> lengths;  // packed ragged sequences instead of tokens and batch
+  DType dtype = DType::kF32;
+  HeadMap head_map = HeadMap::kGrouped;
+  Gates gates = Gates::kNear;
+  Betas betas = Betas::kSigmoid;
+  bool strided = false;
+
+  std::int64_t total_tokens() const;  // of a batch row
+  std::int64_t num_sequences() const;
+  std::string name() const;
+};
+
+// The tensors that every operation of the family starts from; keys and queries have norm 1 (or 0.9 now and then).
+struct RuleInputs {
+  Tensor q, k, v, g, beta, cu_seqlens;
+};
+RuleInputs make_rule_inputs(const RuleShape& shape, Memory& memory, Random& random);
+
+// One gate of value head `head`, and one beta.
+double gate(Gates gates, std::int64_t head, Random& random);
+double write_strength(Betas betas, Random& random);
+
+// Largest |sum of g| within a chunk, for bounds.
+double largest_gate(const ConstTensor& g_cumsum);
+
+// The sweep over T, raggedness, head ratios and maps, gates, betas, dtypes, strides that every operation runs through.
+std::vector<RuleShape> rule_shapes();
+
+}  // namespace thalweg::cases
