@@ -3,6 +3,8 @@
 // all of them. Where few tokens meet a long cache (decode), the cache is cut into spans for tasks of their own, whose
 // partial results are joined in order afterwards. Blocks and spans follow from the shapes alone.
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -84,19 +86,39 @@ struct Task {
   float* gate;    // [padded]
 };
 
+// Rows of one key head in a cache, and what will be read after them.
+struct CacheBlock {
+  const ConstTensor& cache;
+  std::int64_t slot;
+  std::int64_t head;
+  std::int64_t first;
+  std::int64_t count;
+
+  const void* row(std::int64_t i) const { return cache.row(slot, first + i, head); }
+};
+
+// Cache rows lie far apart; asking for the next block early keeps memory busy during the arithmetic of this one.
+void prefetch(const CacheBlock& block) {
+  constexpr std::int64_t kLine = 64;
+  const std::int64_t bytes = bytes_of(block.cache.dtype, block.cache.dim(3));
+  for (std::int64_t i = 0; i < block.count; ++i) {
+    const auto* row = static_cast<const char*>(block.row(i));
+    for (std::int64_t offset = 0; offset < bytes; offset += kLine) hwy::Prefetch(row + offset);
+  }
+}
+
 // Rows of a cache as f32.
 struct CachedRows {
   const float* rows;
   std::int64_t stride;
 };
-CachedRows load_rows(const ConstTensor& cache, std::int64_t slot, std::int64_t first, std::int64_t count,
-                     std::int64_t head, std::int64_t padded, float* to) {
-  const std::int64_t width = cache.dim(3);
-  if (cache.dtype == DType::kF32 && width == padded) {
-    return {static_cast<const float*>(cache.row(slot, first, head)), cache.stride(1)};
+CachedRows load_rows(const CacheBlock& block, std::int64_t padded, float* to) {
+  const ConstTensor& cache = block.cache;
+  if (cache.dtype == DType::kF32 && cache.dim(3) == padded) {
+    return {static_cast<const float*>(block.row(0)), cache.stride(1)};
   }
-  for (std::int64_t i = 0; i < count; ++i) {
-    vector_ops().load(cache.dtype, cache.row(slot, first + i, head), width, to + i * padded);
+  for (std::int64_t i = 0; i < block.count; ++i) {
+    vector_ops().load(cache.dtype, block.row(i), cache.dim(3), to + i * padded);
   }
   return {to, padded};
 }
@@ -124,7 +146,9 @@ void attend(const AttentionArgs& args, const Plan& plan, const Task& task, const
     // Tokens before `some` see nothing of the block, those from `all` on see all of it.
     const std::int64_t some = std::max<std::int64_t>(0, first + 1 - keys.visible);
     const std::int64_t all = std::clamp(first + count - keys.visible, some, length);
-    const CachedRows k = load_rows(args.k_cache, keys.slot, first, count, keys.head, plan.padded, task.cached);
+    const CacheBlock values{args.v_cache, keys.slot, keys.head, first, count};
+    prefetch(values);
+    const CachedRows k = load_rows({args.k_cache, keys.slot, keys.head, first, count}, plan.padded, task.cached);
     vec.gemm_rows((length - some) * group, count, plan.width, task.q + some * group * plan.width, plan.width, k.rows,
                   k.stride, task.scores + some * group * kKeys, kKeys);
     for (std::int64_t row = some * group; row < length * group; ++row) {
@@ -133,7 +157,9 @@ void attend(const AttentionArgs& args, const Plan& plan, const Task& task, const
       float* sums = task.sums + row * plan.padded;
       if (shrink != 1.0F) vec.scale(shrink, sums, plan.padded, sums);
     }
-    const CachedRows v = load_rows(args.v_cache, keys.slot, first, count, keys.head, plan.padded, task.cached);
+    const std::int64_t next = first + count;
+    prefetch({args.k_cache, keys.slot, keys.head, next, std::min(kKeys, keys.end - next)});
+    const CachedRows v = load_rows(values, plan.padded, task.cached);
     const auto add_values = [&](std::int64_t token, std::int64_t tokens, std::int64_t depth) {
       vec.gemm(tokens * group, plan.padded, depth, task.scores + token * group * kKeys, kKeys, 1, v.rows, v.stride,
                task.sums + token * group * plan.padded, plan.padded, true);
