@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/float16.h"
+#include "reference/quant.h"
 
 namespace thalweg::reference {
 namespace {
@@ -25,6 +26,7 @@ void read_row(DType dtype, const void* row, std::int64_t count, double* values) 
         values[i] = static_cast<const std::int32_t*>(row)[i];
         break;
       default:
+        values[i] = unpack_one(dtype, row, i);
         break;
     }
   }
