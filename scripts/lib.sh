@@ -116,3 +116,12 @@ counts_line() {
     $1 == "disabled" || $1 == "skipped" { skipped += $2 }
     END { printf "%d passed, %d failed, %d skipped\n", tests - failed - skipped, failed, skipped }'
 }
+
+# The C++ and CUDA files of the working tree, new ones included.
+cpp_files() {
+  local file
+  git ls-files --cached --others --exclude-standard -- '*.h' '*.cc' '*.cpp' '*.cu' '*.cuh' '*.mm' |
+    while read -r file; do
+      if [[ -f $file ]]; then echo "$file"; fi
+    done
+}
