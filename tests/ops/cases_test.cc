@@ -46,8 +46,8 @@ TEST(Cases, EveryOperationIsTimed) {
   });
 }
 
-// An output of zeros must fail wherever the right answer is not zero. Only packing, which is lossy by design, may be off
-// by more than a twentieth.
+// An output of zeros must fail wherever the right answer is not zero. Only packing, which is lossy by design, may be
+// off by more than a twentieth.
 TEST(Cases, NoBoundPassesZeros) {
   int checked = 0;
   for (const Case& test : all_cases()) {
