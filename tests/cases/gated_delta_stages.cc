@@ -331,15 +331,13 @@ Stage bench_stage() {
 void add_gated_delta_stage_cases(std::vector<Case>& cases) {
   const auto add_all = [&cases](auto make) {
     for (const Stage& stage : stages()) cases.push_back(make(stage));
-    Case bench = make(bench_stage());
-    bench.verify = false;
-    bench.bench = true;
-    cases.push_back(std::move(bench));
+    cases.push_back(for_bench(make(bench_stage())));
   };
   const RuleShape middle{.tokens = 100, .k = 32, .v = 32};
   add_all([](const Stage& stage) { return cumsum_case(stage, false); });
   cases.push_back(cumsum_case({.shape = middle}, true));
-  add_all([](const Stage& stage) { return l2norm_case(stage, false); });
+  for (const RuleShape& shape : rule_shapes()) cases.push_back(l2norm_case({.shape = shape}, false));
+  cases.push_back(for_bench(l2norm_case(bench_stage(), false)));
   cases.push_back(l2norm_case({.shape = middle}, true));
   cases.push_back(l2norm_case({.shape = {.tokens = 9, .k = 100}}, false));
   add_all(kkt_case);
