@@ -25,7 +25,7 @@ inline const std::vector<DType>& weight_types() {
   return types;
 }
 
-inline std::string test_name(const testing::TestParamInfo<DType>& info) { return std::string(dtype_name(info.param)); }
+inline std::string test_name(const testing::TestParamInfo<DType>& test) { return std::string(dtype_name(test.param)); }
 
 // Made by tools/make_quant_goldens.py.
 inline std::filesystem::path golden_path(const std::string& file) {
