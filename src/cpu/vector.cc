@@ -171,6 +171,17 @@ float exp_minus_max(const float* x, std::int64_t n, float* y) {
   return rest + hn::GetLane(hn::SumOfLanes(kF32, sums));
 }
 
+void multiply_by_decay(float top, const float* x, std::int64_t n, float* y) {
+  const V32 from = hn::Set(kF32, top);
+  for_row(
+      n,
+      [&](std::int64_t i) {
+        const V32 exponent = hn::Min(hn::Sub(from, hn::LoadU(kF32, x + i)), hn::Zero(kF32));
+        hn::StoreU(hn::Mul(hn::LoadU(kF32, y + i), hn::Exp(kF32, exponent)), kF32, y + i);
+      },
+      [&](std::int64_t i) { y[i] *= std::exp(std::min(top - x[i], 0.0F)); });
+}
+
 // A tile of kRows x kVectors accumulators; six rows of two vectors keep both FMA pipes busy and fit 16 registers.
 template <int kRows, int kVectors>
 HWY_INLINE void gemm_tile(std::int64_t k, const float* a, std::int64_t a_row, std::int64_t a_column, const float* b,
@@ -288,13 +299,33 @@ void gemm_rows(std::int64_t m, std::int64_t n, std::int64_t k, const float* a, s
 
 void transpose(std::int64_t rows, std::int64_t columns, const float* from, std::int64_t from_row, float* to,
                std::int64_t to_row) {
-  constexpr std::int64_t kTile = 8;
-  for (std::int64_t i0 = 0; i0 < rows; i0 += kTile) {
-    for (std::int64_t j0 = 0; j0 < columns; j0 += kTile) {
-      for (std::int64_t i = i0; i < std::min(rows, i0 + kTile); ++i) {
-        for (std::int64_t j = j0; j < std::min(columns, j0 + kTile); ++j) to[j * to_row + i] = from[i * from_row + j];
-      }
+  const hn::FixedTag<float, 4> d;
+  const auto scalar = [&](std::int64_t i, std::int64_t j) { to[j * to_row + i] = from[i * from_row + j]; };
+  std::int64_t i = 0;
+  for (; i + 4 <= rows; i += 4) {
+    std::int64_t j = 0;
+    for (; j + 4 <= columns; j += 4) {
+      const float* tile = from + i * from_row + j;
+      const auto a = hn::LoadU(d, tile);
+      const auto b = hn::LoadU(d, tile + from_row);
+      const auto c = hn::LoadU(d, tile + 2 * from_row);
+      const auto e = hn::LoadU(d, tile + 3 * from_row);
+      const auto low0 = hn::InterleaveLower(d, a, c);
+      const auto low1 = hn::InterleaveLower(d, b, e);
+      const auto high0 = hn::InterleaveUpper(d, a, c);
+      const auto high1 = hn::InterleaveUpper(d, b, e);
+      float* out = to + j * to_row + i;
+      hn::StoreU(hn::InterleaveLower(d, low0, low1), d, out);
+      hn::StoreU(hn::InterleaveUpper(d, low0, low1), d, out + to_row);
+      hn::StoreU(hn::InterleaveLower(d, high0, high1), d, out + 2 * to_row);
+      hn::StoreU(hn::InterleaveUpper(d, high0, high1), d, out + 3 * to_row);
     }
+    for (; j < columns; ++j) {
+      for (std::int64_t r = i; r < i + 4; ++r) scalar(r, j);
+    }
+  }
+  for (; i < rows; ++i) {
+    for (std::int64_t j = 0; j < columns; ++j) scalar(i, j);
   }
 }
 
@@ -350,9 +381,9 @@ double fma_burst(std::int64_t rounds, float* sink) {
 }
 
 const VectorOps& ops() {
-  static constexpr VectorOps instance{load,      store,     round_to_bf16, dot,           axpy,
-                                      scale,     multiply,  silu_multiply, exp_minus_max, gemm,
-                                      gemm_rows, transpose, fma_burst,     delta_step};
+  static constexpr VectorOps instance{load,  store,     round_to_bf16, dot,           axpy,
+                                      scale, multiply,  silu_multiply, exp_minus_max, multiply_by_decay,
+                                      gemm,  gemm_rows, transpose,     fma_burst,     delta_step};
   return instance;
 }
 
