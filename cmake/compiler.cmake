@@ -5,15 +5,24 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 
-add_compile_options(-Wall -Wextra -Wshadow -Wpedantic -Wnon-virtual-dtor -Wold-style-cast -Wcast-qual
-                    -Woverloaded-virtual -Wno-missing-field-initializers)
+# For a source of C++, and for a CUDA source the same through nvcc to the host compiler.
+function(thalweg_host_options)
+  list(JOIN ARGN "," joined)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${ARGN}>" "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${joined}>")
+endfunction()
+
+thalweg_host_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-qual -Woverloaded-virtual
+                     -Wno-missing-field-initializers)
+# What nvcc hands to the host compiler keeps neither of these.
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wpedantic;-Wold-style-cast>")
 # GCC 12 sees overlaps in std::string's operator+ that are not there.
-add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
 if(THALWEG_WERROR)
-  add_compile_options(-Werror)
+  thalweg_host_options(-Werror)
+  add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
 endif()
 
 if(THALWEG_SANITIZE)
-  add_compile_options(-fsanitize=${THALWEG_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  thalweg_host_options(-fsanitize=${THALWEG_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${THALWEG_SANITIZE})
 endif()

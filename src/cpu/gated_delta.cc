@@ -49,6 +49,18 @@ void store_state(const Tensor& pool, StateLayout layout, std::int64_t slot, std:
   }
 }
 
+void store_snapshot(const Tensor& snapshots, StateLayout layout, const Chunk& token, std::int64_t head, std::int64_t v,
+                    std::int64_t k, const float* state, float* row) {
+  Tensor pool = snapshots;  // the token's row as a pool of one slot
+  pool.data = snapshots.row(token.row, token.begin);
+  pool.rank = 4;
+  for (std::size_t axis = 1; axis < 4; ++axis) {
+    pool.shape[axis] = snapshots.shape[axis + 1];
+    pool.strides[axis] = snapshots.strides[axis + 1];
+  }
+  store_state(pool, layout, 0, head, v, k, Orientation::kVK, state, row);
+}
+
 void normalize(QkNorm norm, float eps, const ConstTensor& weight, std::int64_t head, std::int64_t k, float* row,
                float* scratch) {
   if (norm == QkNorm::kNone) return;
@@ -67,6 +79,31 @@ Gate compute_gate(float a, float b, float a_log, float dt_bias) {
   const float x = a + dt_bias;
   const float softplus = x > 20.0F ? x : std::log1p(std::exp(x));
   return {-std::exp(a_log) * softplus, 1.0F / (1.0F + std::exp(-b))};
+}
+
+void compute_gates(const GateInputs& gates, const Chunk& chunk, std::int64_t head, float* g, float* beta) {
+  const VectorOps& vec = vector_ops();
+  const float a_log = load_scalar(gates.a_log, head);
+  const float dt_bias = load_scalar(gates.dt_bias, head);
+  for (std::int64_t i = 0; i < chunk.length; ++i) {
+    float a = 0.0F;
+    float b = 0.0F;
+    const std::int64_t offset = bytes_of(gates.a.dtype, head);
+    vec.load(gates.a.dtype, static_cast<const char*>(gates.a.row(chunk.row, chunk.begin + i)) + offset, 1, &a);
+    vec.load(gates.b.dtype, static_cast<const char*>(gates.b.row(chunk.row, chunk.begin + i)) + offset, 1, &b);
+    const Gate gate = compute_gate(a, b, a_log, dt_bias);
+    g[i] = gate.g;
+    beta[i] = gate.beta;
+  }
+}
+
+void load_gates(const GatedDeltaRuleArgs& args, const Chunk& chunk, std::int64_t head, float* g, float* beta) {
+  if (args.gates.a.defined()) {
+    compute_gates(args.gates, chunk, head, g, beta);
+  } else {
+    load_scalars(args.g, chunk, head, g);
+    load_scalars(args.beta, chunk, head, beta);
+  }
 }
 
 }  // namespace thalweg::cpu

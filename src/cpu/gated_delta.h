@@ -81,6 +81,10 @@ void load_state(const ConstTensor& pool, StateLayout layout, std::int64_t slot, 
 void store_state(const Tensor& pool, StateLayout layout, std::int64_t slot, std::int64_t head, std::int64_t v,
                  std::int64_t k, Orientation orientation, const float* state, float* row);
 
+// The state [V,K] after one token.
+void store_snapshot(const Tensor& snapshots, StateLayout layout, const Chunk& token, std::int64_t head, std::int64_t v,
+                    std::int64_t k, const float* state, float* row);
+
 // Norm of one q or k row in place, as QkNorm says; `weight` may be absent.
 void normalize(QkNorm norm, float eps, const ConstTensor& weight, std::int64_t head, std::int64_t k, float* row,
                float* scratch);
@@ -91,5 +95,8 @@ struct Gate {
   float beta;
 };
 Gate compute_gate(float a, float b, float a_log, float dt_bias);
+// One head's gates of a chunk's tokens, ready or raw, as the whole operations take them.
+void load_gates(const GatedDeltaRuleArgs& args, const Chunk& chunk, std::int64_t head, float* g, float* beta);
+void compute_gates(const GateInputs& gates, const Chunk& chunk, std::int64_t head, float* g, float* beta);
 
 }  // namespace thalweg::cpu

@@ -1,4 +1,4 @@
-#include "cpu/gated_delta_stages.h"
+#include "cpu/gated_delta_rule.h"
 #include "cpu/kernels.h"
 
 namespace thalweg::cpu {
@@ -9,6 +9,11 @@ void add_gated_delta_rule_kernels(Backend& backend) {
   std::get<KernelList<ChunkScaledDotKktArgs>>(backend.kernels) = chunk_scaled_dot_kkt_kernels();
   std::get<KernelList<SolveTrilArgs>>(backend.kernels) = solve_tril_kernels();
   std::get<KernelList<RecomputeWUArgs>>(backend.kernels) = recompute_w_u_kernels();
+  std::get<KernelList<ChunkStateArgs>>(backend.kernels) = chunk_state_kernels();
+  std::get<KernelList<ChunkOutputArgs>>(backend.kernels) = chunk_output_kernels();
+  std::get<KernelList<ChunkGatedDeltaRuleArgs>>(backend.kernels) = chunk_gated_delta_rule_kernels();
+  std::get<KernelList<RecurrentGatedDeltaRuleArgs>>(backend.kernels) = recurrent_gated_delta_rule_kernels();
+  std::get<KernelList<GatedDeltaPrepStepArgs>>(backend.kernels) = gated_delta_prep_step_kernels();
 }
 
 }  // namespace thalweg::cpu

@@ -1,9 +1,8 @@
-#include "cpu/gated_delta_stages.h"
-
 #include <algorithm>
 
 #include "core/threads.h"
 #include "cpu/gated_delta.h"
+#include "cpu/gated_delta_rule.h"
 
 namespace thalweg::cpu {
 namespace {

@@ -305,10 +305,24 @@ void delta_step(float* state, std::int64_t v_size, std::int64_t k_size, const fl
   }
 }
 
+double fma_burst(std::int64_t rounds, float* sink) {
+  constexpr int kChains = 10;
+  V32 chains[kChains];
+  for (int i = 0; i < kChains; ++i) chains[i] = hn::Set(kF32, static_cast<float>(i) + *sink);
+  const V32 factor = hn::Set(kF32, 0.999F);
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    for (int i = 0; i < kChains; ++i) chains[i] = hn::MulAdd(chains[i], factor, factor);
+  }
+  V32 sum = chains[0];
+  for (int i = 1; i < kChains; ++i) sum = hn::Add(sum, chains[i]);
+  *sink = hn::GetLane(hn::SumOfLanes(kF32, sum));
+  return 2.0 * kChains * static_cast<double>(kLanes) * static_cast<double>(rounds);
+}
+
 const VectorOps& ops() {
   static constexpr VectorOps instance{load,      store,     round_to_bf16, dot,           axpy,
                                       scale,     multiply,  silu_multiply, exp_minus_max, gemm,
-                                      gemm_rows, transpose, delta_step};
+                                      gemm_rows, transpose, fma_burst,     delta_step};
   return instance;
 }
 

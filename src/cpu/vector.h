@@ -37,6 +37,9 @@ struct VectorOps {
   void (*transpose)(std::int64_t rows, std::int64_t columns, const float* from, std::int64_t from_row, float* to,
                     std::int64_t to_row);
 
+  // Multiply-adds on registers alone, for measuring the processor: returns the flops done.
+  double (*fma_burst)(std::int64_t rounds, float* sink);
+
   // One token of the gated delta rule on a contiguous state [V,K]: o = S_new q.
   void (*delta_step)(float* state, std::int64_t v_size, std::int64_t k_size, const float* q, const float* k,
                      const float* v, float decay, float beta, float* o);

@@ -78,4 +78,28 @@ void check_qk_norm(Check& check, QkNorm norm, float eps, const ConstTensor& q_we
   }
 }
 
+RuleDims check_rule(Check& check, const GatedDeltaRuleArgs& args) {
+  RuleDims d;
+  check.input("q", args.q, kFloatTypes, d.b, d.t, d.hk, d.k);
+  check.input("k", args.k, {args.q.dtype}, d.b, d.t, d.hk, d.k);
+  check.input("v", args.v, {args.q.dtype}, d.b, d.t, d.hv, d.v);
+  check_head_sizes(check, d.k, d.v);
+  check_head_map(check, args.head_map, d.hk, d.hv);
+  const GateInputs& gates = args.gates;
+  if (gates.a.defined() || gates.b.defined() || gates.a_log.defined() || gates.dt_bias.defined()) {
+    check.require(!args.g.defined(), "g", "nothing beside gates", to_string(args.g));
+    check.require(!args.beta.defined(), "beta", "nothing beside gates", to_string(args.beta));
+    check_gates(check, gates, d.b, d.t, d.hv);
+  } else {
+    check.input("g", args.g, {DType::kF32}, d.b, d.t, d.hv);
+    check.input("beta", args.beta, {DType::kF32}, d.b, d.t, d.hv);
+  }
+  check_qk_norm(check, args.qk_norm, args.qk_norm_eps, args.q_norm_weight, args.k_norm_weight, d.hk, d.k);
+  check.cu_seqlens(args.cu_seqlens, d.b, d.t, d.n);
+  check_states(check, "initial_state", args.initial_state, "final_state", args.final_state, args.state_indices,
+               args.state_layout, {DType::kF32, DType::kBF16}, d.n, d.hv, d.v, d.k);
+  check.output("o", args.o, {DType::kF32, args.q.dtype}, d.b, d.t, d.hv, d.v);
+  return d;
+}
+
 }  // namespace thalweg

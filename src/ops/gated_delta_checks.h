@@ -20,6 +20,11 @@ void check_states(Check& check, std::string_view input_name, const ConstTensor& 
                   std::string_view output_name, const Tensor& final_state, const ConstTensor& state_indices,
                   StateLayout layout, std::initializer_list<DType> dtypes, Dim& sequences, Dim& hv, Dim& v, Dim& k);
 void check_gates(Check& check, const GateInputs& gates, Dim& b, Dim& t, Dim& hv);
+// Everything that chunk_gated_delta_rule and recurrent_gated_delta_rule have in common.
+struct RuleDims {
+  Dim b{"B"}, t{"T"}, hk{"HK"}, hv{"HV"}, k{"K"}, v{"V"}, n{"N"};
+};
+RuleDims check_rule(Check& check, const GatedDeltaRuleArgs& args);
 void check_qk_norm(Check& check, QkNorm norm, float eps, const ConstTensor& q_weight, const ConstTensor& k_weight,
                    Dim& hk, Dim& k);
 

@@ -1,7 +1,392 @@
+// Cases of the whole operations: prefill, recurrence, fused decode step.
+
+#include <algorithm>
+#include <cmath>
+
 #include "cases/gated_delta.h"
+#include "reference/gated_delta_rule.h"
 
 namespace thalweg::cases {
+namespace {
 
-void add_gated_delta_rule_cases(std::vector<Case>&) {}
+using reference::Precision;
+
+// How the states of a case are kept.
+enum class States {
+  kNone,   // neither initial nor final
+  kFinal,  // zero initial state
+  kBoth,
+  kInPlace,
+  kPool,  // more slots than sequences, in an order of their own; the second sequence has none
+};
+
+struct Options {
+  States states = States::kBoth;
+  DType state_dtype = DType::kF32;
+  StateLayout layout = StateLayout::kVK;
+  bool raw_gates = false;
+  QkNorm qk_norm = QkNorm::kNone;
+  std::optional<float> scale;
+  bool snapshots = false;
+  bool f32_output = false;
+
+  std::string name() const {
+    constexpr const char* kStates[] = {"_stateless", "_final", "", "_in_place", "_pool"};
+    std::string text = kStates[static_cast<int>(states)];
+    if (state_dtype == DType::kBF16) text += "_bf16state";
+    if (layout == StateLayout::kKV) text += "_KV";
+    if (raw_gates) text += "_rawgates";
+    if (qk_norm == QkNorm::kL2) text += "_l2norm";
+    if (qk_norm == QkNorm::kRms) text += "_rmsnorm";
+    if (scale) text += "_scale";
+    if (snapshots) text += "_snapshots";
+    if (f32_output) text += "_toF32";
+    return text;
+  }
+};
+
+std::vector<std::int64_t> state_shape(StateLayout layout, std::int64_t slots, const RuleShape& shape) {
+  if (layout == StateLayout::kKV) return {slots, shape.hv, shape.k, shape.v};
+  return {slots, shape.hv, shape.v, shape.k};
+}
+
+// Slots in reverse with gaps; sequence 1 has none.
+Tensor make_indices(std::int64_t sequences, Memory& memory) {
+  std::int64_t n = 0;
+  return memory.input(DType::kI32, {sequences}, [&] {
+    const std::int64_t index = n++;
+    return index == 1 ? -1.0 : static_cast<double>(2 * (sequences - 1 - index) + 1);
+  });
+}
+
+GateInputs make_gates(std::int64_t batch, std::int64_t tokens, std::int64_t hv, DType dtype, Memory& memory,
+                      Random& random) {
+  GateInputs gates;
+  // a + dt_bias reaches past 20 now and then, where softplus changes its form.
+  std::int64_t count = 0;
+  gates.a =
+      memory.input(dtype, {batch, tokens, hv}, [&] { return count++ % 7 == 3 ? 25.0 : 2.0 * random.normal() - 2.0; });
+  gates.b = memory.input(dtype, {batch, tokens, hv}, [&] { return 2.0 * random.normal(); });
+  gates.a_log = memory.input(DType::kF32, {hv}, [&] { return random.uniform(-3.0, 1.0); });
+  gates.dt_bias = memory.input(dtype, {hv}, [&] { return random.normal(); });
+  return gates;
+}
+
+// The bound of a whole operation in f32. Errors of the state are damped by the decay and by the keys' projections, and
+// grow at most like a random walk over the tokens.
+Bound rule_bound(const GatedDeltaRuleArgs& args) {
+  double largest = 0.0;
+  if (args.g.defined()) {
+    // What a chunk's cumulative sum can reach; the rounding of that sum is an error of each of its gates.
+    for (const double g : reference::read(args.g).values) largest = std::max(largest, std::abs(g));
+  } else if (args.gates.a.defined()) {
+    largest = 64.0;
+  }
+  return f32_bound(static_cast<double>(args.k.dim(3) + args.k.dim(1)), 64.0 * largest);
+}
+
+template <class Args>
+void fill(OperationProblem<Args>& problem, Random& random, const RuleShape& shape, const Options& options) {
+  Memory& memory = problem.memory;
+  const RuleInputs inputs = make_rule_inputs(shape, memory, random);
+  Args& args = problem.args;
+  const std::int64_t t = shape.total_tokens();
+  args.q = inputs.q;
+  args.k = inputs.k;
+  args.v = inputs.v;
+  args.cu_seqlens = inputs.cu_seqlens;
+  if (options.raw_gates) {
+    args.gates = make_gates(shape.batch, t, shape.hv, shape.dtype, memory, random);
+  } else {
+    args.g = inputs.g;
+    args.beta = inputs.beta;
+  }
+  args.head_map = shape.head_map;
+  args.scale = options.scale;
+  args.qk_norm = options.qk_norm;
+  if (options.qk_norm == QkNorm::kRms) {
+    // A weight around K^-1/2 leaves keys of norm about 1 at most.
+    const double base = 1.0 / std::sqrt(static_cast<double>(shape.k));
+    const auto weight = [&] { return base * random.uniform(0.6, 0.95); };
+    args.q_norm_weight = memory.input(shape.dtype, {shape.hk, shape.k}, weight);
+    args.k_norm_weight = memory.input(shape.dtype, {shape.hk, shape.k}, weight);
+  }
+  args.state_layout = options.layout;
+  const std::int64_t sequences = shape.num_sequences();
+  const bool pool = options.states == States::kPool;
+  const std::vector<std::int64_t> states = state_shape(options.layout, pool ? 2 * sequences + 1 : sequences, shape);
+  const auto normal = [&] { return 0.5 * random.normal(); };
+  if (pool) args.state_indices = make_indices(sequences, memory);
+  if (options.states == States::kBoth) args.initial_state = memory.input(options.state_dtype, states, normal);
+  if (options.states == States::kBoth || options.states == States::kFinal) {
+    args.final_state = memory.output(options.state_dtype, states);
+  }
+  if (options.states == States::kInPlace || pool) {
+    const Tensor state = memory.in_out(options.state_dtype, states, normal);
+    args.initial_state = state;
+    args.final_state = state;
+  }
+  args.o = memory.output(options.f32_output ? DType::kF32 : shape.dtype, {shape.batch, t, shape.hv, shape.v});
+  if constexpr (requires { args.snapshots; }) {
+    if (options.snapshots) {
+      std::vector<std::int64_t> sizes = state_shape(options.layout, t, shape);
+      sizes.insert(sizes.begin(), shape.batch);
+      args.snapshots = memory.output(options.state_dtype, sizes);
+    }
+  }
+  problem.find_expected = [](const Args& a) {
+    Tensor snapshots;
+    if constexpr (requires { a.snapshots; }) snapshots = a.snapshots;
+    const reference::GatedDeltaResult exact = reference::gated_delta_rule(a, snapshots, Precision::kExact);
+    const reference::GatedDeltaResult rounded = reference::gated_delta_rule(a, snapshots, Precision::kRounded);
+    const Bound bound = rule_bound(a);
+    std::vector<Expected> outputs = {expect("o", a.o, exact.o, rounded.o, bound)};
+    if (a.final_state.defined()) {
+      outputs.push_back(expect("final_state", a.final_state, exact.final_state, rounded.final_state, bound));
+    }
+    if (snapshots.defined()) {
+      outputs.push_back(expect("snapshots", snapshots, exact.snapshots, rounded.snapshots, bound));
+    }
+    return outputs;
+  };
+  const auto tokens = static_cast<double>(shape.batch * t);
+  const auto width = static_cast<double>(dtype_info(shape.dtype).block_bytes);
+  const auto per_state = static_cast<double>(shape.k * shape.v);
+  const double state_bytes = static_cast<double>(sequences * shape.hv) * per_state * 8.0;
+  problem.cost.bytes = tokens * (width * static_cast<double>(2 * shape.hk * shape.k + 2 * shape.hv * shape.v) +
+                                 8.0 * static_cast<double>(shape.hv)) +
+                       (options.states == States::kNone ? 0.0 : state_bytes);
+  // The sequential form: S k, the rank-1 update, S q. The chunk form spends about 1.6 times that.
+  problem.cost.flops = tokens * static_cast<double>(shape.hv) * 6.0 * per_state;
+}
+
+template <class Args>
+Case rule_case(const RuleShape& shape, const Options& options = {}) {
+  return make_case<Args>(
+      shape.name() + options.name(),
+      [shape, options](OperationProblem<Args>& problem, Random& random) { fill(problem, random, shape, options); });
+}
+
+Case for_bench(Case chosen) {
+  chosen.verify = false;
+  chosen.bench = true;
+  return chosen;
+}
+
+template <class Args>
+void add_rule_cases(std::vector<Case>& cases) {
+  for (const RuleShape& shape : rule_shapes()) cases.push_back(rule_case<Args>(shape));
+  // Every K with every V at least once.
+  constexpr std::int64_t kSizes[] = {16, 32, 64, 96, 128, 192, 256};
+  for (std::size_t i = 0; i < std::size(kSizes); ++i) {
+    for (const std::size_t step : {0, 1, 3}) {
+      const RuleShape shape{
+          .tokens = 19, .hk = 1, .hv = 2, .k = kSizes[i], .v = kSizes[(i + step) % std::size(kSizes)]};
+      cases.push_back(rule_case<Args>(shape));
+    }
+  }
+  const RuleShape batch{.tokens = 70, .k = 32, .v = 64, .batch = 3};
+  const RuleShape ragged{.k = 32, .v = 64, .lengths = {65, 3, 0, 20}, .head_map = HeadMap::kTiled};
+  RuleShape half = ragged;
+  half.dtype = DType::kBF16;
+  for (const RuleShape& shape : {batch, ragged, half}) {
+    for (const States states : {States::kNone, States::kFinal, States::kInPlace, States::kPool}) {
+      cases.push_back(rule_case<Args>(shape, {.states = states}));
+    }
+    cases.push_back(rule_case<Args>(shape, {.state_dtype = DType::kBF16}));
+    cases.push_back(rule_case<Args>(shape, {.layout = StateLayout::kKV}));
+    cases.push_back(
+        rule_case<Args>(shape, {.states = States::kPool, .state_dtype = DType::kBF16, .layout = StateLayout::kKV}));
+    cases.push_back(rule_case<Args>(shape, {.raw_gates = true}));
+    cases.push_back(rule_case<Args>(shape, {.qk_norm = QkNorm::kL2}));
+    cases.push_back(rule_case<Args>(shape, {.raw_gates = true, .qk_norm = QkNorm::kRms, .scale = 1.0F}));
+    cases.push_back(rule_case<Args>(shape, {.scale = 0.25F, .f32_output = true}));
+  }
+  for (const std::int64_t tokens : {1, 16, 1024}) {
+    const RuleShape shape{.tokens = tokens, .hk = 16, .hv = 32, .k = 128, .v = 128, .dtype = DType::kBF16};
+    cases.push_back(for_bench(rule_case<Args>(shape, {.states = States::kInPlace})));
+  }
+}
+
+struct StepShape {
+  std::int64_t batch = 2;
+  std::int64_t tokens = 1;
+  std::int64_t hk = 2;
+  std::int64_t hv = 4;
+  std::int64_t k = 64;
+  std::int64_t v = 64;
+  DType dtype = DType::kF32;
+  DType state_dtype = DType::kF32;
+  HeadMap head_map = HeadMap::kGrouped;
+  QkNorm qk_norm = QkNorm::kRms;
+  std::int64_t taps = 0;  // 0: no convolution
+  bool gated_norm = false;
+  bool snapshots = false;
+  bool pool = false;
+  bool in_place = false;
+  bool strided = false;
+  StateLayout layout = StateLayout::kVK;
+
+  std::string name() const {
+    std::string text = "B" + std::to_string(batch) + "_T" + std::to_string(tokens) + "_H" + std::to_string(hk) + "_" +
+                       std::to_string(hv) + "_K" + std::to_string(k) + "_V" + std::to_string(v) + "_" +
+                       std::string(dtype_name(dtype)) + "_state" + std::string(dtype_name(state_dtype));
+    if (head_map == HeadMap::kTiled) text += "_tiled";
+    if (qk_norm == QkNorm::kL2) text += "_l2norm";
+    if (qk_norm == QkNorm::kNone) text += "_nonorm";
+    if (taps > 0) text += "_conv" + std::to_string(taps);
+    if (gated_norm) text += "_gatednorm";
+    if (snapshots) text += "_snapshots";
+    if (pool) text += "_pool";
+    if (in_place) text += "_in_place";
+    if (strided) text += "_strided";
+    if (layout == StateLayout::kKV) text += "_KV";
+    return text;
+  }
+};
+
+Case step_case(const StepShape& shape) {
+  return make_case<GatedDeltaPrepStepArgs>(shape.name(), [shape](OperationProblem<GatedDeltaPrepStepArgs>& problem,
+                                                                 Random& random) {
+    Memory& memory = problem.memory;
+    memory.set_layout(shape.strided ? Memory::Layout::kStrided : Memory::Layout::kContiguous);
+    GatedDeltaPrepStepArgs& args = problem.args;
+    const std::int64_t channels = 2 * shape.hk * shape.k + shape.hv * shape.v;
+    const double root = std::sqrt(static_cast<double>(shape.k));
+    // Without a norm inside, keys come in with norm about 0.5.
+    const double spread = shape.qk_norm == QkNorm::kNone ? 0.5 / root : 1.0;
+    const auto normal = [&] { return random.normal(); };
+    std::int64_t channel = 0;
+    args.x = memory.input(shape.dtype, {shape.batch, shape.tokens, channels}, [&] {
+      const bool value = channel++ % channels >= 2 * shape.hk * shape.k;
+      return (value ? 1.0 : spread) * random.normal();
+    });
+    const std::int64_t slots = shape.pool ? 2 * shape.batch + 1 : shape.batch;
+    if (shape.taps > 0) {
+      args.conv_weight = memory.input(shape.dtype, {channels, shape.taps}, [&] { return 0.5 * random.normal(); });
+      args.conv_state = memory.in_out(shape.dtype, {slots, channels, shape.taps - 1}, normal);
+    }
+    args.gates = make_gates(shape.batch, shape.tokens, shape.hv, shape.dtype, memory, random);
+    args.qk_norm = shape.qk_norm;
+    args.scale = static_cast<float>(1.0 / root);
+    if (shape.qk_norm == QkNorm::kRms) {
+      // As the seed's caller does: the scales are baked into the weights, 1/K for q and K^-1/2 for k.
+      args.scale = 1.0F;
+      const auto around = [&](double base) { return [&random, base] { return base * random.uniform(0.7, 0.95); }; };
+      args.q_norm_weight = memory.input(shape.dtype, {shape.hk, shape.k}, around(1.0 / static_cast<double>(shape.k)));
+      args.k_norm_weight = memory.input(shape.dtype, {shape.hk, shape.k}, around(1.0 / root));
+    }
+    const std::vector<std::int64_t> states = shape.layout == StateLayout::kVK
+                                                 ? std::vector{slots, shape.hv, shape.v, shape.k}
+                                                 : std::vector{slots, shape.hv, shape.k, shape.v};
+    args.state_layout = shape.layout;
+    if (shape.pool) args.state_indices = make_indices(shape.batch, memory);
+    const auto small = [&] { return 0.5 * random.normal(); };
+    if (shape.pool || shape.in_place) {
+      args.state_out = memory.in_out(shape.state_dtype, states, small);
+      args.state_in = args.state_out;
+    } else {
+      args.state_in = memory.input(shape.state_dtype, states, small);
+      args.state_out = memory.output(shape.state_dtype, states);
+    }
+    if (shape.snapshots) {
+      std::vector<std::int64_t> sizes = states;
+      sizes[0] = shape.tokens;
+      sizes.insert(sizes.begin(), shape.batch);
+      args.snapshots = memory.output(DType::kF32, sizes);
+    }
+    const std::vector<std::int64_t> outputs = {shape.batch, shape.tokens, shape.hv, shape.v};
+    if (shape.gated_norm) {
+      args.z = memory.input(shape.dtype, outputs, normal);
+      args.norm_weight = memory.input(DType::kF32, {shape.v}, [&] { return random.uniform(0.5, 1.5); });
+    }
+    args.y = memory.output(shape.dtype, outputs);
+    args.head_map = shape.head_map;
+    problem.find_expected = [](const GatedDeltaPrepStepArgs& a) {
+      const reference::GatedDeltaResult exact = reference::gated_delta_prep_step(a, Precision::kExact);
+      const reference::GatedDeltaResult rounded = reference::gated_delta_prep_step(a, Precision::kRounded);
+      // Gates come from two exponentials each, hence their place in the bound.
+      const Bound bound = f32_bound(static_cast<double>(a.state_in.dim(2) + a.state_in.dim(3)), 64.0);
+      std::vector<Expected> list = {expect("y", a.y, exact.o, rounded.o, bound),
+                                    expect("state_out", a.state_out, exact.final_state, rounded.final_state, bound)};
+      if (a.snapshots.defined()) {
+        list.push_back(expect("snapshots", a.snapshots, exact.snapshots, rounded.snapshots, bound));
+      }
+      if (a.conv_state.defined()) {
+        list.push_back(expect_equal("conv_state", a.conv_state, rounded.conv_state));
+      }
+      return list;
+    };
+    const double state = static_cast<double>(shape.batch * shape.hv * shape.k * shape.v);
+    const auto tokens = static_cast<double>(shape.tokens);
+    problem.cost = {state * 2.0 * dtype_info(shape.state_dtype).block_bytes +
+                        tokens * static_cast<double>(shape.batch * (channels + 2 * shape.hv * shape.v)) *
+                            dtype_info(shape.dtype).block_bytes,
+                    tokens * state * 6.0};
+  });
+}
+
+void add_step_cases(std::vector<Case>& cases) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const HeadMap map : {HeadMap::kGrouped, HeadMap::kTiled}) {
+      cases.push_back(step_case({.dtype = dtype, .state_dtype = dtype, .head_map = map}));
+      cases.push_back(
+          step_case({.dtype = dtype, .head_map = map, .qk_norm = QkNorm::kL2, .taps = 4, .gated_norm = true}));
+    }
+    cases.push_back(step_case({.tokens = 8, .dtype = dtype, .taps = 4, .gated_norm = true, .snapshots = true}));
+    cases.push_back(step_case({.batch = 5, .dtype = dtype, .taps = 3, .pool = true}));
+    cases.push_back(
+        step_case({.batch = 3, .tokens = 3, .dtype = dtype, .taps = 4, .gated_norm = true, .strided = true}));
+  }
+  for (const std::int64_t size : {16, 32, 96, 128, 192, 256}) {
+    cases.push_back(step_case({.k = size}));
+    cases.push_back(step_case({.k = 128, .v = size, .dtype = DType::kBF16, .taps = 4}));
+  }
+  for (const std::int64_t ratio : {1, 2, 3, 4}) {
+    for (const HeadMap map : {HeadMap::kGrouped, HeadMap::kTiled}) {
+      cases.push_back(step_case({.batch = 1, .hk = 3, .hv = 3 * ratio, .k = 32, .v = 32, .head_map = map}));
+    }
+  }
+  cases.push_back(step_case({.batch = 0}));
+  cases.push_back(step_case({.tokens = 0, .taps = 4}));
+  cases.push_back(step_case({.tokens = 2, .taps = 8}));
+  cases.push_back(step_case({.qk_norm = QkNorm::kNone}));
+  cases.push_back(step_case({.tokens = 2, .taps = 2, .in_place = true}));
+  cases.push_back(step_case({.tokens = 4, .k = 32, .snapshots = true, .layout = StateLayout::kKV}));
+  cases.push_back(step_case({.batch = 4, .tokens = 2, .k = 32, .pool = true, .layout = StateLayout::kKV}));
+  cases.push_back(
+      step_case({.batch = 16, .dtype = DType::kBF16, .state_dtype = DType::kBF16, .taps = 4, .in_place = true}));
+  const StepShape model{.batch = 1,
+                        .hk = 16,
+                        .hv = 32,
+                        .k = 128,
+                        .v = 128,
+                        .dtype = DType::kBF16,
+                        .qk_norm = QkNorm::kL2,
+                        .taps = 4,
+                        .gated_norm = true,
+                        .in_place = true};
+  cases.push_back(for_bench(step_case(model)));
+  StepShape batch = model;
+  batch.batch = 16;
+  cases.push_back(for_bench(step_case(batch)));
+}
+
+}  // namespace
+
+void add_gated_delta_rule_cases(std::vector<Case>& cases) {
+  add_rule_cases<ChunkGatedDeltaRuleArgs>(cases);
+  add_rule_cases<RecurrentGatedDeltaRuleArgs>(cases);
+  const RuleShape decode{.tokens = 4, .k = 32, .v = 64, .batch = 3};
+  const RuleShape ragged{.k = 32, .v = 64, .lengths = {4, 0, 1, 3}, .dtype = DType::kBF16};
+  for (const RuleShape& shape : {decode, ragged}) {
+    for (const StateLayout layout : {StateLayout::kVK, StateLayout::kKV}) {
+      cases.push_back(rule_case<RecurrentGatedDeltaRuleArgs>(shape, {.layout = layout, .snapshots = true}));
+      cases.push_back(rule_case<RecurrentGatedDeltaRuleArgs>(
+          shape, {.states = States::kPool, .state_dtype = DType::kBF16, .layout = layout, .snapshots = true}));
+    }
+  }
+  add_step_cases(cases);
+}
 
 }  // namespace thalweg::cases

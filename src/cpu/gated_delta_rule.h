@@ -11,5 +11,8 @@ KernelList<SolveTrilArgs> solve_tril_kernels();
 KernelList<RecomputeWUArgs> recompute_w_u_kernels();
 KernelList<ChunkStateArgs> chunk_state_kernels();
 KernelList<ChunkOutputArgs> chunk_output_kernels();
+KernelList<ChunkGatedDeltaRuleArgs> chunk_gated_delta_rule_kernels();
+KernelList<RecurrentGatedDeltaRuleArgs> recurrent_gated_delta_rule_kernels();
+KernelList<GatedDeltaPrepStepArgs> gated_delta_prep_step_kernels();
 
 }  // namespace thalweg::cpu

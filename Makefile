@@ -1,0 +1,42 @@
+# Short names for the scripts, which do the work: nothing here is needed to use them.
+
+.PHONY: help demo test build lint format bench asan tsan fuzz cuda docs clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo:  ## what Thalweg does: checks operations against float64 and times some
+	@scripts/demo
+
+test:  ## build and run all tests
+	@scripts/test
+
+build:  ## the command line, build/release/bin/thalweg
+	@scripts/build
+
+lint:  ## formatting, layers, clang-tidy on changed files (scripts/lint --all: on every file)
+	@scripts/lint
+
+format:  ## format every C++ file in place
+	@scripts/format
+
+bench:  ## time the operations (scripts/bench --op NAME --threads N --json FILE)
+	@scripts/bench
+
+asan:  ## tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@scripts/sanitize address
+
+tsan:  ## threaded tests under ThreadSanitizer
+	@scripts/sanitize thread
+
+fuzz:  ## fuzz each target for a minute (scripts/fuzz SECONDS)
+	@scripts/fuzz
+
+cuda:  ## build with the CUDA backend, build/cuda/bin/thalweg (where nvcc is present)
+	@scripts/cuda
+
+docs:  ## rewrite the generated parts of the documentation
+	@scripts/docs
+
+clean:  ## remove everything that was built
+	@rm -rf build

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cases/case.h"
+#include "thalweg/backend.h"
+
+namespace thalweg::app {
+
+// Which cases a command works on; empty strings select everything.
+struct Selection {
+  std::string operation;
+  std::string case_regex;
+  std::string backend = "cpu";  // cpu, cuda, metal or all
+};
+
+struct VerifyOptions {
+  Selection selection;
+  std::uint64_t seed = 1;
+  int threads = 0;
+  std::string json;
+};
+
+struct BenchOptions {
+  Selection selection;
+  int threads = 0;
+  double seconds = 0.5;  // measured time per case, at least
+  bool all_kernels = false;
+  std::string json;
+};
+
+// Each returns the process's exit code.
+int verify(const VerifyOptions& options);
+int bench(const BenchOptions& options);
+int print_operations(bool markdown);
+
+// The selected cases, in the table's order; throws std::runtime_error if nothing matches the operation's name.
+std::vector<const cases::Case*> select_cases(const Selection& selection, bool for_bench);
+std::vector<BackendInfo> select_backends(const Selection& selection);
+void write_text(const std::string& path, const std::string& text);
+
+}  // namespace thalweg::app

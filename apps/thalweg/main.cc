@@ -1,0 +1,105 @@
+// The command line: verify, bench, operations.
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <fstream>
+#include <random>
+#include <regex>
+#include <stdexcept>
+
+#include "commands.h"
+
+namespace thalweg::app {
+
+std::vector<const cases::Case*> select_cases(const Selection& selection, bool for_bench) {
+  const std::regex pattern(selection.case_regex, std::regex::ECMAScript);
+  std::vector<const cases::Case*> selected;
+  bool known = selection.operation.empty();
+  for (const cases::Case& candidate : cases::all_cases()) {
+    const bool wanted = selection.operation.empty() || candidate.operation == selection.operation;
+    known |= wanted;
+    if (!wanted || !(for_bench ? candidate.bench : candidate.verify)) continue;
+    if (std::regex_search(candidate.name, pattern)) selected.push_back(&candidate);
+  }
+  if (!known) {
+    throw std::runtime_error("no operation is called '" + selection.operation + "'; `thalweg operations` lists them");
+  }
+  return selected;
+}
+
+std::vector<BackendInfo> select_backends(const Selection& selection) {
+  std::vector<BackendInfo> selected;
+  for (BackendInfo& info : backends()) {
+    if (selection.backend == "all" || selection.backend == device_type_name(info.type)) {
+      selected.push_back(std::move(info));
+    }
+  }
+  return selected;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  if (!file) throw std::runtime_error("cannot write " + path);
+}
+
+namespace {
+
+void add_selection(CLI::App& command, Selection& selection) {
+  command.add_option("--backend", selection.backend, "cpu, cuda, metal or all")
+      ->check(CLI::IsMember({"cpu", "cuda", "metal", "all"}))
+      ->capture_default_str();
+  command.add_option("--op", selection.operation, "Only this operation");
+  command.add_option("--case", selection.case_regex, "Only cases whose name this regular expression finds");
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Thalweg: the compute kernels of hybrid language models"};
+  app.require_subcommand(1);
+  app.set_help_all_flag("--help-all", "Help of every command");
+  int exit_code = 0;
+
+  VerifyOptions verify_options;
+  std::string seed = "1";
+  CLI::App* verify_command = app.add_subcommand("verify", "Check every kernel against the float64 oracles");
+  add_selection(*verify_command, verify_options.selection);
+  verify_command->add_option("--seed", seed, "Seed of the inputs: a number, or 'random'")->capture_default_str();
+  verify_command->add_option("--threads", verify_options.threads, "Threads, 0 for all")->capture_default_str();
+  verify_command->add_option("--json", verify_options.json, "Write the results to this file");
+  verify_command->callback([&] {
+    verify_options.seed = seed == "random" ? std::random_device{}() : std::stoull(seed);
+    exit_code = verify(verify_options);
+  });
+
+  BenchOptions bench_options;
+  CLI::App* bench_command = app.add_subcommand("bench", "Time the kernels, after checking what they compute");
+  add_selection(*bench_command, bench_options.selection);
+  bench_command->add_option("--threads", bench_options.threads, "Threads, 0 for all")->capture_default_str();
+  bench_command->add_option("--seconds", bench_options.seconds, "Time to measure each case for")->capture_default_str();
+  bench_command->add_flag("--all-kernels", bench_options.all_kernels, "Every kernel, not only the chosen one");
+  bench_command->add_option("--json", bench_options.json, "Write the results to this file");
+  bench_command->callback([&] { exit_code = bench(bench_options); });
+
+  bool markdown = false;
+  CLI::App* operations_command = app.add_subcommand("operations", "The operations and who offers them");
+  operations_command->add_flag("--markdown", markdown, "As the README's table");
+  operations_command->callback([&] { exit_code = print_operations(markdown); });
+
+  CLI11_PARSE(app, argc, argv);
+  return exit_code;
+}
+
+}  // namespace
+}  // namespace thalweg::app
+
+int main(int argc, char** argv) {
+  try {
+    return thalweg::app::run(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "thalweg: {}\n", error.what());
+    return 2;
+  }
+}

@@ -1,0 +1,118 @@
+# Sourced by every script here: one place for packages, presets, messages and counts. Leaves the shell in the
+# repository's root.
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if [[ -t 1 && -z "${NO_COLOR:-}" ]]; then
+  bold=$'\e[1m' red=$'\e[31m' plain=$'\e[0m'
+else
+  bold='' red='' plain=''
+fi
+
+say() { printf '%s==> %s%s\n' "$bold" "$*" "$plain"; }
+warn() { printf '%s%s%s\n' "$red" "$*" "$plain" >&2; }
+die() {
+  warn "$@"
+  exit 1
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# usage <script> <args>: --help prints the comment at the script's head.
+usage() {
+  local script=$1
+  shift
+  if [[ "${1:-}" == --help || "${1:-}" == -h ]]; then
+    awk 'NR > 1 && !/^#/ { exit } NR > 1 { sub(/^# ?/, ""); print }' "$script"
+    exit 0
+  fi
+}
+
+# packages_of <group>...: the names in cmake/packages.txt.
+packages_of() {
+  local group
+  for group in "$@"; do awk -v group="$group" '$1 == group { print $2 }' cmake/packages.txt; done
+}
+
+# missing_packages <group>...: those of them that are not installed.
+missing_packages() {
+  local package
+  for package in $(packages_of "$@"); do
+    [[ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] || echo "$package"
+  done
+}
+
+# setup_packages <group>...: installs what is missing, or says how to. Touches neither apt nor the network when all is
+# there.
+setup_packages() {
+  if [[ -n "${THALWEG_SKIP_PACKAGES:-}" ]]; then return 0; fi
+  if ! have dpkg-query || ! have apt-get; then
+    if ! have cmake || ! have ninja; then
+      die "This is neither Debian nor Ubuntu. Please install the equivalents of: $(packages_of "$@" | xargs)"
+    fi
+    return 0  # CMake names whatever library is missing
+  fi
+  local missing
+  mapfile -t missing < <(missing_packages "$@")
+  if ((${#missing[@]} == 0)); then return 0; fi
+
+  local as_root=()
+  if ((EUID != 0)); then
+    # A password can be asked for only on a terminal.
+    if have sudo && { sudo -n true 2>/dev/null || [[ -t 0 && -t 2 ]]; }; then
+      as_root=(sudo)
+    else
+      warn "These packages are missing, and installing them needs root: ${missing[*]}"
+      warn "Please run this once, as root, and then start again:"
+      warn ""
+      warn "  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+      warn ""
+      die "(If you have them from elsewhere, set THALWEG_SKIP_PACKAGES=1.)"
+    fi
+  fi
+  say "Installing ${missing[*]}"
+  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
+  "${apt[@]}" update </dev/null || warn "apt-get update failed; trying with the lists at hand"
+  "${apt[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null ||
+    die "apt-get could not install: ${missing[*]}"
+}
+
+# configure <preset> [cmake options]: -Werror and other settings are always passed, so that an older cache does not
+# decide.
+configure() {
+  local preset=$1
+  shift
+  say "Configuring build/$preset"
+  cmake --preset "$preset" -DTHALWEG_WERROR="${THALWEG_WERROR:-OFF}" "$@"
+}
+
+# build <preset> [targets]
+build() {
+  local preset=$1
+  shift
+  say "Building build/$preset${*:+: $*}"
+  cmake --build --preset "$preset" ${*:+--target "$@"}
+}
+
+# run_ctest <preset> [ctest options]: the tests of a build, in parallel; ends with the line "N passed, N failed,
+# N skipped". CTest's report stays in build/<preset>/tests.xml.
+run_ctest() {
+  local preset=$1 status=0
+  shift
+  say "Testing build/$preset"
+  rm -f "build/$preset/tests.xml"
+  ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --parallel "$(nproc)" \
+    --output-junit "tests.xml" "$@" || status=$?
+  if [[ ! -f "build/$preset/tests.xml" ]]; then die "ctest ran no tests"; fi
+  counts_line "build/$preset/tests.xml"
+  return "$status"
+}
+
+# counts_line <report>...: the sum of CTest's reports. A test that is disabled counts as skipped.
+counts_line() {
+  sed -n '/<testsuite/,/>/p' "$@" | tr ' \t' '\n\n' | tr -d '"' | awk -F= '
+    $1 == "tests" { tests += $2 }
+    $1 == "failures" { failed += $2 }
+    $1 == "disabled" || $1 == "skipped" { skipped += $2 }
+    END { printf "%d passed, %d failed, %d skipped\n", tests - failed - skipped, failed, skipped }'
+}

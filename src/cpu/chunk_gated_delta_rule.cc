@@ -1,0 +1,106 @@
+// Prefill in chunks of 64 tokens. Per chunk, with L the strictly lower part of (beta k) k^T o D and P the lower part of
+// q k^T o D, D_ij = exp(G_i - G_j):
+//   (I + L) V' = beta (v - exp(G) (k S))       one triangular solve; W, U and the inverse are never formed
+//   O = scale (exp(G) (q S) + P V')
+//   S = exp(G_last) S + k^T (exp(G_last - G) V')
+// S is kept as [K,V], so that every product runs along contiguous rows.
+
+#include "core/threads.h"
+#include "cpu/gated_delta.h"
+#include "cpu/gated_delta_rule.h"
+
+namespace thalweg::cpu {
+namespace {
+
+constexpr std::int64_t kChunk = 64;
+
+std::int64_t floats(const ChunkGatedDeltaRuleArgs& args) {
+  const std::int64_t k = args.k.dim(3);
+  const std::int64_t v = args.v.dim(3);
+  return Scratch::floats(k * v, kChunk * k, kChunk * k, kChunk * k, kChunk * v, kChunk * v, kChunk * kChunk,
+                         kChunk * kChunk, 16 * kChunk, kChunk, kChunk, k + v);
+}
+
+std::size_t workspace(const ChunkGatedDeltaRuleArgs& args, const Stream& stream) {
+  return Scratch::workspace_bytes(floats(args), stream);
+}
+
+void run(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& stream) {
+  const VectorOps& vec = vector_ops();
+  const std::int64_t ks = args.k.dim(3);
+  const std::int64_t vs = args.v.dim(3);
+  const std::int64_t hk = args.k.dim(2);
+  const std::int64_t hv = args.v.dim(2);
+  const float scale = resolve_scale(args.scale, ks);
+  const Sequences sequences(args.cu_seqlens, args.k.dim(0), args.k.dim(1));
+  parallel_for(stream, sequences.count() * hv, [&](std::int64_t task, int worker) {
+    Scratch scratch(memory, floats(args), worker);
+    float* state = scratch.take(ks * vs);  // [K,V]
+    float* q = scratch.take(kChunk * ks);
+    float* k = scratch.take(kChunk * ks);
+    float* kt = scratch.take(kChunk * ks);  // [K,C]
+    float* v = scratch.take(kChunk * vs);
+    float* o = scratch.take(kChunk * vs);
+    float* lower = scratch.take(kChunk * kChunk);
+    float* attention = scratch.take(kChunk * kChunk);
+    float* negated = scratch.take(16 * kChunk);
+    float* g = scratch.take(kChunk);
+    float* beta = scratch.take(kChunk);
+    float* row = scratch.take(ks + vs);
+    const std::int64_t n = task / hv;
+    const std::int64_t h = task % hv;
+    const std::int64_t kh = key_head(args.head_map, h, hk, hv);
+    const std::int64_t slot = state_slot(args.state_indices, n);
+    load_state(args.initial_state, args.state_layout, slot, h, vs, ks, Orientation::kKV, state, row);
+    for (std::int64_t at = 0; at < sequences.length(n); at += kChunk) {
+      const std::int64_t length = std::min(kChunk, sequences.length(n) - at);
+      const std::int64_t width = round_up(length, 16);
+      const Chunk chunk{n, sequences.row(n), sequences.begin(n) + at, length, at / kChunk};
+      load_head(args.q, chunk, kh, q);
+      load_head(args.k, chunk, kh, k);
+      for (std::int64_t i = 0; i < length; ++i) {
+        normalize(args.qk_norm, args.qk_norm_eps, args.q_norm_weight, kh, ks, q + i * ks, row);
+        normalize(args.qk_norm, args.qk_norm_eps, args.k_norm_weight, kh, ks, k + i * ks, row);
+      }
+      load_head(args.v, chunk, h, v);
+      load_gates(args, chunk, h, g, beta);
+      for (std::int64_t i = 1; i < length; ++i) g[i] += g[i - 1];
+
+      transpose_padded(k, length, ks, width, kt);
+      vec.gemm(length, width, ks, k, ks, 1, kt, width, lower, width, false);
+      for (std::int64_t i = 0; i < length; ++i) vec.scale(beta[i], lower + i * width, width, lower + i * width);
+      apply_decay(lower, length, width, g, false);
+      vec.gemm(length, width, ks, q, ks, 1, kt, width, attention, width, false);
+      apply_decay(attention, length, width, g, true);
+
+      // v becomes V'; o holds k S on the way.
+      vec.gemm(length, vs, ks, k, ks, 1, state, vs, o, vs, false);
+      for (std::int64_t i = 0; i < length; ++i) {
+        vec.axpy(-std::exp(g[i]), o + i * vs, vs, v + i * vs);
+        vec.scale(beta[i], v + i * vs, vs, v + i * vs);
+      }
+      solve_unit_lower(lower, length, width, v, vs, negated);
+
+      vec.gemm(length, vs, ks, q, ks, 1, state, vs, o, vs, false);
+      for (std::int64_t i = 0; i < length; ++i) vec.scale(std::exp(g[i]), o + i * vs, vs, o + i * vs);
+      vec.gemm(length, vs, length, attention, width, 1, v, vs, o, vs, true);
+      vec.scale(scale, o, length * vs, o);
+      store_head(args.o, chunk, h, o);
+
+      const float last = g[length - 1];
+      for (std::int64_t i = 0; i < length; ++i) vec.scale(std::exp(last - g[i]), v + i * vs, vs, v + i * vs);
+      vec.scale(std::exp(last), state, ks * vs, state);
+      vec.gemm(ks, vs, length, k, 1, ks, v, vs, state, vs, true);
+    }
+    store_state(args.final_state, args.state_layout, slot, h, vs, ks, Orientation::kKV, state, row);
+  });
+}
+
+constexpr Kernel<ChunkGatedDeltaRuleArgs> kKernels[] = {
+    {"chunk64", always_supported<ChunkGatedDeltaRuleArgs>, workspace, run}};
+
+}  // namespace
+
+KernelList<ChunkGatedDeltaRuleArgs> chunk_gated_delta_rule_kernels() { return kKernels; }
+
+}  // namespace thalweg::cpu

@@ -1,0 +1,68 @@
+// The CUDA backend of a build with it: finds out whether this machine has a GPU that the compiled code runs on.
+
+#include <cuda_runtime.h>
+
+#include <charconv>
+#include <string>
+#include <string_view>
+
+#include "cuda/backend.h"
+
+namespace thalweg::cu {
+namespace {
+
+// The compute capabilities that CMake compiles for, as in "80 90a".
+constexpr std::string_view kArchitectures = THALWEG_CUDA_ARCHITECTURES;
+
+// Code for 80 runs on 8.0 and later 8.x; code for 90a on 9.0 alone.
+bool has_code_for(int major, int minor) {
+  std::string_view rest = kArchitectures;
+  while (!rest.empty()) {
+    const std::string_view entry = rest.substr(0, rest.find(' '));
+    rest.remove_prefix(entry.size() < rest.size() ? entry.size() + 1 : entry.size());
+    int number = 0;
+    std::from_chars(entry.data(), entry.data() + entry.size(), number);
+    const bool exact = entry.ends_with('a');
+    if (number / 10 == major && (exact ? number % 10 == minor : number % 10 <= minor)) return true;
+  }
+  return false;
+}
+
+std::string describe(cudaError_t error) { return std::string("the CUDA runtime says: ") + cudaGetErrorString(error); }
+
+// Empty if some device can run this build's code, else why none can. Creates no context on any device.
+std::string why_unavailable() {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) return "no CUDA driver";
+  int devices = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&devices); error != cudaSuccess) {
+    cudaGetLastError();  // the error would otherwise stay for the caller's next check
+    return error == cudaErrorNoDevice ? "no CUDA device" : describe(error);
+  }
+  std::string found;
+  for (int device = 0; device < devices; ++device) {
+    int major = 0;
+    int minor = 0;
+    cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    if (error != cudaSuccess) {
+      cudaGetLastError();
+      return describe(error);
+    }
+    if (has_code_for(major, minor)) return {};
+    found += (found.empty() ? "" : ", ") + std::to_string(major) + "." + std::to_string(minor);
+  }
+  if (found.empty()) return "no CUDA device";
+  return "no CUDA device that this build has code for: compiled for " + std::string(kArchitectures) +
+         ", found compute capability " + found;
+}
+
+}  // namespace
+
+const Backend& backend() {
+  // No kernels yet: the table says of every operation that this backend does not offer it.
+  static const Backend instance{DeviceType::kCuda, why_unavailable(), {}, nullptr, nullptr};
+  return instance;
+}
+
+}  // namespace thalweg::cu
