@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by every script here: one place for packages, presets, messages and counts. Leaves the shell in the
 # repository's root.
 
@@ -91,7 +92,9 @@ build() {
   local preset=$1
   shift
   say "Building build/$preset${*:+: $*}"
-  cmake --build --preset "$preset" ${*:+--target "$@"}
+  local targets=()
+  if (($# > 0)); then targets=(--target "$@"); fi
+  cmake --build --preset "$preset" "${targets[@]}"
 }
 
 # run_ctest <preset> [ctest options]: the tests of a build, in parallel; ends with the line "N passed, N failed,
@@ -110,9 +113,18 @@ run_ctest() {
 
 # counts_line <report>...: the sum of CTest's reports. A test that is disabled counts as skipped.
 counts_line() {
-  sed -n '/<testsuite/,/>/p' "$@" | tr ' \t' '\n\n' | tr -d '"' | awk -F= '
+  sed -n '/<testsuite/,/>/p' "$@" | tr '[:space:]' '\n' | tr -d '"' | awk -F= '
     $1 == "tests" { tests += $2 }
     $1 == "failures" { failed += $2 }
     $1 == "disabled" || $1 == "skipped" { skipped += $2 }
     END { printf "%d passed, %d failed, %d skipped\n", tests - failed - skipped, failed, skipped }'
+}
+
+# The C++ and CUDA files of the working tree, new ones included.
+cpp_files() {
+  local file
+  git ls-files --cached --others --exclude-standard -- '*.h' '*.cc' '*.cpp' '*.cu' '*.cuh' '*.mm' |
+    while read -r file; do
+      if [[ -f $file ]]; then echo "$file"; fi
+    done
 }

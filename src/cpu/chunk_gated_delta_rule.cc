@@ -18,7 +18,7 @@ std::int64_t floats(const ChunkGatedDeltaRuleArgs& args) {
   const std::int64_t k = args.k.dim(3);
   const std::int64_t v = args.v.dim(3);
   return Scratch::floats(k * v, kChunk * k, kChunk * k, kChunk * k, kChunk * v, kChunk * v, kChunk * kChunk,
-                         kChunk * kChunk, 16 * kChunk, kChunk, kChunk, k + v);
+                         kChunk * kChunk, 16 * kChunk, kChunk, kChunk, state_staging(v, k));
 }
 
 std::size_t workspace(const ChunkGatedDeltaRuleArgs& args, const Stream& stream) {
@@ -46,12 +46,12 @@ void run(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& st
     float* negated = scratch.take(16 * kChunk);
     float* g = scratch.take(kChunk);
     float* beta = scratch.take(kChunk);
-    float* row = scratch.take(ks + vs);
+    float* staging = scratch.take(state_staging(vs, ks));
     const std::int64_t n = task / hv;
     const std::int64_t h = task % hv;
     const std::int64_t kh = key_head(args.head_map, h, hk, hv);
     const std::int64_t slot = state_slot(args.state_indices, n);
-    load_state(args.initial_state, args.state_layout, slot, h, vs, ks, Orientation::kKV, state, row);
+    load_state(args.initial_state, args.state_layout, slot, h, vs, ks, Orientation::kKV, state, staging);
     for (std::int64_t at = 0; at < sequences.length(n); at += kChunk) {
       const std::int64_t length = std::min(kChunk, sequences.length(n) - at);
       const std::int64_t width = round_up(length, 16);
@@ -59,8 +59,8 @@ void run(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& st
       load_head(args.q, chunk, kh, q);
       load_head(args.k, chunk, kh, k);
       for (std::int64_t i = 0; i < length; ++i) {
-        normalize(args.qk_norm, args.qk_norm_eps, args.q_norm_weight, kh, ks, q + i * ks, row);
-        normalize(args.qk_norm, args.qk_norm_eps, args.k_norm_weight, kh, ks, k + i * ks, row);
+        normalize(args.qk_norm, args.qk_norm_eps, args.q_norm_weight, kh, ks, q + i * ks, staging);
+        normalize(args.qk_norm, args.qk_norm_eps, args.k_norm_weight, kh, ks, k + i * ks, staging);
       }
       load_head(args.v, chunk, h, v);
       load_gates(args, chunk, h, g, beta);
@@ -92,7 +92,7 @@ void run(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& st
       vec.scale(std::exp(last), state, ks * vs, state);
       vec.gemm(ks, vs, length, k, 1, ks, v, vs, state, vs, true);
     }
-    store_state(args.final_state, args.state_layout, slot, h, vs, ks, Orientation::kKV, state, row);
+    store_state(args.final_state, args.state_layout, slot, h, vs, ks, Orientation::kKV, state, staging);
   });
 }
 

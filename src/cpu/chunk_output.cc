@@ -9,7 +9,7 @@ std::int64_t floats(const ChunkOutputArgs& args) {
   const std::int64_t c = args.chunk_size;
   const std::int64_t k = args.k.dim(3);
   const std::int64_t v = args.v_new.dim(3);
-  return Scratch::floats(k * v, c * k, c * k, c * k, c * v, c * v, c * c, c, k);
+  return Scratch::floats(k * v, c * k, c * k, c * k, c * v, c * v, c * c, c, state_staging(v, k));
 }
 
 std::size_t workspace(const ChunkOutputArgs& args, const Stream& stream) {
@@ -35,7 +35,7 @@ void run(const ChunkOutputArgs& args, Workspace memory, const Stream& stream) {
     float* o = scratch.take(c * vs);
     float* attention = scratch.take(c * c);
     float* g = scratch.take(c);
-    float* row = scratch.take(ks);
+    float* staging = scratch.take(state_staging(vs, ks));
     const Chunk chunk = sequences.chunk(task / hv, c);
     const std::int64_t h = task % hv;
     const std::int64_t kh = key_head(args.head_map, h, hk, hv);
@@ -43,10 +43,8 @@ void run(const ChunkOutputArgs& args, Workspace memory, const Stream& stream) {
     load_head(args.k, chunk, kh, k);
     load_head(args.v_new, chunk, h, v_new);
     load_scalars(args.g_cumsum, chunk, h, g);
-    for (std::int64_t i = 0; i < vs; ++i) {
-      vec.load(args.h.dtype, args.h.row(chunk.row, chunk.number, h, i), ks, row);
-      for (std::int64_t j = 0; j < ks; ++j) state[j * vs + i] = row[j];
-    }
+    const ConstTensor pool = state_pool(args.h, chunk.row, chunk.number);
+    load_state(pool, StateLayout::kVK, 0, h, vs, ks, Orientation::kKV, state, staging);
     transpose_padded(k, chunk.length, ks, c, kt);
     vec.gemm(chunk.length, c, ks, q, ks, 1, kt, c, attention, c, false);
     apply_decay(attention, chunk.length, c, g, true);

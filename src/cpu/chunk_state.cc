@@ -9,7 +9,7 @@ std::int64_t floats(const ChunkStateArgs& args) {
   const std::int64_t c = args.chunk_size;
   const std::int64_t k = args.k.dim(3);
   const std::int64_t v = args.u.dim(3);
-  return Scratch::floats(k * v, c * k, c * k, c * v, c, k + v);
+  return Scratch::floats(k * v, c * k, c * k, c * v, c, state_staging(v, k));
 }
 
 std::size_t workspace(const ChunkStateArgs& args, const Stream& stream) {
@@ -32,20 +32,18 @@ void run(const ChunkStateArgs& args, Workspace memory, const Stream& stream) {
     float* w = scratch.take(c * ks);
     float* v_new = scratch.take(c * vs);
     float* g = scratch.take(c);
-    float* row = scratch.take(ks + vs);
+    float* staging = scratch.take(state_staging(vs, ks));
     const std::int64_t n = task / hv;
     const std::int64_t h = task % hv;
     const std::int64_t slot = state_slot(args.state_indices, n);
-    load_state(args.initial_state, args.state_layout, slot, h, vs, ks, Orientation::kKV, state, row);
+    load_state(args.initial_state, args.state_layout, slot, h, vs, ks, Orientation::kKV, state, staging);
     const std::int64_t first = sequences.first_chunk(n, c);
     for (std::int64_t at = 0; at < sequences.length(n); at += c) {
       const std::int64_t length = std::min(c, sequences.length(n) - at);
       const Chunk chunk{n, sequences.row(n), sequences.begin(n) + at, length, first + at / c};
       if (args.h.defined()) {
-        for (std::int64_t i = 0; i < vs; ++i) {
-          for (std::int64_t j = 0; j < ks; ++j) row[j] = state[j * vs + i];
-          vec.store(args.h.dtype, row, ks, args.h.row(chunk.row, chunk.number, h, i));
-        }
+        const Tensor pool = state_pool(args.h, chunk.row, chunk.number);
+        store_state(pool, StateLayout::kVK, 0, h, vs, ks, Orientation::kKV, state, staging);
       }
       load_head(args.k, chunk, key_head(args.head_map, h, hk, hv), k);
       load_head(args.w, chunk, h, w);
@@ -60,7 +58,7 @@ void run(const ChunkStateArgs& args, Workspace memory, const Stream& stream) {
       vec.scale(std::exp(last), state, ks * vs, state);
       vec.gemm(ks, vs, length, k, 1, ks, v_new, vs, state, vs, true);
     }
-    store_state(args.final_state, args.state_layout, slot, h, vs, ks, Orientation::kKV, state, row);
+    store_state(args.final_state, args.state_layout, slot, h, vs, ks, Orientation::kKV, state, staging);
   });
 }
 

@@ -20,7 +20,7 @@ void solve_unit_lower(const float* lower, std::int64_t rows, std::int64_t width,
 }
 
 void load_state(const ConstTensor& pool, StateLayout layout, std::int64_t slot, std::int64_t head, std::int64_t v,
-                std::int64_t k, Orientation orientation, float* state, float* row) {
+                std::int64_t k, Orientation orientation, float* state, float* staging) {
   if (!pool.defined() || slot < 0) {
     std::fill_n(state, v * k, 0.0F);
     return;
@@ -30,35 +30,27 @@ void load_state(const ConstTensor& pool, StateLayout layout, std::int64_t slot, 
   const std::int64_t columns = layout == StateLayout::kVK ? k : v;
   const bool same = (layout == StateLayout::kVK) == (orientation == Orientation::kVK);
   for (std::int64_t i = 0; i < rows; ++i) {
-    float* place = same ? state + i * columns : row;
-    vec.load(pool.dtype, pool.row(slot, head, i), columns, place);
-    for (std::int64_t j = 0; !same && j < columns; ++j) state[j * rows + i] = row[j];
+    const std::int64_t staged = i % kStagedRows;
+    vec.load(pool.dtype, pool.row(slot, head, i), columns, same ? state + i * columns : staging + staged * columns);
+    if (same || (staged + 1 < kStagedRows && i + 1 < rows)) continue;
+    vec.transpose(staged + 1, columns, staging, columns, state + i - staged, rows);
   }
 }
 
 void store_state(const Tensor& pool, StateLayout layout, std::int64_t slot, std::int64_t head, std::int64_t v,
-                 std::int64_t k, Orientation orientation, const float* state, float* row) {
+                 std::int64_t k, Orientation orientation, const float* state, float* staging) {
   if (!pool.defined() || slot < 0) return;
   const VectorOps& vec = vector_ops();
   const std::int64_t rows = layout == StateLayout::kVK ? v : k;
   const std::int64_t columns = layout == StateLayout::kVK ? k : v;
   const bool same = (layout == StateLayout::kVK) == (orientation == Orientation::kVK);
   for (std::int64_t i = 0; i < rows; ++i) {
-    for (std::int64_t j = 0; !same && j < columns; ++j) row[j] = state[j * rows + i];
-    vec.store(pool.dtype, same ? state + i * columns : row, columns, pool.row(slot, head, i));
+    const std::int64_t staged = i % kStagedRows;
+    if (!same && staged == 0) {
+      vec.transpose(columns, std::min(kStagedRows, rows - i), state + i, rows, staging, columns);
+    }
+    vec.store(pool.dtype, same ? state + i * columns : staging + staged * columns, columns, pool.row(slot, head, i));
   }
-}
-
-void store_snapshot(const Tensor& snapshots, StateLayout layout, const Chunk& token, std::int64_t head, std::int64_t v,
-                    std::int64_t k, const float* state, float* row) {
-  Tensor pool = snapshots;  // the token's row as a pool of one slot
-  pool.data = snapshots.row(token.row, token.begin);
-  pool.rank = 4;
-  for (std::size_t axis = 1; axis < 4; ++axis) {
-    pool.shape[axis] = snapshots.shape[axis + 1];
-    pool.strides[axis] = snapshots.strides[axis + 1];
-  }
-  store_state(pool, layout, 0, head, v, k, Orientation::kVK, state, row);
 }
 
 void normalize(QkNorm norm, float eps, const ConstTensor& weight, std::int64_t head, std::int64_t k, float* row,

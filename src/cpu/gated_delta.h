@@ -2,6 +2,7 @@
 
 // What the CPU kernels of the gated delta rule share.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -60,12 +61,12 @@ inline void transpose_padded(const float* rows, std::int64_t length, std::int64_
   }
 }
 
-// matrix[i,j] *= exp(g_i - g_j) for j <= last(i), 0 elsewhere; the gates of masked cells are never evaluated.
+// matrix[i,j] *= exp(g_i - g_j) for j below i (and at it, with the diagonal), 0 elsewhere.
 inline void apply_decay(float* matrix, std::int64_t length, std::int64_t width, const float* g, bool diagonal) {
   for (std::int64_t i = 0; i < length; ++i) {
     const std::int64_t end = diagonal ? i + 1 : i;
-    for (std::int64_t j = 0; j < end; ++j) matrix[i * width + j] *= std::exp(g[i] - g[j]);
-    for (std::int64_t j = end; j < width; ++j) matrix[i * width + j] = 0.0F;
+    vector_ops().multiply_by_decay(g[i], g, end, matrix + i * width);
+    std::fill(matrix + i * width + end, matrix + (i + 1) * width, 0.0F);
   }
 }
 
@@ -75,15 +76,25 @@ void solve_unit_lower(const float* lower, std::int64_t rows, std::int64_t width,
                       float* negated);
 
 // States as the kernels keep them, f32. A slot of -1 or an absent pool gives zeros; storing to them does nothing.
+// `staging` has state_staging() floats.
 enum class Orientation { kVK, kKV };
+constexpr std::int64_t kStagedRows = 16;
+constexpr std::int64_t state_staging(std::int64_t v, std::int64_t k) { return kStagedRows * (k > v ? k : v); }
 void load_state(const ConstTensor& pool, StateLayout layout, std::int64_t slot, std::int64_t head, std::int64_t v,
-                std::int64_t k, Orientation orientation, float* state, float* row);
+                std::int64_t k, Orientation orientation, float* state, float* staging);
 void store_state(const Tensor& pool, StateLayout layout, std::int64_t slot, std::int64_t head, std::int64_t v,
-                 std::int64_t k, Orientation orientation, const float* state, float* row);
+                 std::int64_t k, Orientation orientation, const float* state, float* staging);
 
-// The state [V,K] after one token.
-void store_snapshot(const Tensor& snapshots, StateLayout layout, const Chunk& token, std::int64_t head, std::int64_t v,
-                    std::int64_t k, const float* state, float* row);
+// The states [HV,V,K] of one batch row and token or chunk, [B,T or NC,HV,V,K], as a pool of one slot.
+template <class AnyTensor>
+AnyTensor state_pool(const AnyTensor& states, std::int64_t b, std::int64_t t) {
+  AnyTensor pool = states;
+  pool.data = states.row(b, t);
+  pool.rank = 4;
+  pool.shape = {1, states.dim(2), states.dim(3), states.dim(4)};
+  pool.strides = {0, states.stride(2), states.stride(3), states.stride(4)};
+  return pool;
+}
 
 // Norm of one q or k row in place, as QkNorm says; `weight` may be absent.
 void normalize(QkNorm norm, float eps, const ConstTensor& weight, std::int64_t head, std::int64_t k, float* row,

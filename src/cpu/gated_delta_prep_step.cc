@@ -22,7 +22,7 @@ struct Sizes {
   }
   // q, k and v of every sequence and token, convolved and normed: computed once per head, not once per value row.
   std::int64_t prepared() const { return batch * tokens * channels; }
-  std::int64_t per_worker() const { return Scratch::floats(k * v, k, v, v, k + v, 1, 1); }
+  std::int64_t per_worker() const { return Scratch::floats(k * v, k, v, v, state_staging(v, k)); }
 };
 
 std::size_t workspace(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
@@ -106,12 +106,12 @@ void run(const GatedDeltaPrepStepArgs& args, Workspace memory, const Stream& str
     float* state = scratch.take(s.k * s.v);  // [V,K]
     float* o = scratch.take(s.v);
     float* z = scratch.take(s.v);
-    float* row = scratch.take(s.k + s.v);
+    float* staging = scratch.take(state_staging(s.v, s.k));
     const std::int64_t b = task / s.hv;
     const std::int64_t h = task % s.hv;
     const std::int64_t kh = key_head(args.head_map, h, s.hk, s.hv);
     const std::int64_t slot = state_slot(args.state_indices, b);
-    load_state(args.state_in, args.state_layout, slot, h, s.v, s.k, Orientation::kVK, state, row);
+    load_state(args.state_in, args.state_layout, slot, h, s.v, s.k, Orientation::kVK, state, staging);
     for (std::int64_t t = 0; t < s.tokens; ++t) {
       const Chunk token{b, b, t, 1, t};
       const float* x = prepared + (b * s.tokens + t) * s.channels;
@@ -120,18 +120,21 @@ void run(const GatedDeltaPrepStepArgs& args, Workspace memory, const Stream& str
       compute_gates(args.gates, token, h, &g, &beta);
       vec.delta_step(state, s.v, s.k, x + kh * s.k, x + (s.hk + kh) * s.k, x + 2 * s.hk * s.k + h * s.v, std::exp(g),
                      beta, o);
-      if (args.snapshots.defined()) store_snapshot(args.snapshots, args.state_layout, token, h, s.v, s.k, state, row);
+      if (args.snapshots.defined()) {
+        store_state(state_pool(args.snapshots, token.row, token.begin), args.state_layout, 0, h, s.v, s.k,
+                    Orientation::kVK, state, staging);
+      }
       if (args.z.defined()) {
         const float squares = vec.dot(o, o, s.v);
         vec.scale(1.0F / std::sqrt(squares / static_cast<float>(s.v) + args.norm_eps), o, s.v, o);
-        vec.load(args.norm_weight.dtype, args.norm_weight.row(), s.v, row);
-        vec.multiply(o, row, s.v, o);
+        vec.load(args.norm_weight.dtype, args.norm_weight.row(), s.v, staging);
+        vec.multiply(o, staging, s.v, o);
         load_head(args.z, token, h, z);
         vec.silu_multiply(z, o, s.v, o);
       }
       store_head(args.y, token, h, o);
     }
-    store_state(args.state_out, args.state_layout, slot, h, s.v, s.k, Orientation::kVK, state, row);
+    store_state(args.state_out, args.state_layout, slot, h, s.v, s.k, Orientation::kVK, state, staging);
   });
 }
 

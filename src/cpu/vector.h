@@ -26,6 +26,9 @@ struct VectorOps {
   void (*silu_multiply)(const float* gate, const float* up, std::int64_t n, float* y);  // y = silu(gate) up; null: 1
   float (*exp_minus_max)(const float* x, std::int64_t n, float* y);  // y = exp(x - max x); returns its sum
 
+  // y[j] *= exp(top - x[j]) where top <= x[j]; exponents above 0 count as 0.
+  void (*multiply_by_decay)(float top, const float* x, std::int64_t n, float* y);
+
   // c[i,:] (=, or += if accumulate) sum_k a(i,k) b[k,:], a(i,k) = a[i*a_row + k*a_column]; n is a multiple of 16.
   void (*gemm)(std::int64_t m, std::int64_t n, std::int64_t k, const float* a, std::int64_t a_row,
                std::int64_t a_column, const float* b, std::int64_t b_row, float* c, std::int64_t c_row,

@@ -1,23 +1,16 @@
 #include "reference/array.h"
 
-#include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "core/float16.h"
-#include "quant/unpack.h"
+#include "reference/quant.h"
 
 namespace thalweg::reference {
 namespace {
 
 // One innermost row of `count` elements.
 void read_row(DType dtype, const void* row, std::int64_t count, double* values) {
-  if (is_block_format(dtype)) {
-    std::vector<float> unpacked(static_cast<std::size_t>(count));
-    unpack(dtype, row, count, unpacked.data());
-    std::copy(unpacked.begin(), unpacked.end(), values);
-    return;
-  }
   for (std::int64_t i = 0; i < count; ++i) {
     switch (dtype) {
       case DType::kF32:
@@ -33,6 +26,7 @@ void read_row(DType dtype, const void* row, std::int64_t count, double* values) 
         values[i] = static_cast<const std::int32_t*>(row)[i];
         break;
       default:
+        values[i] = unpack_one(dtype, row, i);
         break;
     }
   }

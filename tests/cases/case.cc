@@ -95,6 +95,12 @@ Verdict verify(Problem& problem, const Stream& stream) {
   return verdict;
 }
 
+Case for_bench(Case timed) {
+  timed.verify = false;
+  timed.bench = true;
+  return timed;
+}
+
 const std::vector<Case>& all_cases() {
   static const std::vector<Case> cases = [] {
     std::vector<Case> list;

@@ -121,6 +121,9 @@ Case make_case(std::string name, Fill fill) {
   return {Args::kName, std::move(name), std::move(make)};
 }
 
+// A case that is timed and not verified by itself: realistic sizes.
+Case for_bench(Case timed);
+
 // Every case of every operation, in the operations' order.
 const std::vector<Case>& all_cases();
 

@@ -35,9 +35,7 @@ class PerExpertLoop final : public Problem {
     return gathered_bytes() + product_bytes() + workspace_size(linear_of(0, most_rows_, nullptr), stream);
   }
   Explanation explanation(const Stream& stream) const override {
-    Explanation result = explain(linear_of(0, most_rows_, nullptr), stream);
-    for (KernelVerdict& kernel : result.kernels) kernel.kernel = "linear:" + kernel.kernel;
-    return result;
+    return explain(linear_of(0, most_rows_, nullptr), stream);
   }
   void run(Workspace workspace, const Stream& stream) const override {
     auto* base = static_cast<char*>(workspace.data);

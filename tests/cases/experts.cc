@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <set>
 
+#include "cases/blocks.h"
 #include "reference/moe.h"
 
 namespace thalweg::cases {
@@ -32,6 +34,39 @@ Bound product_bound(MatmulPrecision precision, DType weight, double reduction) {
     bound = {l2, 4.0 * l2};
   }
   return bound;
+}
+
+Tensor make_weights(Memory& memory, DType dtype, std::vector<std::int64_t> shape, Random& random) {
+  return memory.input_bytes(dtype, std::move(shape), [&](void* row, std::int64_t count) {
+    fill_blocks(dtype, BlockScales::kOrdinary, random, row, count);
+  });
+}
+
+Tensor make_large_weights(Memory& memory, DType dtype, std::vector<std::int64_t> shape, Random& random) {
+  const std::int64_t block = dtype_info(dtype).block_size;
+  const std::int64_t row = shape.back();
+  const std::int64_t pool_weights = std::int64_t{1} << 22;
+  std::vector<unsigned char> pool(static_cast<std::size_t>(bytes_of(dtype, pool_weights)));
+  fill_blocks(dtype, BlockScales::kOrdinary, random, pool.data(), pool_weights);
+  return memory.input_bytes(dtype, std::move(shape), [&](void* to, std::int64_t count) {
+    const std::int64_t start = random.below((pool_weights - row) / block) * block;
+    std::memcpy(to, pool.data() + bytes_of(dtype, start), static_cast<std::size_t>(bytes_of(dtype, count)));
+  });
+}
+
+std::vector<DType> weight_types() {
+  std::vector<DType> types;
+  for (int i = 0; i < kNumDTypes; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    if (dtype != DType::kI32) types.push_back(dtype);
+  }
+  return types;
+}
+
+std::vector<DType> block_types() {
+  std::vector<DType> types = weight_types();
+  std::erase_if(types, [](DType dtype) { return !is_block_format(dtype); });
+  return types;
 }
 
 Tensor make_ids(Memory& memory, const ExpertShape& shape, Random& random) {

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "cases/blocks.h"
 #include "cases/case.h"
 #include "thalweg/moe.h"
 
@@ -40,6 +39,15 @@ struct ExpertShape {
 
 // NMSE 2e-4 for a product with activations rounded to 8 bits, where that applies; the f32 class else.
 Bound product_bound(MatmulPrecision precision, DType weight, double reduction);
+
+// Every dtype that weights may have, and those of them that are block formats.
+std::vector<DType> weight_types();
+std::vector<DType> block_types();
+
+// A weight tensor of any dtype but I32: random valid blocks, never packed from floats.
+Tensor make_weights(Memory& memory, DType dtype, std::vector<std::int64_t> shape, Random& random);
+// The same, quickly, for gigabytes: rows are pieces of a few random megabytes.
+Tensor make_large_weights(Memory& memory, DType dtype, std::vector<std::int64_t> shape, Random& random);
 
 Tensor make_ids(Memory& memory, const ExpertShape& shape, Random& random);
 ExpertMatmulArgs make_expert_args(const ExpertShape& shape, Memory& memory, Random& random);

@@ -167,12 +167,6 @@ Case rule_case(const RuleShape& shape, const Options& options = {}) {
       [shape, options](OperationProblem<Args>& problem, Random& random) { fill(problem, random, shape, options); });
 }
 
-Case for_bench(Case chosen) {
-  chosen.verify = false;
-  chosen.bench = true;
-  return chosen;
-}
-
 template <class Args>
 void add_rule_cases(std::vector<Case>& cases) {
   for (const RuleShape& shape : rule_shapes()) cases.push_back(rule_case<Args>(shape));

@@ -1,5 +1,6 @@
 #include "cases/memory.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/float16.h"
@@ -149,6 +150,17 @@ void Memory::reset() {
     if (buffer.role == Role::kOutput) std::memset(buffer.begin, kUnwritten, buffer.bytes);
     if (buffer.role == Role::kInOut) std::memcpy(buffer.begin, buffer.original.data(), buffer.bytes);
   }
+}
+
+bool Memory::untouched() const {
+  return check().empty() && std::all_of(buffers_.begin(), buffers_.end(), [](const Buffer& buffer) {
+           if (buffer.role == Role::kInput) return true;
+           for (std::size_t i = 0; i < buffer.bytes; ++i) {
+             const unsigned char before = buffer.role == Role::kOutput ? kUnwritten : buffer.original[i];
+             if (buffer.begin[i] != before) return false;
+           }
+           return true;
+         });
 }
 
 std::string Memory::check() const {

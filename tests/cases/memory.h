@@ -36,6 +36,8 @@ class Memory {
   void refresh(const ConstTensor& input);
 
   void reset();
+  // Whether nothing at all has been written since the last reset().
+  bool untouched() const;
   // Empty, or what is wrong: "guard of output 2 overwritten".
   std::string check() const;
 

@@ -1,0 +1,73 @@
+#include "core/threads.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+namespace thalweg {
+namespace {
+
+TEST(ThreadPoolThreads, RunsEveryTaskOnce) {
+  for (const int threads : {1, 2, 5, 16}) {
+    for (const std::int64_t tasks : {0, 1, 2, 7, 1000}) {
+      std::vector<std::atomic<int>> counts(static_cast<std::size_t>(tasks));
+      parallel_for(Stream::cpu(threads), tasks,
+                   [&](std::int64_t task, int) { counts[static_cast<std::size_t>(task)].fetch_add(1); });
+      for (const auto& count : counts) EXPECT_EQ(count.load(), 1);
+    }
+  }
+}
+
+TEST(ThreadPoolThreads, WorkersHaveScratchOfTheirOwn) {
+  constexpr int kThreads = 4;
+  std::vector<std::atomic<int>> busy(kThreads);
+  std::atomic<bool> shared{false};
+  parallel_for(Stream::cpu(kThreads), 500, [&](std::int64_t, int worker) {
+    ASSERT_GE(worker, 0);
+    ASSERT_LT(worker, kThreads);
+    auto& mine = busy[static_cast<std::size_t>(worker)];
+    if (mine.fetch_add(1) != 0) shared = true;
+    std::this_thread::yield();
+    mine.fetch_sub(1);
+  });
+  EXPECT_FALSE(shared.load());
+}
+
+TEST(ThreadPoolThreads, NestedCallsRunOnTheCaller) {
+  std::atomic<int> inner{0};
+  parallel_for(Stream::cpu(3), 10, [&](std::int64_t, int) {
+    parallel_for(Stream::cpu(3), 10, [&](std::int64_t, int worker) {
+      EXPECT_EQ(worker, 0);
+      inner.fetch_add(1);
+    });
+  });
+  EXPECT_EQ(inner.load(), 100);
+}
+
+TEST(ThreadPoolThreads, CallersDoNotDisturbEachOther) {
+  std::vector<std::thread> callers;
+  std::atomic<int> wrong{0};
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([&wrong, caller] {
+      for (int round = 0; round < 200; ++round) {
+        std::vector<std::int64_t> squares(50);
+        parallel_for(Stream::cpu(3), 50,
+                     [&](std::int64_t task, int) { squares[static_cast<std::size_t>(task)] = task * task + caller; });
+        if (std::accumulate(squares.begin(), squares.end(), std::int64_t{0}) != 40425 + 50 * caller) ++wrong;
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(wrong.load(), 0);
+}
+
+TEST(ThreadPoolThreads, ZeroMeansTheHardwares) {
+  EXPECT_GE(thread_count(Stream::cpu()), 1);
+  EXPECT_EQ(thread_count(Stream::cpu(3)), 3);
+}
+
+}  // namespace
+}  // namespace thalweg

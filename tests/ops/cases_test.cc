@@ -1,0 +1,121 @@
+// The table of cases itself: are its bounds worth anything, are there enough cases, do results depend on threads?
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string>
+
+#include "cases/case.h"
+#include "core/kernel.h"
+#include "thalweg/backend.h"
+
+namespace thalweg {
+namespace {
+
+using cases::all_cases;
+using cases::Case;
+
+TEST(Cases, NamesAreDistinct) {
+  std::set<std::string> seen;
+  for (const Case& test : all_cases()) {
+    EXPECT_TRUE(seen.insert(std::string(test.operation) + "/" + test.name).second)
+        << test.operation << " " << test.name;
+  }
+}
+
+TEST(Cases, EveryOperationHasAtLeastTenAndAllTogetherSixHundred) {
+  std::map<std::string_view, int> counts;
+  int total = 0;
+  for (const Case& test : all_cases()) {
+    if (!test.verify) continue;
+    ++counts[test.operation];
+    ++total;
+  }
+  for_each_operation([&]<class Args>() { EXPECT_GE(counts[Args::kName], 10) << Args::kName; });
+  EXPECT_GE(total, 600);
+}
+
+TEST(Cases, EveryOperationIsTimed) {
+  for_each_operation([]<class Args>() {
+    const bool timed = std::any_of(all_cases().begin(), all_cases().end(),
+                                   [](const Case& test) { return test.operation == Args::kName && test.bench; });
+    EXPECT_TRUE(timed) << Args::kName;
+  });
+}
+
+// An output of zeros must fail wherever the right answer is not zero. Only packing, which is lossy by design, may be
+// off by more than a twentieth.
+TEST(Cases, NoBoundPassesZeros) {
+  int checked = 0;
+  for (const Case& test : all_cases()) {
+    if (!test.verify) continue;
+    const auto problem = test.make(1);
+    for (cases::Expected expected : problem->expected()) {
+      const bool zero = std::all_of(expected.exact.begin(), expected.exact.end(), [](double x) { return x == 0.0; });
+      if (zero) continue;
+      expected.indices.clear();
+      std::vector<float> zeros(expected.exact.size(), 0.0F);
+      expected.actual = ConstTensor(zeros.data(), DType::kF32, {static_cast<std::int64_t>(zeros.size())});
+      EXPECT_FALSE(cases::compare(expected).ok) << test.operation << " " << test.name << " " << expected.name;
+      if (test.operation != QuantizeArgs::kName) {
+        EXPECT_LT(expected.bound.l2, 0.05) << test.operation << " " << test.name << " " << expected.name;
+      }
+      ++checked;
+    }
+  }
+  EXPECT_GE(checked, 600);
+}
+
+// The comparison notices a single wrong element, NaN and infinity.
+TEST(Cases, ComparisonSeesOneWrongElement) {
+  reference::Array exact({100}, 1.0);
+  std::vector<float> actual(100, 1.0F);
+  const ConstTensor view(actual.data(), DType::kF32, {100});
+  const cases::Expected expected = cases::expect("x", view, exact, exact, cases::f32_bound(100));
+  EXPECT_TRUE(cases::compare(expected).ok);
+  for (const float wrong :
+       {1.001F, -1.0F, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    actual[63] = wrong;
+    EXPECT_FALSE(cases::compare(expected).ok) << wrong;
+  }
+}
+
+// Bitwise: the same outputs from 1, 2 and 5 threads.
+TEST(CasesThreads, ResultsDoNotDependOnTheirNumber) {
+  for (const Case& test : all_cases()) {
+    if (!test.verify) continue;
+    const auto problem = test.make(2);
+    std::vector<std::vector<double>> first;
+    for (const int threads : {1, 2, 5}) {
+      const cases::Verdict verdict = cases::verify(*problem, Stream::cpu(threads));
+      ASSERT_TRUE(verdict.ok) << test.operation << " " << test.name << " " << verdict.problem;
+      std::vector<std::vector<double>> outputs;
+      for (const cases::Expected& expected : problem->expected()) {
+        outputs.push_back(reference::read(expected.actual).values);
+      }
+      if (threads == 1) {
+        first = std::move(outputs);
+        continue;
+      }
+      ASSERT_EQ(outputs.size(), first.size());
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        ASSERT_EQ(std::memcmp(outputs[i].data(), first[i].data(), first[i].size() * sizeof(double)), 0)
+            << test.operation << " " << test.name << " with " << threads << " threads";
+      }
+    }
+  }
+}
+
+TEST(Backends, TheCpuOffersEveryOperation) {
+  const std::vector<BackendInfo> list = backends();
+  ASSERT_EQ(list.size(), 3U);
+  EXPECT_TRUE(list[0].available);
+  EXPECT_FALSE(list[0].instruction_sets.empty());
+  for (const OperationInfo& operation : list[0].operations) EXPECT_FALSE(operation.kernels.empty()) << operation.name;
+}
+
+}  // namespace
+}  // namespace thalweg
