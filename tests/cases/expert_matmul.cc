@@ -117,12 +117,6 @@ std::vector<ExpertShape> shapes() {
   return list;
 }
 
-Case for_bench(Case test) {
-  test.verify = false;
-  test.bench = true;
-  return test;
-}
-
 // The document's own sweep.
 void add_sweep(std::vector<Case>& cases) {
   const auto add = [&cases](std::int64_t tokens, DType weight, MatmulPrecision precision) {

@@ -81,10 +81,8 @@ void add_linear_cases(std::vector<Case>& cases) {
     for (const DType weight : {DType::kQ4_K, DType::kQ8_0, DType::kBF16}) {
       for (const MatmulPrecision precision : {MatmulPrecision::kExact, q8}) {
         if (precision == q8 && !is_block_format(weight)) continue;
-        Case bench = linear_case({.tokens = tokens, .n = 2048, .k = 2048, .weight = weight, .precision = precision});
-        bench.verify = false;
-        bench.bench = true;
-        cases.push_back(std::move(bench));
+        cases.push_back(
+            for_bench(linear_case({.tokens = tokens, .n = 2048, .k = 2048, .weight = weight, .precision = precision})));
       }
     }
   }

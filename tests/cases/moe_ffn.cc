@@ -139,18 +139,15 @@ void add_moe_ffn_cases(std::vector<Case>& cases) {
   add({.hidden = 64, .inner = 40, .weight = DType::kBF16, .down = DType::kF16, .x = DType::kBF16, .size = 1e5});
   for (const std::int64_t tokens : {1, 64}) {
     for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kQ8}) {
-      Case bench = ffn_case({.tokens = tokens,
-                             .slots = 8,
-                             .experts = 64,
-                             .hidden = 2048,
-                             .inner = 512,
-                             .shared = 512,
-                             .shared_weight = DType::kQ4_K,
-                             .precision = precision,
-                             .large = true});
-      bench.verify = false;
-      bench.bench = true;
-      cases.push_back(std::move(bench));
+      cases.push_back(for_bench(ffn_case({.tokens = tokens,
+                                          .slots = 8,
+                                          .experts = 64,
+                                          .hidden = 2048,
+                                          .inner = 512,
+                                          .shared = 512,
+                                          .shared_weight = DType::kQ4_K,
+                                          .precision = precision,
+                                          .large = true})));
     }
   }
 }

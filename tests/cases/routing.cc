@@ -109,12 +109,6 @@ Case rows_case(const RowsShape& shape) {
   });
 }
 
-Case for_bench(Case test) {
-  test.verify = false;
-  test.bench = true;
-  return test;
-}
-
 }  // namespace
 
 void add_routing_cases(std::vector<Case>& cases) {
