@@ -69,10 +69,10 @@ int bench(const BenchOptions& options) {
         const KernelVerdict& kernel = explanation.kernels[i];
         const bool wanted = options.all_kernels || static_cast<int>(i) == explanation.chosen;
         if (!kernel.supported || !wanted) continue;
-        select_kernel(test->operation, kernel.kernel);
+        select_kernel(explanation.operation, kernel.kernel);
         const cases::Verdict verdict = cases::verify(*problem, stream);
         const Timing timing = verdict.ok ? measure(*problem, stream, options.seconds) : Timing{};
-        select_kernel(test->operation, "");
+        select_kernel(explanation.operation, "");
         progress.clear();
         if (!verdict.ok) {
           failed = true;
