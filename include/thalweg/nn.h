@@ -66,7 +66,7 @@ struct GatedRmsNormArgs {
 struct RopeArgs {
   static constexpr std::string_view kName = "rope";
   ConstTensor x;          // [T,H,D]
-  ConstTensor positions;  // [T] i32
+  ConstTensor positions;  // [T] i32, 0 or more
   Tensor y;               // like x; may be x itself
   int rotary_dim = 0;     // even, 2..D
   float theta = 1e7F;

@@ -218,8 +218,12 @@ HWY_INLINE void gemm_band(std::int64_t n, std::int64_t k, const float* a, std::i
 void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const float* a, std::int64_t a_row, std::int64_t a_column,
           const float* b, std::int64_t b_row, float* c, std::int64_t c_row, bool accumulate) {
   std::int64_t i = 0;
-  for (; i + 6 <= m; i += 6) {
+  // Eight rows are twice four: the sums of two rows alone would wait for each other.
+  for (; i + 6 <= m && m - i != 8; i += 6) {
     gemm_band<6>(n, k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, accumulate);
+  }
+  for (; i + 4 <= m; i += 4) {
+    gemm_band<4>(n, k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, accumulate);
   }
   for (; i + 2 <= m; i += 2) {
     gemm_band<2>(n, k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, accumulate);
@@ -227,27 +231,51 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const float* a, std::i
   if (i < m) gemm_band<1>(n, k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, accumulate);
 }
 
+// Adds up the blocks of four lanes: one block is left.
+template <class D>
+HWY_INLINE auto sum_blocks(D d, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(D()) > 4) {
+    const hn::Half<D> half;
+    return sum_blocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  } else {
+    static_cast<void>(d);
+    return v;
+  }
+}
+
+// The sums of the lanes of four vectors, to[0..3]; in one go that takes a third of four separate sums.
+HWY_INLINE void store_sums(V32 a, V32 b, V32 c, V32 d, float* to) {
+  const hn::RepartitionToWide<F32> d64;
+  const auto ab = hn::BitCast(d64, hn::Add(hn::InterleaveLower(kF32, a, b), hn::InterleaveUpper(kF32, a, b)));
+  const auto cd = hn::BitCast(d64, hn::Add(hn::InterleaveLower(kF32, c, d), hn::InterleaveUpper(kF32, c, d)));
+  const V32 sums =
+      hn::Add(hn::BitCast(kF32, hn::InterleaveLower(d64, ab, cd)), hn::BitCast(kF32, hn::InterleaveUpper(d64, ab, cd)));
+  hn::StoreU(sum_blocks(kF32, sums), hn::FixedTag<float, 4>(), to);
+}
+
+// A tile of kRows x 4 sums, of which kColumns are wanted; all in the same order, whichever tile they fall into.
 template <int kRows, int kColumns>
 HWY_INLINE void rows_tile(std::int64_t k, const float* a, std::int64_t a_row, const float* b, std::int64_t b_row,
                           float* y, std::int64_t y_row) {
-  V32 sums[kRows][kColumns];
+  V32 sums[kRows][4];
   for (int i = 0; i < kRows; ++i) {
-    for (int j = 0; j < kColumns; ++j) sums[i][j] = hn::Zero(kF32);
+    for (int j = 0; j < 4; ++j) sums[i][j] = hn::Zero(kF32);
   }
   std::int64_t step = 0;
   for (; step + kLanes <= k; step += kLanes) {
-    V32 right[kColumns];
-    for (int j = 0; j < kColumns; ++j) right[j] = hn::LoadU(kF32, b + j * b_row + step);
-    for (int i = 0; i < kRows; ++i) {
-      const V32 left = hn::LoadU(kF32, a + i * a_row + step);
-      for (int j = 0; j < kColumns; ++j) sums[i][j] = hn::MulAdd(left, right[j], sums[i][j]);
+    V32 left[kRows];
+    for (int i = 0; i < kRows; ++i) left[i] = hn::LoadU(kF32, a + i * a_row + step);
+    for (int j = 0; j < kColumns; ++j) {
+      const V32 right = hn::LoadU(kF32, b + j * b_row + step);
+      for (int i = 0; i < kRows; ++i) sums[i][j] = hn::MulAdd(left[i], right, sums[i][j]);
     }
   }
   for (int i = 0; i < kRows; ++i) {
+    float totals[4];
+    store_sums(sums[i][0], sums[i][1], sums[i][2], sums[i][3], totals);
     for (int j = 0; j < kColumns; ++j) {
-      float total = hn::GetLane(hn::SumOfLanes(kF32, sums[i][j]));
-      for (std::int64_t rest = step; rest < k; ++rest) total += a[i * a_row + rest] * b[j * b_row + rest];
-      y[i * y_row + j] = total;
+      for (std::int64_t rest = step; rest < k; ++rest) totals[j] += a[i * a_row + rest] * b[j * b_row + rest];
+      y[i * y_row + j] = totals[j];
     }
   }
 }
@@ -256,15 +284,17 @@ template <int kRows>
 HWY_INLINE void rows_band(std::int64_t n, std::int64_t k, const float* a, std::int64_t a_row, const float* b,
                           std::int64_t b_row, float* y, std::int64_t y_row) {
   std::int64_t j = 0;
-  for (; j + 3 <= n; j += 3) rows_tile<kRows, 3>(k, a, a_row, b + j * b_row, b_row, y + j, y_row);
+  for (; j + 4 <= n; j += 4) rows_tile<kRows, 4>(k, a, a_row, b + j * b_row, b_row, y + j, y_row);
   for (; j < n; ++j) rows_tile<kRows, 1>(k, a, a_row, b + j * b_row, b_row, y + j, y_row);
 }
 
 void gemm_rows(std::int64_t m, std::int64_t n, std::int64_t k, const float* a, std::int64_t a_row, const float* b,
                std::int64_t b_row, float* y, std::int64_t y_row) {
+  constexpr int kBand = kLanes >= 16 ? 4 : 3;  // 16 or 32 registers
   std::int64_t i = 0;
-  for (; i + 4 <= m; i += 4) rows_band<4>(n, k, a + i * a_row, a_row, b, b_row, y + i * y_row, y_row);
-  for (; i < m; ++i) rows_band<1>(n, k, a + i * a_row, a_row, b, b_row, y + i * y_row, y_row);
+  for (; i + kBand <= m; i += kBand) rows_band<kBand>(n, k, a + i * a_row, a_row, b, b_row, y + i * y_row, y_row);
+  for (; i + 2 <= m; i += 2) rows_band<2>(n, k, a + i * a_row, a_row, b, b_row, y + i * y_row, y_row);
+  if (i < m) rows_band<1>(n, k, a + i * a_row, a_row, b, b_row, y + i * y_row, y_row);
 }
 
 void transpose(std::int64_t rows, std::int64_t columns, const float* from, std::int64_t from_row, float* to,

@@ -74,6 +74,7 @@ bool overlap(const ConstTensor& a, const ConstTensor& b) {
 std::string describe(std::span<const DType> dtypes) {
   if (dtypes.size() == kWeightTypeList.size()) return "any dtype but I32";
   std::string text;
+  if (dtypes.size() == 2 && dtypes[0] == dtypes[1]) dtypes = dtypes.first(1);
   for (std::size_t i = 0; i < dtypes.size(); ++i) {
     if (i > 0) text += i + 1 == dtypes.size() ? " or " : ", ";
     text += dtype_name(dtypes[i]);

@@ -110,7 +110,7 @@ void pack_block(const float* values, BlockMXFP4& block) {
   if (fit::peak<32>(y) != 0) {
     for (int step = 0; step < 3; ++step) {
       // y is in [1/2, 1]: with a scale of 2^-3, or 1/8, the largest level of 12 lies beyond it.
-      const int exponent = std::clamp(128 + shift - 3 - step, 0, 254);
+      const int exponent = std::clamp(128 + shift - 3 - step, 0, 252);  // 12 times 2^(252 - 128) is finite
       const float scale = std::ldexp(1.0F, exponent - 128 - shift);
       const float inverse = 1 / scale;
       const float error = fit::sum<32>([=](int i) {

@@ -26,6 +26,7 @@ std::string RuleShape::name() const {
   if (betas == Betas::kZero) text += "_beta0";
   if (betas == Betas::kOne) text += "_beta1";
   if (strided) text += "_strided";
+  if (value_scale != 1.0) text += "_large";
   return text;
 }
 
@@ -51,7 +52,6 @@ double write_strength(Betas betas, Random& random) {
 RuleInputs make_rule_inputs(const RuleShape& shape, Memory& memory, Random& random) {
   memory.set_layout(shape.strided ? Memory::Layout::kStrided : Memory::Layout::kContiguous);
   const std::int64_t t = shape.total_tokens();
-  const auto normal = [&] { return random.normal(); };
   // Rows are drawn, then brought to norm 1; every 16th to 0.9, so that the norm itself is not taken for granted.
   const auto unit_rows = [&](std::int64_t heads) {
     const Tensor rows = memory.input(shape.dtype, {shape.batch, t, heads, shape.k}, [] { return 0.0; });
@@ -71,7 +71,8 @@ RuleInputs make_rule_inputs(const RuleShape& shape, Memory& memory, Random& rand
   RuleInputs inputs;
   inputs.q = unit_rows(shape.hk);
   inputs.k = unit_rows(shape.hk);
-  inputs.v = memory.input(shape.dtype, {shape.batch, t, shape.hv, shape.v}, normal);
+  inputs.v = memory.input(shape.dtype, {shape.batch, t, shape.hv, shape.v},
+                          [&] { return shape.value_scale * random.normal(); });
   std::int64_t head = 0;
   inputs.g = memory.input(DType::kF32, {shape.batch, t, shape.hv},
                           [&] { return gate(shape.gates, head++ % shape.hv, random); });
@@ -123,6 +124,9 @@ std::vector<RuleShape> rule_shapes() {
     shapes.push_back({.tokens = 65, .k = 64, .v = 64, .dtype = dtype, .gates = Gates::kMixed, .strided = true});
   }
   shapes.push_back({.tokens = 66, .k = 32, .v = 96, .batch = 2, .strided = true});
+  // Values past what f16 can hold.
+  shapes.push_back({.tokens = 67, .k = 32, .v = 32, .value_scale = 1e5});
+  shapes.push_back({.tokens = 67, .k = 32, .v = 32, .dtype = DType::kBF16, .value_scale = 1e5});
   return shapes;
 }
 

@@ -32,6 +32,7 @@ struct RuleShape {
   Gates gates = Gates::kNear;
   Betas betas = Betas::kSigmoid;
   bool strided = false;
+  double value_scale = 1.0;  // of v
 
   std::int64_t total_tokens() const;  // of a batch row
   std::int64_t num_sequences() const;

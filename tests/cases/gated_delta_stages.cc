@@ -203,9 +203,11 @@ struct StateOptions {
   DType dtype = DType::kF32;
   StateLayout layout = StateLayout::kVK;
   bool in_place = false;
+  bool pool = false;  // more slots than sequences; the first sequence has none
 
   std::string name() const {
     std::string text;
+    if (pool) text += "_pool";
     if (!initial) text += "_noh0";
     if (!final) text += "_nofinal";
     if (!outputs) text += "_stateonly";
@@ -238,7 +240,15 @@ Case state_case(const Stage& stage, const StateOptions& options) {
                         .state_layout = options.layout,
                         .rounding = stage.rounding};
         const auto normal = [&] { return 0.5 * random.normal(); };
-        const std::vector<std::int64_t> sizes = state_shape(shape, options.layout);
+        std::vector<std::int64_t> sizes = state_shape(shape, options.layout);
+        if (options.pool) {
+          sizes[0] = shape.num_sequences() + 2;
+          std::int64_t n = 0;
+          problem.args.state_indices = memory.input(DType::kI32, {shape.num_sequences()}, [&] {
+            const std::int64_t index = n++;
+            return index == 0 ? -1.0 : static_cast<double>(sizes[0] - index);
+          });
+        }
         if (options.initial) problem.args.initial_state = memory.input(options.dtype, sizes, normal);
         if (options.final) {
           problem.args.final_state =
@@ -354,6 +364,7 @@ void add_gated_delta_stage_cases(std::vector<Case>& cases) {
     cases.push_back(state_case({.shape = shape}, {.dtype = DType::kBF16}));
     cases.push_back(state_case({.shape = shape}, {.layout = StateLayout::kKV}));
     cases.push_back(state_case({.shape = shape}, {.in_place = true}));
+    cases.push_back(state_case({.shape = shape}, {.in_place = true, .pool = true}));
   }
   add_all(output_case);
 }

@@ -133,10 +133,10 @@ Resolution resolution(DType dtype) {
   }
 }
 
-// Rounding to the nearest code is off by half a step at most; a group's integer scale and minimum are off by half a
-// unit, which the highest code multiplies. A fifth more for the one value at the end of a range that has no code of its
-// own and for f16 scales. The packer minimises squares: in sum it must be no worse than that. It bounds single errors
-// too, none of which exceeds the root of the sum.
+// Rounding to the nearest code is off by step / sqrt(12) in the mean; a group's integer scale and minimum by unit /
+// sqrt(12) each, which the highest code multiplies. Half as much again for the one value at the end of a range that has
+// no code of its own, for f16 scales and for the few weights that the mean is over. The packer minimises squares: in
+// sum it must be no worse than that. It bounds single errors too, none of which exceeds the root of the sum.
 Bound packing_bound(DType dtype, const std::vector<double>& values) {
   double size = 0.0;
   double largest = 0.0;
@@ -165,14 +165,16 @@ Bound packing_bound(DType dtype, const std::vector<double>& values) {
       largest_minimum = std::max(largest_minimum, format.minimum ? -minimum : 0.0);
     }
     const double largest_step = *std::max_element(steps.begin(), steps.end());
-    const double unit_error =
-        format.group_scale > 0 ? 0.5 * (largest_step * format.steps + largest_minimum) / format.group_scale : 0.0;
-    for (const double step : steps) {
-      const double error = 1.2 * (0.5 * step + unit_error);
-      squares += format.group * error * error;
+    double unit_squares = 0.0;
+    if (format.group_scale > 0) {
+      const double from_scale = largest_step * format.steps / format.group_scale;
+      const double from_minimum = largest_minimum / format.group_scale;
+      unit_squares = (from_scale * from_scale + from_minimum * from_minimum) / 12.0;
     }
+    for (const double step : steps) squares += format.group * (step * step / 12.0 + unit_squares);
   }
-  return {std::sqrt(squares / size), std::sqrt(squares) / largest};
+  const double error = 1.5 * std::sqrt(squares);
+  return {error / std::sqrt(size), error / largest};
 }
 
 Case quantize_case(DType dtype, const Shape& shape, Values values) {

@@ -1,0 +1,259 @@
+// Attention as blocks of a softmax that is kept up as it goes: some tokens of one sequence times the query heads that
+// share a key head make the rows of a task, 64 keys at a time its columns, so that a row of the cache is read once for
+// all of them. Where few tokens meet a long cache (decode), the cache is cut into spans for tasks of their own, whose
+// partial results are joined in order afterwards. Blocks and spans follow from the shapes alone.
+
+#include <hwy/cache_control.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/sequences.h"
+#include "core/threads.h"
+#include "cpu/nn.h"
+#include "cpu/nn_vector.h"
+#include "cpu/scratch.h"
+#include "cpu/vector.h"
+
+namespace thalweg::cpu {
+namespace {
+
+constexpr std::int64_t kRows = 64;
+constexpr std::int64_t kKeys = 64;
+constexpr std::int64_t kFewTasks = 64;  // up to here, tokens and key heads alone do not keep a large machine busy
+constexpr std::int64_t kMinSpan = 512;
+constexpr std::int64_t kMaxSpans = 32;
+
+struct Plan {
+  explicit Plan(const AttentionArgs& args)
+      : heads(args.q.dim(1)),
+        width(args.q.dim(2)),
+        padded(round_up(width, 16)),
+        key_heads(args.k_cache.dim(2)),
+        group(std::max<std::int64_t>(1, heads / key_heads)),
+        tokens(std::clamp<std::int64_t>(kRows / group, 1, std::max<std::int64_t>(1, args.q.dim(0)))),
+        rows(tokens * group) {
+    const std::int64_t capacity = std::max<std::int64_t>(1, args.k_cache.dim(1));
+    if (args.q.dim(0) * key_heads <= kFewTasks) {
+      spans = std::clamp<std::int64_t>((capacity + kMinSpan - 1) / kMinSpan, 1, kMaxSpans);
+    }
+    span = round_up((capacity + spans - 1) / spans, kKeys);
+    partials = spans > 1 ? args.q.dim(0) * heads * spans : 0;
+  }
+
+  std::int64_t shared_floats() const { return Scratch::floats(2 * partials, partials * padded); }
+  std::int64_t worker_floats() const {
+    return Scratch::floats(rows * width, kKeys * padded, rows * kKeys, rows * padded, rows, rows, padded);
+  }
+
+  std::int64_t heads, width, padded;  // query heads, head size, head size in whole vectors
+  std::int64_t key_heads, group;      // query heads that share a key head
+  std::int64_t tokens, rows;          // of a task, at most
+  std::int64_t spans = 1;
+  std::int64_t span = 0;      // keys
+  std::int64_t partials = 0;  // (token, head, span) triples; 0: tasks write the output themselves
+};
+
+// Partial results of a cut cache, [T,HQ,spans]: the row's maximum and sum, and its sum of weighted values.
+struct Partials {
+  Partials(const Plan& plan, const Workspace& workspace) {
+    Scratch scratch(workspace, 0, 0);
+    statistics = scratch.take(2 * plan.partials);
+    values = scratch.take(plan.partials * plan.padded);
+  }
+  float* statistics;
+  float* values;
+};
+
+struct Task {
+  Task(const Plan& plan, const Workspace& workspace, int worker) {
+    Scratch scratch(workspace, plan.worker_floats(), worker);
+    q = scratch.take(plan.rows * plan.width);
+    cached = scratch.take(kKeys * plan.padded);
+    scores = scratch.take(plan.rows * kKeys);
+    sums = scratch.take(plan.rows * plan.padded);
+    maxima = scratch.take(plan.rows);
+    totals = scratch.take(plan.rows);
+    gate = scratch.take(plan.padded);
+  }
+  float* q;       // [rows,D]
+  float* cached;  // [kKeys,padded]: keys, then values
+  float* scores;  // [rows,kKeys]
+  float* sums;    // [rows,padded]: values weighted so far
+  float* maxima;  // [rows]
+  float* totals;  // [rows]: weights so far
+  float* gate;    // [padded]
+};
+
+// Rows of one key head in a cache, and what will be read after them.
+struct CacheBlock {
+  const ConstTensor& cache;
+  std::int64_t slot;
+  std::int64_t head;
+  std::int64_t first;
+  std::int64_t count;
+
+  const void* row(std::int64_t i) const { return cache.row(slot, first + i, head); }
+};
+
+// Cache rows lie far apart; asking for the next block early keeps memory busy during the arithmetic of this one.
+void prefetch(const CacheBlock& block) {
+  constexpr std::int64_t kLine = 64;
+  const std::int64_t bytes = bytes_of(block.cache.dtype, block.cache.dim(3));
+  for (std::int64_t i = 0; i < block.count; ++i) {
+    const auto* row = static_cast<const char*>(block.row(i));
+    for (std::int64_t offset = 0; offset < bytes; offset += kLine) hwy::Prefetch(row + offset);
+  }
+}
+
+// Rows of a cache as f32.
+struct CachedRows {
+  const float* rows;
+  std::int64_t stride;
+};
+CachedRows load_rows(const CacheBlock& block, std::int64_t padded, float* to) {
+  const ConstTensor& cache = block.cache;
+  if (cache.dtype == DType::kF32 && cache.dim(3) == padded) {
+    return {static_cast<const float*>(block.row(0)), cache.stride(1)};
+  }
+  for (std::int64_t i = 0; i < block.count; ++i) {
+    vector_ops().load(cache.dtype, block.row(i), cache.dim(3), to + i * padded);
+  }
+  return {to, padded};
+}
+
+// Keys begin..end-1 of one slot and key head for `length` tokens, of which the first sees the keys below `visible` and
+// each further one sees one more.
+struct Keys {
+  std::int64_t slot;
+  std::int64_t head;
+  std::int64_t begin;
+  std::int64_t end;
+  std::int64_t visible;
+};
+
+void attend(const AttentionArgs& args, const Plan& plan, const Task& task, const Keys& keys, std::int64_t length,
+            float scale) {
+  const VectorOps& vec = vector_ops();
+  const std::int64_t group = plan.group;
+  std::fill_n(task.sums, length * group * plan.padded, 0.0F);
+  std::fill_n(task.totals, length * group, 0.0F);
+  std::fill_n(task.maxima, length * group, -std::numeric_limits<float>::infinity());
+  for (std::int64_t first = keys.begin; first < keys.end; first += kKeys) {
+    const std::int64_t count = std::min(kKeys, keys.end - first);
+    const auto seen = [&](std::int64_t token) { return std::min(count, keys.visible + token - first); };
+    // Tokens before `some` see nothing of the block, those from `all` on see all of it.
+    const std::int64_t some = std::max<std::int64_t>(0, first + 1 - keys.visible);
+    const std::int64_t all = std::clamp(first + count - keys.visible, some, length);
+    const CacheBlock values{args.v_cache, keys.slot, keys.head, first, count};
+    prefetch(values);
+    const CachedRows k = load_rows({args.k_cache, keys.slot, keys.head, first, count}, plan.padded, task.cached);
+    vec.gemm_rows((length - some) * group, count, plan.width, task.q + some * group * plan.width, plan.width, k.rows,
+                  k.stride, task.scores + some * group * kKeys, kKeys);
+    for (std::int64_t row = some * group; row < length * group; ++row) {
+      const float shrink = nn_vector_ops().online_softmax(scale, task.scores + row * kKeys, seen(row / group),
+                                                          task.maxima + row, task.totals + row);
+      float* sums = task.sums + row * plan.padded;
+      if (shrink != 1.0F) vec.scale(shrink, sums, plan.padded, sums);
+    }
+    const std::int64_t next = first + count;
+    prefetch({args.k_cache, keys.slot, keys.head, next, std::min(kKeys, keys.end - next)});
+    const CachedRows v = load_rows(values, plan.padded, task.cached);
+    const auto add_values = [&](std::int64_t token, std::int64_t tokens, std::int64_t depth) {
+      vec.gemm(tokens * group, plan.padded, depth, task.scores + token * group * kKeys, kKeys, 1, v.rows, v.stride,
+               task.sums + token * group * plan.padded, plan.padded, true);
+    };
+    // A value that a token does not see must not reach it, not even times 0.
+    for (std::int64_t token = some; token < all; ++token) add_values(token, 1, seen(token));
+    if (all < length) add_values(all, length - all, count);
+  }
+}
+
+// o = sums / total, times the gate.
+void finish_row(const AttentionArgs& args, std::int64_t token, std::int64_t head, float total, float* sums,
+                float* gate) {
+  const std::int64_t width = args.q.dim(2);
+  vector_ops().scale(1.0F / total, sums, width, sums);
+  if (args.gate.defined()) {
+    vector_ops().load(args.gate.dtype, args.gate.row(token, head), width, gate);
+    nn_vector_ops().sigmoid_multiply(gate, width, sums);
+  }
+  vector_ops().store(args.o.dtype, sums, width, args.o.row(token, head));
+}
+
+void join_spans(const AttentionArgs& args, const Plan& plan, const Partials& partials, std::int64_t row,
+                const Task& task) {
+  const float* statistics = partials.statistics + 2 * row * plan.spans;
+  float maximum = -std::numeric_limits<float>::infinity();
+  for (std::int64_t s = 0; s < plan.spans; ++s) maximum = std::max(maximum, statistics[2 * s]);
+  float total = 0.0F;
+  std::fill_n(task.sums, plan.padded, 0.0F);
+  for (std::int64_t s = 0; s < plan.spans; ++s) {
+    if (statistics[2 * s + 1] == 0.0F) continue;  // the row saw nothing of the span
+    const float weight = std::exp(statistics[2 * s] - maximum);
+    total += weight * statistics[2 * s + 1];
+    vector_ops().axpy(weight, partials.values + (row * plan.spans + s) * plan.padded, plan.width, task.sums);
+  }
+  finish_row(args, row / plan.heads, row % plan.heads, total, task.sums, task.gate);
+}
+
+std::size_t attention_workspace(const AttentionArgs& args, const Stream& stream) {
+  const Plan plan(args);
+  return static_cast<std::size_t>(plan.shared_floats()) * sizeof(float) +
+         Scratch::workspace_bytes(plan.worker_floats(), stream);
+}
+
+void run_attention(const AttentionArgs& args, Workspace workspace, const Stream& stream) {
+  if (args.q.size() == 0) return;
+  const Plan plan(args);
+  const Partials partials(plan, workspace);
+  const Workspace workers{static_cast<float*>(workspace.data) + plan.shared_floats(), 0};
+  const Sequences sequences(args.cu_seqlens, 1, args.q.dim(0));
+  const float scale = args.scale ? *args.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(plan.width)));
+  const auto* lengths = static_cast<const std::int32_t*>(args.lengths.data);
+  const std::int64_t per_chunk = plan.key_heads * plan.spans;
+
+  parallel_for(stream, sequences.total_chunks(plan.tokens) * per_chunk, [&](std::int64_t number, int worker) {
+    const Task task(plan, workers, worker);
+    const Chunk chunk = sequences.chunk(number / per_chunk, plan.tokens);
+    const std::int64_t head = number % per_chunk / plan.spans;
+    const std::int64_t span = number % plan.spans;
+    const std::int64_t n = chunk.sequence;
+    const std::int64_t visible = lengths[n] - sequences.length(n) + (chunk.begin - sequences.begin(n)) + 1;
+    const std::int64_t begin = span * plan.span;
+    const std::int64_t end = std::min(begin + plan.span, visible + chunk.length - 1);
+    const Keys keys{state_slot(args.slots, n), head, begin, std::max(begin, end), visible};
+    for (std::int64_t row = 0; row < chunk.length * plan.group && begin < end; ++row) {
+      vector_ops().load(args.q.dtype, args.q.row(chunk.begin + row / plan.group, head * plan.group + row % plan.group),
+                        plan.width, task.q + row * plan.width);
+    }
+    attend(args, plan, task, keys, chunk.length, scale);
+    for (std::int64_t row = 0; row < chunk.length * plan.group; ++row) {
+      const std::int64_t token = chunk.begin + row / plan.group;
+      const std::int64_t query_head = head * plan.group + row % plan.group;
+      float* sums = task.sums + row * plan.padded;
+      if (plan.partials == 0) {
+        finish_row(args, token, query_head, task.totals[row], sums, task.gate);
+        continue;
+      }
+      const std::int64_t place = (token * plan.heads + query_head) * plan.spans + span;
+      partials.statistics[2 * place] = task.maxima[row];
+      partials.statistics[2 * place + 1] = task.totals[row];
+      std::copy_n(sums, begin < end ? plan.width : 0, partials.values + place * plan.padded);
+    }
+  });
+  if (plan.partials == 0) return;
+  parallel_for(stream, args.q.dim(0) * plan.heads, [&](std::int64_t row, int worker) {
+    join_spans(args, plan, partials, row, Task(plan, workers, worker));
+  });
+}
+
+constexpr Kernel<AttentionArgs> kAttention[] = {
+    {"online_softmax", always_supported<AttentionArgs>, attention_workspace, run_attention}};
+
+}  // namespace
+
+KernelList<AttentionArgs> attention_kernels() { return kAttention; }
+
+}  // namespace thalweg::cpu

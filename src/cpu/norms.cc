@@ -1,0 +1,94 @@
+// rms_norm and gated_rms_norm: rows of a few thousand elements, several to a task.
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/threads.h"
+#include "cpu/nn.h"
+#include "cpu/nn_vector.h"
+#include "cpu/scratch.h"
+#include "cpu/vector.h"
+
+namespace thalweg::cpu {
+namespace {
+
+// Enough elements to outweigh the start of a task and its own copy of the weight.
+constexpr std::int64_t kTaskElements = 16384;
+
+// Calls body(row, weight, scratch) for each of `rows` rows of `width`; `extra` more floats of scratch per worker.
+template <class Body>
+void for_each_row(const ConstTensor& weight, bool plus_one, std::int64_t rows, std::int64_t extra,
+                  const Workspace& workspace, const Stream& stream, Body body) {
+  const std::int64_t width = weight.dim(0);
+  const std::int64_t per_task = std::max<std::int64_t>(1, kTaskElements / width);
+  parallel_for(stream, (rows + per_task - 1) / per_task, [&](std::int64_t task, int worker) {
+    Scratch scratch(workspace, Scratch::floats(width, extra), worker);
+    float* factors = scratch.take(width);
+    float* rest = scratch.take(extra);
+    vector_ops().load(weight.dtype, weight.data, width, factors);
+    for (std::int64_t i = 0; plus_one && i < width; ++i) factors[i] += 1.0F;
+    for (std::int64_t row = task * per_task; row < std::min(rows, (task + 1) * per_task); ++row) {
+      body(row, factors, rest);
+    }
+  });
+}
+
+float inverse_rms(const float* x, std::int64_t width, float eps) {
+  return 1.0F / std::sqrt(vector_ops().dot(x, x, width) / static_cast<float>(width) + eps);
+}
+
+// ---- rms_norm
+
+std::size_t rms_norm_workspace(const RmsNormArgs& args, const Stream& stream) {
+  const std::int64_t width = args.weight.dim(0);
+  return Scratch::workspace_bytes(Scratch::floats(width, width), stream);
+}
+
+void run_rms_norm(const RmsNormArgs& args, Workspace workspace, const Stream& stream) {
+  const std::int64_t width = args.weight.dim(0);
+  const bool heads = args.x.rank == 3;
+  const std::int64_t per_token = heads ? args.x.dim(1) : 1;
+  for_each_row(args.weight, args.weight_plus_one, args.x.dim(0) * per_token, width, workspace, stream,
+               [&](std::int64_t row, const float* weight, float* x) {
+                 const std::int64_t t = row / per_token;
+                 const std::int64_t h = row % per_token;
+                 vector_ops().load(args.x.dtype, heads ? args.x.row(t, h) : args.x.row(t), width, x);
+                 nn_vector_ops().scale_multiply(inverse_rms(x, width, args.eps), x, weight, width, x);
+                 vector_ops().store(args.y.dtype, x, width, heads ? args.y.row(t, h) : args.y.row(t));
+               });
+}
+
+constexpr Kernel<RmsNormArgs> kRmsNorm[] = {{"rows", always_supported<RmsNormArgs>, rms_norm_workspace, run_rms_norm}};
+
+// ---- gated_rms_norm
+
+std::size_t gated_workspace(const GatedRmsNormArgs& args, const Stream& stream) {
+  const std::int64_t width = args.weight.dim(0);
+  return Scratch::workspace_bytes(Scratch::floats(width, 2 * width), stream);
+}
+
+void run_gated(const GatedRmsNormArgs& args, Workspace workspace, const Stream& stream) {
+  const std::int64_t width = args.weight.dim(0);
+  const std::int64_t heads = args.x.dim(1);
+  for_each_row(args.weight, false, args.x.dim(0) * heads, 2 * width, workspace, stream,
+               [&](std::int64_t row, const float* weight, float* x) {
+                 float* z = x + width;
+                 const std::int64_t t = row / heads;
+                 const std::int64_t h = row % heads;
+                 vector_ops().load(args.x.dtype, args.x.row(t, h), width, x);
+                 vector_ops().load(args.z.dtype, args.z.row(t, h), width, z);
+                 nn_vector_ops().scale_multiply(inverse_rms(x, width, args.eps), x, weight, width, x);
+                 vector_ops().silu_multiply(z, x, width, x);
+                 vector_ops().store(args.y.dtype, x, width, args.y.row(t, h));
+               });
+}
+
+constexpr Kernel<GatedRmsNormArgs> kGated[] = {
+    {"rows", always_supported<GatedRmsNormArgs>, gated_workspace, run_gated}};
+
+}  // namespace
+
+KernelList<RmsNormArgs> rms_norm_kernels() { return kRmsNorm; }
+KernelList<GatedRmsNormArgs> gated_rms_norm_kernels() { return kGated; }
+
+}  // namespace thalweg::cpu

@@ -1,0 +1,59 @@
+#include <cmath>
+
+#include "core/threads.h"
+#include "cpu/nn.h"
+#include "cpu/nn_vector.h"
+#include "cpu/scratch.h"
+#include "cpu/vector.h"
+
+namespace thalweg::cpu {
+namespace {
+
+// The frequencies, which all workers share, then each worker's cosines, sines and row.
+std::int64_t worker_floats(const RopeArgs& args) {
+  const std::int64_t half = args.rotary_dim / 2;
+  return Scratch::floats(half, half, args.x.dim(2));
+}
+std::int64_t shared_floats(const RopeArgs& args) { return Scratch::floats(args.rotary_dim / 2); }
+
+std::size_t rope_workspace(const RopeArgs& args, const Stream& stream) {
+  return static_cast<std::size_t>(shared_floats(args)) * sizeof(float) +
+         Scratch::workspace_bytes(worker_floats(args), stream);
+}
+
+void run_rope(const RopeArgs& args, Workspace workspace, const Stream& stream) {
+  const std::int64_t half = args.rotary_dim / 2;
+  const std::int64_t width = args.x.dim(2);
+  auto* frequencies = static_cast<float*>(workspace.data);
+  for (std::int64_t i = 0; i < half; ++i) {
+    const double exponent = -2.0 * static_cast<double>(i) / args.rotary_dim;
+    frequencies[i] = static_cast<float>(std::pow(static_cast<double>(args.theta), exponent));
+  }
+  const Workspace workers{frequencies + shared_floats(args), 0};
+  const auto* positions = static_cast<const std::int32_t*>(args.positions.data);
+  parallel_for(stream, args.x.dim(0), [&](std::int64_t t, int worker) {
+    Scratch scratch(workers, worker_floats(args), worker);
+    float* cosine = scratch.take(half);
+    float* sine = scratch.take(half);
+    float* row = scratch.take(width);
+    // An f32 product of position and frequency would be off by whole radians' worth of bits at long contexts.
+    for (std::int64_t i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(positions[t]) * static_cast<double>(frequencies[i]);
+      cosine[i] = static_cast<float>(std::cos(angle));
+      sine[i] = static_cast<float>(std::sin(angle));
+    }
+    for (std::int64_t h = 0; h < args.x.dim(1); ++h) {
+      vector_ops().load(args.x.dtype, args.x.row(t, h), width, row);
+      nn_vector_ops().rotate(cosine, sine, half, row);
+      vector_ops().store(args.y.dtype, row, width, args.y.row(t, h));
+    }
+  });
+}
+
+constexpr Kernel<RopeArgs> kRope[] = {{"tokens", always_supported<RopeArgs>, rope_workspace, run_rope}};
+
+}  // namespace
+
+KernelList<RopeArgs> rope_kernels() { return kRope; }
+
+}  // namespace thalweg::cpu

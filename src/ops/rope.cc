@@ -1,0 +1,26 @@
+#include <cmath>
+
+#include "ops/dispatch.h"
+
+namespace thalweg {
+
+void validate(const RopeArgs& args, Check& check) {
+  Dim t{"T"}, h{"H"}, d{"D"};
+  check.input("x", args.x, kFloatTypes, t, h, d);
+  check.input("positions", args.positions, {DType::kI32}, t);
+  check.output("y", args.y, {args.x.dtype}, t, h, d);
+  check.may_alias("y", "x");
+  check.require(args.rotary_dim % 2 == 0 && args.rotary_dim >= 2 && args.rotary_dim <= d.value, "rotary_dim",
+                "an even number from 2 to D = " + std::to_string(d.value), std::to_string(args.rotary_dim));
+  check.require(args.theta > 0.0F && std::isfinite(args.theta), "theta", "a positive finite number",
+                std::to_string(args.theta));
+  if (!check.host_values()) return;
+  const auto* positions = static_cast<const std::int32_t*>(args.positions.data);
+  for (std::int64_t i = 0; i < t.value; ++i) {
+    if (positions[i] < 0) check.fail("positions", "values of 0 or more", std::to_string(positions[i]));
+  }
+}
+
+THALWEG_OPERATION(rope, RopeArgs);
+
+}  // namespace thalweg

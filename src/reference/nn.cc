@@ -1,0 +1,210 @@
+#include "reference/nn.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/sequences.h"
+#include "quant/unpack.h"
+
+namespace thalweg::reference {
+namespace {
+
+double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+double silu(double x) { return x * sigmoid(x); }
+
+// x * rsqrt(mean x^2 + eps) for one row in place.
+void normalize(double* x, std::int64_t width, double eps) {
+  double squares = 0.0;
+  for (std::int64_t i = 0; i < width; ++i) squares += x[i] * x[i];
+  const double root = std::sqrt(squares / static_cast<double>(width) + eps);
+  for (std::int64_t i = 0; i < width; ++i) x[i] /= root;
+}
+
+// One sequence and channel: the inputs before its tokens, then the tokens; taps over them, newest last.
+struct Taps {
+  Array weight;  // [C,W]
+  Array bias;    // [C] or empty
+  Activation activation;
+
+  double output(std::int64_t channel, const std::vector<double>& inputs, std::int64_t token) const {
+    double sum = bias.size() > 0 ? bias(channel) : 0.0;
+    for (std::int64_t j = 0; j < weight.dim(1); ++j) {
+      sum += weight(channel, j) * inputs[static_cast<std::size_t>(token + j)];
+    }
+    return activation == Activation::kSilu ? silu(sum) : sum;
+  }
+};
+
+// The whole convolution, for both operations: `initial` and `final` are the pools before and after.
+ConvResult convolve(const Array& x, const Taps& taps, const Array& initial, const ConstTensor& final_state,
+                    const ConstTensor& state_indices, const Sequences& sequences, Precision precision) {
+  const std::int64_t window = taps.weight.dim(1) - 1;
+  ConvResult result{Array(x.shape()), read(final_state)};
+  for (std::int64_t n = 0; n < sequences.count(); ++n) {
+    const std::int64_t slot = state_slot(state_indices, n);
+    for (std::int64_t c = 0; c < x.dim(2); ++c) {
+      std::vector<double> inputs(static_cast<std::size_t>(window), 0.0);
+      for (std::int64_t j = 0; j < window && initial.size() > 0 && slot >= 0; ++j) {
+        inputs[static_cast<std::size_t>(j)] = initial(slot, c, j);
+      }
+      for (std::int64_t t = 0; t < sequences.length(n); ++t) {
+        inputs.push_back(x(sequences.row(n), sequences.begin(n) + t, c));
+      }
+      for (std::int64_t t = 0; t < sequences.length(n); ++t) {
+        result.y(sequences.row(n), sequences.begin(n) + t, c) = taps.output(c, inputs, t);
+      }
+      for (std::int64_t j = 0; j < window && final_state.defined() && slot >= 0; ++j) {
+        const double last = inputs[inputs.size() - static_cast<std::size_t>(window - j)];
+        result.state(slot, c, j) = rounded(final_state.dtype, last, precision);
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+ConvResult causal_conv1d(const CausalConv1dArgs& args, Precision precision) {
+  const Array x = read(args.x);
+  ConvResult result =
+      convolve(x, {read(args.weight), read(args.bias), args.activation}, read(args.initial_state), args.final_state,
+               args.state_indices, Sequences(args.cu_seqlens, x.dim(0), x.dim(1)), precision);
+  round_all(result.y, args.y.dtype, precision);
+  return result;
+}
+
+ConvResult causal_conv1d_update(const CausalConv1dUpdateArgs& args, Precision precision) {
+  const Array x = read(args.x);
+  ConvResult result = convolve(x, {read(args.weight), read(args.bias), args.activation}, read(args.conv_state),
+                               args.conv_state, args.state_indices, Sequences({}, x.dim(0), x.dim(1)), precision);
+  round_all(result.y, args.y.dtype, precision);
+  return result;
+}
+
+Array rms_norm(const RmsNormArgs& args, Precision precision) {
+  Array y = read(args.x);
+  const Array weight = read(args.weight);
+  const std::int64_t width = weight.dim(0);
+  for (std::int64_t row = 0; row < y.size() / width; ++row) {
+    double* values = y.values.data() + row * width;
+    normalize(values, width, args.eps);
+    for (std::int64_t i = 0; i < width; ++i) values[i] *= weight(i) + (args.weight_plus_one ? 1.0 : 0.0);
+  }
+  round_all(y, args.y.dtype, precision);
+  return y;
+}
+
+Array gated_rms_norm(const GatedRmsNormArgs& args, Precision precision) {
+  Array y = read(args.x);
+  const Array z = read(args.z);
+  const Array weight = read(args.weight);
+  const std::int64_t width = weight.dim(0);
+  for (std::int64_t row = 0; row < y.size() / width; ++row) {
+    double* values = y.values.data() + row * width;
+    const double* gates = z.values.data() + row * width;
+    normalize(values, width, args.eps);
+    for (std::int64_t i = 0; i < width; ++i) values[i] *= weight(i) * silu(gates[i]);
+  }
+  round_all(y, args.y.dtype, precision);
+  return y;
+}
+
+Array rope(const RopeArgs& args, Precision precision) {
+  const Array x = read(args.x);
+  const Array positions = read(args.positions);
+  Array y = x;
+  const std::int64_t half = args.rotary_dim / 2;
+  for (std::int64_t t = 0; t < x.dim(0); ++t) {
+    for (std::int64_t i = 0; i < half; ++i) {
+      // The frequency is f32 by contract, in any precision.
+      const double exponent = -2.0 * static_cast<double>(i) / args.rotary_dim;
+      const double frequency = static_cast<float>(std::pow(static_cast<double>(args.theta), exponent));
+      const double cosine = std::cos(positions(t) * frequency);
+      const double sine = std::sin(positions(t) * frequency);
+      for (std::int64_t h = 0; h < x.dim(1); ++h) {
+        y(t, h, i) = x(t, h, i) * cosine - x(t, h, i + half) * sine;
+        y(t, h, i + half) = x(t, h, i + half) * cosine + x(t, h, i) * sine;
+      }
+    }
+  }
+  round_all(y, args.y.dtype, precision);
+  return y;
+}
+
+Array embedding(const EmbeddingArgs& args, Precision precision) {
+  const std::int64_t width = args.table.dim(1);
+  Array y({args.ids.dim(0), width});
+  std::vector<float> row(static_cast<std::size_t>(width));
+  for (std::int64_t t = 0; t < args.ids.dim(0); ++t) {
+    unpack(args.table.dtype, args.table.row(static_cast<const std::int32_t*>(args.ids.data)[t]), width, row.data());
+    std::copy(row.begin(), row.end(), y.values.begin() + t * width);
+  }
+  round_all(y, args.y.dtype, precision);
+  return y;
+}
+
+Array swiglu(const SwigluArgs& args, Precision precision) {
+  Array y = read(args.gate);
+  const Array up = read(args.up);
+  for (std::size_t i = 0; i < y.values.size(); ++i) y.values[i] = silu(y.values[i]) * up.values[i];
+  round_all(y, args.y.dtype, precision);
+  return y;
+}
+
+Attention::Attention(const AttentionArgs& args)
+    : args_(args), q_(read(args.q)), k_(read(args.k_cache)), v_(read(args.v_cache)), gate_(read(args.gate)) {}
+
+std::vector<double> Attention::row(std::int64_t token, std::int64_t head, Precision precision) const {
+  const std::int64_t width = q_.dim(2);
+  const auto d = static_cast<std::size_t>(width);
+  const Sequences sequences(args_.cu_seqlens, 1, q_.dim(0));
+  std::int64_t n = 0;
+  while (token >= sequences.begin(n) + sequences.length(n)) ++n;
+  const std::int64_t slot = state_slot(args_.slots, n);
+  const std::int64_t key_head = head / (q_.dim(1) / k_.dim(2));
+  const std::int64_t length = static_cast<const std::int32_t*>(args_.lengths.data)[n];
+  const std::int64_t visible = length - sequences.length(n) + (token - sequences.begin(n)) + 1;
+  const double scale = args_.scale ? *args_.scale : 1.0 / std::sqrt(static_cast<double>(width));
+
+  const double* query = &q_.values[static_cast<std::size_t>((token * q_.dim(1) + head) * width)];
+  const auto cached = [&](const Array& cache, std::int64_t position) {
+    return &cache.values[static_cast<std::size_t>(((slot * k_.dim(1) + position) * k_.dim(2) + key_head) * width)];
+  };
+  std::vector<double> scores(static_cast<std::size_t>(visible), 0.0);
+  for (std::int64_t s = 0; s < visible; ++s) {
+    const double* key = cached(k_, s);
+    double& score = scores[static_cast<std::size_t>(s)];
+    for (std::size_t i = 0; i < d; ++i) score += query[i] * key[i];
+    score *= scale;
+  }
+  const double largest = *std::max_element(scores.begin(), scores.end());
+  double sum = 0.0;
+  std::vector<double> output(d, 0.0);
+  for (std::int64_t s = 0; s < visible; ++s) {
+    const double weight = std::exp(scores[static_cast<std::size_t>(s)] - largest);
+    const double* value = cached(v_, s);
+    sum += weight;
+    for (std::size_t i = 0; i < d; ++i) output[i] += weight * value[i];
+  }
+  for (std::size_t i = 0; i < d; ++i) {
+    output[i] /= sum;
+    if (gate_.size() > 0) output[i] *= sigmoid(gate_(token, head, i));
+    output[i] = rounded(args_.o.dtype, output[i], precision);
+  }
+  return output;
+}
+
+Array attention(const AttentionArgs& args, Precision precision) {
+  const Attention oracle(args);
+  Array o({args.q.dim(0), args.q.dim(1), args.q.dim(2)});
+  auto next = o.values.begin();
+  for (std::int64_t t = 0; t < args.q.dim(0); ++t) {
+    for (std::int64_t h = 0; h < args.q.dim(1); ++h) {
+      const std::vector<double> row = oracle.row(t, h, precision);
+      next = std::copy(row.begin(), row.end(), next);
+    }
+  }
+  return o;
+}
+
+}  // namespace thalweg::reference

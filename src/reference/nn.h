@@ -1,0 +1,41 @@
+#pragma once
+
+// Float64 oracles of the dense operations. Each returns its operation's outputs, dense, as the contract in the public
+// header words them; Precision::kRounded rounds where results and states are stored and nowhere else.
+
+#include <cstdint>
+#include <vector>
+
+#include "reference/array.h"
+#include "thalweg/nn.h"
+
+namespace thalweg::reference {
+
+struct ConvResult {
+  Array y;      // [B,T,C]
+  Array state;  // like the pool, slots that no sequence names as they are; empty without one
+};
+ConvResult causal_conv1d(const CausalConv1dArgs& args, Precision precision);
+ConvResult causal_conv1d_update(const CausalConv1dUpdateArgs& args, Precision precision);
+
+Array rms_norm(const RmsNormArgs& args, Precision precision);
+Array gated_rms_norm(const GatedRmsNormArgs& args, Precision precision);
+Array rope(const RopeArgs& args, Precision precision);
+Array embedding(const EmbeddingArgs& args, Precision precision);
+Array swiglu(const SwigluArgs& args, Precision precision);
+
+// The inputs of one attention, read once; long problems ask for some of the rows only.
+class Attention {
+ public:
+  explicit Attention(const AttentionArgs& args);
+
+  // Output of query head `head` of packed token `token`, [D].
+  std::vector<double> row(std::int64_t token, std::int64_t head, Precision precision) const;
+
+ private:
+  AttentionArgs args_;
+  Array q_, k_, v_, gate_;
+};
+Array attention(const AttentionArgs& args, Precision precision);
+
+}  // namespace thalweg::reference

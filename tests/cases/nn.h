@@ -1,0 +1,28 @@
+#pragma once
+
+// The dense operations' cases: one file per family, and what the families share.
+
+#include <string>
+#include <vector>
+
+#include "cases/case.h"
+
+namespace thalweg::cases {
+
+void add_conv_cases(std::vector<Case>& cases);
+void add_row_cases(std::vector<Case>& cases);  // norms, rope, swiglu, embedding
+void add_attention_cases(std::vector<Case>& cases);
+
+// The case as one that is timed and not verified.
+Case bench_case(Case made);
+
+// A vector of integers, [n] i32.
+Tensor integers(Memory& memory, const std::vector<std::int64_t>& values);
+
+// Running sums of `lengths` from 0 on, [N+1] i32.
+Tensor cu_seqlens_of(Memory& memory, const std::vector<std::int64_t>& lengths);
+
+// "_1_0_5"
+std::string list_name(const std::vector<std::int64_t>& values);
+
+}  // namespace thalweg::cases
