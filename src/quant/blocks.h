@@ -4,19 +4,27 @@
 // start at any address. Where a row says w = ..., w is the weight's place in its block.
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "core/float16.h"
 #include "thalweg/dtype.h"
 
 namespace thalweg {
 
+static_assert(std::endian::native == std::endian::little, "blocks are read as they lie in a file");
+
 // A little-endian 16-bit word at any address: an f16, unless a field says otherwise.
 struct Word16 {
   std::array<std::uint8_t, 2> bytes;
 
-  std::uint16_t bits() const { return static_cast<std::uint16_t>(bytes[0] | bytes[1] << 8); }
+  std::uint16_t bits() const {
+    std::uint16_t result = 0;
+    std::memcpy(&result, bytes.data(), sizeof(result));
+    return result;
+  }
   float f32() const { return f16_to_f32(bits()); }
 
   static Word16 of(std::uint16_t bits) {
