@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -20,20 +19,16 @@ struct Timing {
   double spread = 0.0;  // (90th - 10th percentile) / median
 };
 
-struct AlignedDelete {
-  void operator()(void* memory) const { std::free(memory); }
-};
-
 Timing measure(const cases::Problem& problem, const Stream& stream, double seconds) {
   using Clock = std::chrono::steady_clock;
-  const std::size_t bytes = problem.workspace_bytes(stream);
-  const std::unique_ptr<void, AlignedDelete> memory(std::aligned_alloc(kWorkspaceAlignment, (bytes + 127) / 64 * 64));
+  HostWorkspace scratch;
+  const Workspace workspace = scratch.reserve(problem.workspace_bytes(stream));
   std::vector<double> times;
   double total = 0.0;
   constexpr std::size_t kFewest = 7;
   while (times.size() < kFewest || (total < seconds && times.size() < 100'000)) {
     const Clock::time_point start = Clock::now();
-    problem.run({memory.get(), bytes}, stream);
+    problem.run(workspace, stream);
     times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
     total += times.back() * 1e-6;
   }

@@ -104,7 +104,7 @@ void Memory::remember(Buffer& buffer) {
   if (buffer.role == Role::kInOut) buffer.original.assign(buffer.begin, buffer.begin + buffer.bytes);
 }
 
-Tensor Memory::input(DType dtype, std::vector<std::int64_t> shape, const Generator& generator) {
+Tensor Memory::input(DType dtype, const std::vector<std::int64_t>& shape, const Generator& generator) {
   Buffer& buffer = allocate(dtype, shape, Role::kInput);
   for_each_row(buffer.view, [&](void* row, std::int64_t, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) write_element(dtype, row, i, generator());
@@ -113,7 +113,7 @@ Tensor Memory::input(DType dtype, std::vector<std::int64_t> shape, const Generat
   return buffer.view;
 }
 
-Tensor Memory::input_bytes(DType dtype, std::vector<std::int64_t> shape,
+Tensor Memory::input_bytes(DType dtype, const std::vector<std::int64_t>& shape,
                            const std::function<void(void*, std::int64_t)>& row) {
   Buffer& buffer = allocate(dtype, shape, Role::kInput);
   for_each_row(buffer.view, [&](void* bytes, std::int64_t, std::int64_t count) { row(bytes, count); });
@@ -121,12 +121,12 @@ Tensor Memory::input_bytes(DType dtype, std::vector<std::int64_t> shape,
   return buffer.view;
 }
 
-Tensor Memory::output(DType dtype, std::vector<std::int64_t> shape) {
+Tensor Memory::output(DType dtype, const std::vector<std::int64_t>& shape) {
   return allocate(dtype, shape, Role::kOutput).view;
 }
 
-Tensor Memory::in_out(DType dtype, std::vector<std::int64_t> shape, const Generator& generator) {
-  return also_output(input(dtype, std::move(shape), generator));
+Tensor Memory::in_out(DType dtype, const std::vector<std::int64_t>& shape, const Generator& generator) {
+  return also_output(input(dtype, shape, generator));
 }
 
 Tensor Memory::also_output(const ConstTensor& input) {
@@ -148,7 +148,7 @@ void Memory::refresh(const ConstTensor& input) {
 void Memory::reset() {
   for (Buffer& buffer : buffers_) {
     if (buffer.role == Role::kOutput) std::memset(buffer.begin, kUnwritten, buffer.bytes);
-    if (buffer.role == Role::kInOut) std::memcpy(buffer.begin, buffer.original.data(), buffer.bytes);
+    if (buffer.role == Role::kInOut) std::copy(buffer.original.begin(), buffer.original.end(), buffer.begin);
   }
 }
 
@@ -168,7 +168,7 @@ std::string Memory::check() const {
     const Buffer& buffer = buffers_[index];
     const std::string name = "buffer " + std::to_string(index) + " (" + to_string(buffer.view) + ")";
     for (std::size_t i = 0; i < kGuard; ++i) {
-      if (buffer.begin[i - kGuard] != kGuardByte) return "bytes before " + name + " overwritten";
+      if ((buffer.begin - kGuard)[i] != kGuardByte) return "bytes before " + name + " overwritten";
       if (buffer.begin[buffer.bytes + i] != kGuardByte) return "bytes after " + name + " overwritten";
     }
     if (buffer.role == Role::kInput) {

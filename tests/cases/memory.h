@@ -23,12 +23,13 @@ class Memory {
   using Generator = std::function<double()>;
 
   // Made in row-major order, rounded to the dtype. Plain dtypes only.
-  Tensor input(DType dtype, std::vector<std::int64_t> shape, const Generator& generator);
+  Tensor input(DType dtype, const std::vector<std::int64_t>& shape, const Generator& generator);
   // Block formats: bytes as they come, innermost rows of whole blocks.
-  Tensor input_bytes(DType dtype, std::vector<std::int64_t> shape, const std::function<void(void*, std::int64_t)>& row);
-  Tensor output(DType dtype, std::vector<std::int64_t> shape);
+  Tensor input_bytes(DType dtype, const std::vector<std::int64_t>& shape,
+                     const std::function<void(void*, std::int64_t)>& row);
+  Tensor output(DType dtype, const std::vector<std::int64_t>& shape);
   // Read and written by the run.
-  Tensor in_out(DType dtype, std::vector<std::int64_t> shape, const Generator& generator);
+  Tensor in_out(DType dtype, const std::vector<std::int64_t>& shape, const Generator& generator);
   // Makes an existing input writable too.
   Tensor also_output(const ConstTensor& input);
 
