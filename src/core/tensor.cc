@@ -13,11 +13,11 @@ std::string to_string(const ConstTensor& tensor) {
     return text + "]";
   };
   std::string text = std::string(dtype_name(tensor.dtype)) + " " + list(tensor.shape);
-  std::int64_t expected = 1;
+  std::uint64_t expected = 1;  // wraps around for sizes that no memory holds; error messages print those too
   bool contiguous = true;
   for (int i = tensor.rank - 1; i >= 0; --i) {
-    if (tensor.dim(i) > 1) contiguous &= tensor.stride(i) == expected;
-    expected *= tensor.dim(i) > 0 ? tensor.dim(i) : 1;
+    if (tensor.dim(i) > 1) contiguous &= static_cast<std::uint64_t>(tensor.stride(i)) == expected;
+    expected *= tensor.dim(i) > 0 ? static_cast<std::uint64_t>(tensor.dim(i)) : 1;
   }
   if (!contiguous) text += " with strides " + list(tensor.strides);
   if (tensor.device.type != DeviceType::kCpu) {
