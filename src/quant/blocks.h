@@ -32,6 +32,8 @@ struct Word16 {
   }
 };
 
+// NOLINTBEGIN(readability-identifier-naming): the formats' own names.
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Blocks of 32 weights. A byte of `codes` holds the code of weight i in its low half and of weight i + 16 in its high.
 
@@ -145,6 +147,8 @@ struct BlockIQ4_XS {
   std::array<std::uint8_t, 4> groups_low;  // half g % 2 of byte g / 2: the lower four
   std::array<std::uint8_t, 128> codes;     // group g in bytes 16 g .. 16 g + 15, laid out as in IQ4_NL
 };
+
+// NOLINTEND(readability-identifier-naming)
 
 // The sixteen levels of the IQ4 formats, denser near zero.
 inline constexpr std::array<std::int8_t, 16> kIq4Levels = {-127, -104, -83, -65, -49, -35, -22, -10,
