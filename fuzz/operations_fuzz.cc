@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "thalweg/error.h"
@@ -86,11 +85,8 @@ void call(const Args& args) {
     explain(args, stream);
     const std::size_t bytes = workspace_size(args, stream);
     if (bytes > (std::size_t{1} << 26)) return;
-    const auto memory = std::make_unique<unsigned char[]>(bytes + kWorkspaceAlignment);
-    const auto address = reinterpret_cast<std::uintptr_t>(memory.get());
-    run(args,
-        Workspace{memory.get() + (kWorkspaceAlignment - address % kWorkspaceAlignment) % kWorkspaceAlignment, bytes},
-        stream);
+    HostWorkspace scratch;
+    run(args, scratch.reserve(bytes), stream);
   } catch (const Error&) {
     // Refused: what bad arguments deserve.
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -20,20 +19,16 @@ struct Timing {
   double spread = 0.0;  // (90th - 10th percentile) / median
 };
 
-struct AlignedDelete {
-  void operator()(void* memory) const { std::free(memory); }
-};
-
 Timing measure(const cases::Problem& problem, const Stream& stream, double seconds) {
   using Clock = std::chrono::steady_clock;
-  const std::size_t bytes = problem.workspace_bytes(stream);
-  const std::unique_ptr<void, AlignedDelete> memory(std::aligned_alloc(kWorkspaceAlignment, (bytes + 127) / 64 * 64));
+  HostWorkspace scratch;
+  const Workspace workspace = scratch.reserve(problem.workspace_bytes(stream));
   std::vector<double> times;
   double total = 0.0;
   constexpr std::size_t kFewest = 7;
   while (times.size() < kFewest || (total < seconds && times.size() < 100'000)) {
     const Clock::time_point start = Clock::now();
-    problem.run({memory.get(), bytes}, stream);
+    problem.run(workspace, stream);
     times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
     total += times.back() * 1e-6;
   }
@@ -74,10 +69,10 @@ int bench(const BenchOptions& options) {
         const KernelVerdict& kernel = explanation.kernels[i];
         const bool wanted = options.all_kernels || static_cast<int>(i) == explanation.chosen;
         if (!kernel.supported || !wanted) continue;
-        select_kernel(test->operation, kernel.kernel);
+        select_kernel(explanation.operation, kernel.kernel);
         const cases::Verdict verdict = cases::verify(*problem, stream);
         const Timing timing = verdict.ok ? measure(*problem, stream, options.seconds) : Timing{};
-        select_kernel(test->operation, "");
+        select_kernel(explanation.operation, "");
         progress.clear();
         if (!verdict.ok) {
           failed = true;

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +51,32 @@ inline constexpr std::size_t kWorkspaceAlignment = 64;
 struct Workspace {
   void* data = nullptr;
   std::size_t bytes = 0;
+};
+
+// Scratch memory on the host that grows as asked and is kept between calls: for callers without an allocator of their
+// own.
+//   HostWorkspace scratch;
+//   l2norm(args, scratch.reserve(workspace_size(args, stream)), stream);
+class HostWorkspace {
+ public:
+  // At least `bytes` bytes, valid until the next call; throws std::bad_alloc.
+  Workspace reserve(std::size_t bytes) {
+    if (bytes > bytes_) {
+      memory_.reset();
+      memory_.reset(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
+      bytes_ = bytes;
+    }
+    return {memory_.get(), bytes};
+  }
+
+ private:
+  static constexpr std::align_val_t kAlignment{kWorkspaceAlignment};
+  struct Delete {
+    void operator()(std::byte* memory) const { ::operator delete(memory, kAlignment); }
+  };
+
+  std::unique_ptr<std::byte, Delete> memory_;
+  std::size_t bytes_ = 0;
 };
 
 // What dispatch thinks of one kernel for one set of arguments.

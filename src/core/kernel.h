@@ -24,6 +24,8 @@ struct Kernel {
   std::string (*supports)(const Args& args, const Stream& stream);
   std::size_t (*workspace)(const Args& args, const Stream& stream);
   void (*run)(const Args& args, Workspace workspace, const Stream& stream);
+  // What explain() tells about a kernel that can run these arguments; null: nothing.
+  std::string (*remark)(const Args& args) = nullptr;
 };
 
 template <class Args>

@@ -13,7 +13,7 @@ std::string to_string(const ConstTensor& tensor) {
     return text + "]";
   };
   std::string text = std::string(dtype_name(tensor.dtype)) + " " + list(tensor.shape);
-  std::uint64_t expected = 1;  // wraps around for sizes that no memory holds; error messages print those too
+  std::uint64_t expected = 1;  // wraps for extents that no memory has; messages about those end up here too
   bool contiguous = true;
   for (int i = tensor.rank - 1; i >= 0; --i) {
     if (tensor.dim(i) > 1) contiguous &= static_cast<std::uint64_t>(tensor.stride(i)) == expected;

@@ -47,6 +47,13 @@ struct Block {
   float* packed;           // [count,W], channel by channel as states and weights lie in memory
 };
 
+// Calls body with the number of columns, 1..8, as a constant: turning narrow rows is all about unrolled loops.
+template <std::int64_t kColumns = 1, class Body>
+void with_columns(std::int64_t columns, Body body) {
+  if (columns == kColumns) return body.template operator()<kColumns>();
+  if constexpr (kColumns < kMaxTaps) with_columns<kColumns + 1>(columns, body);
+}
+
 // Rows first..first+count-1 of [C,columns] at `rows`, turned: to[j*to_row + i].
 void gather(const Block& block, DType dtype, const void* rows, std::int64_t row_stride, std::int64_t columns, float* to,
             std::int64_t to_row) {
@@ -59,19 +66,26 @@ void gather(const Block& block, DType dtype, const void* rows, std::int64_t row_
       vec.load(dtype, element(dtype, begin, i * row_stride), columns, block.packed + i * columns);
     }
   }
-  for (std::int64_t j = 0; j < columns; ++j) {
-    for (std::int64_t i = 0; i < block.count; ++i) to[j * to_row + i] = block.packed[i * columns + j];
-  }
+  with_columns(columns, [&]<std::int64_t kColumns>() {
+    for (std::int64_t i = 0; i < block.count; ++i) {
+      for (std::int64_t j = 0; j < kColumns; ++j) to[j * to_row + i] = block.packed[i * kColumns + j];
+    }
+  });
 }
 
 // The other way: the window of W-1 ring rows from input `begin` on, into rows of [C,W-1].
 void scatter(const Block& block, std::int64_t begin, DType dtype, void* rows, std::int64_t row_stride) {
   const VectorOps& vec = vector_ops();
   const std::int64_t columns = block.taps - 1;
-  for (std::int64_t j = 0; j < columns; ++j) {
-    const float* from = block.ring_row(begin + j);
-    for (std::int64_t i = 0; i < block.count; ++i) block.packed[i * columns + j] = from[i];
-  }
+  with_columns(columns, [&]<std::int64_t kColumns>() {
+    std::array<const float*, kMaxTaps> from{};
+    for (std::int64_t j = 0; j < kColumns; ++j) from[static_cast<std::size_t>(j)] = block.ring_row(begin + j);
+    for (std::int64_t i = 0; i < block.count; ++i) {
+      for (std::int64_t j = 0; j < kColumns; ++j) {
+        block.packed[i * kColumns + j] = from[static_cast<std::size_t>(j)][i];
+      }
+    }
+  });
   void* to = element(dtype, rows, block.first * row_stride);
   if (row_stride == columns) {
     vec.store(dtype, block.packed, block.count * columns, to);

@@ -20,6 +20,7 @@ Explanation explain_valid(const Args& args, const Stream& stream) {
     if (supported && result.chosen < 0 && (selected.empty() || selected == kernel.name)) {
       result.chosen = static_cast<int>(result.kernels.size());
     }
+    if (supported && kernel.remark != nullptr) reason = kernel.remark(args);
     result.kernels.push_back({std::string(kernel.name), supported, std::move(reason)});
   }
   return result;

@@ -148,7 +148,7 @@ void Memory::refresh(const ConstTensor& input) {
 void Memory::reset() {
   for (Buffer& buffer : buffers_) {
     if (buffer.role == Role::kOutput) std::memset(buffer.begin, kUnwritten, buffer.bytes);
-    if (buffer.role == Role::kInOut) std::memcpy(buffer.begin, buffer.original.data(), buffer.bytes);
+    if (buffer.role == Role::kInOut) std::copy(buffer.original.begin(), buffer.original.end(), buffer.begin);
   }
 }
 
@@ -168,7 +168,7 @@ std::string Memory::check() const {
     const Buffer& buffer = buffers_[index];
     const std::string name = "buffer " + std::to_string(index) + " (" + to_string(buffer.view) + ")";
     for (std::size_t i = 0; i < kGuard; ++i) {
-      if (buffer.begin[i - kGuard] != kGuardByte) return "bytes before " + name + " overwritten";
+      if ((buffer.begin - kGuard)[i] != kGuardByte) return "bytes before " + name + " overwritten";
       if (buffer.begin[buffer.bytes + i] != kGuardByte) return "bytes after " + name + " overwritten";
     }
     if (buffer.role == Role::kInput) {

@@ -191,6 +191,7 @@ std::vector<Attend> shapes() {
   list.push_back({.fresh = {1}, .before = {700}, .capacity = 800, .gate = true, .strided = true});
   list.push_back({.fresh = {20}, .before = {20}, .scale = 0.0F});
   list.push_back({.fresh = {20}, .before = {21}, .scale = -0.3F});
+  list.push_back({.fresh = {9}, .before = {100}, .scale = 2.0F});  // nearly one-hot
   list.push_back({.fresh = {20}, .before = {22}, .values = 1e5});
   list.push_back({.fresh = {1}, .before = {600}, .dtype = bf16, .cache_dtype = bf16, .values = 1e5});
   return list;

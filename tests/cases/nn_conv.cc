@@ -37,7 +37,7 @@ struct Conv {
 
   std::string name() const {
     std::string text = lengths.empty() ? "T" + std::to_string(tokens) : "ragged" + list_name(lengths);
-    if (batch > 1) text += "_B" + std::to_string(batch);
+    if (batch != 1) text += "_B" + std::to_string(batch);
     text += "_C" + std::to_string(channels) + "_W" + std::to_string(taps) + "_" + std::string(dtype_name(dtype));
     if (weight_dtype != DType::kF32) text += "_w" + std::string(dtype_name(weight_dtype));
     if (state_dtype != DType::kF32) text += "_s" + std::string(dtype_name(state_dtype));

@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string_view>
-#include <vector>
 
 #include "cases/case.h"
 #include "thalweg/error.h"
@@ -47,17 +46,11 @@ class BadInput {
   void expect(Spoil spoil, std::string_view argument, std::string_view expected, std::string_view given) {
     Args args = this->args();
     const Stream stream = Stream::cpu(2);
-    const std::size_t bytes = workspace_size(args, stream);
-    std::vector<unsigned char> workspace(bytes + kWorkspaceAlignment);
-    const auto address = reinterpret_cast<std::uintptr_t>(workspace.data());
-    const std::size_t shift = (kWorkspaceAlignment - address % kWorkspaceAlignment) % kWorkspaceAlignment;
+    HostWorkspace scratch;
+    const Workspace workspace = scratch.reserve(workspace_size(args, stream));
     problem_->memory.reset();
     spoil(args);
-    expect_error(
-        [&] {
-          run(args, Workspace{workspace.data() + shift, bytes}, stream);
-        },
-        Args::kName, argument, expected, given);
+    expect_error([&] { run(args, workspace, stream); }, Args::kName, argument, expected, given);
     EXPECT_TRUE(problem_->memory.untouched()) << Args::kName << " wrote something before it failed on " << argument;
   }
 

@@ -226,19 +226,15 @@ TEST(BadInput, SlicesOfOnePackedTensorDoNotOverlap) {
   ConstTensor x(packed.data(), DType::kF32, {1, kTokens, 4, 16});
   Tensor y(packed.data() + kWidth / 2, DType::kF32, {1, kTokens, 4, 16});
   x.strides[1] = y.strides[1] = kWidth;
-  std::vector<unsigned char> memory(1 << 16);
-  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-  unsigned char* aligned = memory.data() + (64 - address % 64) % 64;
-  EXPECT_NO_THROW(l2norm({.x = x, .y = y}, {aligned, memory.size() - 64}, Stream::cpu(1)));
+  HostWorkspace scratch;
+  const Workspace workspace = scratch.reserve(1 << 12);
+  EXPECT_NO_THROW(l2norm({.x = x, .y = y}, workspace, Stream::cpu(1)));
   EXPECT_FLOAT_EQ(packed[kWidth / 2], 0.25F);
   EXPECT_FLOAT_EQ(packed[0], 0.5F);
   Tensor shifted = y;
   shifted.data = packed.data() + 8;
-  expect_error(
-      [&] {
-        l2norm({.x = x, .y = shifted}, {aligned, memory.size() - 64}, Stream::cpu(1));
-      },
-      "l2norm", "y", "memory of its own", "overlaps x");
+  expect_error([&] { l2norm({.x = x, .y = shifted}, workspace, Stream::cpu(1)); }, "l2norm", "y", "memory of its own",
+               "overlaps x");
 }
 
 TEST(BadInput, BackendsThatAreNotThere) {

@@ -20,11 +20,8 @@ using cases::RuleShape;
 template <class Args>
 void run_with_workspace(const Args& args, int threads = 0) {
   const Stream stream = Stream::cpu(threads);
-  const std::size_t bytes = workspace_size(args, stream);
-  std::vector<unsigned char> memory(bytes + kWorkspaceAlignment);
-  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-  const std::size_t shift = (kWorkspaceAlignment - address % kWorkspaceAlignment) % kWorkspaceAlignment;
-  run(args, Workspace{memory.data() + shift, bytes}, stream);
+  HostWorkspace scratch;
+  run(args, scratch.reserve(workspace_size(args, stream)), stream);
 }
 
 double relative_l2(const std::vector<double>& actual, const std::vector<double>& exact) {

@@ -62,9 +62,8 @@ void check(const nlohmann::json& golden, cases::Memory& memory) {
   EXPECT_LT(relative_l2(exact.o.values, o), 2e-6);
   EXPECT_LT(relative_l2(exact.final_state.values, state), 2e-6);
 
-  const Tensor workspace =
-      memory.output(DType::kF32, {static_cast<std::int64_t>(workspace_size(args, Stream::cpu()) / sizeof(float))});
-  run(args, {workspace.data, static_cast<std::size_t>(workspace.size()) * sizeof(float)}, Stream::cpu());
+  HostWorkspace scratch;
+  run(args, scratch.reserve(workspace_size(args, Stream::cpu())), Stream::cpu());
   EXPECT_LT(relative_l2(reference::read(args.o).values, o), 1e-5);
   EXPECT_LT(relative_l2(reference::read(args.final_state).values, state), 1e-5);
 }

@@ -1,0 +1,196 @@
+#pragma once
+
+// What linear, the expert matmuls and moe_ffn share on the CPU.
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "core/threads.h"
+#include "cpu/arena.h"
+#include "cpu/vector.h"
+#include "cpu/weight_matmul.h"
+#include "thalweg/nn.h"
+
+namespace thalweg::cpu {
+
+// Activation rows that share one decoding of the weights; more of them take further passes.
+inline constexpr std::int64_t kRowsPerPass = 96;
+// Weight rows of a task: enough work to be worth taking, enough tasks for one token.
+inline constexpr std::int64_t kRowsPerTask = 64;
+
+// Whether a product runs on 8-bit activations.
+inline bool uses_q8(MatmulPrecision precision, DType weight) {
+  return precision == MatmulPrecision::kQ8 && is_block_format(weight);
+}
+// For explain(): why not, or what it means.
+std::string q8_reason(MatmulPrecision precision, DType weight);
+std::string q8_remark();
+std::string exact_remark(MatmulPrecision precision, DType weight);
+
+// Rows of activations as the inner loops read them: f32, or rounded to 8 bits.
+class Activations {
+ public:
+  // x[rows,K] or x[outer,inner,K]; takes memory from the arena unless x can be read as it lies.
+  Activations(const ConstTensor& x, bool q8, Arena& arena);
+  // Rows of f32 that lie one after the other.
+  Activations(const float* x, std::int64_t rows, std::int64_t k, bool q8, Arena& arena);
+
+  void prepare(const Stream& stream) const;
+
+  // Row (i,j) of a tensor of rank 3, row (i,0) of one of rank 2.
+  const float* row(std::int64_t i, std::int64_t j) const { return data_ + i * outer_ + j * inner_; }
+
+ private:
+  void place(Arena& arena);
+
+  ConstTensor x_;
+  bool q8_;
+  bool copied_ = false;
+  std::int64_t rows_i_ = 0;
+  std::int64_t rows_j_ = 1;
+  std::int64_t row_floats_ = 0;
+  float* copy_ = nullptr;
+  const float* data_ = nullptr;
+  std::int64_t outer_ = 0;  // floats
+  std::int64_t inner_ = 0;
+};
+
+// One expert's matrix [N,K].
+struct WeightMatrix {
+  DType dtype;
+  const void* data;
+  std::int64_t row_bytes;
+  std::int64_t n;
+  std::int64_t k;
+
+  static WeightMatrix of(const ConstTensor& weight) {  // [N,K]
+    return {weight.dtype, weight.data, bytes_of(weight.dtype, weight.stride(0)), weight.dim(0), weight.dim(1)};
+  }
+  static WeightMatrix of(const ConstTensor& weight, std::int64_t expert) {  // [E,N,K]
+    return {weight.dtype, weight.row(expert), bytes_of(weight.dtype, weight.stride(1)), weight.dim(1), weight.dim(2)};
+  }
+
+  WeightRows rows(std::int64_t first, std::int64_t count) const {
+    return {dtype, static_cast<const char*>(data) + first * row_bytes, row_bytes, count, k};
+  }
+};
+
+inline std::int64_t tasks_per_matrix(std::int64_t n) { return (n + kRowsPerTask - 1) / kRowsPerTask; }
+
+// Scratch of one worker.
+inline std::int64_t product_floats() { return matmul_ops().scratch_floats + kRowsPerPass * kMaxTileRows; }
+
+// The products of one task's share of a matrix with rows: for each of them and each tile, store(row, n, count, sums),
+// in a fixed order. `rows` is a count, row(i) gives row i's activations.
+template <class Row, class Store>
+void multiply_rows(const WeightMatrix& weights, std::int64_t task, bool q8, std::int64_t rows, Row&& row, Store&& store,
+                   float* scratch) {
+  const MatmulOps& ops = matmul_ops();
+  float* sums = scratch + ops.scratch_floats;
+  const std::int64_t end = std::min(weights.n, (task + 1) * kRowsPerTask);
+  std::array<const float*, kRowsPerPass> activations;
+  for (std::int64_t first = 0; first < rows; first += kRowsPerPass) {
+    const std::int64_t m = std::min(kRowsPerPass, rows - first);
+    for (std::int64_t i = 0; i < m; ++i) activations[static_cast<std::size_t>(i)] = row(first + i);
+    for (std::int64_t n = task * kRowsPerTask; n < end; n += ops.tile_rows) {
+      const std::int64_t count = std::min(ops.tile_rows, end - n);
+      (q8 ? ops.q8 : ops.exact)(weights.rows(n, count), activations.data(), m, sums, scratch);
+      for (std::int64_t i = 0; i < m; ++i) store(first + i, n, count, sums + i * ops.tile_rows);
+    }
+  }
+}
+
+// Which (token, slot) pairs each expert serves, by counting.
+struct ExpertRows {
+  std::int64_t experts;
+  std::int64_t pairs;
+  std::int32_t* offsets;  // [E+1]
+  std::int32_t* rows;     // [pairs]
+  std::int32_t* hits;     // [min(E, pairs)] the experts with any rows
+  std::int64_t num_hits = 0;
+
+  ExpertRows(std::int64_t experts_, std::int64_t pairs_, Arena& arena)
+      : experts(experts_),
+        pairs(pairs_),
+        offsets(arena.take<std::int32_t>(experts + 1)),
+        rows(arena.take<std::int32_t>(pairs)),
+        hits(arena.take<std::int32_t>(std::min(experts, pairs))) {}
+
+  // id(pair) is the expert of token * S + slot.
+  template <class Id>
+  void build(Id&& id) {
+    fill_expert_rows(experts, pairs, id, offsets, rows);
+    num_hits = 0;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      if (offsets[e + 1] > offsets[e]) hits[num_hits++] = static_cast<std::int32_t>(e);
+    }
+  }
+
+  std::int64_t count(std::int64_t expert) const { return offsets[expert + 1] - offsets[expert]; }
+
+  template <class Id>
+  static void fill_expert_rows(std::int64_t experts, std::int64_t pairs, Id&& id, std::int32_t* offsets,
+                               std::int32_t* rows) {
+    std::fill_n(offsets, experts + 1, 0);
+    for (std::int64_t pair = 0; pair < pairs; ++pair) ++offsets[id(pair) + 1];
+    for (std::int64_t e = 0; e < experts; ++e) offsets[e + 1] += offsets[e];
+    // Placing moves each offset to the end of its expert, which is the start of the next: shift back afterwards.
+    for (std::int64_t pair = 0; pair < pairs; ++pair) rows[offsets[id(pair)]++] = static_cast<std::int32_t>(pair);
+    for (std::int64_t e = experts; e > 0; --e) offsets[e] = offsets[e - 1];
+    offsets[0] = 0;
+  }
+};
+
+// expert_ids[T,S], by pair.
+class PairIds {
+ public:
+  explicit PairIds(const ConstTensor& ids) : ids_(ids), slots_(ids.dim(1)) {}
+  std::int32_t operator()(std::int64_t pair) const {
+    return static_cast<const std::int32_t*>(ids_.row(pair / slots_))[pair % slots_];
+  }
+
+ private:
+  const ConstTensor& ids_;
+  std::int64_t slots_;
+};
+
+// One matrix with all rows: row(i), store(i, n, count, sums).
+template <class Row, class Store>
+void multiply_matrix(const Stream& stream, const WeightMatrix& weights, bool q8, std::int64_t rows, Row&& row,
+                     Store&& store, float* scratch) {
+  // The passes over one share of the weights follow each other.
+  const std::int64_t passes = (rows + kRowsPerPass - 1) / kRowsPerPass;
+  parallel_for(stream, tasks_per_matrix(weights.n) * passes, [&](std::int64_t task, int worker) {
+    const std::int64_t first = task % passes * kRowsPerPass;
+    multiply_rows(
+        weights, task / passes, q8, std::min(kRowsPerPass, rows - first),
+        [&](std::int64_t i) { return row(first + i); },
+        [&](std::int64_t i, std::int64_t n, std::int64_t count, float* sums) { store(first + i, n, count, sums); },
+        scratch + worker * product_floats());
+  });
+}
+
+// A task's share of one expert of weight[E,N,K] with that expert's rows: row(pair), store(pair, n, count, sums).
+template <class Row, class Store>
+void multiply_expert(const ConstTensor& weight, std::int64_t expert, std::int64_t task, bool q8,
+                     const ExpertRows& lists, Row&& row, Store&& store, float* scratch) {
+  const std::int32_t* pairs = lists.rows + lists.offsets[expert];
+  multiply_rows(
+      WeightMatrix::of(weight, expert), task, q8, lists.count(expert), [&](std::int64_t i) { return row(pairs[i]); },
+      [&](std::int64_t i, std::int64_t n, std::int64_t count, float* sums) { store(pairs[i], n, count, sums); },
+      scratch);
+}
+
+// body(expert, task of its matrix, scratch) for all hit experts.
+template <class Body>
+void for_each_expert_task(const Stream& stream, const ExpertRows& lists, std::int64_t n, float* scratch, Body&& body) {
+  const std::int64_t tiles = tasks_per_matrix(n);
+  parallel_for(stream, lists.num_hits * tiles, [&](std::int64_t task, int worker) {
+    body(lists.hits[task / tiles], task % tiles, scratch + worker * product_floats());
+  });
+}
+
+}  // namespace thalweg::cpu

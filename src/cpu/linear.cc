@@ -1,0 +1,51 @@
+#include "cpu/expert_matmul.h"
+#include "cpu/moe.h"
+#include "cpu/scratch.h"
+
+namespace thalweg::cpu {
+namespace {
+
+struct Plan {
+  Activations activations;
+  float* scratch;
+
+  Plan(const LinearArgs& args, bool q8, const Stream& stream, Arena arena)
+      : activations(args.x, q8, arena),
+        scratch(arena.take<float>(product_floats() * thread_count(stream))),
+        bytes(arena.used()) {}
+
+  std::size_t bytes;
+};
+
+template <bool kQ8>
+std::size_t linear_workspace(const LinearArgs& args, const Stream& stream) {
+  return Plan(args, kQ8, stream, Arena()).bytes;
+}
+
+template <bool kQ8>
+void run_linear(const LinearArgs& args, Workspace workspace, const Stream& stream) {
+  const Plan plan(args, kQ8, stream, Arena(workspace));
+  plan.activations.prepare(stream);
+  const auto* bias = static_cast<const float*>(args.bias.data);
+  multiply_matrix(
+      stream, WeightMatrix::of(args.weight), kQ8, args.x.dim(0),
+      [&](std::int64_t i) { return plan.activations.row(i, 0); },
+      [&](std::int64_t i, std::int64_t n, std::int64_t count, float* sums) {
+        if (args.bias.defined()) vector_ops().axpy(1.0F, bias + n, count, sums);
+        char* row = static_cast<char*>(args.y.row(i)) + bytes_of(args.y.dtype, n);
+        vector_ops().store(args.y.dtype, sums, count, row);
+      },
+      plan.scratch);
+}
+
+constexpr Kernel<LinearArgs> kLinear[] = {
+    {"q8", [](const LinearArgs& args, const Stream&) { return q8_reason(args.precision, args.weight.dtype); },
+     linear_workspace<true>, run_linear<true>, [](const LinearArgs&) { return q8_remark(); }},
+    {"exact", always_supported<LinearArgs>, linear_workspace<false>, run_linear<false>,
+     [](const LinearArgs& args) { return exact_remark(args.precision, args.weight.dtype); }}};
+
+}  // namespace
+
+KernelList<LinearArgs> linear_kernels() { return kLinear; }
+
+}  // namespace thalweg::cpu

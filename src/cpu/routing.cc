@@ -1,0 +1,68 @@
+#include "cpu/routing.h"
+
+#include <cmath>
+#include <limits>
+
+#include "cpu/expert_matmul.h"
+#include "cpu/moe.h"
+#include "cpu/scratch.h"
+
+namespace thalweg::cpu {
+
+void route_row(float* logits, std::int64_t experts, std::int64_t top_k, bool renormalize, std::int32_t* ids,
+               float* weights, float* probabilities) {
+  for (std::int64_t e = 0; e < experts; ++e) {
+    if (std::isnan(logits[e])) logits[e] = -std::numeric_limits<float>::infinity();
+  }
+  // Insertion into a short sorted list: most experts fall off its end at once.
+  std::int64_t kept = 0;
+  for (std::int64_t e = 0; e < experts; ++e) {
+    if (kept == top_k && !(logits[e] > logits[ids[kept - 1]])) continue;
+    std::int64_t place = kept < top_k ? kept++ : kept - 1;
+    for (; place > 0 && logits[e] > logits[ids[place - 1]]; --place) ids[place] = ids[place - 1];
+    ids[place] = static_cast<std::int32_t>(e);
+  }
+  const float sum = vector_ops().exp_minus_max(logits, experts, probabilities);
+  float total = 0.0F;
+  for (std::int64_t s = 0; s < top_k; ++s) total += probabilities[ids[s]];
+  for (std::int64_t s = 0; s < top_k; ++s) weights[s] = probabilities[ids[s]] / (renormalize ? total : sum);
+}
+
+namespace {
+
+std::int64_t route_floats(std::int64_t experts) { return Scratch::floats(experts, experts); }
+
+std::size_t route_workspace(const RouteTopKArgs& args, const Stream& stream) {
+  return Scratch::workspace_bytes(route_floats(args.router_logits.dim(1)), stream);
+}
+
+void run_route(const RouteTopKArgs& args, Workspace workspace, const Stream& stream) {
+  const std::int64_t experts = args.router_logits.dim(1);
+  parallel_for(stream, args.router_logits.dim(0), [&](std::int64_t t, int worker) {
+    Scratch scratch(workspace, route_floats(experts), worker);
+    float* logits = scratch.take(experts);
+    float* probabilities = scratch.take(experts);
+    vector_ops().load(args.router_logits.dtype, args.router_logits.row(t), experts, logits);
+    route_row(logits, experts, args.expert_ids.dim(1), args.renormalize,
+              static_cast<std::int32_t*>(args.expert_ids.row(t)), static_cast<float*>(args.expert_weights.row(t)),
+              probabilities);
+  });
+}
+
+constexpr Kernel<RouteTopKArgs> kRoute[] = {{"rows", always_supported<RouteTopKArgs>, route_workspace, run_route}};
+
+void run_expert_rows(const ExpertRowsArgs& args, Workspace, const Stream&) {
+  ExpertRows::fill_expert_rows(args.expert_offsets.dim(0) - 1, args.rows.dim(0), PairIds(args.expert_ids),
+                               static_cast<std::int32_t*>(args.expert_offsets.data),
+                               static_cast<std::int32_t*>(args.rows.data));
+}
+
+constexpr Kernel<ExpertRowsArgs> kExpertRows[] = {
+    {"counting", always_supported<ExpertRowsArgs>, no_workspace<ExpertRowsArgs>, run_expert_rows}};
+
+}  // namespace
+
+KernelList<RouteTopKArgs> route_top_k_kernels() { return kRoute; }
+KernelList<ExpertRowsArgs> expert_rows_kernels() { return kExpertRows; }
+
+}  // namespace thalweg::cpu

@@ -1,0 +1,487 @@
+// Decodes pieces of weight rows, one row per vector lane. Included once per instruction set by weight_matmul.cc.
+//
+// Four bytes of each row make a vector, so that packed codes, bit planes and group scales are all split by shifts and
+// masks on whole vectors, and nothing is done row by row.
+
+#include <cstddef>
+#include <utility>
+
+#include "quant/blocks.h"
+#include "thalweg/dtype.h"
+
+#if defined(THALWEG_CPU_WEIGHT_TILES_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef THALWEG_CPU_WEIGHT_TILES_INL_H
+#undef THALWEG_CPU_WEIGHT_TILES_INL_H
+#else
+#define THALWEG_CPU_WEIGHT_TILES_INL_H
+#endif
+
+#include <hwy/highway.h>
+
+// Highway's string for this target leaves out the 8-bit dot products that it requires of the processor.
+#undef THALWEG_MATMUL_BEFORE_NAMESPACE
+#if HWY_TARGET == HWY_AVX3_DL
+#define THALWEG_MATMUL_BEFORE_NAMESPACE() \
+  HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni") static_assert(true, "for the semicolon")
+#else
+#define THALWEG_MATMUL_BEFORE_NAMESPACE() HWY_BEFORE_NAMESPACE()
+#endif
+
+THALWEG_MATMUL_BEFORE_NAMESPACE();
+namespace thalweg::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using F32 = hn::ScalableTag<float>;
+using I32 = hn::RebindToSigned<F32>;
+using U32 = hn::RebindToUnsigned<F32>;
+using U8 = hn::Repartition<std::uint8_t, U32>;
+using VF = hn::Vec<F32>;
+using VU = hn::Vec<U32>;
+constexpr F32 kF32;
+constexpr I32 kI32;
+constexpr U32 kU32;
+constexpr U8 kU8;
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(F32()));
+static_assert(kLanes == 4 || kLanes == 8 || kLanes == 16);
+
+constexpr int kPiece = 256;
+
+// Where a decoded piece goes; [.][kLanes] each.
+struct Tile {
+  std::uint32_t* codes;  // four codes along K per lane
+  float* scales;         // per group of the format
+  float* minimums;
+};
+
+// The formats whose scales hold for 16 weights; the others' hold for 32.
+constexpr int group_size(DType dtype) {
+  return dtype == DType::kQ2_K || dtype == DType::kQ3_K || dtype == DType::kQ6_K ? 16 : 32;
+}
+// Codes up to 127: sums of two products with signed bytes fit 16 bits.
+constexpr bool narrow_codes(DType dtype) {
+  return dtype != DType::kQ8_0 && dtype != DType::kIQ4_NL && dtype != DType::kIQ4_XS;
+}
+
+// body(std::integral_constant<int, i>) for i in 0..count-1.
+template <class Body, int... i>
+HWY_INLINE void unroll(std::integer_sequence<int, i...>, Body body) {
+  (body(std::integral_constant<int, i>()), ...);
+}
+template <int count, class Body>
+HWY_INLINE void unroll(Body body) {
+  unroll(std::make_integer_sequence<int, count>(), body);
+}
+
+// The first byte of a piece of every row.
+struct Rows {
+  const std::uint8_t* data;
+  std::ptrdiff_t stride;
+
+  Rows operator+(std::ptrdiff_t bytes) const { return {data + bytes, stride}; }
+};
+
+// 16 bytes each of rows first, first + 4, ..., as many as `D` holds.
+template <class D>
+HWY_INLINE hn::Vec<D> load_blocks(D d, Rows rows, std::ptrdiff_t first) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    const hn::Repartition<std::uint8_t, D> d8;
+    return hn::BitCast(d, hn::LoadU(d8, rows.data + first * rows.stride));
+  } else {
+    const hn::Half<D> half;
+    constexpr auto kBlocks = static_cast<std::ptrdiff_t>(hn::MaxLanes(half));
+    return hn::Combine(d, load_blocks(half, rows, first + kBlocks), load_blocks(half, rows, first));
+  }
+}
+
+// 16 bytes of every row as four vectors of four.
+struct Quad {
+  VU v0, v1, v2, v3;
+};
+HWY_INLINE Quad load_quad(Rows rows) {
+  const hn::Repartition<std::uint64_t, U32> d64;
+  const VU row0 = load_blocks(kU32, rows, 0);
+  const VU row1 = load_blocks(kU32, rows, 1);
+  const VU row2 = load_blocks(kU32, rows, 2);
+  const VU row3 = load_blocks(kU32, rows, 3);
+  const auto low01 = hn::BitCast(d64, hn::InterleaveLower(kU32, row0, row1));
+  const auto low23 = hn::BitCast(d64, hn::InterleaveLower(kU32, row2, row3));
+  const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(kU32, row0, row1));
+  const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(kU32, row2, row3));
+  return {hn::BitCast(kU32, hn::InterleaveLower(d64, low01, low23)),
+          hn::BitCast(kU32, hn::InterleaveUpper(d64, low01, low23)),
+          hn::BitCast(kU32, hn::InterleaveLower(d64, high01, high23)),
+          hn::BitCast(kU32, hn::InterleaveUpper(d64, high01, high23))};
+}
+
+// The first four bytes of the 16 that lie there.
+HWY_INLINE VU load_word(Rows rows) {
+  const hn::Repartition<std::uint64_t, U32> d64;
+  const auto low01 = hn::InterleaveLower(kU32, load_blocks(kU32, rows, 0), load_blocks(kU32, rows, 1));
+  const auto low23 = hn::InterleaveLower(kU32, load_blocks(kU32, rows, 2), load_blocks(kU32, rows, 3));
+  return hn::BitCast(kU32, hn::InterleaveLower(d64, hn::BitCast(d64, low01), hn::BitCast(d64, low23)));
+}
+
+// 16 * kQuads bytes of every row: body(vector, its number).
+template <int kQuads, class Body>
+HWY_INLINE void for_each_word(Rows rows, Body body) {
+  for (int quad = 0; quad < kQuads; ++quad) {
+    const Quad q = load_quad(rows + 16 * quad);
+    body(q.v0, 4 * quad);
+    body(q.v1, 4 * quad + 1);
+    body(q.v2, 4 * quad + 2);
+    body(q.v3, 4 * quad + 3);
+  }
+}
+
+// Every byte of a lane masked.
+HWY_INLINE VU mask_bytes(VU v, std::uint32_t mask) { return hn::And(v, hn::Set(kU32, mask * 0x01010101U)); }
+HWY_INLINE VU low_nibbles(VU v) { return mask_bytes(v, 15); }
+HWY_INLINE VU high_nibbles(VU v) { return mask_bytes(hn::ShiftRight<4>(v), 15); }
+// Bits kBit, kBit + 8, ... of the lane's bytes, moved to bit kTo of each.
+template <int kBit, int kTo>
+HWY_INLINE VU plane(VU v, std::uint32_t mask) {
+  const VU low = mask_bytes(hn::ShiftRight<kBit>(v), mask);
+  return hn::ShiftLeft<kTo>(low);
+}
+
+HWY_INLINE VF to_float(VU v) { return hn::ConvertTo(kF32, hn::BitCast(kI32, v)); }
+// Bits kShift.. of each lane as a number.
+template <int kShift>
+HWY_INLINE VF field(VU v, std::uint32_t mask) {
+  return to_float(hn::And(hn::ShiftRight<kShift>(v), hn::Set(kU32, mask)));
+}
+// The f16 in the lower half of each lane.
+HWY_INLINE VF f16_low(VU v) {
+  const hn::Rebind<std::uint16_t, F32> d16;
+  const hn::Rebind<hwy::float16_t, F32> half;
+  return hn::PromoteTo(kF32, hn::BitCast(half, hn::TruncateTo(d16, v)));
+}
+HWY_INLINE VF f16_high(VU v) { return f16_low(hn::ShiftRight<16>(v)); }
+
+HWY_INLINE void store_codes(const Tile& tile, int word, VU codes) {
+  hn::StoreU(codes, kU32, tile.codes + word * kLanes);
+}
+HWY_INLINE void store_group(const Tile& tile, int group, VF scale, VF minimum) {
+  hn::StoreU(scale, kF32, tile.scales + group * kLanes);
+  hn::StoreU(minimum, kF32, tile.minimums + group * kLanes);
+}
+// weight = scale (code - offset); the product is exact, the offsets are powers of two (or the scale is).
+HWY_INLINE void store_symmetric(const Tile& tile, int group, VF scale, float offset) {
+  store_group(tile, group, scale, hn::Mul(scale, hn::Set(kF32, offset)));
+}
+
+// Levels of a table, raised to be unsigned.
+template <int kRaise>
+HWY_INLINE VU look_up(const std::array<std::int8_t, 16>& levels, VU nibbles) {
+  const hn::Repartition<std::int8_t, U32> d8;
+  const auto found = hn::TableLookupBytes(hn::LoadDup128(d8, levels.data()), hn::BitCast(d8, nibbles));
+  return hn::BitCast(kU32, hn::Add(found, hn::Set(d8, static_cast<std::int8_t>(kRaise))));
+}
+
+// ---- Blocks of 32
+
+HWY_INLINE void decode(const BlockQ4_0*, Rows rows, const Tile& tile) {
+  store_symmetric(tile, 0, f16_low(load_word(rows)), 8.0F);
+  for_each_word<1>(rows + offsetof(BlockQ4_0, codes), [&](VU v, int word) {
+    store_codes(tile, word, low_nibbles(v));
+    store_codes(tile, word + 4, high_nibbles(v));
+  });
+}
+
+HWY_INLINE void decode(const BlockQ4_1*, Rows rows, const Tile& tile) {
+  const VU header = load_word(rows);
+  store_group(tile, 0, f16_low(header), hn::Neg(f16_high(header)));
+  for_each_word<1>(rows + offsetof(BlockQ4_1, codes), [&](VU v, int word) {
+    store_codes(tile, word, low_nibbles(v));
+    store_codes(tile, word + 4, high_nibbles(v));
+  });
+}
+
+// Bits 4 word .. 4 word + 3 of `high`, one per byte, as the fifth bits.
+HWY_INLINE VU fifth_bits(VU high, int word) {
+  const VU four = hn::And(hn::ShiftRightSame(high, 4 * word), hn::Set(kU32, 15));
+  const VU spread =
+      hn::Or(hn::Or(four, hn::ShiftLeft<7>(four)), hn::Or(hn::ShiftLeft<14>(four), hn::ShiftLeft<21>(four)));
+  return hn::ShiftLeft<4>(mask_bytes(spread, 1));
+}
+
+HWY_INLINE void decode_five_bits(Rows codes, VU high, const Tile& tile) {
+  for_each_word<1>(codes, [&](VU v, int word) {
+    store_codes(tile, word, hn::Or(low_nibbles(v), fifth_bits(high, word)));
+    store_codes(tile, word + 4, hn::Or(high_nibbles(v), fifth_bits(high, word + 4)));
+  });
+}
+
+HWY_INLINE void decode(const BlockQ5_0*, Rows rows, const Tile& tile) {
+  store_symmetric(tile, 0, f16_low(load_word(rows)), 16.0F);
+  const VU high = load_word(rows + offsetof(BlockQ5_0, high));
+  decode_five_bits(rows + offsetof(BlockQ5_0, codes), high, tile);
+}
+
+HWY_INLINE void decode(const BlockQ5_1*, Rows rows, const Tile& tile) {
+  const Quad header = load_quad(rows);
+  store_group(tile, 0, f16_low(header.v0), hn::Neg(f16_high(header.v0)));
+  decode_five_bits(rows + offsetof(BlockQ5_1, codes), header.v1, tile);
+}
+
+HWY_INLINE void decode(const BlockQ8_0*, Rows rows, const Tile& tile) {
+  store_symmetric(tile, 0, f16_low(load_word(rows)), 128.0F);
+  for_each_word<2>(rows + offsetof(BlockQ8_0, codes),
+                   [&](VU v, int word) { store_codes(tile, word, hn::Xor(v, hn::Set(kU32, 0x80808080U))); });
+}
+
+HWY_INLINE void decode(const BlockIQ4_NL*, Rows rows, const Tile& tile) {
+  store_symmetric(tile, 0, f16_low(load_word(rows)), 128.0F);
+  for_each_word<1>(rows + offsetof(BlockIQ4_NL, codes), [&](VU v, int word) {
+    store_codes(tile, word, look_up<-128>(kIq4Levels, low_nibbles(v)));
+    store_codes(tile, word + 4, look_up<-128>(kIq4Levels, high_nibbles(v)));
+  });
+}
+
+HWY_INLINE void decode(const BlockMXFP4*, Rows rows, const Tile& tile) {
+  // 2^(exponent - 128), subnormal below exponent 2.
+  const VU exponent = hn::And(load_word(rows), hn::Set(kU32, 255));
+  const VU normal = hn::ShiftLeft<23>(hn::Sub(exponent, hn::Set(kU32, 1)));
+  const VU tiny = hn::Add(hn::Set(kU32, 0x200000), hn::ShiftLeft<21>(exponent));
+  const auto is_tiny = hn::RebindMask(kU32, hn::Lt(hn::BitCast(kI32, exponent), hn::Set(kI32, 2)));
+  store_symmetric(tile, 0, hn::BitCast(kF32, hn::IfThenElse(is_tiny, tiny, normal)), 12.0F);
+  for_each_word<1>(rows + offsetof(BlockMXFP4, codes), [&](VU v, int word) {
+    store_codes(tile, word, look_up<12>(kMxfp4Levels, low_nibbles(v)));
+    store_codes(tile, word + 4, look_up<12>(kMxfp4Levels, high_nibbles(v)));
+  });
+}
+
+// ---- Super-blocks of 256
+
+// The eight scales and minimums of Q4_K and Q5_K: header words scale | minimum, and the twelve bytes of groups.
+HWY_INLINE void decode_groups_45(Rows rows, const Tile& tile) {
+  const Quad header = load_quad(rows);
+  const VF scale = f16_low(header.v0);
+  const VF minimum = f16_high(header.v0);
+  // Groups 4..7: four bits from the last word, two from the top of the first two.
+  const VU high_scales = hn::Or(low_nibbles(header.v3), plane<6, 4>(header.v1, 3));
+  const VU high_minimums = hn::Or(high_nibbles(header.v3), plane<6, 4>(header.v2, 3));
+  unroll<4>([&](auto g) {
+    store_group(tile, g, hn::Mul(scale, field<8 * g>(header.v1, 63)), hn::Mul(minimum, field<8 * g>(header.v2, 63)));
+    store_group(tile, g + 4, hn::Mul(scale, field<8 * g>(high_scales, 63)),
+                hn::Mul(minimum, field<8 * g>(high_minimums, 63)));
+  });
+}
+
+HWY_INLINE void decode(const BlockQ4_K*, Rows rows, const Tile& tile) {
+  static_assert(offsetof(BlockQ4_K, groups) == 4);
+  decode_groups_45(rows, tile);
+  for_each_word<8>(rows + offsetof(BlockQ4_K, codes), [&](VU v, int word) {
+    const int place = word / 8 * 16 + word % 8;
+    store_codes(tile, place, low_nibbles(v));
+    store_codes(tile, place + 8, high_nibbles(v));
+  });
+}
+
+HWY_INLINE void decode(const BlockQ5_K*, Rows rows, const Tile& tile) {
+  static_assert(offsetof(BlockQ5_K, groups) == 4);
+  decode_groups_45(rows, tile);
+  for (int half = 0; half < 2; ++half) {
+    const Quad high = load_quad(rows + offsetof(BlockQ5_K, high) + 16 * half);
+    unroll<4>([&](auto pair) {
+      const Quad low = load_quad(rows + offsetof(BlockQ5_K, codes) + 32 * pair + 16 * half);
+      const auto put = [&](VU codes, VU bits, int word) {
+        const int place = 16 * pair + 4 * half + word;
+        store_codes(tile, place, hn::Or(low_nibbles(codes), plane<2 * pair, 4>(bits, 1)));
+        store_codes(tile, place + 8, hn::Or(high_nibbles(codes), plane<2 * pair + 1, 4>(bits, 1)));
+      };
+      put(low.v0, high.v0, 0);
+      put(low.v1, high.v1, 1);
+      put(low.v2, high.v2, 2);
+      put(low.v3, high.v3, 3);
+    });
+  }
+}
+
+HWY_INLINE void decode(const BlockQ6_K*, Rows rows, const Tile& tile) {
+  static_assert(offsetof(BlockQ6_K, scale) == 208);
+  const VF scale = f16_high(load_quad(rows + 194).v3);
+  int group = 0;
+  for_each_word<1>(rows + offsetof(BlockQ6_K, groups), [&](VU v, int) {
+    unroll<4>([&](auto g) {
+      // An arithmetic shift of the byte moved to the top keeps its sign.
+      const auto top = hn::BitCast(kI32, hn::ShiftLeft<24 - 8 * g>(v));
+      store_symmetric(tile, group++, hn::Mul(scale, hn::ConvertTo(kF32, hn::ShiftRight<24>(top))), 32.0F);
+    });
+  });
+  // w = 128 h + 64 s + l: both halves s of a code byte have their upper bits in the same byte l % 32.
+  for (int part = 0; part < 4; ++part) {  // h and the halves of 32 bytes
+    const int h = part / 2;
+    const int at = 16 * (part % 2);
+    const Quad high = load_quad(rows + offsetof(BlockQ6_K, high) + 32 * h + at);
+    unroll<2>([&](auto j) {  // bytes l < 32 and the others
+      const Quad low = load_quad(rows + offsetof(BlockQ6_K, codes) + 64 * h + 32 * j + at);
+      const auto put = [&](VU codes, VU bits, int word) {
+        const int place = (128 * h + 32 * j + at) / 4 + word;
+        store_codes(tile, place, hn::Or(low_nibbles(codes), plane<2 * j, 4>(bits, 3)));
+        store_codes(tile, place + 16, hn::Or(high_nibbles(codes), plane<2 * j + 4, 4>(bits, 3)));
+      };
+      put(low.v0, high.v0, 0);
+      put(low.v1, high.v1, 1);
+      put(low.v2, high.v2, 2);
+      put(low.v3, high.v3, 3);
+    });
+  }
+}
+
+HWY_INLINE void decode(const BlockQ2_K*, Rows rows, const Tile& tile) {
+  static_assert(offsetof(BlockQ2_K, scale) == 80 && offsetof(BlockQ2_K, minimum) == 82);
+  const VU header = load_quad(rows + 68).v3;
+  const VF scale = f16_low(header);
+  const VF minimum = f16_high(header);
+  int group = 0;
+  for_each_word<1>(rows + offsetof(BlockQ2_K, groups), [&](VU v, int) {
+    unroll<4>([&](auto g) {
+      store_group(tile, group++, hn::Mul(scale, field<8 * g>(v, 15)), hn::Mul(minimum, field<8 * g + 4>(v, 15)));
+    });
+  });
+  for_each_word<4>(rows + offsetof(BlockQ2_K, codes), [&](VU v, int word) {
+    const int place = word / 8 * 32 + word % 8;
+    unroll<4>([&](auto j) { store_codes(tile, place + 8 * j, plane<2 * j, 0>(v, 3)); });
+  });
+}
+
+HWY_INLINE void decode(const BlockQ3_K*, Rows rows, const Tile& tile) {
+  static_assert(offsetof(BlockQ3_K, groups) == 96 && offsetof(BlockQ3_K, scale) == 108);
+  const VF scale = f16_high(load_quad(rows + 94).v3);
+  const Quad header = load_quad(rows + 92);  // groups in the last three words
+  // Group g: half g / 8 of byte g % 8, and two bits of byte 8 + g % 4.
+  unroll<4>([&](auto quarter) {
+    const VU halves = quarter % 2 == 0 ? header.v1 : header.v2;
+    const VU low = quarter < 2 ? low_nibbles(halves) : high_nibbles(halves);
+    const VU packed = hn::Or(low, plane<2 * quarter, 4>(header.v3, 3));
+    unroll<4>([&](auto g) {
+      const VF group_scale = hn::Sub(field<8 * g>(packed, 63), hn::Set(kF32, 32.0F));
+      store_symmetric(tile, 4 * quarter + g, hn::Mul(scale, group_scale), 4.0F);
+    });
+  });
+  for (int part = 0; part < 4; ++part) {
+    const int h = part / 2;
+    const int at = 16 * (part % 2);
+    const Quad low = load_quad(rows + offsetof(BlockQ3_K, codes) + 32 * h + at);
+    const Quad planes = load_quad(rows + offsetof(BlockQ3_K, high) + at);
+    const auto put = [&](VU codes, VU bits, int word) {
+      // The planes of the upper 128 weights are the upper half of each byte.
+      const VU four = h == 0 ? low_nibbles(bits) : high_nibbles(bits);
+      unroll<4>([&](auto j) {
+        const int place = (128 * h + 32 * j + at) / 4 + word;
+        store_codes(tile, place, hn::Or(plane<2 * j, 0>(codes, 3), plane<j, 2>(four, 1)));
+      });
+    };
+    put(low.v0, planes.v0, 0);
+    put(low.v1, planes.v1, 1);
+    put(low.v2, planes.v2, 2);
+    put(low.v3, planes.v3, 3);
+  }
+}
+
+HWY_INLINE void decode(const BlockIQ4_XS*, Rows rows, const Tile& tile) {
+  static_assert(offsetof(BlockIQ4_XS, groups_high) == 2 && offsetof(BlockIQ4_XS, groups_low) == 4);
+  const Quad header = load_quad(rows);
+  const VF scale = f16_low(header.v0);
+  unroll<8>([&](auto g) {
+    const VU low = hn::And(hn::ShiftRight<4 * g>(header.v1), hn::Set(kU32, 15));
+    const VU high = hn::And(hn::ShiftRight<16 + 2 * g>(header.v0), hn::Set(kU32, 3));
+    const VF group_scale = hn::Sub(to_float(hn::Or(low, hn::ShiftLeft<4>(high))), hn::Set(kF32, 32.0F));
+    store_symmetric(tile, g, hn::Mul(scale, group_scale), 128.0F);
+  });
+  for_each_word<8>(rows + offsetof(BlockIQ4_XS, codes), [&](VU v, int word) {
+    const int place = word / 4 * 8 + word % 4;
+    store_codes(tile, place, look_up<-128>(kIq4Levels, low_nibbles(v)));
+    store_codes(tile, place + 4, look_up<-128>(kIq4Levels, high_nibbles(v)));
+  });
+}
+
+// `count` weights of every row, a multiple of the block size and at most kPiece.
+template <class Block>
+HWY_NOINLINE void decode_piece(Rows rows, std::int64_t count, const Tile& tile) {
+  constexpr int kSize = dtype_info(Block::kDType).block_size;
+  const Block* format = nullptr;
+  if constexpr (kSize == kPiece) {
+    decode(format, rows, tile);
+  } else {
+    for (int b = 0; b < count / kSize; ++b) {
+      decode(format, rows + b * dtype_info(Block::kDType).block_bytes,
+             {tile.codes + b * 8 * kLanes, tile.scales + b * kLanes, tile.minimums + b * kLanes});
+    }
+  }
+}
+
+HWY_INLINE void decode_piece(DType dtype, Rows rows, std::int64_t count, const Tile& tile) {
+  switch (dtype) {
+    case DType::kQ4_0:
+      return decode_piece<BlockQ4_0>(rows, count, tile);
+    case DType::kQ4_1:
+      return decode_piece<BlockQ4_1>(rows, count, tile);
+    case DType::kQ5_0:
+      return decode_piece<BlockQ5_0>(rows, count, tile);
+    case DType::kQ5_1:
+      return decode_piece<BlockQ5_1>(rows, count, tile);
+    case DType::kQ8_0:
+      return decode_piece<BlockQ8_0>(rows, count, tile);
+    case DType::kQ2_K:
+      return decode_piece<BlockQ2_K>(rows, count, tile);
+    case DType::kQ3_K:
+      return decode_piece<BlockQ3_K>(rows, count, tile);
+    case DType::kQ4_K:
+      return decode_piece<BlockQ4_K>(rows, count, tile);
+    case DType::kQ5_K:
+      return decode_piece<BlockQ5_K>(rows, count, tile);
+    case DType::kQ6_K:
+      return decode_piece<BlockQ6_K>(rows, count, tile);
+    case DType::kIQ4_NL:
+      return decode_piece<BlockIQ4_NL>(rows, count, tile);
+    case DType::kIQ4_XS:
+      return decode_piece<BlockIQ4_XS>(rows, count, tile);
+    case DType::kMXFP4:
+      return decode_piece<BlockMXFP4>(rows, count, tile);
+    default:
+      return;
+  }
+}
+
+// `count` weights of a plain type, a multiple of 4 (8 for 16 bits), as f32 [count][kLanes].
+HWY_INLINE void load_panel(DType dtype, Rows rows, std::int64_t count, float* panel) {
+  const auto put = [&](std::int64_t k, VF v) { hn::StoreU(v, kF32, panel + k * kLanes); };
+  if (dtype == DType::kF32) {
+    for (std::int64_t k = 0; k < count; k += 4) {
+      const Quad q = load_quad(rows + 4 * k);
+      put(k, hn::BitCast(kF32, q.v0));
+      put(k + 1, hn::BitCast(kF32, q.v1));
+      put(k + 2, hn::BitCast(kF32, q.v2));
+      put(k + 3, hn::BitCast(kF32, q.v3));
+    }
+    return;
+  }
+  const bool bf16 = dtype == DType::kBF16;
+  for (std::int64_t k = 0; k < count; k += 8) {
+    const Quad q = load_quad(rows + 2 * k);
+    const auto put_two = [&](std::int64_t at, VU v) {
+      if (bf16) {
+        put(at, hn::BitCast(kF32, hn::ShiftLeft<16>(v)));
+        put(at + 1, hn::BitCast(kF32, hn::And(v, hn::Set(kU32, 0xFFFF0000U))));
+      } else {
+        put(at, f16_low(v));
+        put(at + 1, f16_high(v));
+      }
+    };
+    put_two(k, q.v0);
+    put_two(k + 2, q.v1);
+    put_two(k + 4, q.v2);
+    put_two(k + 6, q.v3);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace thalweg::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,33 @@
+#include "ops/dispatch.h"
+#include "ops/expert_checks.h"
+
+namespace thalweg {
+
+void validate(const MoeFfnArgs& args, Check& check) {
+  Dim t{"T"}, e{"E"}, d{"D"}, i{"I"}, j{"J"};
+  check.input("x", args.x, kFloatTypes, t, d);
+  check.input("router", args.router, kWeightTypes, e, d);
+  check.input("gate", args.gate, kWeightTypes, e, i, d);
+  check.input("up", args.up, {args.gate.dtype}, e, i, d);
+  check.input("down", args.down, kWeightTypes, e, d, i);
+  const int shared = static_cast<int>(args.shared_gate.defined()) + static_cast<int>(args.shared_up.defined()) +
+                     static_cast<int>(args.shared_down.defined()) + static_cast<int>(args.shared_router.defined());
+  check.require(shared == 0 || shared == 4, "shared_gate", "all four tensors of the shared expert or none",
+                std::to_string(shared) + " of them");
+  if (shared == 4) {
+    check.input("shared_gate", args.shared_gate, kWeightTypes, j, d);
+    check.input("shared_up", args.shared_up, kWeightTypes, j, d);
+    check.input("shared_down", args.shared_down, kWeightTypes, d, j);
+    check.input("shared_router", args.shared_router, kFloatTypes, d);
+  }
+  check.output("y", args.y, {DType::kF32, args.x.dtype}, t, d);
+  check.require(args.top_k >= 1 && args.top_k <= e.value, "top_k", "1 to E = " + std::to_string(e.value),
+                std::to_string(args.top_k));
+  check.require(t.value * args.top_k <= std::int64_t{0x7FFFFFFF} && e.value <= std::int64_t{0x7FFFFFFF}, "x",
+                "less than 2^31 experts and pairs of token and slot", to_string(args.x));
+  check_precision(check, args.precision);
+}
+
+THALWEG_OPERATION(moe_ffn, MoeFfnArgs);
+
+}  // namespace thalweg

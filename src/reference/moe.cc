@@ -1,0 +1,184 @@
+#include "reference/moe.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace thalweg::reference {
+namespace {
+
+// Row `index...` of a tensor as an array of its own.
+template <class... Index>
+Array read_row(const ConstTensor& tensor, Index... index) {
+  return read(ConstTensor(tensor.row(index...), tensor.dtype, {tensor.dim(tensor.rank - 1)}));
+}
+
+double dot(const double* a, const double* b, std::int64_t n) { return std::inner_product(a, a + n, b, 0.0); }
+
+double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
+// One [K] row of x[T,K] or x[T,S,K].
+const double* activation(const Array& x, std::int64_t t, std::int64_t s) {
+  const bool per_slot = x.shape().size() == 3;
+  const std::int64_t row = per_slot ? t * x.dim(1) + s : t;
+  return x.values.data() + row * x.shape().back();
+}
+
+// The sorted choice and its weights for one row of logits.
+void route_row(const double* logits, std::int64_t experts, std::int64_t top_k, bool renormalize, double* ids,
+               double* weights) {
+  std::vector<double> known(logits, logits + experts);
+  for (double& logit : known) {
+    if (std::isnan(logit)) logit = -std::numeric_limits<double>::infinity();
+  }
+  std::vector<std::int64_t> order(static_cast<std::size_t>(experts));
+  std::iota(order.begin(), order.end(), 0);
+  const auto logit = [&](std::int64_t e) { return known[static_cast<std::size_t>(e)]; };
+  std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return logit(a) > logit(b); });
+  const double top = logit(order[0]);
+  double sum = 0.0;
+  double chosen = 0.0;
+  for (std::int64_t i = 0; i < experts; ++i) {
+    const std::int64_t e = order[static_cast<std::size_t>(i)];
+    const double p = std::exp(logit(e) - top);
+    sum += p;
+    if (i >= top_k) continue;
+    chosen += p;
+    ids[i] = static_cast<double>(e);
+    weights[i] = p;
+  }
+  for (std::int64_t i = 0; i < top_k; ++i) weights[i] /= renormalize ? chosen : sum;
+}
+
+// y[n] = weights[n,:] . x
+std::vector<double> multiply(const Array& weights, const double* x) {
+  const std::int64_t k = weights.shape().back();
+  std::vector<double> y(static_cast<std::size_t>(weights.dim(0)));
+  for (std::size_t n = 0; n < y.size(); ++n) y[n] = dot(weights.values.data() + static_cast<std::int64_t>(n) * k, x, k);
+  return y;
+}
+
+// down(silu(gate x) * (up x)) for one token.
+std::vector<double> expert_mlp(const Array& gate, const Array& up, const Array& down, const double* x) {
+  std::vector<double> inner = multiply(gate, x);
+  const std::vector<double> right = multiply(up, x);
+  for (std::size_t i = 0; i < inner.size(); ++i) inner[i] *= sigmoid(inner[i]) * right[i];
+  return multiply(down, inner.data());
+}
+
+ConstTensor slice(const ConstTensor& tensor, std::int64_t index) {
+  ConstTensor result = tensor;
+  result.data = tensor.row(index);
+  result.rank = tensor.rank - 1;
+  for (int i = 0; i < result.rank; ++i) {
+    result.shape[static_cast<std::size_t>(i)] = tensor.dim(i + 1);
+    result.strides[static_cast<std::size_t>(i)] = tensor.stride(i + 1);
+  }
+  return result;
+}
+
+}  // namespace
+
+Routing route_top_k(const ConstTensor& router_logits, std::int64_t top_k, bool renormalize, Precision precision) {
+  const Array logits = read(router_logits);
+  Routing result{Array({logits.dim(0), top_k}), Array({logits.dim(0), top_k})};
+  for (std::int64_t t = 0; t < logits.dim(0); ++t) {
+    route_row(logits.values.data() + t * logits.dim(1), logits.dim(1), top_k, renormalize,
+              result.ids.values.data() + t * top_k, result.weights.values.data() + t * top_k);
+  }
+  round_all(result.weights, DType::kF32, precision);
+  return result;
+}
+
+ExpertRows expert_rows(const ExpertRowsArgs& args) {
+  const Array ids = read(args.expert_ids);
+  ExpertRows result{Array({args.expert_offsets.dim(0)}), Array({ids.size()})};
+  std::int64_t filled = 0;
+  for (std::int64_t e = 0; e + 1 < args.expert_offsets.dim(0); ++e) {
+    for (std::int64_t pair = 0; pair < ids.size(); ++pair) {
+      if (ids.values[static_cast<std::size_t>(pair)] == static_cast<double>(e)) {
+        result.rows(filled++) = static_cast<double>(pair);
+      }
+    }
+    result.offsets(e + 1) = static_cast<double>(filled);
+  }
+  return result;
+}
+
+Array mul_mat_id(const ExpertMatmulArgs& args, Precision precision) {
+  const Array weight = read(args.weight);
+  const Array x = read(args.x);
+  const Array ids = read(args.expert_ids);
+  const std::int64_t n = weight.dim(1);
+  const std::int64_t k = weight.dim(2);
+  Array y({ids.dim(0), ids.dim(1), n});
+  for (std::int64_t t = 0; t < ids.dim(0); ++t) {
+    for (std::int64_t s = 0; s < ids.dim(1); ++s) {
+      const auto expert = static_cast<std::int64_t>(ids(t, s));
+      for (std::int64_t i = 0; i < n; ++i) {
+        y(t, s, i) = dot(weight.values.data() + (expert * n + i) * k, activation(x, t, s), k);
+      }
+    }
+  }
+  round_all(y, args.y.dtype, precision);
+  return y;
+}
+
+std::vector<double> mul_mat_id_at(const ExpertMatmulArgs& args, const std::vector<std::int64_t>& indices) {
+  const Array x = read(args.x);
+  const Array ids = read(args.expert_ids);
+  const std::int64_t n = args.weight.dim(1);
+  std::vector<double> result;
+  for (const std::int64_t index : indices) {
+    const std::int64_t t = index / n / ids.dim(1);
+    const std::int64_t s = index / n % ids.dim(1);
+    const Array row = read_row(args.weight, static_cast<std::int64_t>(ids(t, s)), index % n);
+    result.push_back(dot(row.values.data(), activation(x, t, s), row.size()));
+  }
+  return result;
+}
+
+Array linear(const LinearArgs& args, Precision precision) {
+  const Array weight = read(args.weight);
+  const Array x = read(args.x);
+  const Array bias = read(args.bias);
+  Array y({x.dim(0), weight.dim(0)});
+  for (std::int64_t t = 0; t < y.dim(0); ++t) {
+    const std::vector<double> row = multiply(weight, activation(x, t, 0));
+    for (std::int64_t n = 0; n < y.dim(1); ++n) {
+      y(t, n) = row[static_cast<std::size_t>(n)] + (args.bias.defined() ? bias(n) : 0.0);
+    }
+  }
+  round_all(y, args.y.dtype, precision);
+  return y;
+}
+
+Array moe_ffn(const MoeFfnArgs& args, Precision precision) {
+  const Array x = read(args.x);
+  const Array router = read(args.router);
+  Array y({x.dim(0), x.dim(1)});
+  std::vector<double> ids(static_cast<std::size_t>(args.top_k));
+  std::vector<double> weights(ids.size());
+  for (std::int64_t t = 0; t < x.dim(0); ++t) {
+    const double* token = activation(x, t, 0);
+    const std::vector<double> logits = multiply(router, token);
+    route_row(logits.data(), router.dim(0), args.top_k, args.renormalize, ids.data(), weights.data());
+    for (std::size_t s = 0; s < ids.size(); ++s) {
+      const auto e = static_cast<std::int64_t>(ids[s]);
+      const std::vector<double> output =
+          expert_mlp(read(slice(args.gate, e)), read(slice(args.up, e)), read(slice(args.down, e)), token);
+      for (std::int64_t d = 0; d < y.dim(1); ++d) y(t, d) += weights[s] * output[static_cast<std::size_t>(d)];
+    }
+    if (args.shared_gate.defined()) {
+      const double share = sigmoid(dot(read(args.shared_router).values.data(), token, x.dim(1)));
+      const std::vector<double> output =
+          expert_mlp(read(args.shared_gate), read(args.shared_up), read(args.shared_down), token);
+      for (std::int64_t d = 0; d < y.dim(1); ++d) y(t, d) += share * output[static_cast<std::size_t>(d)];
+    }
+  }
+  round_all(y, args.y.dtype, precision);
+  return y;
+}
+
+}  // namespace thalweg::reference

@@ -1,0 +1,151 @@
+// Cases of route_top_k and expert_rows.
+
+#include <cmath>
+#include <limits>
+
+#include "cases/experts.h"
+#include "reference/moe.h"
+
+namespace thalweg::cases {
+namespace {
+
+using reference::Precision;
+
+enum class Logits {
+  kNormal,
+  kTies,     // a handful of values: many experts share one
+  kEqual,    // all the same
+  kSpread,   // hundreds apart: most probabilities vanish
+  kMissing,  // NaN and -infinity among them
+};
+
+struct RouteShape {
+  std::int64_t tokens = 9;
+  std::int64_t experts = 32;
+  std::int64_t slots = 4;
+  Logits logits = Logits::kNormal;
+  DType dtype = DType::kF32;
+  bool renormalize = true;
+  bool strided = false;
+
+  std::string name() const {
+    constexpr const char* kNames[] = {"", "_ties", "_equal", "_spread", "_missing"};
+    std::string text = "T" + std::to_string(tokens) + "_E" + std::to_string(experts) + "_S" + std::to_string(slots) +
+                       "_" + std::string(dtype_name(dtype)) + kNames[static_cast<int>(logits)];
+    if (!renormalize) text += "_plain";
+    if (strided) text += "_strided";
+    return text;
+  }
+};
+
+double logit(Logits kind, Random& random) {
+  switch (kind) {
+    case Logits::kNormal:
+      return 2.0 * random.normal();
+    case Logits::kTies:
+      return static_cast<double>(random.below(3));
+    case Logits::kEqual:
+      return 0.25;
+    case Logits::kSpread:
+      return 200.0 * random.normal();
+    case Logits::kMissing:
+      break;
+  }
+  const double kind_drawn = random.uniform();
+  if (kind_drawn < 0.2) return std::numeric_limits<double>::quiet_NaN();
+  if (kind_drawn < 0.3) return -std::numeric_limits<double>::infinity();
+  return random.normal();
+}
+
+Case route_case(const RouteShape& shape) {
+  return make_case<RouteTopKArgs>(shape.name(), [shape](OperationProblem<RouteTopKArgs>& problem, Random& random) {
+    Memory& memory = problem.memory;
+    memory.set_layout(shape.strided ? Memory::Layout::kStrided : Memory::Layout::kContiguous);
+    problem.args.router_logits =
+        memory.input(shape.dtype, {shape.tokens, shape.experts}, [&] { return logit(shape.logits, random); });
+    problem.args.expert_ids = memory.output(DType::kI32, {shape.tokens, shape.slots});
+    problem.args.expert_weights = memory.output(DType::kF32, {shape.tokens, shape.slots});
+    problem.args.renormalize = shape.renormalize;
+    problem.find_expected = [](const RouteTopKArgs& args) {
+      const std::int64_t slots = args.expert_ids.dim(1);
+      const reference::Routing exact =
+          reference::route_top_k(args.router_logits, slots, args.renormalize, Precision::kExact);
+      const reference::Routing rounded =
+          reference::route_top_k(args.router_logits, slots, args.renormalize, Precision::kRounded);
+      return std::vector{expect_equal("expert_ids", args.expert_ids, exact.ids),
+                         expect("expert_weights", args.expert_weights, exact.weights, rounded.weights,
+                                f32_bound(static_cast<double>(args.router_logits.dim(1))))};
+    };
+    problem.cost = {
+        static_cast<double>(bytes_of(shape.dtype, shape.tokens * shape.experts) + 8 * shape.tokens * shape.slots),
+        4.0 * static_cast<double>(shape.tokens * shape.experts)};
+  });
+}
+
+struct RowsShape {
+  ExpertShape ids;
+  bool strided = false;
+};
+
+Case rows_case(const RowsShape& shape) {
+  const ExpertShape& s = shape.ids;
+  std::string name = "T" + std::to_string(s.tokens) + "_S" + std::to_string(s.slots) + "_E" + std::to_string(s.experts);
+  if (s.ids == Ids::kCrowded) name += "_crowded";
+  if (s.ids == Ids::kOneExpert) name += "_oneexpert";
+  if (shape.strided) name += "_strided";
+  return make_case<ExpertRowsArgs>(std::move(name), [shape](OperationProblem<ExpertRowsArgs>& problem, Random& random) {
+    Memory& memory = problem.memory;
+    memory.set_layout(shape.strided ? Memory::Layout::kStrided : Memory::Layout::kContiguous);
+    problem.args.expert_ids = make_ids(memory, shape.ids, random);
+    problem.args.expert_offsets = memory.output(DType::kI32, {shape.ids.experts + 1});
+    problem.args.rows = memory.output(DType::kI32, {shape.ids.tokens * shape.ids.slots});
+    problem.find_expected = [](const ExpertRowsArgs& args) {
+      const reference::ExpertRows exact = reference::expert_rows(args);
+      return std::vector{expect_equal("expert_offsets", args.expert_offsets, exact.offsets),
+                         expect_equal("rows", args.rows, exact.rows)};
+    };
+    const auto pairs = static_cast<double>(shape.ids.tokens * shape.ids.slots);
+    problem.cost = {8.0 * pairs + 4.0 * static_cast<double>(shape.ids.experts + 1), pairs};
+  });
+}
+
+}  // namespace
+
+void add_routing_cases(std::vector<Case>& cases) {
+  const auto route = [&cases](const RouteShape& shape) { cases.push_back(route_case(shape)); };
+  route({});
+  route({.tokens = 0});
+  route({.tokens = 1, .experts = 1, .slots = 1});
+  route({.tokens = 33, .experts = 512, .slots = 10});
+  route({.experts = 7, .slots = 7});
+  route({.experts = 256, .slots = 8, .renormalize = false});
+  for (const DType dtype : {DType::kF16, DType::kBF16}) route({.experts = 60, .dtype = dtype});
+  for (const bool renormalize : {true, false}) {
+    for (const Logits logits : {Logits::kTies, Logits::kEqual, Logits::kSpread, Logits::kMissing}) {
+      route({.experts = 19, .slots = 5, .logits = logits, .renormalize = renormalize});
+    }
+  }
+  route({.logits = Logits::kTies, .dtype = DType::kBF16, .strided = true});
+  cases.push_back(for_bench(route_case({.tokens = 512, .experts = 256, .slots = 8})));
+
+  const auto rows = [&cases](const ExpertShape& ids, bool strided = false) {
+    cases.push_back(rows_case({ids, strided}));
+  };
+  rows({});
+  rows({}, true);
+  rows({.tokens = 0});
+  rows({.tokens = 1});
+  rows({.tokens = 1, .slots = 1, .experts = 1});
+  rows({.tokens = 20, .slots = 1, .experts = 1});
+  rows({.tokens = 5, .slots = 6, .experts = 6});
+  rows({.tokens = 64, .slots = 3, .experts = 40, .ids = Ids::kCrowded});
+  rows({.tokens = 64, .slots = 3, .experts = 40, .ids = Ids::kCrowded}, true);
+  rows({.tokens = 50, .slots = 4, .experts = 9, .ids = Ids::kOneExpert});
+  rows({.tokens = 300, .slots = 8, .experts = 128});
+  rows({.tokens = 2, .slots = 8, .experts = 512});
+  rows({.tokens = 1000, .slots = 10, .experts = 512});
+  rows({.tokens = 3, .slots = 1, .experts = 3});
+  cases.push_back(for_bench(rows_case({{.tokens = 2048, .slots = 8, .experts = 256}, false})));
+}
+
+}  // namespace thalweg::cases
