@@ -144,6 +144,11 @@ void add_sweep(std::vector<Case>& cases) {
     }
   }
   for (const std::int64_t tokens : {1, 32}) add(tokens, DType::kF16, MatmulPrecision::kExact);
+  // The two kernels by themselves, at a size that fits a laptop.
+  const ExpertShape small{
+      .tokens = 16, .slots = 8, .experts = 64, .n = 512, .k = 2048, .weight = DType::kQ4_K, .large = true};
+  cases.push_back(for_bench(expert_case<MulMmIdArgs>(small)));
+  cases.push_back(for_bench(expert_case<MulMvIdArgs>(small)));
 }
 
 }  // namespace
