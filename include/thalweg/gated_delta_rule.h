@@ -48,7 +48,8 @@ enum class QkNorm : std::uint8_t {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Stages of the chunk form. A chunk is `chunk_size` tokens of one sequence, counted from the sequence's start; the
-// last one may be partial. chunk_size is 16, 32 or 64. K and V are as for the whole operations. k and everything of its
+// last one may be partial. chunk_size is 16, 32 or 64. K and V are as for the
+// whole operations, except that chunk_scaled_dot_kkt takes any K. k and everything of its
 // kind is bf16, f16 or f32.
 
 // Cumulative sum of g within each chunk, in f32, in token order.
@@ -60,7 +61,7 @@ struct ChunkLocalCumsumArgs {
   int chunk_size = 64;
 };
 
-// x * rsqrt(sum x^2 + eps) over the innermost dimension, sums in f32.
+// x * rsqrt(sum x^2 + eps) over the innermost dimension, sums in f32. A row of zeros needs an eps above 0.
 struct L2normArgs {
   static constexpr std::string_view kName = "l2norm";
   ConstTensor x;  // [B,T,H,K], f32, f16 or bf16; K >= 1
@@ -212,7 +213,8 @@ struct GatedDeltaPrepStepArgs {
   ConstTensor state_in;       // [B,HV,V,K] or a pool, f32, f16 or bf16
   Tensor state_out;           // like state_in; may be state_in itself
   ConstTensor state_indices;  // [B] i32, optional: slot in state_in, state_out and conv_state; -1: zero, write nothing
-  Tensor snapshots;           // [B,T,HV,V,K], dtype of the state or f32, optional: the state after each token
+  Tensor snapshots;           // [B,T,HV,V,K], dtype of the state or f32, optional: the state after each token, for
+                              // sequences with state index -1 too
   ConstTensor z;              // [B,T,HV,V], dtype of x, optional: gate of the RMS norm after the recurrence
   ConstTensor norm_weight;    // [V], f32, f16 or bf16, with z
   Tensor y;                   // [B,T,HV,V], f32 or dtype of x

@@ -118,6 +118,7 @@ void Check::check(std::string_view argument, const ConstTensor& tensor, std::spa
 void Check::check_memory(std::string_view argument, const ConstTensor& tensor, Role role) const {
   constexpr std::int64_t kMaxElements = std::int64_t{1} << 48;
   std::int64_t reach = 0;
+  std::int64_t count = 1;
   for (int i = 0; i < tensor.rank; ++i) {
     const std::int64_t extent = tensor.dim(i);
     if (extent <= 1) continue;
@@ -126,6 +127,8 @@ void Check::check_memory(std::string_view argument, const ConstTensor& tensor, R
       fail(argument, "strides between 0 and 2^48 elements in all", to_string(tensor));
     }
     reach += (extent - 1) * tensor.stride(i);
+    if (count > kMaxElements / extent) fail(argument, "at most 2^48 elements", to_string(tensor));
+    count *= extent;
   }
   if (tensor.size() == 0) return;
   if (tensor.dim(tensor.rank - 1) > 1 && tensor.stride(tensor.rank - 1) != 1) {

@@ -74,13 +74,19 @@ Chain make_chain(const Stage& stage, Upto upto, Memory& memory, Random& random) 
   return chain;
 }
 
-Cost chunk_cost(const Stage& stage, double bytes_per_token, double flops_per_token_and_head) {
+// Work of all tokens, from that of one.
+Cost chunk_cost(const Stage& stage, double bytes_per_token, double flops_per_token) {
   const auto tokens = static_cast<double>(stage.shape.batch * stage.shape.total_tokens());
-  return {tokens * bytes_per_token, tokens * static_cast<double>(stage.shape.hv) * flops_per_token_and_head};
+  return {tokens * bytes_per_token, tokens * flops_per_token};
 }
 
 double width(const Stage& stage, std::int64_t heads, std::int64_t size) {
   return static_cast<double>(heads * size * dtype_info(stage.shape.dtype).block_bytes);
+}
+
+// Elements of a state, spread over the tokens of its chunk.
+double per_chunk(const Stage& stage) {
+  return static_cast<double>(stage.shape.k * stage.shape.v) / static_cast<double>(stage.chunk_size);
 }
 
 Case cumsum_case(const Stage& stage, bool in_place) {
@@ -96,7 +102,8 @@ Case cumsum_case(const Stage& stage, bool in_place) {
           const reference::Array rounded = reference::chunk_local_cumsum(args, Precision::kRounded);
           return std::vector{expect("g_cumsum", args.g_cumsum, exact, rounded, f32_bound(args.chunk_size))};
         };
-        problem.cost = chunk_cost(stage, 8.0 * static_cast<double>(stage.shape.hv), 1.0);
+        problem.cost =
+            chunk_cost(stage, 8.0 * static_cast<double>(stage.shape.hv), static_cast<double>(stage.shape.hv));
       });
 }
 
@@ -115,7 +122,8 @@ Case l2norm_case(const Stage& stage, bool in_place) {
           const reference::Array rounded = reference::l2norm(args, Precision::kRounded);
           return std::vector{expect("y", args.y, exact, rounded, f32_bound(static_cast<double>(args.x.dim(3))))};
         };
-        problem.cost = chunk_cost(stage, 2.0 * width(stage, shape.hk, shape.k), 3.0 * static_cast<double>(shape.k));
+        problem.cost =
+            chunk_cost(stage, 2.0 * width(stage, shape.hk, shape.k), 3.0 * static_cast<double>(shape.hk * shape.k));
       });
 }
 
@@ -141,7 +149,7 @@ Case kkt_case(const Stage& stage) {
         };
         const double row = 4.0 * static_cast<double>(stage.chunk_size);
         problem.cost = chunk_cost(stage, width(stage, shape.hk, shape.k) + static_cast<double>(shape.hv) * (8.0 + row),
-                                  static_cast<double>(stage.chunk_size * shape.k));
+                                  static_cast<double>(shape.hv * stage.chunk_size * shape.k));
       });
 }
 
@@ -161,7 +169,8 @@ Case solve_case(const Stage& stage, DType out, bool in_place) {
           return std::vector{expect("a_inv", args.a_inv, exact, rounded, f32_bound(args.chunk_size))};
         };
         const auto c = static_cast<double>(stage.chunk_size);
-        problem.cost = chunk_cost(stage, 8.0 * c * static_cast<double>(shape.hv), c * c / 3.0);
+        problem.cost =
+            chunk_cost(stage, 8.0 * c * static_cast<double>(shape.hv), static_cast<double>(shape.hv) * c * c / 3.0);
       });
 }
 
@@ -192,7 +201,7 @@ Case w_u_case(const Stage& stage) {
     problem.cost = chunk_cost(stage,
                               width(stage, shape.hk, shape.k) + width(stage, shape.hv, shape.k) +
                                   2.0 * width(stage, shape.hv, shape.v) + static_cast<double>(shape.hv) * (8 + 4 * c),
-                              c * static_cast<double>(shape.k + shape.v));
+                              c * static_cast<double>(shape.hv * (shape.k + shape.v)));
   });
 }
 
@@ -274,9 +283,16 @@ Case state_case(const Stage& stage, const StateOptions& options) {
           }
           return outputs;
         };
-        problem.cost =
-            chunk_cost(stage, width(stage, shape.hk, shape.k) + width(stage, shape.hv, shape.k + 2 * shape.v),
-                       4.0 * static_cast<double>(shape.k * shape.v));
+        const auto hv = static_cast<double>(shape.hv);
+        const double element = dtype_info(shape.dtype).block_bytes;
+        const double h = options.outputs ? hv * element * per_chunk(stage) : 0.0;
+        const double fresh = options.outputs ? width(stage, shape.hv, shape.v) : 0.0;
+        problem.cost = chunk_cost(
+            stage, width(stage, shape.hk, shape.k) + width(stage, shape.hv, shape.k + shape.v) + fresh + h + 4.0 * hv,
+            hv * 4.0 * static_cast<double>(shape.k * shape.v));
+        const int states = (options.initial ? 1 : 0) + (options.final ? 1 : 0);
+        problem.cost.bytes += static_cast<double>(states * shape.num_sequences() * shape.hv * shape.k * shape.v) *
+                              dtype_info(options.dtype).block_bytes;
       });
 }
 
@@ -308,9 +324,11 @@ Case output_case(const Stage& stage) {
       return std::vector{expect("o", args.o, exact, rounded, f32_bound(reduction, largest_gate(args.g_cumsum)))};
     };
     const auto c = static_cast<double>(stage.chunk_size);
+    const auto hv = static_cast<double>(shape.hv);
+    const double h = hv * dtype_info(shape.dtype).block_bytes * per_chunk(stage);
     problem.cost =
-        chunk_cost(stage, 2.0 * width(stage, shape.hk, shape.k) + 2.0 * width(stage, shape.hv, shape.v),
-                   2.0 * static_cast<double>(shape.k * shape.v) + c * static_cast<double>(shape.k + shape.v));
+        chunk_cost(stage, 2.0 * width(stage, shape.hk, shape.k) + 2.0 * width(stage, shape.hv, shape.v) + h + 4.0 * hv,
+                   hv * (2.0 * static_cast<double>(shape.k * shape.v) + c * static_cast<double>(shape.k + shape.v)));
   });
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cases/gated_delta.h"
+#include "ops/run_with_workspace.h"
 #include "reference/gated_delta_rule.h"
 
 namespace thalweg {
@@ -16,13 +17,6 @@ using cases::Gates;
 using cases::Memory;
 using cases::Random;
 using cases::RuleShape;
-
-template <class Args>
-void run_with_workspace(const Args& args, int threads = 0) {
-  const Stream stream = Stream::cpu(threads);
-  HostWorkspace scratch;
-  run(args, scratch.reserve(workspace_size(args, stream)), stream);
-}
 
 double relative_l2(const std::vector<double>& actual, const std::vector<double>& exact) {
   double error = 0.0;

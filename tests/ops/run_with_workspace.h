@@ -1,9 +1,5 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
 #include "thalweg/operation.h"
 
 namespace thalweg {
@@ -12,11 +8,8 @@ namespace thalweg {
 template <class Args>
 void run_with_workspace(const Args& args, int threads = 0) {
   const Stream stream = Stream::cpu(threads);
-  const std::size_t bytes = workspace_size(args, stream);
-  std::vector<unsigned char> memory(bytes + kWorkspaceAlignment);
-  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-  const std::size_t shift = (kWorkspaceAlignment - address % kWorkspaceAlignment) % kWorkspaceAlignment;
-  run(args, Workspace{memory.data() + shift, bytes}, stream);
+  HostWorkspace scratch;
+  run(args, scratch.reserve(workspace_size(args, stream)), stream);
 }
 
 }  // namespace thalweg
