@@ -7,6 +7,7 @@
 
 types.gguf                a value of each metadata type, a tensor of each format, and one of a format that the library
                           does not compute with; data aligned to 64 bytes
+plain.gguf                the same values and formats, in the default layout: what the library's writer must repeat to the byte
 split-0000N-of-00003.gguf five tensors in three parts
 types.safetensors         a tensor of each type that the library reads, and some of types that it only lists
 sharded/                  two shards and their index
@@ -45,9 +46,10 @@ def write(writer):
     writer.close()
 
 
-def make_gguf_types(folder):
-    writer = gguf.GGUFWriter(folder / "types.gguf", "qwen35moe")
-    writer.add_custom_alignment(64)
+def make_gguf_types(path, plain):
+    writer = gguf.GGUFWriter(path, "qwen35moe")
+    if not plain:
+        writer.add_custom_alignment(64)
     writer.add_uint8("test.u8", 200)
     writer.add_int8("test.i8", -100)
     writer.add_uint16("test.u16", 60000)
@@ -69,7 +71,8 @@ def make_gguf_types(folder):
         size = gguf.GGML_QUANT_SIZES[kind][0]
         # A plain type may have odd rows.
         add_tensor(writer, number, f"tensor.{name}", kind, (3, 2, size if size > 1 else 5))
-    add_tensor(writer, len(FORMATS), "tensor.foreign", gguf.GGMLQuantizationType.IQ2_XXS, (2, 256))
+    if not plain:
+        add_tensor(writer, len(FORMATS), "tensor.foreign", gguf.GGMLQuantizationType.IQ2_XXS, (2, 256))
     write(writer)
 
 
@@ -125,7 +128,8 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
-    make_gguf_types(folder)
+    make_gguf_types(folder / "types.gguf", plain=False)
+    make_gguf_types(folder / "plain.gguf", plain=True)
     make_gguf_split(folder)
     make_safetensors(folder)
 

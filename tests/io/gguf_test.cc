@@ -82,6 +82,21 @@ TEST(GgufGoldens, AnyPartOpensASplitModel) {
   }
 }
 
+TEST(GgufGoldens, TheWriterRepeatsThemToTheByte) {
+  const TempFolder folder;
+  const std::string path = folder / "again.gguf";
+  const GgufFile file(golden("plain.gguf"));
+  ASSERT_EQ(file.tensors().size(), static_cast<std::size_t>(kNumDTypes));
+  GgufWriter writer(path, file.metadata());
+  for (const GgufTensor& tensor : file.tensors()) writer.declare(tensor.name, *tensor.type.dtype, tensor.shape);
+  for (const std::string& name : file.names()) {
+    const std::string_view data = content(file.tensor(name));
+    writer.write(name, data.data(), data.size());
+  }
+  writer.finish();
+  EXPECT_EQ(read_file(path), read_file(golden("plain.gguf")));
+}
+
 GgufArray array_of(GgufArray::Elements elements) { return {std::move(elements)}; }
 
 GgufMetadata sample_metadata() {
