@@ -359,9 +359,7 @@ void quantize(DType dtype, const void* x, std::int64_t k, float* row) {
     auto low = hn::Zero(kI32);
     auto high = hn::Zero(kI32);
     for (int i = 0; i < 32; i += kLanes) {
-      // Of a group with NaN or infinity the scale is not finite and tells; its codes only must not overflow their sum.
-      const auto nearest = hn::NearestInt(hn::Mul(hn::LoadU(kF32, from + i), factor));
-      const auto code = hn::Max(hn::Min(nearest, hn::Set(kI32, 127)), hn::Set(kI32, -127));
+      const auto code = hn::NearestInt(hn::Mul(hn::LoadU(kF32, from + i), factor));
       hn::StoreU(hn::DemoteTo(d8, code), d8, codes + 32 * g + i);
       (i < 16 ? low : high) = hn::Add(i < 16 ? low : high, code);
     }
