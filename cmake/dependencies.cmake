@@ -2,9 +2,9 @@
 
 find_package(Threads REQUIRED)
 find_package(hwy 1.0.3 REQUIRED CONFIG)
+find_package(nlohmann_json 3.11 REQUIRED CONFIG)
 if(THALWEG_APPS OR THALWEG_TESTS)
   find_package(fmt 9.1 REQUIRED CONFIG)
-  find_package(nlohmann_json 3.11 REQUIRED CONFIG)
   find_package(CLI11 2.1 REQUIRED CONFIG)
 endif()
 if(THALWEG_TESTS)

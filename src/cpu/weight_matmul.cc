@@ -20,6 +20,7 @@ namespace {
 
 // Activation rows that share the loads of a piece of weights: as many as the registers hold sums for.
 constexpr int kExactRows = kLanes == 16 ? 6 : 3;  // times four sums
+constexpr int kFewRows = kLanes == 16 ? 4 : 2;    // that do without unpacked weights in memory
 constexpr int kQ8Rows = kLanes == 16 ? 8 : 4;     // times two
 
 // ---- Scratch
@@ -116,7 +117,7 @@ HWY_INLINE void multiply_panel(const float* panel, std::int64_t count, const flo
   for (int i = 0; i < kRows; ++i) add_sums(acc[i][0], acc[i][1], acc[i][2], acc[i][3], sums + i * kLanes);
 }
 
-// Weight j of each lane's four codes.
+// The j-th of each lane's four codes, alone in its lane.
 template <int kByte>
 HWY_INLINE VF unpack_code(VU codes, VF scale, VF minimum) {
   const VU shifted = hn::ShiftRight<8 * kByte>(codes);
@@ -124,7 +125,7 @@ HWY_INLINE VF unpack_code(VU codes, VF scale, VF minimum) {
   return hn::MulSub(to_float(code), scale, minimum);
 }
 
-void unpack_tile(const Tile& tile, int group, std::int64_t count, float* panel) {
+void unpack_tile(Tile tile, int group, std::int64_t count, float* panel) {
   for (int g = 0; g < count / group; ++g) {
     const VF scale = hn::LoadU(kF32, tile.scales + g * kLanes);
     const VF minimum = hn::LoadU(kF32, tile.minimums + g * kLanes);
@@ -139,25 +140,28 @@ void unpack_tile(const Tile& tile, int group, std::int64_t count, float* panel) 
   }
 }
 
-// What unpack_tile and multiply_panel give for one row, without the way through memory.
-void multiply_tile(const Tile& tile, int group, std::int64_t count, const float* x, float* sums) {
-  VF sum0 = hn::Zero(kF32);
-  VF sum1 = hn::Zero(kF32);
-  VF sum2 = hn::Zero(kF32);
-  VF sum3 = hn::Zero(kF32);
+// What unpack_tile and multiply_panel give, without the way through memory: for few rows.
+template <int kRows>
+void multiply_tile(Tile tile, int group, std::int64_t count, const float* const* activations, std::int64_t k0,
+                   float* sums) {
+  VF acc[kRows][4];
+  const float* x[kRows];
+  for (int i = 0; i < kRows; ++i) {
+    x[i] = activations[i] + k0;
+    for (VF& sum : acc[i]) sum = hn::Zero(kF32);
+  }
   for (int g = 0; g < count / group; ++g) {
     const VF scale = hn::LoadU(kF32, tile.scales + g * kLanes);
     const VF minimum = hn::LoadU(kF32, tile.minimums + g * kLanes);
     for (int word = g * group / 4; word < (g + 1) * group / 4; ++word) {
       const VU codes = hn::LoadU(kU32, tile.codes + word * kLanes);
-      const float* at = x + 4 * word;
-      sum0 = hn::MulAdd(unpack_code<0>(codes, scale, minimum), hn::Set(kF32, at[0]), sum0);
-      sum1 = hn::MulAdd(unpack_code<1>(codes, scale, minimum), hn::Set(kF32, at[1]), sum1);
-      sum2 = hn::MulAdd(unpack_code<2>(codes, scale, minimum), hn::Set(kF32, at[2]), sum2);
-      sum3 = hn::MulAdd(unpack_code<3>(codes, scale, minimum), hn::Set(kF32, at[3]), sum3);
+      unroll<4>([&](auto j) {
+        const VF w = unpack_code<j>(codes, scale, minimum);
+        for (int i = 0; i < kRows; ++i) acc[i][j] = hn::MulAdd(w, hn::Set(kF32, x[i][4 * word + j]), acc[i][j]);
+      });
     }
   }
-  add_sums(sum0, sum1, sum2, sum3, sums);
+  for (int i = 0; i < kRows; ++i) add_sums(acc[i][0], acc[i][1], acc[i][2], acc[i][3], sums + i * kLanes);
 }
 
 void exact(const WeightRows& weights, const float* const* activations, std::int64_t m, float* sums, float* scratch) {
@@ -170,8 +174,10 @@ void exact(const WeightRows& weights, const float* const* activations, std::int6
     prefetch_piece(weights, k0 + kPiece);
     if (is_block_format(weights.dtype)) {
       decode_piece(weights.dtype, rows, count, buffers.tile);
-      if (m == 1) {
-        multiply_tile(buffers.tile, group, count, activations[0] + k0, sums);
+      if (m <= kFewRows) {
+        unroll<kFewRows>([&](auto i) {
+          if (m == i + 1) multiply_tile<i + 1>(buffers.tile, group, count, activations, k0, sums);
+        });
         continue;
       }
       unpack_tile(buffers.tile, group, count, buffers.panel);
@@ -248,7 +254,7 @@ struct Q8Row {
 };
 
 template <int kRows, int kGroup, bool kNarrow>
-HWY_INLINE void multiply_q8(const Tile& tile, std::int64_t count, const float* const* activations, std::int64_t k,
+HWY_INLINE void multiply_q8(Tile tile, std::int64_t count, const float* const* activations, std::int64_t k,
                             std::int64_t k0, float* sums) {
   const std::int8_t* x[kRows];
   const float* scales[kRows];
@@ -284,8 +290,8 @@ HWY_INLINE void multiply_q8(const Tile& tile, std::int64_t count, const float* c
 }
 
 template <int kGroup, bool kNarrow>
-HWY_NOINLINE void multiply_q8_piece(const Tile& tile, std::int64_t count, const float* const* activations,
-                                    std::int64_t m, std::int64_t k, std::int64_t k0, float* sums) {
+HWY_NOINLINE void multiply_q8_piece(Tile tile, std::int64_t count, const float* const* activations, std::int64_t m,
+                                    std::int64_t k, std::int64_t k0, float* sums) {
   for_row_bands<kQ8Rows>(m, [&](auto band, std::int64_t i) {
     multiply_q8<band, kGroup, kNarrow>(tile, count, activations + i, k, k0, sums + i * kLanes);
   });

@@ -85,14 +85,26 @@ struct Rows {
 // 16 bytes each of rows first, first + 4, ..., as many as `D` holds.
 template <class D>
 HWY_INLINE hn::Vec<D> load_blocks(D d, Rows rows, std::ptrdiff_t first) {
+  const std::uint8_t* from = rows.data + first * rows.stride;
+#if HWY_TARGET == HWY_AVX3_DL
+  // Inserts from memory cost no shuffle; Combine would go through half vectors.
+  const auto block = [&](int i) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 4 * i * rows.stride));
+  };
+  __m512i v = _mm512_castsi128_si512(block(0));
+  v = _mm512_inserti32x4(v, block(1), 1);
+  v = _mm512_inserti32x4(v, block(2), 2);
+  return hn::Vec<D>{_mm512_inserti32x4(v, block(3), 3)};
+#else
   if constexpr (hn::MaxLanes(D()) == 4) {
     const hn::Repartition<std::uint8_t, D> d8;
-    return hn::BitCast(d, hn::LoadU(d8, rows.data + first * rows.stride));
+    return hn::BitCast(d, hn::LoadU(d8, from));
   } else {
     const hn::Half<D> half;
     constexpr auto kBlocks = static_cast<std::ptrdiff_t>(hn::MaxLanes(half));
     return hn::Combine(d, load_blocks(half, rows, first + kBlocks), load_blocks(half, rows, first));
   }
+#endif
 }
 
 // 16 bytes of every row as four vectors of four.
@@ -160,15 +172,13 @@ HWY_INLINE VF f16_low(VU v) {
 }
 HWY_INLINE VF f16_high(VU v) { return f16_low(hn::ShiftRight<16>(v)); }
 
-HWY_INLINE void store_codes(const Tile& tile, int word, VU codes) {
-  hn::StoreU(codes, kU32, tile.codes + word * kLanes);
-}
-HWY_INLINE void store_group(const Tile& tile, int group, VF scale, VF minimum) {
+HWY_INLINE void store_codes(Tile tile, int word, VU codes) { hn::StoreU(codes, kU32, tile.codes + word * kLanes); }
+HWY_INLINE void store_group(Tile tile, int group, VF scale, VF minimum) {
   hn::StoreU(scale, kF32, tile.scales + group * kLanes);
   hn::StoreU(minimum, kF32, tile.minimums + group * kLanes);
 }
 // weight = scale (code - offset); the product is exact, the offsets are powers of two (or the scale is).
-HWY_INLINE void store_symmetric(const Tile& tile, int group, VF scale, float offset) {
+HWY_INLINE void store_symmetric(Tile tile, int group, VF scale, float offset) {
   store_group(tile, group, scale, hn::Mul(scale, hn::Set(kF32, offset)));
 }
 
@@ -182,7 +192,7 @@ HWY_INLINE VU look_up(const std::array<std::int8_t, 16>& levels, VU nibbles) {
 
 // ---- Blocks of 32
 
-HWY_INLINE void decode(const BlockQ4_0*, Rows rows, const Tile& tile) {
+HWY_INLINE void decode(const BlockQ4_0*, Rows rows, Tile tile) {
   store_symmetric(tile, 0, f16_low(load_word(rows)), 8.0F);
   for_each_word<1>(rows + offsetof(BlockQ4_0, codes), [&](VU v, int word) {
     store_codes(tile, word, low_nibbles(v));
@@ -190,7 +200,7 @@ HWY_INLINE void decode(const BlockQ4_0*, Rows rows, const Tile& tile) {
   });
 }
 
-HWY_INLINE void decode(const BlockQ4_1*, Rows rows, const Tile& tile) {
+HWY_INLINE void decode(const BlockQ4_1*, Rows rows, Tile tile) {
   const VU header = load_word(rows);
   store_group(tile, 0, f16_low(header), hn::Neg(f16_high(header)));
   for_each_word<1>(rows + offsetof(BlockQ4_1, codes), [&](VU v, int word) {
@@ -207,32 +217,32 @@ HWY_INLINE VU fifth_bits(VU high, int word) {
   return hn::ShiftLeft<4>(mask_bytes(spread, 1));
 }
 
-HWY_INLINE void decode_five_bits(Rows codes, VU high, const Tile& tile) {
+HWY_INLINE void decode_five_bits(Rows codes, VU high, Tile tile) {
   for_each_word<1>(codes, [&](VU v, int word) {
     store_codes(tile, word, hn::Or(low_nibbles(v), fifth_bits(high, word)));
     store_codes(tile, word + 4, hn::Or(high_nibbles(v), fifth_bits(high, word + 4)));
   });
 }
 
-HWY_INLINE void decode(const BlockQ5_0*, Rows rows, const Tile& tile) {
+HWY_INLINE void decode(const BlockQ5_0*, Rows rows, Tile tile) {
   store_symmetric(tile, 0, f16_low(load_word(rows)), 16.0F);
   const VU high = load_word(rows + offsetof(BlockQ5_0, high));
   decode_five_bits(rows + offsetof(BlockQ5_0, codes), high, tile);
 }
 
-HWY_INLINE void decode(const BlockQ5_1*, Rows rows, const Tile& tile) {
+HWY_INLINE void decode(const BlockQ5_1*, Rows rows, Tile tile) {
   const Quad header = load_quad(rows);
   store_group(tile, 0, f16_low(header.v0), hn::Neg(f16_high(header.v0)));
   decode_five_bits(rows + offsetof(BlockQ5_1, codes), header.v1, tile);
 }
 
-HWY_INLINE void decode(const BlockQ8_0*, Rows rows, const Tile& tile) {
+HWY_INLINE void decode(const BlockQ8_0*, Rows rows, Tile tile) {
   store_symmetric(tile, 0, f16_low(load_word(rows)), 128.0F);
   for_each_word<2>(rows + offsetof(BlockQ8_0, codes),
                    [&](VU v, int word) { store_codes(tile, word, hn::Xor(v, hn::Set(kU32, 0x80808080U))); });
 }
 
-HWY_INLINE void decode(const BlockIQ4_NL*, Rows rows, const Tile& tile) {
+HWY_INLINE void decode(const BlockIQ4_NL*, Rows rows, Tile tile) {
   store_symmetric(tile, 0, f16_low(load_word(rows)), 128.0F);
   for_each_word<1>(rows + offsetof(BlockIQ4_NL, codes), [&](VU v, int word) {
     store_codes(tile, word, look_up<-128>(kIq4Levels, low_nibbles(v)));
@@ -240,7 +250,7 @@ HWY_INLINE void decode(const BlockIQ4_NL*, Rows rows, const Tile& tile) {
   });
 }
 
-HWY_INLINE void decode(const BlockMXFP4*, Rows rows, const Tile& tile) {
+HWY_INLINE void decode(const BlockMXFP4*, Rows rows, Tile tile) {
   // 2^(exponent - 128), subnormal below exponent 2.
   const VU exponent = hn::And(load_word(rows), hn::Set(kU32, 255));
   const VU normal = hn::ShiftLeft<23>(hn::Sub(exponent, hn::Set(kU32, 1)));
@@ -256,7 +266,7 @@ HWY_INLINE void decode(const BlockMXFP4*, Rows rows, const Tile& tile) {
 // ---- Super-blocks of 256
 
 // The eight scales and minimums of Q4_K and Q5_K: header words scale | minimum, and the twelve bytes of groups.
-HWY_INLINE void decode_groups_45(Rows rows, const Tile& tile) {
+HWY_INLINE void decode_groups_45(Rows rows, Tile tile) {
   const Quad header = load_quad(rows);
   const VF scale = f16_low(header.v0);
   const VF minimum = f16_high(header.v0);
@@ -270,7 +280,7 @@ HWY_INLINE void decode_groups_45(Rows rows, const Tile& tile) {
   });
 }
 
-HWY_INLINE void decode(const BlockQ4_K*, Rows rows, const Tile& tile) {
+HWY_INLINE void decode(const BlockQ4_K*, Rows rows, Tile tile) {
   static_assert(offsetof(BlockQ4_K, groups) == 4);
   decode_groups_45(rows, tile);
   for_each_word<8>(rows + offsetof(BlockQ4_K, codes), [&](VU v, int word) {
@@ -280,7 +290,7 @@ HWY_INLINE void decode(const BlockQ4_K*, Rows rows, const Tile& tile) {
   });
 }
 
-HWY_INLINE void decode(const BlockQ5_K*, Rows rows, const Tile& tile) {
+HWY_INLINE void decode(const BlockQ5_K*, Rows rows, Tile tile) {
   static_assert(offsetof(BlockQ5_K, groups) == 4);
   decode_groups_45(rows, tile);
   for (int half = 0; half < 2; ++half) {
@@ -300,7 +310,7 @@ HWY_INLINE void decode(const BlockQ5_K*, Rows rows, const Tile& tile) {
   }
 }
 
-HWY_INLINE void decode(const BlockQ6_K*, Rows rows, const Tile& tile) {
+HWY_INLINE void decode(const BlockQ6_K*, Rows rows, Tile tile) {
   static_assert(offsetof(BlockQ6_K, scale) == 208);
   const VF scale = f16_high(load_quad(rows + 194).v3);
   int group = 0;
@@ -331,7 +341,7 @@ HWY_INLINE void decode(const BlockQ6_K*, Rows rows, const Tile& tile) {
   }
 }
 
-HWY_INLINE void decode(const BlockQ2_K*, Rows rows, const Tile& tile) {
+HWY_INLINE void decode(const BlockQ2_K*, Rows rows, Tile tile) {
   static_assert(offsetof(BlockQ2_K, scale) == 80 && offsetof(BlockQ2_K, minimum) == 82);
   const VU header = load_quad(rows + 68).v3;
   const VF scale = f16_low(header);
@@ -348,7 +358,7 @@ HWY_INLINE void decode(const BlockQ2_K*, Rows rows, const Tile& tile) {
   });
 }
 
-HWY_INLINE void decode(const BlockQ3_K*, Rows rows, const Tile& tile) {
+HWY_INLINE void decode(const BlockQ3_K*, Rows rows, Tile tile) {
   static_assert(offsetof(BlockQ3_K, groups) == 96 && offsetof(BlockQ3_K, scale) == 108);
   const VF scale = f16_high(load_quad(rows + 94).v3);
   const Quad header = load_quad(rows + 92);  // groups in the last three words
@@ -382,7 +392,7 @@ HWY_INLINE void decode(const BlockQ3_K*, Rows rows, const Tile& tile) {
   }
 }
 
-HWY_INLINE void decode(const BlockIQ4_XS*, Rows rows, const Tile& tile) {
+HWY_INLINE void decode(const BlockIQ4_XS*, Rows rows, Tile tile) {
   static_assert(offsetof(BlockIQ4_XS, groups_high) == 2 && offsetof(BlockIQ4_XS, groups_low) == 4);
   const Quad header = load_quad(rows);
   const VF scale = f16_low(header.v0);
@@ -401,7 +411,7 @@ HWY_INLINE void decode(const BlockIQ4_XS*, Rows rows, const Tile& tile) {
 
 // `count` weights of every row, a multiple of the block size and at most kPiece.
 template <class Block>
-HWY_NOINLINE void decode_piece(Rows rows, std::int64_t count, const Tile& tile) {
+HWY_NOINLINE void decode_piece(Rows rows, std::int64_t count, Tile tile) {
   constexpr int kSize = dtype_info(Block::kDType).block_size;
   const Block* format = nullptr;
   if constexpr (kSize == kPiece) {
@@ -414,7 +424,7 @@ HWY_NOINLINE void decode_piece(Rows rows, std::int64_t count, const Tile& tile) 
   }
 }
 
-HWY_INLINE void decode_piece(DType dtype, Rows rows, std::int64_t count, const Tile& tile) {
+HWY_INLINE void decode_piece(DType dtype, Rows rows, std::int64_t count, Tile tile) {
   switch (dtype) {
     case DType::kQ4_0:
       return decode_piece<BlockQ4_0>(rows, count, tile);

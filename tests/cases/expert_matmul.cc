@@ -157,6 +157,14 @@ void add_expert_matmul_cases(std::vector<Case>& cases) {
   for (const ExpertShape& shape : shapes()) cases.push_back(expert_case<MulMmIdArgs>(shape));
   for (const ExpertShape& shape : shapes()) cases.push_back(expert_case<MulMvIdArgs>(shape));
   for (const ExpertShape& shape : shapes()) cases.push_back(expert_case<MulMatIdArgs>(shape));
+  for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kQ8}) {
+    // The expert layers of the 35B-A3B model.
+    ExpertShape shape{.tokens = 64, .slots = 8, .experts = 256, .n = 512, .k = 2048, .precision = precision};
+    shape.large = true;
+    cases.push_back(for_bench(expert_case<MulMmIdArgs>(shape)));
+    shape.tokens = 1;
+    cases.push_back(for_bench(expert_case<MulMvIdArgs>(shape)));
+  }
   add_sweep(cases);
 }
 
