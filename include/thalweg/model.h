@@ -209,8 +209,8 @@ class Model {
   std::int32_t sample(const Sequence& sequence, const Sampling& sampling) const;
 
   // Prefills the prompt (may be empty if the sequence has tokens), then up to `max_tokens` tokens, each of which is
-  // passed on as bytes, at character boundaries, and run through the model; `on_bytes` returns false to stop. The end
-  // token is neither passed on nor run.
+  // passed on as UTF-8, in whole characters, and run through the model; `on_bytes` returns false to stop. The end token
+  // is neither passed on nor run.
   Generated generate(Sequence& sequence, std::span<const std::int32_t> prompt, const Sampling& sampling,
                      std::int64_t max_tokens, const std::function<bool(std::string_view bytes)>& on_bytes = {});
 
