@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -180,9 +181,12 @@ class Model {
   std::vector<std::int32_t> tokenize(std::string_view text, bool parse_special = true) const;
   std::string token_bytes(std::int32_t token) const;  // may be part of a character; special tokens as written
   std::string detokenize(std::span<const std::int32_t> tokens) const;
-  // The family's chat format: all messages as turns, then the start of the assistant's answer. `first`: without it the
-  // messages continue a conversation whose last answer was generated here, and the text begins with that turn's end.
-  std::string chat_prompt(std::span<const ChatMessage> messages, bool think, bool first = true) const;
+
+  // Prompts in the family's chat format: a conversation that ends with the user's question, and what to add to a
+  // sequence after an answer of generate() for the next question. Special tokens in contents are plain text. `think`:
+  // nothing for what the family does by itself; throws if it cannot do what is asked.
+  std::vector<std::int32_t> chat_prompt(std::span<const ChatMessage> messages, std::optional<bool> think = {}) const;
+  std::vector<std::int32_t> chat_continuation(std::string_view question, std::optional<bool> think = {}) const;
   bool is_end_token(std::int32_t token) const;
 
   // An empty sequence; throws if `options.sequences` are alive.

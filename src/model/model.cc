@@ -35,6 +35,7 @@ void open_gguf(Model::Impl& impl, const std::string& path) {
   impl.gguf = std::make_unique<io::GgufFile>(path);
   impl.config = model::read_config(impl.gguf->metadata(), *impl.gguf, path);
   impl.tokenizer = model::read_tokenizer(impl.gguf->metadata(), path);
+  impl.chat_template = impl.gguf->metadata().string("tokenizer.chat_template", "");
 }
 
 void open_hugging_face(Model::Impl& impl, const std::string& path) {
@@ -43,6 +44,7 @@ void open_hugging_face(Model::Impl& impl, const std::string& path) {
   impl.safetensors = std::make_unique<io::SafetensorsFile>(path);
   impl.config = model::read_config(config, *impl.safetensors);
   impl.tokenizer = model::read_tokenizer(path);
+  impl.chat_template = model::read_chat_template(path);
   const std::string generation = (folder / "generation_config.json").string();
   if (std::filesystem::exists(generation)) {
     model::read_end_tokens(impl.config, io::JsonObject::read(generation), "eos_token_id of generation_config.json");

@@ -27,6 +27,7 @@ struct Model::Impl {
   std::unique_ptr<model::StatePool> pool;
   std::unique_ptr<model::Decoder> decoder;
   std::optional<text::Tokenizer> tokenizer;
+  std::string chat_template;  // as the file has it; empty without one
   ModelInfo info;
 
   const io::TensorSource& source() const {

@@ -2,8 +2,10 @@
 
 #include <filesystem>
 
+#include "io/mapped_file.h"
 #include "io/printable.h"
 #include "model/config_checks.h"
+#include "text/chat.h"
 #include "text/tokenizer_json.h"
 #include "thalweg/error.h"
 
@@ -34,16 +36,25 @@ std::optional<text::Tokenizer> read_tokenizer(const std::string& folder) {
   return text::Tokenizer(text::read_tokenizer_json(path));
 }
 
+std::string read_chat_template(const std::string& folder) {
+  const std::filesystem::path path(folder);
+  if (std::filesystem::exists(path / "chat_template.jinja")) {
+    const io::MappedFile file((path / "chat_template.jinja").string());
+    return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+  }
+  const std::filesystem::path config = path / "tokenizer_config.json";
+  if (!std::filesystem::exists(config)) return {};
+  const io::JsonObject object = io::JsonObject::read(config.string());
+  // A list of named templates is none of these families' doing.
+  return object.is_array("chat_template") ? std::string() : object.string("chat_template", "");
+}
+
 void take_end_tokens(ModelConfig& config, const text::Tokenizer& tokenizer) {
   if (tokenizer.size() > static_cast<std::size_t>(config.vocabulary)) {
     throw Error(config.path, "tokenizer", "at most the model's " + std::to_string(config.vocabulary) + " tokens",
                 std::to_string(tokenizer.size()));
   }
-  if (tokenizer.eos() >= 0) add_end_token(config, tokenizer.eos(), "the tokenizer's end token");
-  for (std::string_view name : {"<|im_end|>", "<|endoftext|>"}) {
-    const std::int32_t id = tokenizer.find(name);
-    if (id >= 0 && tokenizer.is_control(id)) add_end_token(config, id, name);
-  }
+  for (std::int32_t token : text::stop_tokens(tokenizer)) add_end_token(config, token, "the tokenizer's end tokens");
 }
 
 }  // namespace thalweg::model
