@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <exception>
 #include <fstream>
 #include <random>
@@ -16,16 +17,18 @@ namespace thalweg::app {
 
 std::vector<const cases::Case*> select_cases(const Selection& selection, bool for_bench) {
   const std::regex pattern(selection.case_regex, std::regex::ECMAScript);
-  std::vector<const cases::Case*> selected;
-  bool known = selection.operation.empty();
-  for (const cases::Case& candidate : cases::all_cases()) {
-    const bool wanted = selection.operation.empty() || candidate.operation == selection.operation;
-    known |= wanted;
-    if (!wanted || !(for_bench ? candidate.bench : candidate.verify)) continue;
-    if (std::regex_search(candidate.name, pattern)) selected.push_back(&candidate);
+  const std::vector<std::string>& wanted = selection.operations;
+  for (const std::string& name : wanted) {
+    const auto named = [&](const cases::Case& candidate) { return candidate.operation == name; };
+    if (std::none_of(cases::all_cases().begin(), cases::all_cases().end(), named)) {
+      throw std::runtime_error("no operation is called '" + name + "'; `thalweg operations` lists them");
+    }
   }
-  if (!known) {
-    throw std::runtime_error("no operation is called '" + selection.operation + "'; `thalweg operations` lists them");
+  std::vector<const cases::Case*> selected;
+  for (const cases::Case& candidate : cases::all_cases()) {
+    if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), candidate.operation) == wanted.end()) continue;
+    if (!(for_bench ? candidate.bench : candidate.verify)) continue;
+    if (std::regex_search(candidate.name, pattern)) selected.push_back(&candidate);
   }
   return selected;
 }
@@ -53,7 +56,7 @@ void add_selection(CLI::App& command, Selection& selection) {
   command.add_option("--backend", selection.backend, "cpu, cuda, metal or all")
       ->check(CLI::IsMember({"cpu", "cuda", "metal", "all"}))
       ->capture_default_str();
-  command.add_option("--op", selection.operation, "Only this operation");
+  command.add_option("--op", selection.operations, "Only these operations, separated by commas")->delimiter(',');
   command.add_option("--case", selection.case_regex, "Only cases whose name this regular expression finds");
 }
 

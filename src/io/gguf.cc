@@ -14,8 +14,7 @@ constexpr std::int64_t kMaxParts = 99999;  // five digits in the name
 // "-00002-of-00003.gguf" for part 1 of 3.
 std::string part_suffix(std::int64_t part, std::int64_t count) {
   char text[64];
-  std::snprintf(text, sizeof(text), "-%05lld-of-%05lld.gguf", static_cast<long long>(part + 1),
-                static_cast<long long>(count));
+  std::snprintf(text, sizeof(text), "-%05d-of-%05d.gguf", static_cast<int>(part) + 1, static_cast<int>(count));
   return text;
 }
 

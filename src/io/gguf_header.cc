@@ -175,13 +175,13 @@ void place_tensors(ByteReader& reader, std::uint64_t file_bytes, GgufHeader& hea
     if (tensor.offset % alignment != 0) {
       reader.fail("an offset that is a multiple of " + std::to_string(alignment), std::to_string(tensor.offset));
     }
-    const bool empty = tensor.type.block_size > 0 && tensor.bytes == 0;
-    if (empty) {
+    if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end()) {
       // Its place may be one past a file that does not end on the alignment.
       tensor.offset = std::min(data, file_bytes);
       continue;
     }
-    if (tensor.offset > size || tensor.bytes > size - tensor.offset) {
+    // A type without a known size takes at least a byte.
+    if (tensor.offset >= size || tensor.bytes > size - tensor.offset) {
       reader.fail(std::to_string(tensor.bytes) + " bytes at offset " + std::to_string(tensor.offset) + " of the data",
                   "data of " + std::to_string(size) + " bytes: the file is damaged or was cut off");
     }

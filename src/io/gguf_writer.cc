@@ -57,7 +57,7 @@ GgufMetadata without_layout(const GgufMetadata& metadata) {
 
 }  // namespace
 
-GgufWriter::GgufWriter(std::string path, GgufMetadata metadata, Progress progress)
+GgufWriter::GgufWriter(std::string path, const GgufMetadata& metadata, Progress progress)
     : file_(std::move(path)), metadata_(without_layout(metadata)), progress_(std::move(progress)) {}
 
 void GgufWriter::fail(std::string_view name, std::string_view expected, std::string_view given) const {

@@ -22,7 +22,7 @@ class GgufWriter {
 
   // Metadata is written in its order, without the keys that describe how a file is laid out, which are the writer's
   // own: general.alignment and split.*.
-  GgufWriter(std::string path, GgufMetadata metadata, Progress progress = {});
+  GgufWriter(std::string path, const GgufMetadata& metadata, Progress progress = {});
 
   // shape: row-major, 1 to 4 dimensions, the last a multiple of the dtype's block size. Names have 1 to 63 bytes, which
   // is what other readers take.

@@ -19,7 +19,7 @@ std::string architecture_of(const io::JsonObject& config) {
 // The text model's part of a configuration.
 class Reader {
  public:
-  explicit Reader(const io::JsonObject& top) : top_(top), nested_(top.is_object("text_config")) {
+  explicit Reader(const io::JsonObject& top) : top_(top), nested_(top.has("text_config")) {
     if (nested_) text_.emplace(top.object("text_config"));
   }
 

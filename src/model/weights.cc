@@ -37,7 +37,12 @@ void refuse_unread(const ModelConfig& config, const io::TensorSource& source, co
   for (const std::string& name : source.names()) {
     if (weights.used.count(name) != 0) continue;
     const std::int64_t layer = layer_of(name, prefix);
-    const bool in_trunk = layer >= 0 && layer < static_cast<std::int64_t>(config.layers.size());
+    const auto trunk = static_cast<std::int64_t>(config.layers.size());
+    if (layer >= trunk + (gguf ? config.mtp_layers : 0)) {
+      binder.fail(io::printable(name), "tensors of " + std::to_string(trunk) + " layers, as the configuration says",
+                  "one more layer");
+    }
+    const bool in_trunk = layer >= 0 && layer < trunk;
     const bool harmless = name.find("rotary_emb.inv_freq") != std::string::npos;
     if ((in_trunk && !harmless) || name == "rope_freqs.weight") {
       binder.fail(io::printable(name), "a tensor of a " + config.architecture + " layer",

@@ -179,6 +179,11 @@ TEST(GgufDamage, Tensors) {
   expect_refused(one("t", {33}, kQ8_0, 0), "tensor t", {"a multiple of 32 for Q8_0", "rows of 33"});
   expect_refused(one("t", {128, 2}, 12, 0), "tensor t", {"a multiple of 256 for Q4_K", "rows of 128"});
   expect_refused(one("t", {4}, 77, 512), "tensor t", {"offset 512"});  // a type without a known size
+  expect_refused(one("t", {4}, 77, 256), "tensor t", {"offset 256"});
+  GgufBytes cut(3, 1, 0);
+  cut.tensor("t", {4}, 77, 0);
+  ASSERT_NE(cut.bytes().size() % 32, 0U);
+  expect_refused(cut, "tensor t", {"data of 0 bytes"});
 
   GgufBytes twice(3, 2, 0);
   expect_refused(twice.tensor("t", {4}, kF32, 0).tensor("t", {4}, kF32, 32).align().raw(data), "tensor t",

@@ -218,7 +218,7 @@ TEST(GgufWriter, RefusesMisuse) {
     GgufWriter writer(path, {});
     writer.declare("a", DType::kF32, {2});
     writer.declare("b", DType::kQ4_K, {2, 256});
-    const auto declare = [&](const std::string& name, DType dtype, std::vector<std::int64_t> shape) {
+    const auto declare = [&](const std::string& name, DType dtype, const std::vector<std::int64_t>& shape) {
       return [&writer, name, dtype, shape] { writer.declare(name, dtype, shape); };
     };
     expect_error(declare("a", DType::kF32, {2}), "tensor a", {path, "twice"});
