@@ -125,7 +125,7 @@ void add_chat(CLI::App& app, int& exit_code) {
       ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str();
   command->add_option("-n,--tokens", options->max_tokens, "Most tokens of an answer")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(std::int64_t{1}, kMostCount))
       ->capture_default_str();
   add_sampling_options(*command, options->sampling);
   command->callback([options, &exit_code] { exit_code = Chat(*options).run(); });

@@ -130,7 +130,7 @@ void add_generate(CLI::App& app, int& exit_code) {
   CLI::Option* prompt = command->add_option("-p,--prompt", options->prompt, "The text; without it, see -f, or stdin");
   command->add_option("-f,--file", options->file, "Read the text from this file, - for stdin")->excludes(prompt);
   command->add_option("-n,--tokens", options->max_tokens, "Most tokens to generate")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(std::int64_t{0}, kMostCount))
       ->capture_default_str();
   add_sampling_options(*command, options->sampling);
   command->add_option("--session", options->session,

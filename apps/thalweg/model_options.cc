@@ -20,7 +20,7 @@ void add_load_options(CLI::App& command, LoadOptions& options) {
   command
       .add_option("--context", options.context,
                   "Most tokens of a text, 0 for what the model was made for, at most 32768")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(std::int64_t{0}, kMostCount))
       ->capture_default_str();
   command.add_flag("--exact", options.exact, "Do not round activations to 8 bits for packed weights: slower");
 }
@@ -41,7 +41,7 @@ void add_sampling_options(CLI::App& command, Sampling& sampling) {
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
   command.add_option("--top-k", sampling.top_k, "Draw from this many tokens, 0 for all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(std::int64_t{0}, kMostCount))
       ->capture_default_str();
   command.add_option("--top-p", sampling.top_p, "Draw from the likeliest tokens that have this probability together")
       ->check(CLI::Range(0.0, 1.0))

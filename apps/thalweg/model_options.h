@@ -8,6 +8,9 @@
 
 namespace thalweg::app {
 
+// The end of the range of options that count something.
+inline constexpr std::int64_t kMostCount = 1'000'000'000;
+
 // What every command that runs a model is told about it.
 struct LoadOptions {
   std::string path;

@@ -81,7 +81,7 @@ void add_perplexity(CLI::App& app, int& exit_code) {
   add_load_options(*command, options->load);
   command->add_option("-f,--file", options->file, "The text, - for stdin")->required();
   command->add_option("--window", options->window, "Tokens that see one another; 0 for the context, at most 4096")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(std::int64_t{0}, kMostCount))
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print as JSON");
   command->callback([options, &exit_code] { exit_code = perplexity(*options); });

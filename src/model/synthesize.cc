@@ -14,7 +14,6 @@
 namespace thalweg::model {
 namespace {
 
-constexpr std::int64_t kVocabulary = 32768;
 constexpr std::int64_t kGroup = 4;  // layers, the last with attention
 
 // Shapes without data.
@@ -26,14 +25,15 @@ class NoTensors final : public TensorLookup {
   }
 };
 
-ModelConfig make_config(std::int64_t hidden, std::int64_t groups, std::int64_t wide, bool experts) {
+// Without experts, `wide` is the hidden size of the dense part.
+ModelConfig make_config(std::int64_t hidden, std::int64_t groups, std::int64_t wide, std::int64_t experts) {
   ModelConfig config;
-  config.architecture = experts ? "qwen35moe" : "qwen35";
+  config.architecture = experts > 0 ? "qwen35moe" : "qwen35";
   config.name = "synthetic";
   config.layers = layers_of_interval(static_cast<std::size_t>(groups * kGroup), kGroup);
-  config.sparse.assign(config.layers.size(), experts);
+  config.sparse.assign(config.layers.size(), experts > 0);
   config.hidden = hidden;
-  config.vocabulary = kVocabulary;
+  config.vocabulary = hidden < 1024 ? 4096 : 32768;
   config.context = 32768;
   config.norm_eps = 1e-6F;
   config.head_dim = 256;
@@ -45,8 +45,8 @@ ModelConfig make_config(std::int64_t hidden, std::int64_t groups, std::int64_t w
   config.key_heads = static_cast<int>(hidden / 128);
   config.value_heads = 2 * config.key_heads;
   config.conv_width = 4;
-  if (experts) {
-    config.experts = 32;
+  if (experts > 0) {
+    config.experts = static_cast<int>(experts);
     config.experts_used = 4;
     config.expert_hidden = wide;
     config.shared_hidden = wide;
@@ -74,28 +74,29 @@ double bytes_of_plans(const std::vector<TensorPlan>& plans) {
   return bytes;
 }
 
-// The largest rows of which there are at least two groups of layers, then as many groups as fit, then a hidden size of
-// the dense part that takes up the rest.
+// The largest rows of which there are at least two groups of layers, then as many groups as fit, then wider dense parts
+// or more experts to take up the rest.
 ModelConfig fit_config(const TypeMix& mix, const SynthOptions& options) {
+  constexpr std::int64_t kWideStep = 256;
   const double target = options.gigabytes * 1e9;
-  const auto size = [&](std::int64_t hidden, std::int64_t groups, std::int64_t wide) {
-    return bytes_of_plans(make_plans(make_config(hidden, groups, wide, options.experts), mix));
-  };
-  const auto usual = [&](std::int64_t hidden) { return options.experts ? hidden / 2 : 3 * hidden; };
   std::int64_t hidden = 2048;
-  while (hidden > 256 && size(hidden, 2, usual(hidden)) > target) hidden /= 2;
-  constexpr std::int64_t kStep = 256;
-  std::int64_t wide = std::max(usual(hidden), kStep);
-  const double one = size(hidden, 1, wide);
+  const auto shape = [&](std::int64_t groups, std::int64_t more) {
+    return options.experts ? make_config(hidden, groups, std::max(hidden / 2, kWideStep), 16 + more)
+                           : make_config(hidden, groups, 3 * hidden + more * kWideStep, 0);
+  };
+  const auto size = [&](std::int64_t groups, std::int64_t more) {
+    return bytes_of_plans(make_plans(shape(groups, more), mix));
+  };
+  while (hidden > 256 && size(2, 0) > target) hidden /= 2;
+  const double one = size(1, 0);
   if (one > target * 1.05) {
-    throw Error("synth", "--gigabytes", "at least " + std::to_string(one * 1e-9) + " for " + mix.name,
+    throw Error("synth", "--gigabytes", "at least " + std::to_string(std::ceil(one * 1e-6) * 1e-3) + " for " + mix.name,
                 std::to_string(options.gigabytes));
   }
-  const double each = size(hidden, 2, wide) - one;
-  const auto groups = std::max<std::int64_t>(1, 1 + static_cast<std::int64_t>((target - one) / each));
-  const double step = size(hidden, groups, wide + kStep) - size(hidden, groups, wide);
-  wide += kStep * static_cast<std::int64_t>(std::max(0.0, std::round((target - size(hidden, groups, wide)) / step)));
-  return make_config(hidden, groups, wide, options.experts);
+  const std::int64_t groups = 1 + static_cast<std::int64_t>(std::max(0.0, target - one) / (size(2, 0) - one));
+  const double left = target - size(groups, 0);
+  const double step = size(groups, 1) - size(groups, 0);
+  return shape(groups, static_cast<std::int64_t>(std::max(0.0, std::round(left / step))));
 }
 
 std::string utf8(std::uint32_t code) {
@@ -104,7 +105,7 @@ std::string utf8(std::uint32_t code) {
 }
 
 // One token per byte, spelt as byte-level BPE does: bytes that do not print are shown as letters from U+0100 on.
-void add_byte_tokenizer(io::GgufMetadata& metadata) {
+void add_byte_tokenizer(io::GgufMetadata& metadata, std::int64_t vocabulary) {
   std::vector<std::string> tokens;
   std::vector<std::int32_t> types;
   std::uint32_t next = 256;
@@ -118,7 +119,7 @@ void add_byte_tokenizer(io::GgufMetadata& metadata) {
   tokens.emplace_back("<|endoftext|>");
   types.push_back(3);
   const auto end = static_cast<std::uint32_t>(tokens.size() - 1);
-  while (static_cast<std::int64_t>(tokens.size()) < kVocabulary) {
+  while (static_cast<std::int64_t>(tokens.size()) < vocabulary) {
     tokens.push_back("[PAD" + std::to_string(tokens.size()) + "]");
     types.push_back(5);
   }
@@ -197,7 +198,7 @@ Synthesized synthesize(const std::string& out, const TypeMix& mix, const SynthOp
   const ModelConfig config = fit_config(mix, options);
   const std::vector<TensorPlan> plans = make_plans(config, mix);
   io::GgufMetadata metadata = gguf_metadata(config, default_rope_sections(config.rotary_dim), mix.file_type);
-  add_byte_tokenizer(metadata);
+  add_byte_tokenizer(metadata, config.vocabulary);
   io::GgufWriter writer(out, metadata, options.progress);
   for (const TensorPlan& plan : plans) writer.declare(plan.name, plan.dtype, plan.shape);
   RandomBlocks random(options.seed, config.hidden);

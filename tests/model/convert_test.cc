@@ -162,7 +162,7 @@ TEST(Convert, TakesTheTokenizerAlong) {
       {"model",
        {{"type", "BPE"},
         {"vocab", {{"a", 0}, {"b", 1}, {"ab", 2}, {"c", 3}, {"abc", 4}}},
-        {"merges", {"a b", "ab c"}}}}};
+        {"merges", nlohmann::json::array({"a b", "ab c"})}}}};
   write_file(folder / "hf/tokenizer.json", tokenizer.dump());
   write_file(folder / "hf/tokenizer_config.json",
              R"({"eos_token": {"content": "<end>"}, "pad_token": null, "chat_template": "{{ messages }}"})");
@@ -177,7 +177,7 @@ TEST(Convert, TakesTheTokenizerAlong) {
   EXPECT_EQ(metadata.integer("tokenizer.ggml.eot_token_id"), 0);  // of config.json
   EXPECT_EQ(metadata.string("tokenizer.chat_template"), "{{ messages }}");
 
-  tokenizer["model"]["merges"] = {{"a", "b"}, {"ab", "c"}};
+  tokenizer["model"]["merges"] = nlohmann::json::parse(R"([["a", "b"], ["ab", "c"]])");
   write_file(folder / "hf/tokenizer.json", tokenizer.dump());
   convert_to(folder / "hf", folder / "pairs.gguf", "F32");
   EXPECT_EQ(read_file(folder / "pairs.gguf"), read_file(folder / "out.gguf"));
