@@ -3,6 +3,10 @@
 find_package(Threads REQUIRED)
 find_package(hwy 1.0.3 REQUIRED CONFIG)
 find_package(nlohmann_json 3.11 REQUIRED CONFIG)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8>=10.42)
+# Without a version: the file of Debian 12, which holds 2.8, says 2.6.
+pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 if(THALWEG_APPS OR THALWEG_TESTS)
   find_package(fmt 9.1 REQUIRED CONFIG)
   find_package(CLI11 2.1 REQUIRED CONFIG)

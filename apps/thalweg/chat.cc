@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,7 @@ struct Options {
   LoadOptions load;
   Sampling sampling;
   std::string system;
-  std::string think = "off";
+  std::string think = "auto";
   std::int64_t max_tokens = 4096;
 };
 
@@ -79,12 +80,17 @@ class Chat {
   }
 
   void answer(const std::string& message) {
-    const bool first = sequence_.tokens().empty();
-    std::vector<ChatMessage> messages;
-    if (first && !options_.system.empty()) messages.push_back({"system", options_.system});
-    messages.push_back({"user", message});
-    const std::vector<std::int32_t> prompt =
-        model_.tokenize(model_.chat_prompt(messages, options_.think == "on", first));
+    std::optional<bool> think;
+    if (options_.think != "auto") think = options_.think == "on";
+    std::vector<std::int32_t> prompt;
+    if (sequence_.tokens().empty()) {
+      std::vector<ChatMessage> messages;
+      if (!options_.system.empty()) messages.push_back({"system", options_.system});
+      messages.push_back({"user", message});
+      prompt = model_.chat_prompt(messages, think);
+    } else {
+      prompt = model_.chat_continuation(message, think);
+    }
     const auto used = static_cast<std::int64_t>(sequence_.tokens().size() + prompt.size());
     if (used >= model_.context()) {
       fmt::print(stderr, "the conversation would have {} tokens and the context {}: /clear starts anew\n", used,
@@ -121,8 +127,10 @@ void add_chat(CLI::App& app, int& exit_code) {
   options->sampling.top_p = 0.8F;
   add_load_options(*command, options->load);
   command->add_option("--system", options->system, "What the model is told before the conversation");
-  command->add_option("--think", options->think, "Whether the model thinks before it answers: on or off")
-      ->check(CLI::IsMember({"on", "off"}))
+  command
+      ->add_option("--think", options->think,
+                   "Whether the model thinks before it answers: on, off, or auto for what it does by itself")
+      ->check(CLI::IsMember({"on", "off", "auto"}))
       ->capture_default_str();
   command->add_option("-n,--tokens", options->max_tokens, "Most tokens of an answer")
       ->check(CLI::Range(std::int64_t{1}, kMostCount))

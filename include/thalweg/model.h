@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -180,9 +181,12 @@ class Model {
   std::vector<std::int32_t> tokenize(std::string_view text, bool parse_special = true) const;
   std::string token_bytes(std::int32_t token) const;  // may be part of a character; special tokens as written
   std::string detokenize(std::span<const std::int32_t> tokens) const;
-  // The family's chat format: all messages as turns, then the start of the assistant's answer. `first`: without it the
-  // messages continue a conversation whose last answer was generated here, and the text begins with that turn's end.
-  std::string chat_prompt(std::span<const ChatMessage> messages, bool think, bool first = true) const;
+
+  // Prompts in the family's chat format: a conversation that ends with the user's question, and what to add to a
+  // sequence after an answer of generate() for the next question. Special tokens in contents are plain text. `think`:
+  // nothing for what the family does by itself; throws if it cannot do what is asked.
+  std::vector<std::int32_t> chat_prompt(std::span<const ChatMessage> messages, std::optional<bool> think = {}) const;
+  std::vector<std::int32_t> chat_continuation(std::string_view question, std::optional<bool> think = {}) const;
   bool is_end_token(std::int32_t token) const;
 
   // An empty sequence; throws if `options.sequences` are alive.
@@ -209,8 +213,8 @@ class Model {
   std::int32_t sample(const Sequence& sequence, const Sampling& sampling) const;
 
   // Prefills the prompt (may be empty if the sequence has tokens), then up to `max_tokens` tokens, each of which is
-  // passed on as bytes, at character boundaries, and run through the model; `on_bytes` returns false to stop. The end
-  // token is neither passed on nor run.
+  // passed on as UTF-8, in whole characters, and run through the model; `on_bytes` returns false to stop. The end token
+  // is neither passed on nor run.
   Generated generate(Sequence& sequence, std::span<const std::int32_t> prompt, const Sampling& sampling,
                      std::int64_t max_tokens, const std::function<bool(std::string_view bytes)>& on_bytes = {});
 

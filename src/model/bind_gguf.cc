@@ -1,18 +1,21 @@
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "model/binder.h"
 
 namespace thalweg::model {
 namespace {
 
-// ssm_a is -exp(A_log); the operations take A_log.
+// ssm_a is -exp(A_log); the operations take A_log. One so small that its exponential was rounded to nothing comes back
+// as the logarithm of the smallest number.
 ConstTensor log_of_decay(Binder& binder, const std::string& name, std::int64_t heads) {
   const ConstTensor decay = binder.small(name, {heads});
   auto* values = static_cast<float*>(binder.allocate(static_cast<std::size_t>(heads) * sizeof(float)));
   for (std::int64_t h = 0; h < heads; ++h) {
-    const double value = element(decay, h);
-    if (!(value < 0.0)) binder.fail(name, "negative values", std::to_string(value));
-    values[h] = static_cast<float>(std::log(-value));
+    const float value = element(decay, h);
+    if (value > 0.0F) binder.fail(name, "values of 0 or less", std::to_string(value));
+    values[h] = std::log(std::max(-value, std::numeric_limits<float>::denorm_min()));
   }
   return {values, DType::kF32, {heads}};
 }

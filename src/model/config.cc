@@ -137,7 +137,7 @@ ModelConfig read_config(const io::GgufMetadata& metadata, const io::TensorSource
 
   config.experts = keys.size("expert_count", 0);
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
-    config.sparse.push_back(config.experts > 0 && tensors.has("blk." + std::to_string(i) + ".ffn_gate_inp.weight"));
+    config.sparse.push_back(config.experts > 0 && !tensors.has("blk." + std::to_string(i) + ".ffn_gate.weight"));
   }
   if (any_sparse(config)) {
     config.experts_used = keys.size("expert_used_count");

@@ -8,6 +8,7 @@
 #include "io/mapped_file.h"
 #include "io/printable.h"
 #include "model/convert.h"
+#include "text/pre_tokenizer.h"
 #include "thalweg/error.h"
 
 namespace thalweg::model {
@@ -49,11 +50,8 @@ std::string split_pattern(const json& node) {
 std::string pre_tokenizer_name(const json& tokenizer, const std::string& path) {
   const auto found = tokenizer.find("pre_tokenizer");
   const std::string pattern = found == tokenizer.end() ? "" : split_pattern(*found);
-  const std::string contractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|";
-  const std::string spaces = R"([\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-  if (pattern == contractions + R"([^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+)" + spaces) return "qwen2";
-  if (pattern == contractions + R"([^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+)" + spaces) {
-    return "qwen35";
+  for (const char* name : {"qwen2", "qwen35"}) {
+    if (pattern == text::pre_tokenizer_pattern(name)) return name;
   }
   fail(path, "pre_tokenizer", "the pattern of Qwen3-Next or of Qwen3.5",
        pattern.empty() ? "none" : io::printable(pattern));

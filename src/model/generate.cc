@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "model/model_impl.h"
 #include "model/sampler.h"
-#include "model/utf8_tail.h"
 #include "thalweg/error.h"
 
 namespace thalweg {
@@ -32,13 +32,10 @@ Generated Model::generate(Sequence& sequence, std::span<const std::int32_t> prom
   prefill(sequence, prompt);
   result.prefill_seconds = prefill_time.seconds();
 
-  std::string bytes;  // that have not been passed on
-  const auto pass_on = [&](std::size_t count) {
-    if (count == 0) return true;
-    const std::string whole = bytes.substr(0, count);
-    bytes.erase(0, count);
-    return on_bytes(whole);
-  };
+  // Without anybody to hear it, no text is made: models without a tokenizer can generate too.
+  std::optional<text::StreamDecoder> decoder;
+  if (on_bytes) decoder.emplace(impl_->require_tokenizer());
+  const auto pass_on = [&](const std::string& text) { return text.empty() || on_bytes(text); };
   const Stopwatch decode_time;
   bool wanted = true;
   while (wanted && result.steps < max_tokens) {
@@ -52,15 +49,12 @@ Generated Model::generate(Sequence& sequence, std::span<const std::int32_t> prom
       break;
     }
     result.tokens.push_back(token);
-    if (on_bytes) {
-      bytes += token_bytes(token);
-      wanted = pass_on(bytes.size() - model::unfinished_tail(bytes));
-    }
+    if (decoder) wanted = pass_on(decoder->push(token));
     step(sequence, token);
     ++result.steps;
   }
   if (!wanted) result.reason = StopReason::kCaller;
-  if (on_bytes && wanted) pass_on(bytes.size());
+  if (decoder && wanted) pass_on(decoder->finish());
   result.decode_seconds = decode_time.seconds();
   return result;
 }

@@ -34,6 +34,8 @@ void check_options(const ModelOptions& options) {
 void open_gguf(Model::Impl& impl, const std::string& path) {
   impl.gguf = std::make_unique<io::GgufFile>(path);
   impl.config = model::read_config(impl.gguf->metadata(), *impl.gguf, path);
+  impl.tokenizer = model::read_tokenizer(impl.gguf->metadata(), path);
+  impl.chat_template = impl.gguf->metadata().string("tokenizer.chat_template", "");
 }
 
 void open_hugging_face(Model::Impl& impl, const std::string& path) {
@@ -41,6 +43,8 @@ void open_hugging_face(Model::Impl& impl, const std::string& path) {
   const io::JsonObject config = io::JsonObject::read((folder / "config.json").string());
   impl.safetensors = std::make_unique<io::SafetensorsFile>(path);
   impl.config = model::read_config(config, *impl.safetensors);
+  impl.tokenizer = model::read_tokenizer(path);
+  impl.chat_template = model::read_chat_template(path);
   const std::string generation = (folder / "generation_config.json").string();
   if (std::filesystem::exists(generation)) {
     model::read_end_tokens(impl.config, io::JsonObject::read(generation), "eos_token_id of generation_config.json");
@@ -106,6 +110,7 @@ Model Model::load(const std::string& path, const ModelOptions& options) {
   } else {
     open_gguf(*impl, path);
   }
+  if (impl->tokenizer) model::take_end_tokens(impl->config, *impl->tokenizer);
   impl->weights = model::bind_weights(impl->config, impl->source());
   const std::int64_t made_for = impl->config.context;
   impl->context = options.context > 0 ? options.context

@@ -11,6 +11,7 @@
 #include "model/config.h"
 #include "model/decoder.h"
 #include "model/state.h"
+#include "model/tokenizer.h"
 #include "model/weights.h"
 #include "thalweg/model.h"
 
@@ -25,11 +26,15 @@ struct Model::Impl {
   std::int64_t context = 0;
   std::unique_ptr<model::StatePool> pool;
   std::unique_ptr<model::Decoder> decoder;
+  std::optional<text::Tokenizer> tokenizer;
+  std::string chat_template;  // as the file has it; empty without one
   ModelInfo info;
 
   const io::TensorSource& source() const {
     return gguf != nullptr ? static_cast<const io::TensorSource&>(*gguf) : *safetensors;
   }
+
+  const text::Tokenizer& require_tokenizer() const;
 
   // Computed when it is first asked for: it touches every tensor.
   std::uint64_t fingerprint();

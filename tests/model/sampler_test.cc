@@ -5,7 +5,6 @@
 
 #include "model/checksum.h"
 #include "model/support.h"
-#include "model/utf8_tail.h"
 
 namespace thalweg::model {
 namespace {
@@ -191,18 +190,6 @@ TEST(Checksum, DoesNotDependOnHowBytesAreCut) {
   Checksum longer;
   longer.add(text + '\0');
   EXPECT_NE(longer.value(), whole.value());
-}
-
-TEST(Utf8Tail, WaitsForWhatMayCome) {
-  EXPECT_EQ(unfinished_tail(""), 0U);
-  EXPECT_EQ(unfinished_tail("abc"), 0U);
-  EXPECT_EQ(unfinished_tail("a\xC3"), 1U);
-  EXPECT_EQ(unfinished_tail("a\xC3\xA9"), 0U);
-  EXPECT_EQ(unfinished_tail("\xE2\x82"), 2U);
-  EXPECT_EQ(unfinished_tail("\xE2\x82\xAC"), 0U);
-  EXPECT_EQ(unfinished_tail("\xF0\x9F\x98"), 3U);
-  EXPECT_EQ(unfinished_tail("\xF0\x9F\x98\x80"), 0U);
-  EXPECT_EQ(unfinished_tail("\x80\x80\x80\x80"), 0U) << "nothing can complete these";
 }
 
 }  // namespace

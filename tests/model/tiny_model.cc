@@ -9,6 +9,8 @@
 #include "core/float16.h"
 #include "io/gguf_writer.h"
 #include "io/safetensors.h"
+#include "text/byte_letters.h"
+#include "text/tokenizer.h"
 #include "thalweg/quant.h"
 
 namespace thalweg::model {
@@ -231,6 +233,20 @@ TinyTensor take_rows(const TinyTensor& from, std::int64_t width, const std::vect
   return to;
 }
 
+void add_tokenizer(io::GgufMetadata& meta) {
+  std::vector<std::string> tokens;
+  std::vector<std::int32_t> types(256, static_cast<std::int32_t>(text::TokenType::kNormal));
+  for (int byte = 0; byte < 256; ++byte) tokens.push_back(text::letters_of_bytes(std::string(1, static_cast<char>(byte))));
+  tokens.emplace_back("<|im_end|>");
+  types.push_back(static_cast<std::int32_t>(text::TokenType::kControl));
+  meta.set("tokenizer.ggml.model", std::string("gpt2"));
+  meta.set("tokenizer.ggml.pre", std::string("qwen35"));
+  meta.set("tokenizer.ggml.tokens", io::GgufArray{tokens});
+  meta.set("tokenizer.ggml.token_type", io::GgufArray{types});
+  meta.set("tokenizer.ggml.merges", io::GgufArray{std::vector<std::string>{}});
+  meta.set("tokenizer.ggml.eos_token_id", std::uint32_t{256});
+}
+
 void append_range(std::vector<std::int64_t>& order, std::int64_t begin, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) order.push_back(begin + i);
 }
@@ -276,7 +292,8 @@ void TinyModel::write_gguf(const std::string& path, DType dtype) const {
     integer("expert_shared_feed_forward_length", s.shared_hidden);
     meta.set(a + ".expert_weights_norm", s.renormalize);
   }
-  meta.set("tokenizer.ggml.eos_token_id", std::uint32_t{0});
+  if (with_tokenizer) add_tokenizer(meta);
+  if (!with_tokenizer) meta.set("tokenizer.ggml.eos_token_id", std::uint32_t{0});
 
   std::map<std::string, TinyTensor> out;
   const auto plus_one = [](TinyTensor tensor) {

@@ -53,6 +53,9 @@ class TinyModel {
  public:
   explicit TinyModel(const TinySpec& spec);
 
+  // Whether the GGUF file gets one: the 256 bytes and <|im_end|>, then tokens that are never used.
+  bool with_tokenizer = false;
+
   const TinySpec& spec() const { return spec_; }
   // By their Hugging Face names; tests may spoil them before they write.
   std::map<std::string, TinyTensor>& tensors() { return tensors_; }
