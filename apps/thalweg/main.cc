@@ -1,4 +1,4 @@
-// The command line: verify, bench, operations.
+// The command line. Commands about models add themselves; those about kernels are put together here.
 
 #include <fmt/core.h>
 
@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "commands.h"
+#include "model_commands.h"
 
 namespace thalweg::app {
 
@@ -60,10 +61,22 @@ void add_selection(CLI::App& command, Selection& selection) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Thalweg: the compute kernels of hybrid language models"};
+  CLI::App app{"Thalweg: text from hybrid language models, and the kernels that compute it"};
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Help of every command");
+  // One line that says what to do.
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return fmt::format("thalweg: {}; --help tells what there is\n", error.what());
+  });
   int exit_code = 0;
+
+  add_generate(app, exit_code);
+  add_chat(app, exit_code);
+  add_inspect(app, exit_code);
+  add_quantize(app, exit_code);
+  add_perplexity(app, exit_code);
+  add_eval(app, exit_code);
+  add_synth(app, exit_code);
 
   VerifyOptions verify_options;
   std::string seed = "1";
@@ -91,7 +104,11 @@ int run(int argc, char** argv) {
   operations_command->add_flag("--markdown", markdown, "As the README's table");
   operations_command->callback([&] { exit_code = print_operations(markdown); });
 
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   return exit_code;
 }
 
