@@ -8,9 +8,9 @@
 
 namespace thalweg::app {
 
-// Which cases a command works on; empty strings select everything.
+// Which cases a command works on; what is empty selects everything.
 struct Selection {
-  std::string operation;
+  std::vector<std::string> operations;
   std::string case_regex;
   std::string backend = "cpu";  // cpu, cuda, metal or all
 };
@@ -35,7 +35,7 @@ int verify(const VerifyOptions& options);
 int bench(const BenchOptions& options);
 int print_operations(bool markdown);
 
-// The selected cases, in the table's order; throws std::runtime_error if nothing matches the operation's name.
+// The selected cases, in the table's order; throws std::runtime_error for an operation that there is not.
 std::vector<const cases::Case*> select_cases(const Selection& selection, bool for_bench);
 std::vector<BackendInfo> select_backends(const Selection& selection);
 void write_text(const std::string& path, const std::string& text);

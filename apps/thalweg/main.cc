@@ -1,8 +1,9 @@
-// The command line: verify, bench, operations.
+// The command line. Commands about models add themselves; those about kernels are put together here.
 
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <exception>
 #include <fstream>
 #include <random>
@@ -10,21 +11,24 @@
 #include <stdexcept>
 
 #include "commands.h"
+#include "model_commands.h"
 
 namespace thalweg::app {
 
 std::vector<const cases::Case*> select_cases(const Selection& selection, bool for_bench) {
   const std::regex pattern(selection.case_regex, std::regex::ECMAScript);
-  std::vector<const cases::Case*> selected;
-  bool known = selection.operation.empty();
-  for (const cases::Case& candidate : cases::all_cases()) {
-    const bool wanted = selection.operation.empty() || candidate.operation == selection.operation;
-    known |= wanted;
-    if (!wanted || !(for_bench ? candidate.bench : candidate.verify)) continue;
-    if (std::regex_search(candidate.name, pattern)) selected.push_back(&candidate);
+  const std::vector<std::string>& wanted = selection.operations;
+  for (const std::string& name : wanted) {
+    const auto named = [&](const cases::Case& candidate) { return candidate.operation == name; };
+    if (std::none_of(cases::all_cases().begin(), cases::all_cases().end(), named)) {
+      throw std::runtime_error("no operation is called '" + name + "'; `thalweg operations` lists them");
+    }
   }
-  if (!known) {
-    throw std::runtime_error("no operation is called '" + selection.operation + "'; `thalweg operations` lists them");
+  std::vector<const cases::Case*> selected;
+  for (const cases::Case& candidate : cases::all_cases()) {
+    if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), candidate.operation) == wanted.end()) continue;
+    if (!(for_bench ? candidate.bench : candidate.verify)) continue;
+    if (std::regex_search(candidate.name, pattern)) selected.push_back(&candidate);
   }
   return selected;
 }
@@ -52,15 +56,27 @@ void add_selection(CLI::App& command, Selection& selection) {
   command.add_option("--backend", selection.backend, "cpu, cuda, metal or all")
       ->check(CLI::IsMember({"cpu", "cuda", "metal", "all"}))
       ->capture_default_str();
-  command.add_option("--op", selection.operation, "Only this operation");
+  command.add_option("--op", selection.operations, "Only these operations, separated by commas")->delimiter(',');
   command.add_option("--case", selection.case_regex, "Only cases whose name this regular expression finds");
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Thalweg: the compute kernels of hybrid language models"};
+  CLI::App app{"Thalweg: text from hybrid language models, and the kernels that compute it"};
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Help of every command");
+  // One line that says what to do.
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return fmt::format("thalweg: {}; --help tells what there is\n", error.what());
+  });
   int exit_code = 0;
+
+  add_generate(app, exit_code);
+  add_chat(app, exit_code);
+  add_inspect(app, exit_code);
+  add_quantize(app, exit_code);
+  add_perplexity(app, exit_code);
+  add_eval(app, exit_code);
+  add_synth(app, exit_code);
 
   VerifyOptions verify_options;
   std::string seed = "1";
@@ -88,7 +104,11 @@ int run(int argc, char** argv) {
   operations_command->add_flag("--markdown", markdown, "As the README's table");
   operations_command->callback([&] { exit_code = print_operations(markdown); });
 
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   return exit_code;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 namespace thalweg::app {
 
@@ -25,6 +26,34 @@ void Progress::step(std::string_view what) {
 
 void Progress::clear() const {
   if (!terminal_) return;
+  fmt::print(stderr, "\r\033[K");
+  std::fflush(stderr);
+}
+
+WorkBar::WorkBar(std::string what) : what_(std::move(what)), terminal_(isatty(STDERR_FILENO) == 1) {}
+
+WorkBar::~WorkBar() { clear(); }
+
+void WorkBar::update(double done) {
+  if (!terminal_) return;
+  if (done >= 1.0) return clear();
+  const Clock::time_point now = Clock::now();
+  const double elapsed = std::chrono::duration<double>(now - start_).count();
+  const double left = done > 0.0 ? elapsed * (1.0 - done) / done : 0.0;
+  if (!visible_ && (elapsed < 1.0 || left < 1.0)) return;
+  if (visible_ && now - drawn_ < std::chrono::milliseconds(100)) return;
+  visible_ = true;
+  drawn_ = now;
+  constexpr int kWidth = 30;
+  const int filled = std::clamp(static_cast<int>(kWidth * done), 0, kWidth);
+  fmt::print(stderr, "\r\033[K[{}{}] {:3.0f} % {}, {:.0f} s left", std::string(static_cast<std::size_t>(filled), '#'),
+             std::string(static_cast<std::size_t>(kWidth - filled), '.'), 100 * done, what_, left);
+  std::fflush(stderr);
+}
+
+void WorkBar::clear() {
+  if (!visible_) return;
+  visible_ = false;
   fmt::print(stderr, "\r\033[K");
   std::fflush(stderr);
 }

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <functional>
+#include <string>
 #include <string_view>
 
 namespace thalweg::app {
@@ -20,6 +23,30 @@ class Progress {
   std::size_t total_;
   std::size_t done_ = 0;
   bool terminal_;
+};
+
+// The same for one long piece of work of which parts are reported. It shows once a second has passed and the work will
+// take another, so that quick work stays quiet.
+class WorkBar {
+ public:
+  explicit WorkBar(std::string what);
+  ~WorkBar();
+  WorkBar(const WorkBar&) = delete;
+  WorkBar& operator=(const WorkBar&) = delete;
+
+  void update(double done);  // a part of 1
+  void clear();
+  std::function<void(double done)> listener() {
+    return [this](double done) { update(done); };
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string what_;
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point drawn_;
+  bool terminal_;
+  bool visible_ = false;
 };
 
 }  // namespace thalweg::app

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/weight_matmul.cc"
@@ -346,6 +347,11 @@ void quantize(DType dtype, const void* x, std::int64_t k, float* row) {
       largest_bits = hn::Max(largest_bits, hn::And(bits, hn::Set(kI32, 0x7FFFFFFF)));
     }
     const float largest = hn::GetLane(hn::BitCast(kF32, hn::MaxOfLanes(kI32, largest_bits)));
+    if (!(largest <= std::numeric_limits<float>::max())) {
+      std::fill_n(codes + 32 * g, 32, std::int8_t{0});
+      scales[g] = sums16[2 * g] = sums16[2 * g + 1] = sums32[g] = std::numeric_limits<float>::quiet_NaN();
+      continue;
+    }
     // Below this 127 / largest overflows; such values are zero to everything they are added to.
     const float inverse = largest < 1e-36F ? 0.0F : 127.0F / largest;
     const float scale = largest < 1e-36F ? 0.0F : largest / 127.0F;

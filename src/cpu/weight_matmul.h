@@ -36,7 +36,7 @@ struct MatmulOps {
   // The same with rows made by `quantize`; block formats only.
   void (*q8)(const WeightRows& weights, const float* const* activations, std::int64_t m, float* sums, float* scratch);
   // Rounds K values (F32, F16 or BF16), a multiple of 32, to 8 bits per 32 with an f32 scale: q8_row_floats(K) floats.
-  // Values that are not finite make their whole group so.
+  // A value that is not finite makes its whole group NaN.
   void (*quantize)(DType dtype, const void* x, std::int64_t k, float* row);
 };
 

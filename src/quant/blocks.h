@@ -4,25 +4,35 @@
 // start at any address. Where a row says w = ..., w is the weight's place in its block.
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "core/float16.h"
 #include "thalweg/dtype.h"
 
 namespace thalweg {
 
+static_assert(std::endian::native == std::endian::little, "blocks are read as they lie in a file");
+
 // A little-endian 16-bit word at any address: an f16, unless a field says otherwise.
 struct Word16 {
   std::array<std::uint8_t, 2> bytes;
 
-  std::uint16_t bits() const { return static_cast<std::uint16_t>(bytes[0] | bytes[1] << 8); }
+  std::uint16_t bits() const {
+    std::uint16_t result = 0;
+    std::memcpy(&result, bytes.data(), sizeof(result));
+    return result;
+  }
   float f32() const { return f16_to_f32(bits()); }
 
   static Word16 of(std::uint16_t bits) {
     return {{static_cast<std::uint8_t>(bits & 0xFFU), static_cast<std::uint8_t>(bits >> 8)}};
   }
 };
+
+// NOLINTBEGIN(readability-identifier-naming): the formats' own names.
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Blocks of 32 weights. A byte of `codes` holds the code of weight i in its low half and of weight i + 16 in its high.
@@ -137,6 +147,8 @@ struct BlockIQ4_XS {
   std::array<std::uint8_t, 4> groups_low;  // half g % 2 of byte g / 2: the lower four
   std::array<std::uint8_t, 128> codes;     // group g in bytes 16 g .. 16 g + 15, laid out as in IQ4_NL
 };
+
+// NOLINTEND(readability-identifier-naming)
 
 // The sixteen levels of the IQ4 formats, denser near zero.
 inline constexpr std::array<std::int8_t, 16> kIq4Levels = {-127, -104, -83, -65, -49, -35, -22, -10,

@@ -10,6 +10,8 @@ namespace {
 
 constexpr int kRounds = 3;
 
+constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Groups with minimums: weight = scale group_scale code - minimum group_minimum.
 
@@ -65,7 +67,6 @@ class MinimumBlock {
     double error = 0;
   };
 
-  static constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
   const float* y(int g) const { return x_.y.data() + kFormat.group_size * g; }
 
   fit::Affine effective(Units units, GroupScale group) const {
@@ -151,10 +152,10 @@ void pack_block(const float* values, BlockQ2_K& block) {
   block.minimum = packed.minimum();
   for (int g = 0; g < 16; ++g) {
     const GroupScale group = packed.group(g);
-    block.groups[static_cast<std::size_t>(g)] = static_cast<std::uint8_t>(group.scale | group.minimum << 4);
+    block.groups[at(g)] = static_cast<std::uint8_t>(group.scale | group.minimum << 4);
   }
   for (int w = 0; w < 256; ++w) {
-    const auto byte = static_cast<std::size_t>(32 * (w / 128) + w % 32);
+    const std::size_t byte = at(32 * (w / 128) + w % 32);
     block.codes[byte] |= static_cast<std::uint8_t>(packed.code(w) << (2 * (w / 32 % 4)));
   }
 }
@@ -167,7 +168,7 @@ void store_q45(const Packed& packed, Block& block) {
   block.minimum = packed.minimum();
   for (int g = 0; g < 8; ++g) set_q45_group(block.groups, g, packed.group(g));
   for (int w = 0; w < 256; ++w) {
-    const auto byte = static_cast<std::size_t>(32 * (w / 64) + w % 32);
+    const std::size_t byte = at(32 * (w / 64) + w % 32);
     block.codes[byte] |= static_cast<std::uint8_t>((packed.code(w) & 15) << (4 * (w / 32 % 2)));
   }
 }
@@ -180,7 +181,7 @@ void pack_block(const float* values, BlockQ5_K& block) {
   const MinimumBlock<MinimumFormat{32, 31, 63}> packed(values);
   store_q45(packed, block);
   for (int w = 0; w < 256; ++w) {
-    block.high[static_cast<std::size_t>(w % 32)] |= static_cast<std::uint8_t>(packed.code(w) >> 4 << (w / 32));
+    block.high[at(w % 32)] |= static_cast<std::uint8_t>(packed.code(w) >> 4 << (w / 32));
   }
 }
 
@@ -222,7 +223,6 @@ class SignedBlock {
     double error = 0;
   };
 
-  static constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
   const float* y(int g) const { return x_.y.data() + kSize * g; }
 
   float effective(Word16 unit, int group) const { return static_cast<float>(unit.f32() / x_.unit * group); }
@@ -278,9 +278,9 @@ void pack_block(const float* values, BlockQ3_K& block) {
   for (int g = 0; g < 16; ++g) set_q3_group_scale(block.groups, g, packed.group(g) + 32);
   for (int w = 0; w < 256; ++w) {
     const int code = packed.code(w) + 4;
-    const auto byte = static_cast<std::size_t>(32 * (w / 128) + w % 32);
+    const std::size_t byte = at(32 * (w / 128) + w % 32);
     block.codes[byte] |= static_cast<std::uint8_t>((code & 3) << (2 * (w / 32 % 4)));
-    block.high[static_cast<std::size_t>(w % 32)] |= static_cast<std::uint8_t>(code >> 2 << (w / 32));
+    block.high[at(w % 32)] |= static_cast<std::uint8_t>(code >> 2 << (w / 32));
   }
 }
 
@@ -288,11 +288,11 @@ void pack_block(const float* values, BlockQ6_K& block) {
   const SignedBlock<SignedFormat{-32, -128}> packed(values);
   block = {};
   block.scale = packed.scale();
-  for (int g = 0; g < 16; ++g) block.groups[static_cast<std::size_t>(g)] = static_cast<std::int8_t>(packed.group(g));
+  for (int g = 0; g < 16; ++g) block.groups[at(g)] = static_cast<std::int8_t>(packed.group(g));
   for (int w = 0; w < 256; ++w) {
     const int code = packed.code(w) + 32;
-    const auto low_byte = static_cast<std::size_t>(64 * (w / 128) + w % 64);
-    const auto high_byte = static_cast<std::size_t>(32 * (w / 128) + w % 32);
+    const std::size_t low_byte = at(64 * (w / 128) + w % 64);
+    const std::size_t high_byte = at(32 * (w / 128) + w % 32);
     block.codes[low_byte] |= static_cast<std::uint8_t>((code & 15) << (4 * (w / 64 % 2)));
     block.high[high_byte] |= static_cast<std::uint8_t>(code >> 4 << (2 * (w / 32 % 4)));
   }

@@ -5,6 +5,15 @@
 namespace thalweg {
 namespace {
 
+// values[i] = value(code(i)) for a group of N. The codes make a stop in memory of our own: bytes of a block might be
+// those of `values` for all that the compiler knows, and it would not vectorise.
+template <int N, class Code, class Value>
+void unpack_group(float* values, Code&& code, Value&& value) {
+  std::array<std::uint8_t, N> codes;
+  for (int i = 0; i < N; ++i) codes[static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(code(i));
+  for (int i = 0; i < N; ++i) values[i] = value(static_cast<int>(codes[static_cast<std::size_t>(i)]));
+}
+
 void unpack_block(const BlockQ2_K& block, float* values) {
   const float scale = block.scale.f32();
   const float minimum = block.minimum.f32();
@@ -13,8 +22,9 @@ void unpack_block(const BlockQ2_K& block, float* values) {
     const float group_minimum = minimum * static_cast<float>(block.groups[g] >> 4);
     const std::uint8_t* codes = block.codes.data() + 32 * (g / 8) + 16 * (g % 2);
     const int shift = 2 * static_cast<int>(g / 2 % 4);
-    float* to = values + 16 * g;
-    for (int i = 0; i < 16; ++i) to[i] = group_scale * static_cast<float>(codes[i] >> shift & 3) - group_minimum;
+    unpack_group<16>(
+        values + 16 * g, [=](int i) { return codes[i] >> shift & 3; },
+        [=](int code) { return group_scale * static_cast<float>(code) - group_minimum; });
   }
 }
 
@@ -26,11 +36,9 @@ void unpack_block(const BlockQ3_K& block, float* values) {
     const std::uint8_t* high = block.high.data() + 16 * (g % 2);
     const int shift = 2 * (g / 2 % 4);
     const int high_shift = g / 2;
-    float* to = values + 16 * g;
-    for (int i = 0; i < 16; ++i) {
-      const int code = (codes[i] >> shift & 3) | (high[i] >> high_shift & 1) << 2;
-      to[i] = group_scale * static_cast<float>(code - 4);
-    }
+    unpack_group<16>(
+        values + 16 * g, [=](int i) { return (codes[i] >> shift & 3) | (high[i] >> high_shift & 1) << 2; },
+        [=](int code) { return group_scale * static_cast<float>(code - 4); });
   }
 }
 
@@ -43,8 +51,9 @@ void unpack_block(const BlockQ4_K& block, float* values) {
     const float group_minimum = minimum * static_cast<float>(group.minimum);
     const std::uint8_t* codes = block.codes.data() + 32 * (g / 2);
     const int shift = 4 * (g % 2);
-    float* to = values + 32 * g;
-    for (int i = 0; i < 32; ++i) to[i] = group_scale * static_cast<float>(codes[i] >> shift & 15) - group_minimum;
+    unpack_group<32>(
+        values + 32 * g, [=](int i) { return codes[i] >> shift & 15; },
+        [=](int code) { return group_scale * static_cast<float>(code) - group_minimum; });
   }
 }
 
@@ -57,11 +66,10 @@ void unpack_block(const BlockQ5_K& block, float* values) {
     const float group_minimum = minimum * static_cast<float>(group.minimum);
     const std::uint8_t* codes = block.codes.data() + 32 * (g / 2);
     const int shift = 4 * (g % 2);
-    float* to = values + 32 * g;
-    for (int i = 0; i < 32; ++i) {
-      const int code = (codes[i] >> shift & 15) | (block.high[static_cast<std::size_t>(i)] >> g & 1) << 4;
-      to[i] = group_scale * static_cast<float>(code) - group_minimum;
-    }
+    const std::uint8_t* high = block.high.data();
+    unpack_group<32>(
+        values + 32 * g, [=](int i) { return (codes[i] >> shift & 15) | (high[i] >> g & 1) << 4; },
+        [=](int code) { return group_scale * static_cast<float>(code) - group_minimum; });
   }
 }
 
@@ -73,11 +81,9 @@ void unpack_block(const BlockQ6_K& block, float* values) {
     const std::uint8_t* high = block.high.data() + 32 * (g / 8) + 16 * (g % 2);
     const int shift = 4 * static_cast<int>(g / 4 % 2);
     const int high_shift = 2 * static_cast<int>(g / 2 % 4);
-    float* to = values + 16 * g;
-    for (int i = 0; i < 16; ++i) {
-      const int code = (codes[i] >> shift & 15) | (high[i] >> high_shift & 3) << 4;
-      to[i] = group_scale * static_cast<float>(code - 32);
-    }
+    unpack_group<16>(
+        values + 16 * g, [=](int i) { return (codes[i] >> shift & 15) | (high[i] >> high_shift & 3) << 4; },
+        [=](int code) { return group_scale * static_cast<float>(code - 32); });
   }
 }
 

@@ -20,11 +20,11 @@ std::array<HalfField, 2> half_fields(DType dtype) {
     case DType::kQ4_0:
       return {{{0, 0.2}, kNone}};
     case DType::kQ4_1:
-      return {{{0, 0.2}, {2, 1.5}}};
+      return {{{0, 0.2}, {2, -1.5}}};
     case DType::kQ5_0:
       return {{{0, 0.1}, kNone}};
     case DType::kQ5_1:
-      return {{{0, 0.1}, {2, 1.5}}};
+      return {{{0, 0.1}, {2, -1.5}}};
     case DType::kQ8_0:
       return {{{0, 0.01}, kNone}};
     case DType::kQ2_K:

@@ -97,7 +97,7 @@ std::vector<ExpertShape> shapes() {
     add({.tokens = 40, .slots = 3, .experts = 30, .ids = Ids::kCrowded});
     add({.tokens = 130, .n = 17, .weight = DType::kQ8_0, .ids = Ids::kOneExpert});
     add({.tokens = 9, .slots = 1, .experts = 1, .weight = DType::kQ6_K});
-    add({.n = 1, .weight = DType::kQ4_0});
+    add({.tokens = 40, .n = 1, .weight = DType::kQ4_0});
     add({.n = 15, .k = 32, .weight = DType::kQ5_1});
     add({.n = 33, .k = 288, .weight = DType::kMXFP4});
     add({.n = 64, .weight = DType::kQ5_K, .per_slot = true});

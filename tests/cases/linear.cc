@@ -65,7 +65,8 @@ void add_linear_cases(std::vector<Case>& cases) {
   for (const MatmulPrecision precision : {MatmulPrecision::kExact, q8}) {
     add({.tokens = 0, .precision = precision});
     add({.tokens = 1, .n = 33, .precision = precision, .bias = true});
-    add({.tokens = 1, .n = 1, .weight = DType::kQ8_0, .precision = precision});
+    // A relative bound on one output would fail whenever that happens to be small.
+    add({.tokens = 64, .n = 1, .weight = DType::kQ8_0, .precision = precision});
     add({.tokens = 100, .n = 70, .k = 288, .weight = DType::kQ5_0, .precision = precision, .bias = true});
     add({.tokens = 13, .x = DType::kBF16, .y = DType::kBF16, .precision = precision, .bias = true});
     add({.weight = DType::kQ4_0, .x = DType::kF16, .precision = precision, .strided = true});

@@ -221,6 +221,7 @@ void add_quant_cases(std::vector<Case>& cases) {
     if (!can_pack(dtype)) continue;
     cases.push_back(quantize_case(dtype, {3, 512}, Values::kNormal));
     cases.push_back(quantize_case(dtype, {5, 768, kStrided}, Values::kLaplace));
+    cases.push_back(quantize_case(dtype, {2, 9472}, Values::kNormal));  // longer than a thread's piece
     if (!is_block_format(dtype)) continue;
     for (const Values values :
          {Values::kOutliers, Values::kShifted, Values::kLarge, Values::kSmall, Values::kSparseRows}) {
@@ -230,7 +231,6 @@ void add_quant_cases(std::vector<Case>& cases) {
   for (const DType dtype : {DType::kBF16, DType::kQ8_0, DType::kQ4_K}) {
     cases.push_back(quantize_case(dtype, {0, 256}, Values::kNormal));
     cases.push_back(quantize_case(dtype, {3, 0}, Values::kNormal));
-    cases.push_back(quantize_case(dtype, {2, 9472}, Values::kNormal));
   }
   cases.push_back(quantize_case(DType::kQ4_0, {7, 32}, Values::kNormal));
   for (const DType dtype : {DType::kF16, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K, DType::kMXFP4}) {

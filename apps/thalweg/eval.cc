@@ -1,0 +1,212 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "io/json_file.h"
+#include "model_commands.h"
+#include "model_options.h"
+#include "progress.h"
+
+namespace thalweg::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  LoadOptions load;
+  std::vector<std::string> sets = {"models/eval/*.jsonl"};
+  std::size_t limit = 0;
+  bool json = false;
+  bool show = false;
+};
+
+struct Question {
+  std::string set;
+  std::string prompt;
+  std::string answer;
+  std::int64_t tokens = 0;  // 0: not said
+};
+
+struct Score {
+  std::size_t exact = 0;
+  std::size_t total = 0;
+  void add(bool right) {
+    exact += right ? 1 : 0;
+    ++total;
+  }
+  double share() const { return total > 0 ? static_cast<double>(exact) / static_cast<double>(total) : 0.0; }
+};
+
+// Whether a file name is what a pattern with one star describes.
+bool matches(const std::string& name, const std::string& pattern) {
+  const std::size_t star = pattern.find('*');
+  if (star == std::string::npos) return name == pattern;
+  const std::string head = pattern.substr(0, star);
+  const std::string tail = pattern.substr(star + 1);
+  return name.size() >= head.size() + tail.size() && name.starts_with(head) && name.ends_with(tail);
+}
+
+// Files, folders of .jsonl files, and names with a star that no shell has replaced.
+std::vector<std::string> find_sets(const std::vector<std::string>& given) {
+  std::vector<std::string> found;
+  for (const std::string& entry : given) {
+    fs::path folder = entry;
+    std::string pattern = "*.jsonl";
+    if (!fs::is_directory(folder)) {
+      if (entry.find('*') == std::string::npos) {
+        found.push_back(entry);
+        continue;
+      }
+      pattern = folder.filename().string();
+      folder = folder.has_parent_path() ? folder.parent_path() : fs::path(".");
+    }
+    std::vector<std::string> here;
+    std::error_code missing;
+    for (const fs::directory_entry& file : fs::directory_iterator(folder, missing)) {
+      if (matches(file.path().filename().string(), pattern)) here.push_back(file.path().string());
+    }
+    if (here.empty()) throw std::runtime_error("no file is called " + entry + ": name test sets with --set");
+    std::sort(here.begin(), here.end());
+    found.insert(found.end(), here.begin(), here.end());
+  }
+  return found;
+}
+
+std::vector<Question> read_set(const std::string& path, std::size_t limit) {
+  std::vector<Question> questions;
+  std::istringstream lines(read_text(path));
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    if (limit > 0 && questions.size() == limit) break;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const io::JsonObject object = io::JsonObject::parse(line, fmt::format("{}:{}", path, number));
+    questions.push_back({fs::path(path).stem().string(), object.string("prompt"), object.string("answer"),
+                         object.integer("tokens", 0)});
+  }
+  if (questions.empty()) throw std::runtime_error(path + ": give a file with a question on each line");
+  return questions;
+}
+
+std::string trimmed(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
+}
+
+// The upper end of the range that a context length counts to.
+std::int64_t length_class(std::int64_t tokens) {
+  constexpr std::int64_t kEnds[] = {64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
+  for (std::int64_t end : kEnds) {
+    if (tokens <= end) return end;
+  }
+  return tokens;
+}
+
+template <class Key>
+nlohmann::json to_json(const std::map<Key, Score>& scores, const char* name) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const auto& [key, score] : scores) {
+    rows.push_back({{name, key}, {"exact", score.exact}, {"questions", score.total}, {"accuracy", score.share()}});
+  }
+  return rows;
+}
+
+void print_row(const std::string& name, const Score& score) {
+  fmt::print("{:<24} {:>9} {:>9} {:>8.1f} %\n", name, score.total, score.exact, 100 * score.share());
+}
+
+int evaluate(const Options& options) {
+  std::vector<Question> questions;
+  for (const std::string& path : find_sets(options.sets)) {
+    std::vector<Question> more = read_set(path, options.limit);
+    std::move(more.begin(), more.end(), std::back_inserter(questions));
+  }
+  Model model = load_model(options.load);
+  Sequence sequence = model.start();
+  std::map<std::string, Score> by_set;
+  std::map<std::int64_t, Score> by_length;
+  Score all;
+  Generated time;
+  std::size_t too_long = 0;
+  WorkBar bar("asking");
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    const Question& question = questions[i];
+    const std::vector<std::int32_t> prompt = model.tokenize(question.prompt);
+    // A little more than the answer needs, so that one which goes on is seen to be wrong.
+    const auto room = static_cast<std::int64_t>(model.tokenize(" " + question.answer).size()) + 8;
+    std::string text;
+    if (static_cast<std::int64_t>(prompt.size()) + room > model.context()) {
+      ++too_long;
+    } else {
+      sequence.clear();
+      const Generated generated = model.generate(sequence, prompt, {}, room, [&](std::string_view bytes) {
+        text += bytes;
+        return true;
+      });
+      time.prompt_tokens += generated.prompt_tokens;
+      time.prefill_seconds += generated.prefill_seconds;
+      time.steps += generated.steps;
+      time.decode_seconds += generated.decode_seconds;
+    }
+    const bool right = trimmed(text) == trimmed(question.answer);
+    if (options.show && !right) {
+      bar.clear();
+      fmt::print(stderr, "{}: expected '{}', got '{}'\n", question.set, question.answer, trimmed(text));
+    }
+    by_set[question.set].add(right);
+    by_length[length_class(question.tokens > 0 ? question.tokens : static_cast<std::int64_t>(prompt.size()))].add(
+        right);
+    all.add(right);
+    bar.update(static_cast<double>(i + 1) / static_cast<double>(questions.size()));
+  }
+  bar.clear();
+  if (options.json) {
+    const nlohmann::json result = {{"sets", to_json(by_set, "set")},
+                                   {"lengths", to_json(by_length, "tokens_at_most")},
+                                   {"exact", all.exact},
+                                   {"questions", all.total},
+                                   {"accuracy", all.share()},
+                                   {"too_long", too_long}};
+    fmt::print("{}\n", result.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else {
+    fmt::print("{:<24} {:>9} {:>9} {:>10}\n", "set", "questions", "exact", "accuracy");
+    for (const auto& [set, score] : by_set) print_row(set, score);
+    fmt::print("\n{:<24} {:>9} {:>9} {:>10}\n", "tokens", "questions", "exact", "accuracy");
+    for (const auto& [tokens, score] : by_length) print_row(fmt::format("up to {}", tokens), score);
+    print_row("all", all);
+  }
+  flush_output();
+  if (too_long > 0) {
+    fmt::print(stderr, "{} questions are longer than the context of {} and count as wrong: see --context\n", too_long,
+               model.context());
+  }
+  fmt::print(stderr, "{}; {} threads\n", describe_speed(time), model.threads());
+  return 0;
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("eval", "How many questions a model answers exactly");
+  auto options = std::make_shared<Options>();
+  add_load_options(*command, options->load);
+  command
+      ->add_option("--set", options->sets,
+                   "Files, or folders of files, with {\"prompt\", \"answer\", \"tokens\"} on each line")
+      ->capture_default_str();
+  command->add_option("--limit", options->limit, "Only this many questions of each set, 0 for all")
+      ->capture_default_str();
+  command->add_flag("--show", options->show, "Show the answers that are wrong");
+  command->add_flag("--json", options->json, "Print as JSON");
+  command->callback([options, &exit_code] { exit_code = evaluate(*options); });
+}
+
+}  // namespace thalweg::app

@@ -1,0 +1,145 @@
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+
+#include "interrupt.h"
+#include "model_commands.h"
+#include "model_options.h"
+#include "thalweg/error.h"
+
+namespace thalweg::app {
+namespace {
+
+struct Options {
+  LoadOptions load;
+  Sampling sampling;
+  std::string prompt;
+  std::string file;
+  std::string session;
+  std::int64_t max_tokens = 256;
+  bool has_prompt = false;
+  bool json = false;
+};
+
+const char* describe_reason(StopReason reason) {
+  switch (reason) {
+    case StopReason::kEndToken:
+      return "end";
+    case StopReason::kLength:
+      return "length";
+    case StopReason::kContext:
+      return "context";
+    case StopReason::kCaller:
+      return "interrupted";
+  }
+  return "?";
+}
+
+// Empty if the session is to be continued as it stands.
+std::string read_prompt(const Options& options, bool continues) {
+  if (options.has_prompt) return options.prompt;
+  if (!options.file.empty()) return read_text(options.file);
+  if (isatty(STDIN_FILENO) == 1) {
+    if (continues) return {};
+    throw std::runtime_error("there is no prompt: give one with -p, with -f FILE or on stdin");
+  }
+  return read_text("-");
+}
+
+// A session that cannot be used is no reason to stop: the text begins anew.
+bool restore(Sequence& sequence, const std::string& path) {
+  if (path.empty() || !std::filesystem::exists(path)) return false;
+  try {
+    sequence.restore(path);
+    return !sequence.tokens().empty();
+  } catch (const Error& error) {
+    fmt::print(stderr, "thalweg: {}; starting from scratch\n", error.what());
+    return false;
+  }
+}
+
+void print_json(const Generated& generated, const std::string& text, const Model& model) {
+  const auto rate = [](std::int64_t tokens, double seconds) {
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
+  };
+  const nlohmann::json result = {
+      {"text", text},
+      {"tokens", generated.tokens},
+      {"stopped", describe_reason(generated.reason)},
+      {"threads", model.threads()},
+      {"prefill",
+       {{"tokens", generated.prompt_tokens},
+        {"seconds", generated.prefill_seconds},
+        {"tokens_per_second", rate(generated.prompt_tokens, generated.prefill_seconds)}}},
+      {"decode",
+       {{"tokens", generated.steps},
+        {"seconds", generated.decode_seconds},
+        {"tokens_per_second", rate(generated.steps, generated.decode_seconds)}}},
+  };
+  fmt::print("{}\n", result.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+int generate(const Options& options) {
+  Model model = load_model(options.load);
+  Sequence sequence = model.start();
+  const bool continues = restore(sequence, options.session);
+  const std::vector<std::int32_t> prompt = model.tokenize(read_prompt(options, continues));
+  if (prompt.empty() && !continues) throw std::runtime_error("the prompt is empty: give some text with -p or -f");
+  const std::int64_t total = static_cast<std::int64_t>(prompt.size() + sequence.tokens().size());
+  if (total > model.context()) {
+    throw std::runtime_error(fmt::format("the text has {} tokens and the context {}: give a shorter one, or --context",
+                                         total, model.context()));
+  }
+
+  const InterruptWatch interrupts;
+  std::string text;
+  const auto hear = [&](std::string_view bytes) {
+    if (options.json) {
+      text += bytes;
+    } else {
+      std::fwrite(bytes.data(), 1, bytes.size(), stdout);
+      std::fflush(stdout);
+    }
+    return !InterruptWatch::pressed();
+  };
+  const Generated generated = model.generate(sequence, prompt, options.sampling, options.max_tokens, hear);
+  if (options.json) {
+    print_json(generated, text, model);
+  } else {
+    fmt::print("\n");
+  }
+  flush_output();
+  fmt::print(stderr, "{}; {} threads", describe_speed(generated), model.threads());
+  if (generated.reason == StopReason::kContext) fmt::print(stderr, "; the context of {} is full", model.context());
+  fmt::print(stderr, "\n");
+  if (!options.session.empty()) sequence.save(options.session);
+  return 0;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("generate", "Continue a text");
+  auto options = std::make_shared<Options>();
+  add_load_options(*command, options->load);
+  CLI::Option* prompt = command->add_option("-p,--prompt", options->prompt, "The text; without it, see -f, or stdin");
+  command->add_option("-f,--file", options->file, "Read the text from this file, - for stdin")->excludes(prompt);
+  command->add_option("-n,--tokens", options->max_tokens, "Most tokens to generate")
+      ->check(CLI::Range(std::int64_t{0}, kMostCount))
+      ->capture_default_str();
+  add_sampling_options(*command, options->sampling);
+  command->add_option("--session", options->session,
+                      "Continue what this file holds, if it is there, and save to it at the end");
+  command->add_flag("--json", options->json, "Print text, tokens and timings as JSON");
+  command->callback([options, prompt, &exit_code] {
+    options->has_prompt = prompt->count() > 0;
+    exit_code = generate(*options);
+  });
+}
+
+}  // namespace thalweg::app

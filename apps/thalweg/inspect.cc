@@ -1,0 +1,223 @@
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "io/gguf.h"
+#include "io/printable.h"
+#include "io/safetensors.h"
+#include "model_commands.h"
+#include "model_options.h"
+#include "thalweg/error.h"
+
+namespace thalweg::app {
+namespace {
+
+struct Options {
+  std::string path;
+  bool json = false;
+};
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text;
+  for (std::int64_t extent : shape) text += (text.empty() ? "" : " x ") + std::to_string(extent);
+  return text;
+}
+
+std::string layers_text(const std::vector<LayerKind>& layers) {
+  std::string text;
+  for (LayerKind kind : layers) text += kind == LayerKind::kGatedDelta ? 'd' : 'A';
+  return text;
+}
+
+// The tensors of a file whose model cannot be run, as far as the file can be read.
+std::vector<TensorInfo> list_tensors(const std::string& path) {
+  std::vector<TensorInfo> list;
+  const auto add = [&](const auto& tensor, std::string type) {
+    TensorInfo info;
+    info.name = tensor.name;
+    info.type = std::move(type);
+    info.shape = tensor.shape;
+    info.bytes = tensor.bytes;
+    list.push_back(std::move(info));
+  };
+  if (std::filesystem::is_directory(path) || path.ends_with(".safetensors")) {
+    const io::SafetensorsFile file(path);
+    for (const io::SafetensorsTensor& tensor : file.tensors()) add(tensor, tensor.type);
+  } else {
+    const io::GgufFile file(path);
+    for (const io::GgufTensor& tensor : file.tensors()) add(tensor, tensor.type.name);
+  }
+  return list;
+}
+
+void print_tensors(const std::vector<TensorInfo>& tensors) {
+  std::size_t name_width = 6;
+  std::size_t shape_width = 5;
+  for (const TensorInfo& tensor : tensors) {
+    name_width = std::max(name_width, io::printable(tensor.name).size());
+    shape_width = std::max(shape_width, shape_text(tensor.shape).size());
+  }
+  fmt::print("{:<{}}  {:<7} {:<{}} {:>10}  {:<10} {:<14} {}\n", "tensor", name_width, "type", "shape", shape_width,
+             "size", "operation", "decode", "prefill");
+  for (const TensorInfo& tensor : tensors) {
+    fmt::print("{:<{}}  {:<7} {:<{}} {:>10}  {:<10} {:<14} {}\n", io::printable(tensor.name), name_width, tensor.type,
+               shape_text(tensor.shape), shape_width, format_bytes(tensor.bytes),
+               tensor.used ? tensor.operation : "not used", tensor.decode_kernel, tensor.prefill_kernel);
+  }
+}
+
+void print_types(const std::vector<TensorInfo>& tensors) {
+  std::map<std::string, std::pair<std::size_t, std::uint64_t>> types;
+  for (const TensorInfo& tensor : tensors) {
+    auto& [count, bytes] = types[tensor.type];
+    ++count;
+    bytes += tensor.bytes;
+  }
+  for (const auto& [type, sums] : types) {
+    fmt::print("{:<18}{} in {} tensors\n", type, format_bytes(sums.second), sums.first);
+  }
+}
+
+void print_info(const ModelInfo& info) {
+  const auto row = [](const char* what, const std::string& value) { fmt::print("{:<18}{}\n", what, value); };
+  row("file", info.path + " (" + info.format + ")");
+  row("architecture", info.architecture + (info.name.empty() ? "" : ", " + io::printable(info.name)));
+  row("layers",
+      fmt::format("{} ({}), d: gated delta rule, A: attention{}", info.layers.size(), layers_text(info.layers),
+                  info.mtp_layers > 0 ? fmt::format("; {} for prediction left out", info.mtp_layers) : ""));
+  row("hidden size", std::to_string(info.hidden));
+  row("vocabulary", fmt::format("{}, {} head{}", info.vocabulary, info.tied_head ? "tied" : "separate",
+                                info.has_tokenizer ? "" : ", no tokenizer"));
+  row("context", info.context > 0 ? std::to_string(info.context) : "not said");
+  row("attention",
+      fmt::format("{} heads, {} of keys, head size {}, {} of it rotated with base {:g}", info.attention_heads,
+                  info.attention_kv_heads, info.head_dim, info.rotary_dim, info.rope_theta));
+  row("gated delta rule",
+      fmt::format("{} key heads of {}, {} value heads of {}, {}; convolution over {}", info.key_heads, info.key_dim,
+                  info.value_heads, info.value_dim, info.head_map, info.conv_width));
+  if (info.experts > 0) {
+    row("experts", fmt::format("{} of {} per token, hidden size {}; shared {}", info.experts_used, info.experts,
+                               info.expert_hidden, info.shared_hidden));
+  }
+  if (info.dense_hidden > 0) row("dense part", fmt::format("hidden size {}", info.dense_hidden));
+  std::string ends;
+  for (std::int32_t token : info.end_tokens) ends += (ends.empty() ? "" : ", ") + std::to_string(token);
+  row("end tokens", ends.empty() ? "none" : ends);
+  row("parameters", fmt::format("{:.4g} million", static_cast<double>(info.parameters) * 1e-6));
+  row("weights",
+      fmt::format("{}, of which a decode step reads {}; {} laid out anew at load", format_bytes(info.weight_bytes),
+                  format_bytes(info.decode_bytes), format_bytes(info.copied_bytes)));
+  row("a sequence", fmt::format("{} of state, and {} per token of keys and values", format_bytes(info.state_bytes),
+                                format_bytes(info.cache_token_bytes)));
+}
+
+nlohmann::json to_json(const std::vector<TensorInfo>& tensors) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const TensorInfo& tensor : tensors) {
+    rows.push_back({{"name", io::printable(tensor.name)},
+                    {"type", tensor.type},
+                    {"shape", tensor.shape},
+                    {"bytes", tensor.bytes},
+                    {"used", tensor.used},
+                    {"operation", tensor.operation},
+                    {"decode_kernel", tensor.decode_kernel},
+                    {"prefill_kernel", tensor.prefill_kernel}});
+  }
+  return rows;
+}
+
+nlohmann::json to_json(const ModelInfo& info) {
+  return {{"path", info.path},
+          {"format", info.format},
+          {"architecture", info.architecture},
+          {"name", io::printable(info.name)},
+          {"layers", layers_text(info.layers)},
+          {"mtp_layers", info.mtp_layers},
+          {"hidden", info.hidden},
+          {"vocabulary", info.vocabulary},
+          {"context", info.context},
+          {"attention_heads", info.attention_heads},
+          {"attention_kv_heads", info.attention_kv_heads},
+          {"head_dim", info.head_dim},
+          {"rotary_dim", info.rotary_dim},
+          {"rope_theta", info.rope_theta},
+          {"norm_eps", info.norm_eps},
+          {"key_heads", info.key_heads},
+          {"value_heads", info.value_heads},
+          {"key_dim", info.key_dim},
+          {"value_dim", info.value_dim},
+          {"conv_width", info.conv_width},
+          {"head_map", info.head_map},
+          {"experts", info.experts},
+          {"experts_used", info.experts_used},
+          {"expert_hidden", info.expert_hidden},
+          {"shared_hidden", info.shared_hidden},
+          {"dense_hidden", info.dense_hidden},
+          {"tied_head", info.tied_head},
+          {"has_tokenizer", info.has_tokenizer},
+          {"end_tokens", info.end_tokens},
+          {"parameters", info.parameters},
+          {"weight_bytes", info.weight_bytes},
+          {"decode_bytes", info.decode_bytes},
+          {"copied_bytes", info.copied_bytes},
+          {"state_bytes", info.state_bytes},
+          {"cache_token_bytes", info.cache_token_bytes},
+          {"tensors", to_json(info.tensors)}};
+}
+
+int inspect_unknown(const Options& options, const std::string& reason) {
+  const std::vector<TensorInfo> tensors = list_tensors(options.path);
+  if (options.json) {
+    const nlohmann::json result = {{"path", options.path}, {"problem", reason}, {"tensors", to_json(tensors)}};
+    fmt::print("{}\n", result.dump(1));
+  } else {
+    print_tensors(tensors);
+    fmt::print("\n");
+    print_types(tensors);
+  }
+  flush_output();
+  fmt::print(stderr, "thalweg: this model cannot be run: {}\n", reason);
+  return 1;
+}
+
+int inspect(const Options& options) {
+  ModelOptions model_options;
+  model_options.prefetch = false;
+  model_options.context = 1;
+  std::unique_ptr<Model> model;
+  std::string reason;
+  try {
+    model = std::make_unique<Model>(Model::load(options.path, model_options));
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  if (!model) return inspect_unknown(options, reason);
+  const ModelInfo& info = model->info();
+  if (options.json) {
+    fmt::print("{}\n", to_json(info).dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else {
+    print_info(info);
+    fmt::print("\n");
+    print_types(info.tensors);
+    fmt::print("\n");
+    print_tensors(info.tensors);
+  }
+  flush_output();
+  return 0;
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("inspect", "What a model file holds and how it would be run");
+  auto options = std::make_shared<Options>();
+  command->add_option("FILE", options->path, "A .gguf file, or a Hugging Face directory")->required();
+  command->add_flag("--json", options->json, "Print as JSON");
+  command->callback([options, &exit_code] { exit_code = inspect(*options); });
+}
+
+}  // namespace thalweg::app

@@ -1,0 +1,54 @@
+#include <fmt/core.h>
+
+#include <memory>
+#include <string>
+
+#include "model/convert.h"
+#include "model_commands.h"
+#include "model_options.h"
+#include "progress.h"
+
+namespace thalweg::app {
+namespace {
+
+struct Options {
+  std::string in;
+  std::string out;
+  std::string type;
+  int threads = 0;
+};
+
+int quantize(const Options& options) {
+  const model::TypeMix mix = model::type_mix(options.type);
+  WorkBar bar("writing " + options.out);
+  model::ConvertOptions convert_options;
+  convert_options.threads = options.threads;
+  convert_options.progress = bar.listener();
+  const model::Converted done = model::convert(options.in, options.out, mix, convert_options);
+  bar.clear();
+  for (const std::string& note : done.notes) fmt::print(stderr, "note: {}\n", note);
+  fmt::print("{}: {}, {} tensors, {} as {}; the source has {}\n", options.out, done.architecture, done.tensors,
+             format_bytes(done.bytes), mix.name, format_bytes(done.source_bytes));
+  flush_output();
+  return 0;
+}
+
+}  // namespace
+
+void add_quantize(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("quantize", "Convert a model to GGUF and pack its weights");
+  auto options = std::make_shared<Options>();
+  std::string types;
+  for (const std::string& name : model::type_mix_names()) types += (types.empty() ? "" : ", ") + name;
+  command->add_option("IN", options->in, "A .gguf file, or a Hugging Face directory")->required();
+  command->add_option("OUT", options->out, "The .gguf file to write")->required();
+  command->add_option("TYPE", options->type, types)->required();
+  command->add_option("--threads", options->threads, "Threads, 0 for all")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command->footer(
+      "Q4_K_M and Q5_K_M are mixes: more bits where errors cost most. Vectors, norms and routers stay F32.");
+  command->callback([options, &exit_code] { exit_code = quantize(*options); });
+}
+
+}  // namespace thalweg::app

@@ -1,0 +1,228 @@
+#pragma once
+
+// Text from a hybrid model file: Qwen3-Next, Qwen3.5 (dense and MoE) and Qwen3.6, from GGUF (split files too) or from a
+// Hugging Face directory. Files are mapped, not copied.
+//
+//   Model model = Model::load("model.gguf");
+//   Sequence sequence = model.start();
+//   model.generate(sequence, model.tokenize("Where is the ball?"), {}, 64, [](std::string_view bytes) {
+//     std::cout << bytes << std::flush;
+//     return true;
+//   });
+//
+// Errors are thalweg::Error and name the file's key or tensor. A Model and its Sequences are used by one thread at a
+// time. For one machine and instruction set, results do not depend on the number of threads, bit for bit, and equal
+// calls give equal bits.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "thalweg/device.h"
+#include "thalweg/dtype.h"
+
+namespace thalweg {
+
+struct ModelOptions {
+  int threads = 0;               // 0: every hardware thread
+  std::int64_t context = 0;      // most tokens of a sequence; 0: what the file says, but at most 32768
+  int sequences = 1;             // most sequences alive at once
+  int prefill_chunk = 512;       // tokens of a prefill that run together
+  bool exact = false;            // MatmulPrecision::kExact instead of kQ8 for block formats
+  DType kv_dtype = DType::kF16;  // of the key and value cache: kF16 or kF32
+  bool prefetch = true;          // read the whole file at load; without it pages come as they are first used
+  std::function<void(double done)> progress;  // hears a growing part of 1 while loading, and 1 at the end
+};
+
+// How the next token is chosen: repetition penalty, then temperature, top-k, top-p and min-p, then a draw. The draw
+// depends on seed and position only: a restored or repeated run draws the same. Ties go to the lower id.
+struct Sampling {
+  float temperature = 0.0F;     // 0: the likeliest token, whatever the other settings but the penalty
+  int top_k = 0;                // 0: all
+  float top_p = 1.0F;           // the likeliest tokens that together have at least this probability; 1: all
+  float min_p = 0.0F;           // tokens with at least this part of the likeliest token's probability; 0: all
+  float repeat_penalty = 1.0F;  // logits of recent tokens: divided by it if positive, else multiplied; 1: off
+  int repeat_last = 64;         // how many tokens are recent; 0: none, -1: all
+  std::uint64_t seed = 0;
+};
+
+struct ChatMessage {
+  std::string role;  // "system", "user" or "assistant"
+  std::string content;
+};
+
+enum class LayerKind : std::uint8_t { kGatedDelta, kAttention };
+
+struct TensorInfo {
+  std::string name;                 // as in the file
+  std::string type;                 // as the file's format spells it: "Q4_K"
+  std::vector<std::int64_t> shape;  // innermost last
+  std::uint64_t bytes = 0;
+  bool used = false;           // false: known but not part of the trunk (MTP, vision)
+  std::string operation;       // of matrices that are used: "linear", "moe_ffn", "embedding"
+  std::string decode_kernel;   // that runs it for one token
+  std::string prefill_kernel;  // and for a chunk of a prefill
+};
+
+// What the file says.
+struct ModelInfo {
+  std::string path;
+  std::string format;        // "GGUF" or "safetensors"
+  std::string architecture;  // "qwen3next", "qwen35" or "qwen35moe"
+  std::string name;          // as the file calls itself; may be empty
+  std::vector<LayerKind> layers;
+  int mtp_layers = 0;  // left out
+  std::int64_t hidden = 0;
+  std::int64_t vocabulary = 0;
+  std::int64_t context = 0;  // that the model was made for; 0 if the file does not tell
+  int attention_heads = 0;
+  int attention_kv_heads = 0;
+  int head_dim = 0;
+  int rotary_dim = 0;
+  double rope_theta = 0;
+  double norm_eps = 0;
+  int key_heads = 0;  // of the gated delta rule
+  int value_heads = 0;
+  int key_dim = 0;
+  int value_dim = 0;
+  int conv_width = 0;
+  std::string head_map;  // "grouped" or "tiled"
+  int experts = 0;       // 0: dense
+  int experts_used = 0;
+  std::int64_t expert_hidden = 0;
+  std::int64_t shared_hidden = 0;
+  std::int64_t dense_hidden = 0;
+  bool tied_head = false;
+  bool has_tokenizer = false;
+  std::vector<std::int32_t> end_tokens;
+  std::uint64_t parameters = 0;         // of the trunk
+  std::uint64_t weight_bytes = 0;       // of the trunk, as stored
+  std::uint64_t decode_bytes = 0;       // of weights that one decode step of one sequence reads
+  std::uint64_t copied_bytes = 0;       // of weights that had to be laid out anew at load
+  std::uint64_t state_bytes = 0;        // of a sequence, without its key and value cache
+  std::uint64_t cache_token_bytes = 0;  // of the key and value cache, per token
+  std::vector<TensorInfo> tensors;
+};
+
+enum class StopReason : std::uint8_t {
+  kEndToken,  // the model ended the text
+  kLength,    // max_tokens
+  kContext,   // the sequence is full
+  kCaller,    // the callback said so
+};
+
+struct Generated {
+  std::vector<std::int32_t> tokens;  // without the end token
+  StopReason reason = StopReason::kLength;
+  std::int64_t prompt_tokens = 0;
+  double prefill_seconds = 0;
+  std::int64_t steps = 0;  // decode steps, one per token
+  double decode_seconds = 0;
+};
+
+// One text with everything the model remembers of it. Holds one of the model's places until it is destroyed; keeps the
+// model alive.
+class Sequence {
+ public:
+  Sequence();  // of no model: only assignment and destruction
+  ~Sequence();
+  Sequence(Sequence&& other) noexcept;
+  Sequence& operator=(Sequence&& other) noexcept;
+
+  // The tokens so far, all of them in the state.
+  std::span<const std::int32_t> tokens() const;
+
+  // Of the next token, [vocabulary]; empty before the first token. Valid until the sequence changes.
+  std::span<const float> logits() const;
+
+  // Back to no tokens.
+  void clear();
+
+  // The whole state, written to a temporary file that then takes the place of `path`. What a restored sequence gives
+  // is bit-identical, with the same options on the same machine.
+  void save(const std::string& path) const;
+
+  // A file that is damaged or of another model is refused and the sequence stays as it was.
+  void restore(const std::string& path);
+
+  struct Impl;
+
+ private:
+  friend class Model;
+  std::unique_ptr<Impl> impl_;
+};
+
+// New tokens of one sequence of a batch.
+struct SequenceInput {
+  Sequence* sequence = nullptr;
+  std::span<const std::int32_t> tokens;
+};
+
+class Model {
+ public:
+  // A .gguf file (the first one of a split model) or a directory with config.json and safetensors.
+  static Model load(const std::string& path, const ModelOptions& options = {});
+
+  Model(Model&& other) noexcept;
+  Model& operator=(Model&& other) noexcept;
+  ~Model();
+
+  const ModelInfo& info() const;
+  std::int64_t context() const;  // most tokens of a sequence
+  int threads() const;
+
+  // Text. A model without a tokenizer throws. Special tokens such as <|im_end|> are recognised in `text` if
+  // `parse_special`.
+  std::vector<std::int32_t> tokenize(std::string_view text, bool parse_special = true) const;
+  std::string token_bytes(std::int32_t token) const;  // may be part of a character; special tokens as written
+  std::string detokenize(std::span<const std::int32_t> tokens) const;
+
+  // Prompts in the family's chat format: a conversation that ends with the user's question, and what to add to a
+  // sequence after an answer of generate() for the next question. Special tokens in contents are plain text. `think`:
+  // nothing for what the family does by itself; throws if it cannot do what is asked.
+  std::vector<std::int32_t> chat_prompt(std::span<const ChatMessage> messages, std::optional<bool> think = {}) const;
+  std::vector<std::int32_t> chat_continuation(std::string_view question, std::optional<bool> think = {}) const;
+  bool is_end_token(std::int32_t token) const;
+
+  // An empty sequence; throws if `options.sequences` are alive.
+  Sequence start();
+
+  // Runs new tokens through the model, in chunks; sequences of a batch may have different numbers of them, none
+  // included. A batch with one token each takes the decode step. Throws before anything changes if a token is not in
+  // the vocabulary or a sequence would be longer than context().
+  void prefill(std::span<const SequenceInput> batch);
+  void prefill(Sequence& sequence, std::span<const std::int32_t> tokens);
+
+  // One token for each sequence of the batch.
+  void step(Sequence& sequence, std::int32_t token);
+  void step(std::span<Sequence* const> sequences, std::span<const std::int32_t> tokens);
+
+  // As prefill(); `hear` gets the logits [vocabulary] after each of the tokens, in order.
+  void prefill_each(Sequence& sequence, std::span<const std::int32_t> tokens,
+                    const std::function<void(std::int64_t index, std::span<const float> logits)>& hear);
+
+  // ln p(tokens[i + 1] | everything up to tokens[i]) for each i but the last: the measure behind perplexity.
+  std::vector<double> score(Sequence& sequence, std::span<const std::int32_t> tokens);
+
+  // The token that `sampling` chooses after what the sequence holds.
+  std::int32_t sample(const Sequence& sequence, const Sampling& sampling) const;
+
+  // Prefills the prompt (may be empty if the sequence has tokens), then up to `max_tokens` tokens, each of which is
+  // passed on as UTF-8, in whole characters, and run through the model; `on_bytes` returns false to stop. The end token
+  // is neither passed on nor run.
+  Generated generate(Sequence& sequence, std::span<const std::int32_t> prompt, const Sampling& sampling,
+                     std::int64_t max_tokens, const std::function<bool(std::string_view bytes)>& on_bytes = {});
+
+  struct Impl;
+
+ private:
+  explicit Model(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace thalweg

@@ -1,0 +1,256 @@
+// The program as a user runs it, on small synthetic models.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+extern char** environ;
+
+namespace thalweg::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Result {
+  int code = -1;
+  std::string out;
+  std::string err;
+};
+
+std::string read_file(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+void write_file(const std::string& path, std::string_view text) {
+  std::ofstream stream(path, std::ios::binary);
+  stream << text;
+}
+
+class CommandLine : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    std::string name = (fs::temp_directory_path() / "thalweg-apps-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+    const Result made = run({"synth", at("model.gguf"), "--gigabytes", "0.02", "--type", "Q8_0"});
+    ASSERT_EQ(made.code, 0) << made.err;
+  }
+
+  static void TearDownTestSuite() { fs::remove_all(folder_); }
+
+  static std::string at(const std::string& file) { return (folder_ / file).string(); }
+
+  static Result run(std::vector<std::string> arguments, const std::string& input = "") {
+    write_file(at("stdin"), input);
+    arguments.insert(arguments.begin(), THALWEG_BINARY);
+    std::vector<char*> pointers;
+    for (std::string& argument : arguments) pointers.push_back(argument.data());
+    pointers.push_back(nullptr);
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, 0, at("stdin").c_str(), O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&files, 1, at("stdout").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&files, 2, at("stderr").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    pid_t process = 0;
+    const int failed = posix_spawn(&process, THALWEG_BINARY, &files, nullptr, pointers.data(), environ);
+    posix_spawn_file_actions_destroy(&files);
+    Result result;
+    int status = 0;
+    if (failed != 0 || waitpid(process, &status, 0) != process) {
+      ADD_FAILURE() << "cannot run " << THALWEG_BINARY;
+      return result;
+    }
+    result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    result.out = read_file(at("stdout"));
+    result.err = read_file(at("stderr"));
+    return result;
+  }
+
+  // One line on stderr that holds each of the parts, nothing on stdout, code 2.
+  static void expect_refusal(const std::vector<std::string>& arguments, std::initializer_list<std::string_view> parts) {
+    const Result result = run(arguments);
+    EXPECT_EQ(result.code, 2) << result.err;
+    EXPECT_EQ(result.out, "");
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    EXPECT_TRUE(result.err.starts_with("thalweg: ")) << result.err;
+    for (std::string_view part : parts) EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+  }
+
+  static std::string generate(std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"generate", "-m", at("model.gguf")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Result result = run(arguments);
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_NE(result.err.find("decode"), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("tokens/s"), std::string::npos) << result.err;
+    return result.out;
+  }
+
+  static inline fs::path folder_;
+};
+
+TEST_F(CommandLine, EveryCommandHasHelp) {
+  for (const char* command :
+       {"generate", "chat", "inspect", "quantize", "perplexity", "eval", "synth", "verify", "bench"}) {
+    const Result result = run({command, "--help"});
+    EXPECT_EQ(result.code, 0) << command;
+    EXPECT_NE(result.out.find("-h,--help"), std::string::npos) << result.out;
+    EXPECT_NE(run({"--help"}).out.find(command), std::string::npos);
+  }
+}
+
+TEST_F(CommandLine, BadFlagsAreToldInOneLine) {
+  expect_refusal({}, {"--help"});
+  expect_refusal({"sing"}, {"--help"});
+  expect_refusal({"generate"}, {"--model"});
+  expect_refusal({"generate", "-m", "x", "--temp", "hot"}, {"--temp"});
+  expect_refusal({"generate", "-m", "x", "--top-p", "2"}, {"--top-p"});
+  expect_refusal({"generate", "-m", "x", "-n", "-5"}, {"--tokens", "in range 0 to"});
+  expect_refusal({"generate", "-m", "x", "--threads", "-1"}, {"--threads"});
+  expect_refusal({"generate", "-m", "x", "-p", "a", "-f", "b"}, {"excludes"});
+  expect_refusal({"chat", "-m", "x", "--think", "maybe"}, {"--think"});
+  expect_refusal({"quantize", at("model.gguf"), at("out.gguf"), "Q9_K"}, {"TYPE", "Q4_K_M"});
+  expect_refusal({"quantize", at("model.gguf"), at("out.gguf"), "IQ4_XS"}, {"read but not written"});
+  expect_refusal({"quantize", at("model.gguf"), at("model.gguf"), "Q4_0"}, {"another file than the input"});
+}
+
+TEST_F(CommandLine, MissingFilesAreToldInOneLine) {
+  const std::string missing = at("missing.gguf");
+  expect_refusal({"generate", "-m", missing, "-p", "a"}, {missing});
+  expect_refusal({"chat", "-m", missing}, {missing});
+  expect_refusal({"inspect", missing}, {missing});
+  expect_refusal({"quantize", missing, at("out.gguf"), "Q8_0"}, {missing});
+  expect_refusal({"perplexity", "-m", at("model.gguf"), "-f", at("missing.txt")}, {"missing.txt"});
+  expect_refusal({"eval", "-m", at("model.gguf"), "--set", at("missing.jsonl")}, {"missing.jsonl"});
+  expect_refusal({"eval", "-m", at("model.gguf"), "--set", at("no*.jsonl")}, {"no*.jsonl", "--set"});
+  expect_refusal({"generate", "-m", at("model.gguf"), "-f", at("missing.txt")}, {"missing.txt"});
+  expect_refusal({"generate", "-m", at("model.gguf"), "-p", ""}, {"prompt is empty"});
+  expect_refusal({"synth", at("no/such/folder/model.gguf"), "--gigabytes", "0.02"}, {"no/such/folder"});
+}
+
+TEST_F(CommandLine, DamagedFilesAreRefused) {
+  const std::string whole = read_file(at("model.gguf"));
+  write_file(at("short.gguf"), whole.substr(0, whole.size() / 2));
+  expect_refusal({"generate", "-m", at("short.gguf"), "-p", "a"}, {"short.gguf", "cut off"});
+  expect_refusal({"inspect", at("short.gguf")}, {"short.gguf"});
+  expect_refusal({"quantize", at("short.gguf"), at("out.gguf"), "Q4_0"}, {"short.gguf"});
+  EXPECT_FALSE(fs::exists(at("out.gguf")));
+  write_file(at("text.gguf"), "This is not a model.\n");
+  expect_refusal({"generate", "-m", at("text.gguf"), "-p", "a"}, {"text.gguf"});
+}
+
+TEST_F(CommandLine, QuantizesInspectsAndGenerates) {
+  const Result packed = run({"quantize", at("model.gguf"), at("packed.gguf"), "Q4_K_M"});
+  ASSERT_EQ(packed.code, 0) << packed.err;
+  EXPECT_NE(packed.err.find("packed already (Q8_0)"), std::string::npos) << packed.err;
+  EXPECT_LT(fs::file_size(at("packed.gguf")), fs::file_size(at("model.gguf")));
+  const Result table = run({"inspect", at("packed.gguf")});
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_NE(table.out.find("gated delta rule"), std::string::npos);
+  const Result inspected = run({"inspect", "--json", at("packed.gguf")});
+  const nlohmann::json info = nlohmann::json::parse(inspected.out);
+  EXPECT_EQ(info["architecture"], "qwen35");
+  bool found = false;
+  for (const nlohmann::json& tensor : info["tensors"]) {
+    if (tensor["name"] != "output.weight") continue;
+    found = true;
+    EXPECT_EQ(tensor["type"], "Q6_K");
+    EXPECT_EQ(tensor["operation"], "linear");
+    EXPECT_NE(tensor["decode_kernel"], "");
+  }
+  EXPECT_TRUE(found);
+  const Result text = run({"generate", "-m", at("packed.gguf"), "-p", "hello", "-n", "5", "--json"});
+  ASSERT_EQ(text.code, 0) << text.err;
+  const nlohmann::json generated = nlohmann::json::parse(text.out);
+  EXPECT_EQ(generated["prefill"]["tokens"], 5);
+  EXPECT_LE(generated["tokens"].size(), 5U);
+  EXPECT_GT(generated["decode"]["tokens_per_second"], 0);
+}
+
+TEST_F(CommandLine, PromptsComeFromAnywhereAndTextRepeats) {
+  const std::string text = generate({"-p", "hello there", "-n", "12"});
+  EXPECT_EQ(generate({"-p", "hello there", "-n", "12", "--threads", "1"}), text);
+  write_file(at("prompt.txt"), "hello there");
+  EXPECT_EQ(generate({"-f", at("prompt.txt"), "-n", "12"}), text);
+  EXPECT_EQ(run({"generate", "-m", at("model.gguf"), "-n", "12"}, "hello there").out, text);
+  const std::vector<std::string> drawn = {"-p", "hello", "-n", "12", "--temp", "1.5", "--top-k", "40", "--seed", "7"};
+  EXPECT_EQ(generate(drawn), generate(drawn));
+  std::vector<std::string> other = drawn;
+  other.back() = "8";
+  EXPECT_NE(generate(other), generate(drawn));
+}
+
+TEST_F(CommandLine, SessionsContinue) {
+  const std::string session = at("a.session");
+  std::string whole = generate({"-p", "hello there", "-n", "12"});
+  std::string first = generate({"-p", "hello there", "-n", "5", "--session", session});
+  std::string second = generate({"-p", "", "-n", "7", "--session", session});
+  first.pop_back();  // newline at the end of the output
+  EXPECT_EQ(first + second, whole);
+
+  std::string damaged = read_file(session);
+  damaged[damaged.size() / 2] = static_cast<char>(damaged[damaged.size() / 2] ^ 1);
+  write_file(session, damaged);
+  const Result afresh =
+      run({"generate", "-m", at("model.gguf"), "-p", "hello there", "-n", "12", "--session", session});
+  EXPECT_EQ(afresh.code, 0);
+  EXPECT_EQ(afresh.out, whole);
+  EXPECT_NE(afresh.err.find("starting from scratch"), std::string::npos) << afresh.err;
+}
+
+TEST_F(CommandLine, MeasuresPerplexity) {
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "The ball is in the kitchen. ";
+  write_file(at("text.txt"), text);
+  const Result result = run({"perplexity", "-m", at("model.gguf"), "-f", at("text.txt"), "--window", "256", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const nlohmann::json json = nlohmann::json::parse(result.out);
+  EXPECT_GT(json["perplexity"], 1.0);
+  // Every token but the first of each window.
+  const std::int64_t tokens = json["tokens"];
+  EXPECT_EQ(json["scored"], tokens - (tokens + 255) / 256);
+  expect_refusal({"perplexity", "-m", at("model.gguf"), "-f", at("text.txt"), "--window", "1"}, {"--window"});
+}
+
+TEST_F(CommandLine, CountsExactAnswers) {
+  write_file(at("set.jsonl"), R"({"prompt": "Where is the ball?", "answer": "in the kitchen", "tokens": 100})"
+                              "\n\n"
+                              R"({"prompt": "Where is the lamp?", "answer": "in the attic", "tokens": 900})"
+                              "\n");
+  const Result result = run({"eval", "-m", at("model.gguf"), "--set", at("set.jsonl"), "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const nlohmann::json json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json["questions"], 2);
+  EXPECT_EQ(json["exact"], 0);  // random weights know nothing
+  ASSERT_EQ(json["lengths"].size(), 2U);
+  EXPECT_EQ(json["lengths"][0]["tokens_at_most"], 128);
+  EXPECT_EQ(json["lengths"][1]["tokens_at_most"], 1024);
+  write_file(at("broken.jsonl"), R"({"prompt": "Where is the ball?"})");
+  expect_refusal({"eval", "-m", at("model.gguf"), "--set", at("broken.jsonl")}, {"broken.jsonl:1", "answer"});
+}
+
+TEST_F(CommandLine, ChatsWithAPipe) {
+  const Result result = run({"chat", "-m", at("model.gguf"), "-n", "4", "--temp", "0"},
+                            "hello\nwhere is\\\nthe ball?\n/clear\nhello\n/exit\nno\n");
+  ASSERT_EQ(result.code, 0) << result.err;
+  std::size_t answers = 0;
+  for (std::size_t found = result.err.find("decode"); found != std::string::npos;
+       found = result.err.find("decode", found + 1)) {
+    ++answers;
+  }
+  EXPECT_EQ(answers, 3U) << result.err;
+}
+
+}  // namespace
+}  // namespace thalweg::app

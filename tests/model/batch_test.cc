@@ -1,0 +1,185 @@
+// However a text is cut, whoever runs beside it and however many threads there are.
+
+#include "model/support.h"
+
+namespace thalweg::model {
+namespace {
+
+struct File {
+  TempFolder folder;
+  TinySpec spec;
+  std::string path;
+
+  explicit File(DType dtype = DType::kF32) {
+    spec.interval = 2;
+    path = folder / "model.gguf";
+    TinyModel(spec).write_gguf(path, dtype);
+  }
+};
+
+TEST(Chunks, OfAnySizeGiveTheSameText) {
+  const File file;
+  const std::vector<std::int32_t> tokens = random_tokens(300, file.spec.vocabulary, 3);
+  Logits whole;
+  for (int chunk : {512, 1, 7, 64, 100, 299}) {
+    ModelOptions options = precise();
+    options.prefill_chunk = chunk;
+    Model model = Model::load(file.path, options);
+    Sequence sequence = model.start();
+    const Logits logits = logits_of_each(model, sequence, tokens);
+    if (whole.empty()) whole = logits;
+    EXPECT_LT(difference(logits, whole), 2e-5) << "chunks of " << chunk;
+    EXPECT_TRUE(same_bits(sequence.logits(), logits.back()));
+    EXPECT_TRUE(std::equal(sequence.tokens().begin(), sequence.tokens().end(), tokens.begin(), tokens.end()));
+  }
+}
+
+TEST(Chunks, SeveralCallsContinueASequence) {
+  const File file;
+  const std::vector<std::int32_t> tokens = random_tokens(700, file.spec.vocabulary, 4);  // the cache grows on the way
+  Model model = Model::load(file.path, precise());
+  Sequence sequence = model.start();
+  const Logits whole = logits_of_each(model, sequence, tokens);
+  sequence.clear();
+  EXPECT_TRUE(sequence.tokens().empty());
+  EXPECT_TRUE(sequence.logits().empty());
+  std::size_t begin = 0;
+  for (std::size_t count : {std::size_t{5}, std::size_t{0}, std::size_t{1}, std::size_t{494}, std::size_t{200}}) {
+    model.prefill(sequence, std::span(tokens).subspan(begin, count));
+    begin += count;
+    EXPECT_LT(difference(copy(sequence.logits()), whole[begin - 1]), 2e-5) << "after " << begin;
+  }
+  EXPECT_EQ(begin, tokens.size());
+}
+
+// Prompts of several lengths, then steps together: each as if it were alone, to the bit.
+void compare_with_alone(const ModelOptions& options, DType dtype) {
+  const File file(dtype);
+  Model model = Model::load(file.path, options);
+  const std::vector<std::size_t> lengths = {1, 70, 0, 33, 130};
+  std::vector<std::vector<std::int32_t>> prompts;
+  for (std::size_t n = 0; n < lengths.size(); ++n)
+    prompts.push_back(random_tokens(lengths[n], file.spec.vocabulary, n));
+  const std::vector<std::int32_t> next = random_tokens(12, file.spec.vocabulary, 77);
+
+  Logits alone;
+  for (const std::vector<std::int32_t>& prompt : prompts) {
+    Sequence sequence = model.start();
+    model.prefill(sequence, prompt);
+    alone.push_back(copy(sequence.logits()));
+    for (std::int32_t token : next) model.step(sequence, token);
+    alone.push_back(copy(sequence.logits()));
+  }
+
+  std::vector<Sequence> sequences;
+  for (std::size_t n = 0; n < prompts.size(); ++n) sequences.push_back(model.start());
+  std::vector<SequenceInput> batch;
+  std::vector<Sequence*> all;
+  for (std::size_t n = prompts.size(); n-- > 0;) {
+    batch.push_back({&sequences[n], prompts[n]});
+    all.push_back(&sequences[n]);
+  }
+  model.prefill(batch);
+  for (std::size_t n = 0; n < prompts.size(); ++n) {
+    EXPECT_TRUE(same_bits(sequences[n].logits(), alone[2 * n])) << "prompt of " << lengths[n];
+  }
+  for (std::int32_t token : next) model.step(all, std::vector<std::int32_t>(all.size(), token));
+  for (std::size_t n = 0; n < prompts.size(); ++n) {
+    EXPECT_TRUE(same_bits(sequences[n].logits(), alone[2 * n + 1])) << "steps after " << lengths[n];
+  }
+}
+
+TEST(Batches, GiveEachSequenceWhatItGetsAlone) { compare_with_alone(precise(5), DType::kF32); }
+
+TEST(Batches, TooWithSmallChunks) {
+  ModelOptions options = precise(5);
+  options.prefill_chunk = 48;
+  compare_with_alone(options, DType::kF32);
+}
+
+TEST(Batches, TooWithQuantisedWeights) {
+  ModelOptions options = precise(5);
+  options.exact = false;
+  options.kv_dtype = DType::kF16;
+  compare_with_alone(options, DType::kQ8_0);
+}
+
+TEST(Batches, OfSequencesThatCannotBe) {
+  const File file;
+  Model model = Model::load(file.path, precise(2));
+  Model other = Model::load(file.path, precise());
+  Sequence a = model.start();
+  Sequence b = model.start();
+  Sequence stranger = other.start();
+  const std::vector<std::int32_t> tokens = {1, 2, 3};
+  model.prefill(a, tokens);
+  const std::vector<float> before = copy(a.logits());
+  expect_error([&] { model.start(); }, {"sequences", "at most 2"});
+  expect_error([&] { model.prefill(stranger, tokens); }, {"another"});
+  expect_error([&] { model.prefill(a, std::vector<std::int32_t>{4, file.spec.vocabulary}); }, {"tokens", "101"});
+  expect_error([&] { model.prefill(a, std::vector<std::int32_t>{4, -1}); }, {"tokens", "-1"});
+  expect_error([&] { model.prefill(a, std::vector<std::int32_t>(1022, 1)); }, {"1024", "1025"});
+  const std::vector<SequenceInput> twice = {{&a, tokens}, {&a, tokens}};
+  expect_error([&] { model.prefill(twice); }, {"twice"});
+  const std::vector<std::int32_t> bad = {-5};
+  const std::vector<SequenceInput> second_bad = {{&a, tokens}, {&b, bad}};
+  expect_error([&] { model.prefill(second_bad); }, {"tokens", "-5"});
+  EXPECT_TRUE(same_bits(a.logits(), before));
+  EXPECT_EQ(a.tokens().size(), 3U);
+  Sequence moved = std::move(b);
+  EXPECT_TRUE(moved.logits().empty());
+  moved = Sequence();  // gives the place back
+  EXPECT_NO_THROW(moved = model.start());
+  expect_error([&] { model.sample(moved, {}); }, {"at least one token"});
+}
+
+TEST(Slots, AreFreshWhenTheyAreTakenAgain) {
+  const File file;
+  const std::vector<std::int32_t> tokens = random_tokens(80, file.spec.vocabulary, 6);
+  Model model = Model::load(file.path, precise());
+  std::vector<float> first;
+  for (int round = 0; round < 3; ++round) {
+    Sequence sequence = model.start();
+    model.prefill(sequence, tokens);
+    if (first.empty()) first = copy(sequence.logits());
+    EXPECT_TRUE(same_bits(sequence.logits(), first));
+  }
+}
+
+TEST(Threads, GiveTheSameBits) {
+  const File file(DType::kQ8_0);
+  const std::vector<std::int32_t> tokens = random_tokens(150, file.spec.vocabulary, 8);
+  std::vector<float> first;
+  for (int threads : {1, 2, 3}) {
+    ModelOptions options = precise();
+    options.threads = threads;
+    options.exact = false;
+    Model model = Model::load(file.path, options);
+    EXPECT_EQ(model.threads(), threads);
+    Sequence sequence = model.start();
+    model.prefill(sequence, tokens);
+    for (std::int32_t token : {5, 6, 7}) model.step(sequence, token);
+    if (first.empty()) first = copy(sequence.logits());
+    EXPECT_TRUE(same_bits(sequence.logits(), first)) << threads << " threads";
+  }
+}
+
+TEST(Scores, AreLogProbabilitiesOfWhatFollows) {
+  const File file;
+  const std::vector<std::int32_t> tokens = random_tokens(50, file.spec.vocabulary, 10);
+  Model model = Model::load(file.path, precise());
+  Sequence sequence = model.start();
+  const Logits logits = logits_of_each(model, sequence, tokens);
+  sequence.clear();
+  const std::vector<double> scores = model.score(sequence, tokens);
+  ASSERT_EQ(scores.size(), tokens.size() - 1);
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    double sum = 0;
+    for (float logit : logits[i]) sum += std::exp(static_cast<double>(logit));
+    EXPECT_NEAR(std::exp(scores[i]),
+                std::exp(static_cast<double>(logits[i][static_cast<std::size_t>(tokens[i + 1])])) / sum, 1e-9);
+  }
+}
+
+}  // namespace
+}  // namespace thalweg::model
