@@ -26,6 +26,7 @@ class Verification {
   void run(const cases::Case& test, const BackendInfo& backend, Row& row) {
     progress_.step(std::string(test.operation) + " " + test.name);
     ++row.cases;
+    ++cases_;
     const Stream stream{{backend.type, 0}, options_.threads, nullptr};
     if (!backend.available) {
       skip(row);
@@ -60,7 +61,7 @@ class Verification {
   void forget_failures() { failures_.clear(); }
 
   nlohmann::json json() const {
-    return {{"cases", runs_}, {"failed", failed_}, {"skipped", skipped_}, {"results", results_}};
+    return {{"cases", cases_}, {"runs", runs_}, {"failed", failed_}, {"skipped", skipped_}, {"results", results_}};
   }
   std::size_t runs() const { return runs_; }
   std::size_t failed() const { return failed_; }
@@ -106,6 +107,7 @@ class Verification {
   Progress progress_;
   std::vector<std::string> failures_;
   nlohmann::json results_ = nlohmann::json::array();
+  std::size_t cases_ = 0;
   std::size_t runs_ = 0;
   std::size_t failed_ = 0;
   std::size_t skipped_ = 0;

@@ -3,6 +3,7 @@
 //   (I + L) V' = beta (v - exp(G) (k S))       one triangular solve; W, U and the inverse are never formed
 //   O = scale (exp(G) (q S) + P V')
 //   S = exp(G_last) S + k^T (exp(G_last - G) V')
+// Short sequences go token by token.
 // S is kept as [K,V], so that every product runs along contiguous rows.
 
 #include "core/threads.h"
@@ -13,6 +14,8 @@ namespace thalweg::cpu {
 namespace {
 
 constexpr std::int64_t kChunk = 64;
+// Up to here the recurrence is faster: nothing to transpose, no triangle. Measured at K = V = 128.
+constexpr std::int64_t kShort = 24;
 
 std::int64_t floats(const ChunkGatedDeltaRuleArgs& args) {
   const std::int64_t k = args.k.dim(3);
@@ -35,6 +38,11 @@ void run(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& st
   const Sequences sequences(args.cu_seqlens, args.k.dim(0), args.k.dim(1));
   parallel_for(stream, sequences.count() * hv, [&](std::int64_t task, int worker) {
     Scratch scratch(memory, floats(args), worker);
+    // By its own length alone, so that a sequence's bits do not depend on its neighbours.
+    if (sequences.length(task / hv) <= kShort) {
+      run_sequence(args, {}, sequences, task / hv, task % hv, scratch);
+      return;
+    }
     float* state = scratch.take(ks * vs);  // [K,V]
     float* q = scratch.take(kChunk * ks);
     float* k = scratch.take(kChunk * ks);

@@ -110,4 +110,11 @@ Gate compute_gate(float a, float b, float a_log, float dt_bias);
 void load_gates(const GatedDeltaRuleArgs& args, const Chunk& chunk, std::int64_t head, float* g, float* beta);
 void compute_gates(const GateInputs& gates, const Chunk& chunk, std::int64_t head, float* g, float* beta);
 
+// One value head of sequence n token by token, from its initial to its final state. Takes sequence_floats() of scratch.
+constexpr std::int64_t sequence_floats(std::int64_t v, std::int64_t k) {
+  return Scratch::floats(k * v, k, k, v, v, state_staging(v, k));
+}
+void run_sequence(const GatedDeltaRuleArgs& args, const Tensor& snapshots, const Sequences& sequences, std::int64_t n,
+                  std::int64_t h, Scratch scratch);
+
 }  // namespace thalweg::cpu

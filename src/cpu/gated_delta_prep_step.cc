@@ -3,12 +3,13 @@
 #include "core/threads.h"
 #include "cpu/gated_delta.h"
 #include "cpu/gated_delta_rule.h"
+#include "cpu/nn.h"
 
 namespace thalweg::cpu {
 namespace {
 
 struct Sizes {
-  std::int64_t batch, tokens, channels, hk, hv, k, v, taps;
+  std::int64_t batch, tokens, channels, hk, hv, k, v;
 
   explicit Sizes(const GatedDeltaPrepStepArgs& args)
       : batch(args.x.dim(0)),
@@ -16,8 +17,7 @@ struct Sizes {
         channels(args.x.dim(2)),
         hv(args.state_in.dim(1)),
         k(args.state_in.dim(args.state_layout == StateLayout::kVK ? 3 : 2)),
-        v(args.state_in.dim(args.state_layout == StateLayout::kVK ? 2 : 3)),
-        taps(args.conv_weight.defined() ? args.conv_weight.dim(1) : 1) {
+        v(args.state_in.dim(args.state_layout == StateLayout::kVK ? 2 : 3)) {
     hk = (channels - hv * v) / (2 * k);
   }
   // q, k and v of every sequence and token, convolved and normed: computed once per head, not once per value row.
@@ -25,69 +25,51 @@ struct Sizes {
   std::int64_t per_worker() const { return Scratch::floats(k * v, k, v, v, state_staging(v, k)); }
 };
 
+// The convolution as its own kernel does it, from x to f32.
+CausalConv1dUpdateArgs convolution(const GatedDeltaPrepStepArgs& args, const Sizes& s, float* prepared) {
+  CausalConv1dUpdateArgs conv;
+  conv.x = args.x;
+  conv.weight = args.conv_weight;
+  conv.conv_state = args.conv_state;
+  conv.state_indices = args.state_indices;
+  conv.y = Tensor(prepared, DType::kF32, {s.batch, s.tokens, s.channels});
+  conv.activation = Activation::kSilu;
+  return conv;
+}
+
 std::size_t workspace(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   const Sizes s(args);
-  return static_cast<std::size_t>(Scratch::floats(s.prepared())) * sizeof(float) +
-         Scratch::workspace_bytes(s.per_worker(), stream);
+  std::size_t bytes = Scratch::workspace_bytes(s.per_worker(), stream);
+  if (args.conv_weight.defined()) {
+    const auto& kernel = causal_conv1d_update_kernels().front();
+    bytes = std::max(bytes, kernel.workspace(convolution(args, s, nullptr), stream));
+  }
+  return static_cast<std::size_t>(Scratch::floats(s.prepared())) * sizeof(float) + bytes;
 }
 
-// Convolution and SiLU of `count` channels from `first` on, for every token of sequence b. The state moves on.
-void convolve(const GatedDeltaPrepStepArgs& args, const Sizes& s, std::int64_t b, std::int64_t slot, std::int64_t first,
-              std::int64_t count, float* prepared) {
+// prepared [B,T,channels] = x, convolved if asked for; then q and k of each key head normed, and q scaled.
+void prepare(const GatedDeltaPrepStepArgs& args, const Sizes& s, float* prepared, const Workspace& rest,
+             const Stream& stream) {
   const VectorOps& vec = vector_ops();
-  constexpr std::int64_t kMaxTaps = 8;
-  float window[kMaxTaps];  // oldest first, the newest input last
-  float weight[kMaxTaps];
-  for (std::int64_t c = first; c < first + count; ++c) {
-    vec.load(args.conv_weight.dtype, args.conv_weight.row(c), s.taps, weight);
-    std::fill_n(window, s.taps, 0.0F);
-    if (slot >= 0) vec.load(args.conv_state.dtype, args.conv_state.row(slot, c), s.taps - 1, window + 1);
+  if (args.conv_weight.defined()) {
+    causal_conv1d_update_kernels().front().run(convolution(args, s, prepared), rest, stream);
+  } else {
+    parallel_for(stream, s.batch * s.tokens, [&](std::int64_t task, int) {
+      vec.load(args.x.dtype, args.x.row(task / s.tokens, task % s.tokens), s.channels, prepared + task * s.channels);
+    });
+  }
+  parallel_for(stream, s.batch * s.hk, [&](std::int64_t task, int worker) {
+    Scratch scratch(rest, s.per_worker(), worker);
+    float* weight = scratch.take(s.k);
+    const std::int64_t head = task % s.hk;
     for (std::int64_t t = 0; t < s.tokens; ++t) {
-      std::copy(window + 1, window + s.taps, window);
-      const char* x = static_cast<const char*>(args.x.row(b, t)) + bytes_of(args.x.dtype, c);
-      vec.load(args.x.dtype, x, 1, window + s.taps - 1);
-      float sum = 0.0F;
-      for (std::int64_t j = 0; j < s.taps; ++j) sum += weight[j] * window[j];
-      prepared[t * s.channels + c] = sum;
+      float* q = prepared + (task / s.hk * s.tokens + t) * s.channels + head * s.k;
+      float* k = q + s.hk * s.k;
+      normalize(args.qk_norm, args.qk_norm_eps, args.q_norm_weight, head, s.k, q, weight);
+      normalize(args.qk_norm, args.qk_norm_eps, args.k_norm_weight, head, s.k, k, weight);
+      vec.scale(args.scale, q, s.k, q);
     }
-    if (slot >= 0) vec.store(args.conv_state.dtype, window + 1, s.taps - 1, args.conv_state.row(slot, c));
-  }
-  for (std::int64_t t = 0; t < s.tokens; ++t) {
-    float* row = prepared + t * s.channels + first;
-    vec.silu_multiply(row, nullptr, count, row);
-  }
-}
-
-// Fills `prepared` [T,channels] of sequence b for one piece: a key head's q and k, or a value head's v.
-void prepare(const GatedDeltaPrepStepArgs& args, const Sizes& s, std::int64_t b, std::int64_t piece, float* prepared,
-             float* scratch) {
-  const VectorOps& vec = vector_ops();
-  const std::int64_t slot = state_slot(args.state_indices, b);
-  const auto fill = [&](std::int64_t first, std::int64_t count) {
-    if (args.conv_weight.defined()) {
-      convolve(args, s, b, slot, first, count, prepared);
-      return;
-    }
-    for (std::int64_t t = 0; t < s.tokens; ++t) {
-      const char* x = static_cast<const char*>(args.x.row(b, t)) + bytes_of(args.x.dtype, first);
-      vec.load(args.x.dtype, x, count, prepared + t * s.channels + first);
-    }
-  };
-  if (piece >= s.hk) {
-    fill(2 * s.hk * s.k + (piece - s.hk) * s.v, s.v);
-    return;
-  }
-  const std::int64_t q_at = piece * s.k;
-  const std::int64_t k_at = s.hk * s.k + piece * s.k;
-  fill(q_at, s.k);
-  fill(k_at, s.k);
-  for (std::int64_t t = 0; t < s.tokens; ++t) {
-    float* q = prepared + t * s.channels + q_at;
-    normalize(args.qk_norm, args.qk_norm_eps, args.q_norm_weight, piece, s.k, q, scratch);
-    vec.scale(args.scale, q, s.k, q);
-    normalize(args.qk_norm, args.qk_norm_eps, args.k_norm_weight, piece, s.k, prepared + t * s.channels + k_at,
-              scratch);
-  }
+  });
 }
 
 void run(const GatedDeltaPrepStepArgs& args, Workspace memory, const Stream& stream) {
@@ -95,12 +77,7 @@ void run(const GatedDeltaPrepStepArgs& args, Workspace memory, const Stream& str
   const Sizes s(args);
   auto* prepared = static_cast<float*>(memory.data);
   const Workspace rest{prepared + Scratch::floats(s.prepared()), 0};
-  const std::int64_t pieces = s.hk + s.hv;
-  parallel_for(stream, s.batch * pieces, [&](std::int64_t task, int worker) {
-    Scratch scratch(rest, s.per_worker(), worker);
-    const std::int64_t b = task / pieces;
-    prepare(args, s, b, task % pieces, prepared + b * s.tokens * s.channels, scratch.take(s.k));
-  });
+  prepare(args, s, prepared, rest, stream);
   parallel_for(stream, s.batch * s.hv, [&](std::int64_t task, int worker) {
     Scratch scratch(rest, s.per_worker(), worker);
     float* state = scratch.take(s.k * s.v);  // [V,K]
@@ -139,7 +116,7 @@ void run(const GatedDeltaPrepStepArgs& args, Workspace memory, const Stream& str
 }
 
 constexpr Kernel<GatedDeltaPrepStepArgs> kKernels[] = {
-    {"two_pass", always_supported<GatedDeltaPrepStepArgs>, workspace, run}};
+    {"three_pass", always_supported<GatedDeltaPrepStepArgs>, workspace, run}};
 
 }  // namespace
 

@@ -1,8 +1,8 @@
 #include "text/tokenizer_json.h"
 
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "thalweg/error.h"
 
@@ -228,9 +228,10 @@ TokenizerData parse_tokenizer_json(std::string_view json, const std::string& nam
 
 TokenizerData read_tokenizer_json(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(path, "file", "a tokenizer.json that can be read", "none");
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  return parse_tokenizer_json(text, path);
+  std::ostringstream text;
+  // An empty file writes nothing, as a folder does, which opens like a file.
+  if (!file || !(text << file.rdbuf())) throw Error(path, "file", "a tokenizer.json that can be read", "none");
+  return parse_tokenizer_json(text.str(), path);
 }
 
 }  // namespace thalweg::text

@@ -36,19 +36,19 @@ Bound product_bound(MatmulPrecision precision, DType weight, double reduction) {
   return bound;
 }
 
-Tensor make_weights(Memory& memory, DType dtype, std::vector<std::int64_t> shape, Random& random) {
-  return memory.input_bytes(dtype, std::move(shape), [&](void* row, std::int64_t count) {
+Tensor make_weights(Memory& memory, DType dtype, const std::vector<std::int64_t>& shape, Random& random) {
+  return memory.input_bytes(dtype, shape, [&](void* row, std::int64_t count) {
     fill_blocks(dtype, BlockScales::kOrdinary, random, row, count);
   });
 }
 
-Tensor make_large_weights(Memory& memory, DType dtype, std::vector<std::int64_t> shape, Random& random) {
+Tensor make_large_weights(Memory& memory, DType dtype, const std::vector<std::int64_t>& shape, Random& random) {
   const std::int64_t block = dtype_info(dtype).block_size;
   const std::int64_t row = shape.back();
   const std::int64_t pool_weights = std::int64_t{1} << 22;
   std::vector<unsigned char> pool(static_cast<std::size_t>(bytes_of(dtype, pool_weights)));
   fill_blocks(dtype, BlockScales::kOrdinary, random, pool.data(), pool_weights);
-  return memory.input_bytes(dtype, std::move(shape), [&](void* to, std::int64_t count) {
+  return memory.input_bytes(dtype, shape, [&](void* to, std::int64_t count) {
     const std::int64_t start = random.below((pool_weights - row) / block) * block;
     std::memcpy(to, pool.data() + bytes_of(dtype, start), static_cast<std::size_t>(bytes_of(dtype, count)));
   });

@@ -45,9 +45,9 @@ std::vector<DType> weight_types();
 std::vector<DType> block_types();
 
 // A weight tensor of any dtype but I32: random valid blocks, never packed from floats.
-Tensor make_weights(Memory& memory, DType dtype, std::vector<std::int64_t> shape, Random& random);
+Tensor make_weights(Memory& memory, DType dtype, const std::vector<std::int64_t>& shape, Random& random);
 // The same, quickly, for gigabytes: rows are pieces of a few random megabytes.
-Tensor make_large_weights(Memory& memory, DType dtype, std::vector<std::int64_t> shape, Random& random);
+Tensor make_large_weights(Memory& memory, DType dtype, const std::vector<std::int64_t>& shape, Random& random);
 
 Tensor make_ids(Memory& memory, const ExpertShape& shape, Random& random);
 ExpertMatmulArgs make_expert_args(const ExpertShape& shape, Memory& memory, Random& random);

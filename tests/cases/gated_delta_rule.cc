@@ -187,7 +187,7 @@ void add_rule_cases(std::vector<Case>& cases) {
   for (std::size_t i = 0; i < std::size(kSizes); ++i) {
     for (const std::size_t step : {0, 1, 3}) {
       const RuleShape shape{
-          .tokens = 19, .hk = 1, .hv = 2, .k = kSizes[i], .v = kSizes[(i + step) % std::size(kSizes)]};
+          .tokens = 40, .hk = 1, .hv = 2, .k = kSizes[i], .v = kSizes[(i + step) % std::size(kSizes)]};
       cases.push_back(rule_case<Args>(shape));
     }
   }

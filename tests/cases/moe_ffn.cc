@@ -60,9 +60,9 @@ Case ffn_case(const FfnShape& shape) {
   return make_case<MoeFfnArgs>(shape.name(), [shape](OperationProblem<MoeFfnArgs>& problem, Random& random) {
     Memory& memory = problem.memory;
     memory.set_layout(shape.strided ? Memory::Layout::kStrided : Memory::Layout::kContiguous);
-    const auto weights = [&](DType dtype, std::vector<std::int64_t> sizes) {
-      return shape.large ? make_large_weights(memory, dtype, std::move(sizes), random)
-                         : make_weights(memory, dtype, std::move(sizes), random);
+    const auto weights = [&](DType dtype, const std::vector<std::int64_t>& sizes) {
+      return shape.large ? make_large_weights(memory, dtype, sizes, random)
+                         : make_weights(memory, dtype, sizes, random);
     };
     MoeFfnArgs& args = problem.args;
     args.x = memory.input(shape.x, {shape.tokens, shape.hidden}, [&] { return shape.size * random.normal(); });

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,9 @@ inline const std::vector<DType>& weight_types() {
   }();
   return types;
 }
+
+// How test names and messages print a format.
+inline void PrintTo(DType dtype, std::ostream* stream) { *stream << dtype_name(dtype); }
 
 inline std::string test_name(const testing::TestParamInfo<DType>& test) { return std::string(dtype_name(test.param)); }
 
