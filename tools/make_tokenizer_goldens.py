@@ -17,6 +17,7 @@ generator.json are kept if the file is there; without it they come from Perl, wh
 """
 
 import argparse
+import bisect
 import json
 import pathlib
 import subprocess
@@ -151,7 +152,8 @@ class Strings:
         for _ in range(count):
             source = kind["draw"][random.below(len(kind["draw"]))]
             text.append(self.piece(source, random))
-        data = bytearray("".join(text).encode())
+        whole = "".join(text).encode()
+        data = bytearray(whole)
         for _ in range(kind.get("damage", 0)):
             operation, place, byte = random.below(4), random.below(len(data) + 1), random.below(256)
             if operation == 0 or place == len(data):
@@ -162,7 +164,13 @@ class Strings:
                 del data[place]
             else:
                 data[place] |= 0x80
-        return bytes(data)
+        # Damage may make characters that libraries of different age know or do not know.
+        known = all(map(self.is_assigned, data.decode("utf-8", errors="replace")))
+        return bytes(data) if known else whole
+
+    def is_assigned(self, character):
+        at = bisect.bisect_right(self.ranges, [ord(character), MASK]) - 1
+        return at >= 0 and ord(character) <= self.ranges[at][1]
 
     def text(self, seed, index):
         return self.make(seed, index).decode("utf-8", errors="replace")

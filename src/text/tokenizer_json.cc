@@ -14,7 +14,7 @@ using Json = nlohmann::json;
 const Json kNull;
 
 // Ids may leave holes, but no more than the size of the file explains.
-constexpr std::uint64_t kHoles = 4096;
+constexpr std::uint64_t kHoles = 1024;
 
 class Reader {
  public:

@@ -1,5 +1,6 @@
 #include "strings.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <fstream>
@@ -22,26 +23,28 @@ std::string read_text(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-Strings::Strings() : generator_(nlohmann::json::parse(read_text(golden_path("generator.json")))) {}
+Strings::Strings() : generator_(nlohmann::json::parse(read_text(golden_path("generator.json")))) {
+  for (const auto& range : generator_["ranges"])
+    ranges_.emplace_back(range[0].get<char32_t>(), range[1].get<char32_t>());
+}
 
 std::string Strings::make(std::uint64_t seed, std::uint64_t index) const {
   Random random(Random(index + (seed << 32)).bits());
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random.bits() % n); };
   const auto& kind = generator_["kinds"][index % generator_["kinds"].size()];
   const auto& draw = kind["draw"];
-  const auto& ranges = generator_["ranges"];
   std::string text;
   for (std::size_t count = 1 + below(kind["most"].get<std::size_t>()); count > 0; --count) {
     const auto& source = draw[below(draw.size())].get_ref<const std::string&>();
     if (source == "#") {
-      const auto& range = ranges[below(ranges.size())];
-      const auto low = range[0].get<std::size_t>();
-      append_utf8(text, static_cast<char32_t>(low + below(range[1].get<std::size_t>() - low + 1)));
+      const auto [low, high] = ranges_[below(ranges_.size())];
+      append_utf8(text, static_cast<char32_t>(low + below(high - low + 1)));
     } else {
       const auto& list = generator_["lists"][source];
       text += list[below(list.size())].get_ref<const std::string&>();
     }
   }
+  const std::string whole = text;
   for (int damage = kind.value("damage", 0); damage > 0; --damage) {
     const std::size_t operation = below(4);
     const std::size_t place = below(text.size() + 1);
@@ -56,12 +59,24 @@ std::string Strings::make(std::uint64_t seed, std::uint64_t index) const {
       text[place] = static_cast<char>(text[place] | '\x80');
     }
   }
+  // Damage may make characters that libraries of different age know or do not know.
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Step step = decode_utf8(std::string_view(text).substr(at));
+    if (!is_assigned(step.code_point)) return whole;
+    at += step.length;
+  }
   return text;
 }
 
+bool Strings::is_assigned(char32_t code_point) const {
+  const auto after = std::upper_bound(ranges_.begin(), ranges_.end(), code_point,
+                                      [](char32_t value, const auto& range) { return value < range.first; });
+  return after != ranges_.begin() && code_point <= std::prev(after)->second;
+}
+
 void Strings::each_code_point(const std::function<void(const std::string&)>& take) const {
-  for (const auto& range : generator_["ranges"]) {
-    for (auto number = range[0].get<char32_t>(); number <= range[1].get<char32_t>(); ++number) {
+  for (const auto& [low, high] : ranges_) {
+    for (char32_t number = low; number <= high; ++number) {
       std::string c;
       append_utf8(c, number);
       std::string text;

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace thalweg::text {
@@ -24,7 +25,10 @@ class Strings {
   void each_code_point(const std::function<void(const std::string&)>& take) const;
 
  private:
+  bool is_assigned(char32_t code_point) const;
+
   nlohmann::json generator_;
+  std::vector<std::pair<char32_t, char32_t>> ranges_;  // first and last, in order
 };
 
 // FNV-1a over the number of ids of each string and the ids, one hash for each block of strings.
