@@ -15,8 +15,6 @@
 #include <string>
 #include <vector>
 
-extern char** environ;
-
 namespace thalweg::app {
 namespace {
 
@@ -43,14 +41,14 @@ class CommandLine : public testing::Test {
   static void SetUpTestSuite() {
     std::string name = (fs::temp_directory_path() / "thalweg-apps-XXXXXX").string();
     ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
+    folder = name;
     const Result made = run({"synth", at("model.gguf"), "--gigabytes", "0.02", "--type", "Q8_0"});
     ASSERT_EQ(made.code, 0) << made.err;
   }
 
-  static void TearDownTestSuite() { fs::remove_all(folder_); }
+  static void TearDownTestSuite() { fs::remove_all(folder); }
 
-  static std::string at(const std::string& file) { return (folder_ / file).string(); }
+  static std::string at(const std::string& file) { return (folder / file).string(); }
 
   static Result run(std::vector<std::string> arguments, const std::string& input = "") {
     return wait_for(start(std::move(arguments), input));
@@ -116,7 +114,7 @@ class CommandLine : public testing::Test {
     return result.out;
   }
 
-  static inline fs::path folder_;
+  static inline fs::path folder;
 };
 
 TEST_F(CommandLine, EveryCommandHasHelp) {
