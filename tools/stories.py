@@ -376,9 +376,23 @@ class Story:
         if draw < 0.32 and person:
             return kind, key, f"Where did {person.name} put {thing.the}?", f"{person.name} put {thing.the} {place.at}."
         if draw < 0.37:
-            if self.visitors.get(place.bare[4:]) == {thing} and place.at.count("the ") == 1:
+            if self.mode == TRAIN and self._alone(thing):
                 return kind, key, f"What is {place.at}?", answer
         return kind, key, rng.choice(words.ASK_WHERE).format(O=thing.the, be=thing.be), answer
+
+    def _alone(self, thing):
+        """Whether this thing is the only one that ever was where it is now."""
+        place = self.where[thing][1]
+        return self.visitors.get(place.bare[4:]) == {thing} and place.at.count("the ") == 1
+
+    def inverse_question(self):
+        """From the place to the thing, the other way round than stories tell it; None if no place has one thing only."""
+        found = [t for t, s in self.where.items() if s[0] == "at" and self._alone(t)]
+        if not found:
+            return None
+        thing = self.rng.choice(found)
+        at = self.where[thing][1].at
+        return "inverse", f"What is {at}?", upper(f"{thing.the} {thing.be} {at}.")
 
     def _ask_person(self):
         known = [p for p, w in self.whereabouts.items() if w]
@@ -545,8 +559,9 @@ def training_document(rng: random.Random, size: int):
     return parts
 
 
-def test_story(rng: random.Random, size: int):
-    """(kind, prompt, answer): about `size` tokens, one question at the end, on combinations that training never saw."""
+def test_story(rng: random.Random, size: int, inverse=False):
+    """(kind, prompt, answer): about `size` tokens, one question at the end, on combinations that training never saw.
+    Inverse questions ("What is in the kitchen?") are a set of their own."""
     while True:
         story = Story(rng, TEST, size)
         text = ""
@@ -554,7 +569,7 @@ def test_story(rng: random.Random, size: int):
             text += (" " if text else "") + story.sentence()
         if not story.where:
             continue
-        found = story.question()
+        found = story.inverse_question() if inverse else story.question()
         if found:
             kind, question, answer = found
             return kind, text + " " + question, answer
@@ -564,6 +579,13 @@ def test_set(seed: int, count: int, size: int):
     for index in range(count):
         rng = random.Random(f"test {seed} {size} {index}")
         kind, prompt, answer = test_story(rng, size)
+        yield {"prompt": prompt, "answer": answer, "tokens": estimate(prompt), "kind": kind}
+
+
+def inverse_set(seed: int, count: int):
+    for index in range(count):
+        rng = random.Random(f"inverse {seed} {index}")
+        kind, prompt, answer = test_story(rng, (50, 200, 500, 1000)[index % 4], inverse=True)
         yield {"prompt": prompt, "answer": answer, "tokens": estimate(prompt), "kind": kind}
 
 
@@ -597,6 +619,7 @@ def main():
         for length in options.lengths.split(","):
             length, _, count = length.partition(":")
             sets[f"stories-{length}"] = test_set(options.seed, int(count or options.test), int(length))
+        sets["inverse"] = inverse_set(options.seed, options.test)
         sets["sums"] = sums_set(options.seed, options.test)
         for name, rows in sets.items():
             with open(os.path.join(options.out, name + ".jsonl"), "w", encoding="utf-8") as file:

@@ -163,26 +163,36 @@ class Batches:
 
 
 def test_rows(job):
-    """Tokenized test stories: (name, [(prompt ids, answer ids)])."""
+    """Tokenized test stories: (name, [(prompt ids, answer ids, kind)]), generated, or read from a file of JSON lines."""
     import tokenizers
 
     path, name, count, seed = job
     tokenizer = tokenizers.Tokenizer.from_file(path)
     end = tokenizer.token_to_id(SPECIAL[0])
-    rows = stories.sums_set(seed, count) if name == "sums" else stories.test_set(seed, count, int(name))
+    if name.endswith(".jsonl"):
+        with open(name, encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        name = os.path.basename(name).removesuffix(".jsonl").removeprefix("stories-")
+        every = 0
+    else:
+        rows = stories.sums_set(seed, count) if name == "sums" else stories.test_set(seed, count, int(name))
+        every = 3
     result = []
     for index, row in enumerate(rows):
-        # Every third prompt ends in a newline, so that both ways of asking are measured.
-        newline = index % 3 == 2
+        # Every third generated prompt ends in a newline, so that both ways of asking are measured.
+        newline = every and index % every == every - 1
         prompt = tokenizer.encode(row["prompt"] + ("\n" if newline else ""), add_special_tokens=False).ids
         answer = tokenizer.encode(("" if newline else " ") + row["answer"], add_special_tokens=False).ids
         result.append((prompt, answer + [end], row["kind"]))
     return name, result
 
 
-def test_sets(path, count, seed=20, workers=7):
+def test_sets(path, count, seed=20, workers=7, folder=None):
     import multiprocessing
 
+    if folder:
+        names = [f"stories-{n}.jsonl" for n in EVALUATION] + ["inverse.jsonl", "sums.jsonl"]
+        return dict(test_rows((path, os.path.join(folder, name), 0, 0)) for name in names)
     jobs = [(path, str(n), count, seed) for n in EVALUATION] + [(path, "sums", count, seed)]
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         return dict(pool.map(test_rows, jobs, chunksize=1))
@@ -452,11 +462,12 @@ def evaluate(model, sets, end):
     import torch
 
     model.eval()
+    device = model.device
     result, wrong = {}, []
     with torch.no_grad():
         for name, rows in sets.items():
             longest = -(-max(len(p) + len(a) for p, a, _ in rows) // 64) * 64
-            per_batch = max(1, 131072 // longest)
+            per_batch = max(1, (131072 if device.type == "cuda" else 4096) // longest)
             exact = 0
             kinds = {}
             for start in range(0, len(rows), per_batch):
@@ -464,10 +475,10 @@ def evaluate(model, sets, end):
                 ids = torch.full((len(part), longest), end, dtype=torch.long)
                 for r, (p, a, _) in enumerate(part):
                     ids[r, : len(p) + len(a)] = torch.tensor(p + a)
-                hidden = model.model(input_ids=ids.cuda(), use_cache=False).last_hidden_state
+                hidden = model.model(input_ids=ids.to(device), use_cache=False).last_hidden_state
                 at_row = torch.tensor([r for r, (p, a, _) in enumerate(part) for _ in a])
                 at = torch.tensor([len(p) - 1 + i for p, a, _ in part for i in range(len(a))])
-                best = model.lm_head(hidden[at_row.cuda(), at.cuda()]).argmax(-1).cpu().tolist()
+                best = model.lm_head(hidden[at_row.to(device), at.to(device)]).argmax(-1).cpu().tolist()
                 i = 0
                 for p, a, kind in part:
                     right = best[i : i + len(a)] == a
@@ -505,7 +516,7 @@ def show(model, tokenizer, end, prompts=PROMPTS):
 
     model.eval()
     for prompt in prompts:
-        ids = torch.tensor([tokenizer.encode(prompt, add_special_tokens=False).ids]).cuda()
+        ids = torch.tensor([tokenizer.encode(prompt, add_special_tokens=False).ids]).to(model.device)
         with torch.no_grad():
             for _ in range(20):
                 best = model(input_ids=ids, use_cache=False).logits[0, -1].argmax()
@@ -679,14 +690,22 @@ def train(options):
 
 
 def evaluate_export(options):
+    """Plain transformers, in the type asked for, on the GPU if there is one."""
     import tokenizers
+    import torch
+    from transformers import Qwen3_5MoeForCausalLM
 
     path = os.path.join(options.model, "tokenizer.json")
     tokenizer = tokenizers.Tokenizer.from_file(path)
     end = tokenizer.token_to_id(SPECIAL[0])
-    sets = test_sets(path, options.stories)
-    use_fast_kernels()
-    model = new_model(make_config(tokenizer.get_vocab_size()), options.model)
+    sets = test_sets(path, options.stories, folder=options.sets)
+    model = Qwen3_5MoeForCausalLM.from_pretrained(options.model, dtype=getattr(torch, options.dtype))
+    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+    if options.bits:  # as a block format would store the matrices
+        with torch.no_grad():
+            for p in model.parameters():
+                if p.dim() >= 2 and min(p.shape[-2:]) >= 64:
+                    p.copy_(round_blocks(p.detach().float().contiguous(), options.bits))
     result, wrong = evaluate(model, sets, end)
     print("exact:", table(result))
     print(json.dumps(result))
@@ -722,7 +741,10 @@ def main():
     part.add_argument("--story-weight", type=float, default=0.2)
     part = commands.add_parser("evaluate")
     part.add_argument("--model", required=True)
-    part.add_argument("--stories", type=int, default=500)
+    part.add_argument("--stories", type=int, default=500, help="generate so many per length")
+    part.add_argument("--sets", help="folder of an evaluation set by tools/stories.py, to use that instead")
+    part.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
+    part.add_argument("--bits", type=int, default=0, help="round matrices to blocks of 32 with so many bits first")
     part.add_argument("--wrong", default=os.devnull, help="file for the questions answered wrongly")
     options = parser.parse_args()
     if options.command == "tokenizer":
