@@ -40,7 +40,8 @@ ConstTensor bind_experts(Binder& binder, const std::string& layer, const std::st
                          std::int64_t columns) {
   std::vector<ConstTensor> experts;
   for (int e = 0; e < binder.config().experts; ++e) {
-    const std::string expert = layer + "experts." + std::to_string(e) + "." + name + ".weight";
+    std::string expert = layer;
+    expert.append("experts.").append(std::to_string(e)).append(".").append(name).append(".weight");
     experts.push_back(binder.matrix(expert, {rows, columns}));
     if (experts.back().dtype != experts.front().dtype) {
       binder.fail(expert, "the type of the other experts, " + std::string(dtype_name(experts.front().dtype)),

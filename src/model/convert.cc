@@ -106,7 +106,7 @@ Converted from_hugging_face(const std::string& in, const std::string& out, const
   Converted result = finish(plans, metadata, in, out, mix, options);
   result.architecture = config.architecture;
   result.source_bytes = source.bytes();
-  if (!has_tokenizer) result.notes.push_back("there is no tokenizer.json: the new file takes token ids only");
+  if (!has_tokenizer) result.notes.emplace_back("there is no tokenizer.json: the new file takes token ids only");
   std::size_t mtp = 0;
   std::size_t vision = 0;
   for (const std::string& name : source.names()) {

@@ -43,7 +43,7 @@ class Planner {
   }
 
  private:
-  TensorPlan& add(const std::string& name, const std::string& source, std::vector<std::int64_t> shape) {
+  TensorPlan& add(const std::string& name, const std::string& source, const std::vector<std::int64_t>& shape) {
     return add(name, source, shape, shape);
   }
 

@@ -116,9 +116,12 @@ void add_byte_tokenizer(io::GgufMetadata& metadata, std::int64_t vocabulary) {
   }
   tokens.emplace_back("th");
   types.push_back(1);
-  tokens.emplace_back("<|endoftext|>");
-  types.push_back(3);
-  const auto end = static_cast<std::uint32_t>(tokens.size() - 1);
+  for (const char* special : {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"}) {
+    tokens.emplace_back(special);
+    types.push_back(3);
+  }
+  const auto end =
+      static_cast<std::uint32_t>(std::find(tokens.begin(), tokens.end(), "<|endoftext|>") - tokens.begin());
   while (static_cast<std::int64_t>(tokens.size()) < vocabulary) {
     tokens.push_back("[PAD" + std::to_string(tokens.size()) + "]");
     types.push_back(5);
@@ -129,6 +132,7 @@ void add_byte_tokenizer(io::GgufMetadata& metadata, std::int64_t vocabulary) {
   metadata.set("tokenizer.ggml.token_type", io::GgufArray{types});
   metadata.set("tokenizer.ggml.merges", io::GgufArray{std::vector<std::string>{"t h"}});
   metadata.set("tokenizer.ggml.eos_token_id", end);
+  metadata.set("tokenizer.ggml.eot_token_id", end + 2);
   metadata.set("tokenizer.ggml.add_bos_token", false);
 }
 

@@ -118,6 +118,10 @@ ChosenType choose_type(const TypeMix& mix, std::string_view name, const std::vec
   ChosenType chosen;
   chosen.wanted = wanted_type(mix, name, layers, tied_head);
   chosen.dtype = chosen.wanted;
+  // Experts are most of a model, and the base type's own stand-in is as good as what a mix wants for them.
+  if (mix.mixed() && chosen.wanted == DType::kQ6_K && name.ends_with("_exps.weight") && shape.back() % 256 != 0) {
+    chosen.dtype = DType::kQ5_1;
+  }
   while (shape.back() % dtype_info(chosen.dtype).block_size != 0) chosen.dtype = fallback_for(chosen.dtype);
   return chosen;
 }

@@ -5,6 +5,7 @@
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <csignal>
 
 #include <algorithm>
 #include <filesystem>
@@ -52,6 +53,10 @@ class CommandLine : public testing::Test {
   static std::string at(const std::string& file) { return (folder_ / file).string(); }
 
   static Result run(std::vector<std::string> arguments, const std::string& input = "") {
+    return wait_for(start(std::move(arguments), input));
+  }
+
+  static pid_t start(std::vector<std::string> arguments, const std::string& input) {
     write_file(at("stdin"), input);
     arguments.insert(arguments.begin(), THALWEG_BINARY);
     std::vector<char*> pointers;
@@ -62,19 +67,33 @@ class CommandLine : public testing::Test {
     posix_spawn_file_actions_addopen(&files, 0, at("stdin").c_str(), O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&files, 1, at("stdout").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     posix_spawn_file_actions_addopen(&files, 2, at("stderr").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    fs::remove(at("stdout"));
+    fs::remove(at("stderr"));
     pid_t process = 0;
     const int failed = posix_spawn(&process, THALWEG_BINARY, &files, nullptr, pointers.data(), environ);
     posix_spawn_file_actions_destroy(&files);
+    EXPECT_EQ(failed, 0) << "cannot run " << THALWEG_BINARY;
+    return process;
+  }
+
+  static Result wait_for(pid_t process) {
     Result result;
     int status = 0;
-    if (failed != 0 || waitpid(process, &status, 0) != process) {
-      ADD_FAILURE() << "cannot run " << THALWEG_BINARY;
+    if (waitpid(process, &status, 0) != process) {
+      ADD_FAILURE() << "cannot wait for " << process;
       return result;
     }
     result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     result.out = read_file(at("stdout"));
     result.err = read_file(at("stderr"));
     return result;
+  }
+
+  // Waits until the program has written something that it had not, then presses Ctrl-C.
+  static void interrupt(pid_t process, std::size_t after) {
+    for (int i = 0; i < 1000 && read_file(at("stdout")).size() <= after; ++i) usleep(10'000);
+    EXPECT_GT(read_file(at("stdout")).size(), after);
+    kill(process, SIGINT);
   }
 
   // One line on stderr that holds each of the parts, nothing on stdout, code 2.
@@ -240,16 +259,34 @@ TEST_F(CommandLine, CountsExactAnswers) {
   expect_refusal({"eval", "-m", at("model.gguf"), "--set", at("broken.jsonl")}, {"broken.jsonl:1", "answer"});
 }
 
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (std::size_t i = text.find(part); i != std::string::npos; i = text.find(part, i + part.size())) ++found;
+  return found;
+}
+
 TEST_F(CommandLine, ChatsWithAPipe) {
   const Result result = run({"chat", "-m", at("model.gguf"), "-n", "4", "--temp", "0"},
                             "hello\nwhere is\\\nthe ball?\n/clear\nhello\n/exit\nno\n");
   ASSERT_EQ(result.code, 0) << result.err;
-  std::size_t answers = 0;
-  for (std::size_t found = result.err.find("decode"); found != std::string::npos;
-       found = result.err.find("decode", found + 1)) {
-    ++answers;
-  }
-  EXPECT_EQ(answers, 3U) << result.err;
+  EXPECT_EQ(count(result.err, "decode"), 3U) << result.err;
+}
+
+TEST_F(CommandLine, InterruptsEndTheAnswerAndNotTheProgram) {
+  const pid_t text = start({"generate", "-m", at("model.gguf"), "-p", "hello", "-n", "30000"}, "");
+  interrupt(text, 0);
+  const Result generated = wait_for(text);
+  EXPECT_EQ(generated.code, 0);
+  EXPECT_TRUE(generated.out.ends_with("\n"));
+  EXPECT_EQ(count(generated.err, "decode"), 1U) << generated.err;
+
+  const pid_t chat = start({"chat", "-m", at("model.gguf"), "-n", "15000", "--temp", "0"}, "hello\nhello\n");
+  interrupt(chat, 0);
+  for (int i = 0; i < 1000 && count(read_file(at("stderr")), "decode") == 0; ++i) usleep(10'000);
+  interrupt(chat, read_file(at("stdout")).size());
+  const Result chatted = wait_for(chat);
+  EXPECT_EQ(chatted.code, 0);
+  EXPECT_EQ(count(chatted.err, "decode"), 2U) << chatted.err;
 }
 
 }  // namespace

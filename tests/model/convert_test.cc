@@ -142,6 +142,9 @@ TEST(Convert, MixGivesMoreBitsToWhatNeedsThem) {
   EXPECT_EQ(type("blk.3.attn_q.weight"), DType::kQ4_K);
   EXPECT_EQ(type("blk.3.ssm_alpha.weight"), DType::kQ8_0);
   EXPECT_EQ(type("blk.3.attn_q_norm.weight"), DType::kF32);
+  EXPECT_EQ(choose_type(mix, "blk.0.ffn_down_exps.weight", {16, 256, 128}, 16, false).dtype, DType::kQ5_1);
+  EXPECT_EQ(choose_type(type_mix("Q6_K"), "blk.0.ffn_down_exps.weight", {16, 256, 128}, 16, false).dtype, DType::kQ8_0);
+  EXPECT_EQ(choose_type(type_mix("Q4_0"), "blk.0.ffn_down.weight", {16, 100}, 16, false).dtype, DType::kF16);
   EXPECT_EQ(choose_type(type_mix("Q4_K"), "output.weight", shape, 16, false).dtype, DType::kQ4_K);
 }
 

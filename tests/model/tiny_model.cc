@@ -236,7 +236,8 @@ TinyTensor take_rows(const TinyTensor& from, std::int64_t width, const std::vect
 void add_tokenizer(io::GgufMetadata& meta) {
   std::vector<std::string> tokens;
   std::vector<std::int32_t> types(256, static_cast<std::int32_t>(text::TokenType::kNormal));
-  for (int byte = 0; byte < 256; ++byte) tokens.push_back(text::letters_of_bytes(std::string(1, static_cast<char>(byte))));
+  for (int byte = 0; byte < 256; ++byte)
+    tokens.push_back(text::letters_of_bytes(std::string(1, static_cast<char>(byte))));
   tokens.emplace_back("<|im_end|>");
   types.push_back(static_cast<std::int32_t>(text::TokenType::kControl));
   meta.set("tokenizer.ggml.model", std::string("gpt2"));
