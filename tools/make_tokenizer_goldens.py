@@ -9,7 +9,7 @@ generator.json         what strings are made of: lists of pieces, ranges of code
 <name>.tokenizer.json  trained on such strings
 <name>.goldens.json    FNV-1a over the ids of blocks of strings, and some strings with all their ids
 
-tests/text/strings.cc makes the same strings from generator.json, so that they need not be stored: string i of a seed
+tests/text/golden_strings.cc makes the same strings from generator.json, so that they need not be stored: string i of a seed
 is drawn with splitmix64, whose first state is the (i + seed * 2^32)th state's own output. See Strings below.
 
 The code points are those assigned in Unicode 13, because later ones differ between libraries. The ranges in

@@ -69,9 +69,8 @@ class Translation {
       }
       out_.append("\\x{").append(in_, at_ + 2, 4).append("}");
       at_ += 6;
-    } else if (c == 'r' || c == 'n' || c == 't' || c == 'f' || c == 'd' || c == 'D') {
-      copy(2);
-    } else if (c > ' ' && c < 0x7F && !is_alphanumeric(c)) {
+    } else if (std::string_view("rntfdD").find(c) != std::string_view::npos ||
+               (c > ' ' && c < 0x7F && !is_alphanumeric(c))) {
       copy(2);
     } else {
       refuse();

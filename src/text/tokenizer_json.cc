@@ -154,8 +154,8 @@ class Reader {
     check(dropout.is_null() || dropout == 0, "model.dropout", "none", dropout.is_number() ? "some" : "another type");
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       const Json& mark = at(model, key);
-      check(mark.is_null() || (mark.is_string() && mark.get<std::string>().empty()), std::string("model.") + key,
-            "none", "some");
+      check(mark.is_null() || (mark.is_string() && mark.get_ref<const std::string&>().empty()),
+            std::string("model.") + key, "none", "some");
     }
     expect_bool(model, "byte_fallback", false, false, "model");
     data_.ignore_merges = bool_at(model, "ignore_merges", false, "model");

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "expect_error.h"
-#include "strings.h"
+#include "golden_strings.h"
 #include "text/tokenizer_json.h"
 
 namespace thalweg::text {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "strings.h"
+#include "golden_strings.h"
 #include "text/tokenizer_json.h"
 
 namespace thalweg::text {

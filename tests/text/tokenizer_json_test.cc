@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "expect_error.h"
-#include "strings.h"
+#include "golden_strings.h"
 
 namespace thalweg::text {
 namespace {

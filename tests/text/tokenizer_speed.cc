@@ -3,7 +3,7 @@
 #include <chrono>
 #include <iostream>
 
-#include "strings.h"
+#include "golden_strings.h"
 #include "text/tokenizer_json.h"
 
 namespace thalweg::text {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "expect_error.h"
-#include "strings.h"
+#include "golden_strings.h"
 #include "text/byte_letters.h"
 #include "text/normalize.h"
 #include "text/tokenizer_json.h"

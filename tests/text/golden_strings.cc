@@ -1,4 +1,4 @@
-#include "strings.h"
+#include "golden_strings.h"
 
 #include <algorithm>
 #include <array>
@@ -44,7 +44,7 @@ std::string Strings::make(std::uint64_t seed, std::uint64_t index) const {
       text += list[below(list.size())].get_ref<const std::string&>();
     }
   }
-  const std::string whole = text;
+  std::string whole = text;
   for (int damage = kind.value("damage", 0); damage > 0; --damage) {
     const std::size_t operation = below(4);
     const std::size_t place = below(text.size() + 1);
