@@ -24,7 +24,7 @@ namespace thalweg::cu::sm90 {
 namespace {
 
 constexpr int kWarpgroup = 128;
-constexpr int kRows = 64;          // of the state, per consumer warpgroup
+constexpr int kRows = 64;            // of the state, per consumer warpgroup
 constexpr int kTile = kChunk * 128;  // bytes of a tile of 64 tokens x 64 columns
 
 // A stage of the ring: k, q, v, record.
@@ -107,10 +107,10 @@ __device__ void copy_chunks(const ChunkArguments& args, const Work& work, std::u
   const int key_piece = thread % kKeyPieces;
   const int value_row = thread / kValuePieces;
   const int value_piece = thread % kValuePieces;
-  const T* k = static_cast<const T*>(args.k.data) + base(args.k, work.key_head, key_piece * 8) +
-               key_row * args.k.strides[1];
-  const T* q = static_cast<const T*>(args.q.data) + base(args.q, work.key_head, key_piece * 8) +
-               key_row * args.q.strides[1];
+  const T* k =
+      static_cast<const T*>(args.k.data) + base(args.k, work.key_head, key_piece * 8) + key_row * args.k.strides[1];
+  const T* q =
+      static_cast<const T*>(args.q.data) + base(args.q, work.key_head, key_piece * 8) + key_row * args.q.strides[1];
   const T* v = static_cast<const T*>(args.v.data) + base(args.v, work.head, work.first_row + value_piece * 8) +
                value_row * args.v.strides[1];
   T* o = static_cast<T*>(args.o.data) + base(args.o, work.head, work.first_row + value_piece * 8) +
@@ -120,8 +120,8 @@ __device__ void copy_chunks(const ChunkArguments& args, const Work& work, std::u
   const std::int64_t v_step = kValueRows * args.v.strides[1];
   const std::int64_t o_step = kValueRows * args.o.strides[1];
   const std::uint32_t key_place = static_cast<std::uint32_t>(key_piece / 8 * kTile) + swizzled(key_row, key_piece % 8);
-  const std::uint32_t value_place = static_cast<std::uint32_t>(R::kValues + value_piece / 8 * kTile) +
-                                    swizzled(value_row, value_piece % 8);
+  const std::uint32_t value_place =
+      static_cast<std::uint32_t>(R::kValues + value_piece / 8 * kTile) + swizzled(value_row, value_piece % 8);
   const std::byte* record = work.records;
   const std::int64_t record_step = static_cast<std::int64_t>(args.hv) * ChunkRecord::kBytes;
 
@@ -238,8 +238,9 @@ __device__ void load_state(const ChunkArguments& args, const Work& work, int row
 template <class S, class Pair, int kCount>
 __device__ void store_state_of(const ChunkArguments& args, const Work& work, int row, int lane,
                                const float (&s)[kCount]) {
-  const TensorView<const void> view{args.final_state.data, {args.final_state.strides[0], args.final_state.strides[1],
-                                                            args.final_state.strides[2], 0}};
+  const TensorView<const void> view{
+      args.final_state.data,
+      {args.final_state.strides[0], args.final_state.strides[1], args.final_state.strides[2], 0}};
   S* state = static_cast<S*>(args.final_state.data);
   if (pairs_aligned(view, args.state_is_kv, sizeof(S))) {
     for_each_pair<kCount>(view, work, false, row, lane, [&](int i, std::int64_t at, std::int64_t) {
@@ -355,8 +356,8 @@ __device__ void consume(const ChunkArguments& args, const Work& work, std::uint3
     float2 scales[8];
 #pragma unroll
     for (int block = 0; block < 8; ++block) scales[block] = scalars[ChunkRecord::kX / 8 + 4 * block];
-    const float decay = *reinterpret_cast<const float*>(ring_bytes + stage * R::kStageBytes + R::kRecord +
-                                                        ChunkRecord::kDecay);
+    const float decay =
+        *reinterpret_cast<const float*>(ring_bytes + stage * R::kStageBytes + R::kRecord + ChunkRecord::kDecay);
 #pragma unroll
     for (float& value : s) value *= decay;
 
@@ -494,7 +495,8 @@ void launch(const ChunkArguments& args, int multiprocessors, cudaStream_t stream
 void launch_chunk_scan(const ChunkArguments& args, DType dtype, int multiprocessors, cudaStream_t stream) {
   const bool bf16 = dtype == DType::kBF16;
   if (args.key_width == 128) {
-    bf16 ? launch<__nv_bfloat16, 128>(args, multiprocessors, stream) : launch<__half, 128>(args, multiprocessors, stream);
+    bf16 ? launch<__nv_bfloat16, 128>(args, multiprocessors, stream)
+         : launch<__half, 128>(args, multiprocessors, stream);
   } else {
     bf16 ? launch<__nv_bfloat16, 64>(args, multiprocessors, stream) : launch<__half, 64>(args, multiprocessors, stream);
   }
