@@ -16,6 +16,7 @@
 #include "cuda/device/fragments.h"
 #include "cuda/device/scalars.h"
 #include "cuda/launch.h"
+#include "thalweg/gated_delta_rule.h"
 
 namespace thalweg::cu {
 namespace {
@@ -337,9 +338,9 @@ __global__ void __launch_bounds__(kThreads, 3) chunk_prepare(const __grid_consta
   __shared__ Scalars scalars;
   const int slot = static_cast<int>(blockIdx.x);
   const int key_head = static_cast<int>(blockIdx.y);
-  const int n = args.map.sequence_of(slot);
+  const int n = args.map.sequence_of(slot, kChunk);
   const SequenceMap::Sequence sequence = args.map.sequence(n);
-  const int first = (slot - args.map.first_slot(n)) * kChunk;
+  const int first = (slot - args.map.first_piece(n, kChunk)) * kChunk;
   if (first < 0 || first >= sequence.length) return;
   const int begin = sequence.begin + first;
   const int length = min(kChunk, sequence.length - first);
@@ -432,6 +433,10 @@ __global__ void __launch_bounds__(kThreads, 3) chunk_prepare(const __grid_consta
     prepare_head<T>(kk, qk, scalars, scalars.heads[j % kHeadsAtOnce], args.scale, shared, a, t);
     std::byte* record = args.records + (static_cast<std::int64_t>(slot) * args.hv + value_head(j)) *
                                            static_cast<std::int64_t>(ChunkRecord::kBytes);
+    if (thread == 0) {
+      args.chunk_gates[static_cast<std::int64_t>(slot) * args.hv + value_head(j)] =
+          scalars.heads[j % kHeadsAtOnce].g[kChunk - 1];
+    }
     store_record(record, shared, thread);
   }
   wait_for_bulk_reads();

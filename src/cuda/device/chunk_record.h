@@ -48,26 +48,26 @@ struct SequenceMap {
     return {0, valid ? begin : 0, valid ? end - begin : 0, valid};
   }
 
-  // Where the records of sequence n begin: numbers that need no sum over the sequences before it and still never
-  // overlap, since ceil(length / 64) <= end / 64 - begin / 64 + 1.
-  __device__ int first_slot(int n) const {
-    if (cu_seqlens == nullptr) return n * ((tokens + kChunk - 1) / kChunk);
+  // Sequences are worked on in pieces of `unit` tokens: chunks, or segments of many. The number of sequence n's first
+  // piece: needs no sum over the sequences before it, and pieces of two sequences still never share a number, since
+  // ceil(length / unit) <= end / unit - begin / unit + 1.
+  __device__ int first_piece(int n, int unit) const {
+    if (cu_seqlens == nullptr) return n * ((tokens + unit - 1) / unit);
     const int begin = cu_seqlens[n];
-    return (begin >= 0 && begin <= tokens ? begin : 0) / kChunk + n;
+    return (begin >= 0 && begin <= tokens ? begin : 0) / unit + n;
   }
-  // How many slots there are, on the host.
-  static std::int64_t slots(bool packed, std::int64_t sequences, std::int64_t tokens) {
-    return packed ? tokens / kChunk + sequences : sequences * ((tokens + kChunk - 1) / kChunk);
+  // How many numbers there are, on the host.
+  static std::int64_t pieces(bool packed, std::int64_t sequences, std::int64_t tokens, std::int64_t unit) {
+    return packed ? tokens / unit + sequences : sequences * ((tokens + unit - 1) / unit);
   }
-
-  // The sequence that a slot belongs to, if any.
-  __device__ int sequence_of(int slot) const {
-    if (cu_seqlens == nullptr) return slot / ((tokens + kChunk - 1) / kChunk);
+  // The sequence that a piece belongs to, if any.
+  __device__ int sequence_of(int piece, int unit) const {
+    if (cu_seqlens == nullptr) return piece / ((tokens + unit - 1) / unit);
     int low = 0;
     int high = sequences - 1;
     while (low < high) {
       const int middle = (low + high + 1) / 2;
-      if (first_slot(middle) <= slot) {
+      if (first_piece(middle, unit) <= piece) {
         low = middle;
       } else {
         high = middle - 1;
