@@ -166,8 +166,8 @@ TEST(Convert, TakesTheTokenizerAlong) {
       {"type": "Split", "pattern": {}, "behavior": "Isolated", "invert": false},
       {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]},
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "c": 3, "abc": 4}, "merges": ["a b", "ab c"]}})");
-  nlohmann::json& split = tokenizer["pre_tokenizer"]["pretokenizers"][0];
-  split["pattern"]["Regex"] = pattern;
+  const auto split = [](nlohmann::json& t) -> nlohmann::json& { return t["pre_tokenizer"]["pretokenizers"][0]; };
+  split(tokenizer)["pattern"]["Regex"] = pattern;
   write_file(folder / "hf/tokenizer.json", tokenizer.dump());
   write_file(folder / "hf/tokenizer_config.json",
              R"({"eos_token": {"content": "<end>"}, "pad_token": null, "chat_template": "{{ messages }}"})");
@@ -190,17 +190,16 @@ TEST(Convert, TakesTheTokenizerAlong) {
 
   const auto refused = [&](const std::function<void(nlohmann::json&)>& change,
                            std::initializer_list<std::string_view> parts) {
-    const nlohmann::json good = tokenizer;
-    change(tokenizer);
-    write_file(folder / "hf/tokenizer.json", tokenizer.dump());
+    nlohmann::json changed = tokenizer;
+    change(changed);
+    write_file(folder / "hf/tokenizer.json", changed.dump());
     expect_error([&] { convert_to(folder / "hf", folder / "bad.gguf", "F32"); }, parts);
     EXPECT_FALSE(std::filesystem::exists(folder / "bad.gguf"));
-    tokenizer = good;
   };
   using Json = nlohmann::json;
   refused([](Json& t) { t["model"]["vocab"]["d"] = 8; }, {"token d", "from 0 to 7", "got 8"});
   refused([](Json& t) { t["model"]["merges"].push_back("a d"); }, {"merges[2]", "a d"});
-  refused([&](Json&) { split["pattern"]["Regex"] = "\\w+"; }, {"pre_tokenizer", "Qwen3.5", "\\w+"});
+  refused([&](Json& t) { split(t)["pattern"]["Regex"] = "\\w+"; }, {"pre_tokenizer", "Qwen3.5", "\\w+"});
   refused([](Json& t) { t["normalizer"] = nullptr; }, {"normalizer", "NFC", "GGUF"});
   refused([](Json& t) { t["model"]["ignore_merges"] = true; }, {"model.ignore_merges", "false", "GGUF"});
   refused([](Json& t) { t["added_tokens"][1]["normalized"] = true; }, {"added token <tool>", "normalized", "GGUF"});
