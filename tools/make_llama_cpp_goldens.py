@@ -43,8 +43,8 @@ BEYOND = {"next-r3-dense-layer"}
 # Without experts: in a random mixture of experts some router always has near ties, and what rounding of activations to
 # 8 bits makes of them is chance. llama.cpp itself chooses other experts from the same weights in F32.
 QUANTISED = {"qwen35-r1": "Q5_1", "qwen35-r2-d128-tied": "IQ4_NL", "qwen35-r3-tied": "Q8_0", "qwen35-r4": "Q4_0"}
-# Models whose value heads their converter puts into another order.
-THEIRS = ("qwen35-r3-tied", "qwen35moe-r2")
+# Models whose value heads their converter puts into another order, and what it is told besides.
+THEIRS = {"qwen35-r3-tied": [], "qwen35moe-r2": ["--fuse-qkv", "--fuse-gate-up-exps"]}
 
 
 def tiny_tokenizer(vocabulary):
@@ -140,12 +140,12 @@ def tiny_prompts(peer):
     return [random.integers(0, peer.vocabulary - 1, n).tolist() for n in TINY_PROMPTS]
 
 
-def convert_as_they_do(sources, folder, target):
+def convert_as_they_do(sources, folder, target, options=()):
     # The converter knows tokenizers by a hash of what they do with a text; a tiny one is not on its list.
+    arguments = ["convert", str(folder), "--outfile", str(target), "--outtype", "bf16", "--no-mtp", *options]
     program = (
         "import runpy, sys; import conversion.base as base; base.TextModel.get_vocab_base_pre = lambda *_: 'qwen35'; "
-        f"sys.argv = ['convert', {str(folder)!r}, '--outfile', {str(target)!r}, '--outtype', 'bf16', '--no-mtp']; "
-        f"runpy.run_path({str(sources / 'convert_hf_to_gguf.py')!r}, run_name='__main__')"
+        f"sys.argv = {arguments}; runpy.run_path({str(sources / 'convert_hf_to_gguf.py')!r}, run_name='__main__')"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=sources, capture_output=True, text=True)
     if done.returncode != 0:
@@ -200,7 +200,7 @@ def main():
                 convert_as_they_do(options.converter.resolve(), source, theirs)
                 compare_files(name, quantize(source, f"{folder}/ours.gguf", "BF16"), theirs)
                 if name in THEIRS:
-                    shutil.copy(theirs, OUTPUT)
+                    convert_as_they_do(options.converter.resolve(), source, OUTPUT / theirs.name, THEIRS[name])
             return
         record(STORY, STORY.stem, story_prompts, 1024)
         for name in () if options.only else tiny_models():
