@@ -69,10 +69,9 @@ class LlamaCpp:
             raise SystemExit(f"llama_decode gave {status}")
         self.past += len(ids)
         rows = range(len(ids)) if every else [len(ids) - 1]
-        logits = [
-            np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(self.context, i), (self.vocabulary,)).copy() for i in rows
-        ]
-        return np.stack(logits) if every else logits[0]
+        pointers = [llama_cpp.llama_get_logits_ith(self.context, i) for i in rows]
+        logits = np.stack([np.ctypeslib.as_array(pointer, (self.vocabulary,)) for pointer in pointers])
+        return logits if every else logits[0]
 
     def tokenize(self, text):
         data = text.encode()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Perplexity of the shipped model on models/eval/perplexity.txt: Thalweg, llama.cpp and Hugging Face transformers side
-by side, and the table of models/README.md between <!-- perplexity --> and <!-- /perplexity -->.
+by side; with --write in models/README.md, between <!-- perplexity --> and <!-- /perplexity -->.
 
     python3 tools/peer_perplexity.py [--hf FOLDER] [--model FILE] [--write] [--text]
 
@@ -73,7 +73,7 @@ def by_llama_cpp(model):
 
 
 def grouped_heads(tensor, axis, key_heads, value_heads):
-    """Value heads from the order of the file, h % key_heads, into that of transformers, h / (value_heads / key_heads)."""
+    """Value heads from the file's order, h % key_heads, into that of transformers, h / (value_heads / key_heads)."""
     shape = tensor.shape
     width = shape[axis] // value_heads
     split = tensor.reshape(*shape[:axis], value_heads // key_heads, key_heads, width, *shape[axis + 1 :])
@@ -184,9 +184,12 @@ def transformers_model(path):
 def by_transformers(model, ids):
     import torch
 
-    model = model.eval()
-    with torch.no_grad():
-        return perplexity(lambda window: model(input_ids=torch.tensor([window]), use_cache=False).logits[0].numpy(), ids)
+    @torch.no_grad()
+    def logits_of(window):
+        return model(input_ids=torch.tensor([window]), use_cache=False).logits[0].numpy()
+
+    model.eval()
+    return perplexity(logits_of, ids)
 
 
 def main():

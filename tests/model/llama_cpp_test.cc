@@ -63,7 +63,7 @@ TEST(LlamaCpp, ComputesTheSameFromTheFilesThatWeWrite) {
   int steps = 0;
   for (const auto& [file, path] : files) {
     const auto& [name, type] = file;
-    SCOPED_TRACE(name + " " + type);
+    SCOPED_TRACE(path);
     const TempFolder folder;
     convert((kGoldens / name).string(), folder / "model.gguf", type_mix(type), {});
     ModelOptions options = precise();
