@@ -13,17 +13,18 @@
 
 namespace thalweg::cu {
 
-// Describes B in shared memory, in tiles with rows of 128 bytes, swizzled (async_copy.h).
+// Describes B in shared memory, in tiles with rows of 128 bytes, swizzled (async_copy.h). `offset` bytes are added to
+// the address: a constant, so that a loop over products changes nothing but one register.
 //   B[k,n] = tile[n][k]: rows are n, k innermost. The next 16 of k lie 32 bytes on.
-__device__ inline std::uint64_t describe_rows(std::uint32_t address) {
-  return static_cast<std::uint64_t>((address & 0x3FFFFU) >> 4) | std::uint64_t{1} << 16 | std::uint64_t{1024 >> 4} << 32 |
-         std::uint64_t{1} << 62;
+__device__ inline std::uint64_t describe_rows(std::uint32_t address, std::uint32_t offset) {
+  constexpr std::uint64_t kSwizzleAndRowGroups = (std::uint64_t{1} << 62) | (std::uint64_t{1024 >> 4} << 32);
+  return kSwizzleAndRowGroups | ((address >> 4 | 1U << 16) + (offset >> 4));
 }
 //   B[k,n] = tile[k][n] (kTransposed): rows are k, n innermost, each 64 columns of n a tile of 64 rows (8192 bytes). The
 //   next 16 of k lie 2048 bytes on.
-__device__ inline std::uint64_t describe_columns(std::uint32_t address) {
-  return static_cast<std::uint64_t>((address & 0x3FFFFU) >> 4) | std::uint64_t{8192 >> 4} << 16 |
-         std::uint64_t{1024 >> 4} << 32 | std::uint64_t{1} << 62;
+__device__ inline std::uint64_t describe_columns(std::uint32_t address, std::uint32_t offset) {
+  constexpr std::uint64_t kSwizzleAndRowGroups = (std::uint64_t{1} << 62) | (std::uint64_t{1024 >> 4} << 32);
+  return kSwizzleAndRowGroups | ((address >> 4 | std::uint32_t{8192 >> 4} << 16) + (offset >> 4));
 }
 
 // Before the first wgmma, and after registers that one reads were written.
