@@ -25,14 +25,20 @@ constexpr int kThreads = 320;
 constexpr int kCopiers = 256;       // of them share work that comes in powers of two
 constexpr int kPitch = kChunk + 4;  // of f32 matrices in shared memory: ldmatrix reads them without bank conflicts
 constexpr int kHeadsAtOnce = 4;     // value heads whose gates are worked out together
-constexpr float kLog2e = 1.4426950408889634F;
+
+// exp(x) for x <= 0, to 2^-22; 0 where that is no normal number.
+__device__ inline float decay_of(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.4426950408889634F));
+  return result;
+}
 
 // Shared memory: the record, then the tiles of k and q, whose place A and T take after the products.
 template <int K>
 struct Shared {
   static constexpr int kTile = kChunk * K * 2;
   static constexpr int kMatrix = kChunk * kPitch * 4;
-  static constexpr int kTiles = ChunkRecord::kBytes;
+  static constexpr int kTiles = (ChunkRecord::kBytes + 1023) / 1024 * 1024;
   static constexpr int kBytes = kTiles + (kTile > kMatrix ? 2 * kTile : 2 * kMatrix);
 };
 
@@ -111,26 +117,36 @@ __device__ inline void store_strip(float* to, const float (&sum)[4], float sign,
   }
 }
 
-// Inverts the diagonal blocks of 16: two warps, a lane a column.
-__device__ void invert_diagonal(const float* a, float* t, int warp, int lane) {
+// Inverts the diagonal blocks of 16: two warps, a lane a column. Four rows at a time, whose sums do not wait for each
+// other.
+__device__ inline void invert_diagonal(const float* a, float* t, int warp, int lane) {
   const int block = 2 * warp + lane / 16;
   const int column = lane % 16;
   const float* from = a + 16 * block * (kPitch + 1);
   float* to = t + 16 * block * (kPitch + 1) + column;
   float x[16];
 #pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    float sum = i == column ? 1.0F : 0.0F;
+  for (int i = 0; i < 16; i += 4) {
+    float sum[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) sum[r] = i + r == column ? 1.0F : 0.0F;
 #pragma unroll
     for (int m = 0; m < i; m += 4) {
-      const float4 row = *reinterpret_cast<const float4*>(from + i * kPitch + m);
-      sum -= row.x * x[m];
-      if (m + 1 < i) sum -= row.y * x[m + 1];
-      if (m + 2 < i) sum -= row.z * x[m + 2];
-      if (m + 3 < i) sum -= row.w * x[m + 3];
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const float4 four = *reinterpret_cast<const float4*>(from + (i + r) * kPitch + m);
+        sum[r] -= four.x * x[m] + four.y * x[m + 1] + (four.z * x[m + 2] + four.w * x[m + 3]);
+      }
     }
-    x[i] = sum;
-    to[i * kPitch] = rounded_to_tf32(sum);
+    float4 rows[4];
+#pragma unroll
+    for (int r = 1; r < 4; ++r) rows[r] = *reinterpret_cast<const float4*>(from + (i + r) * kPitch + i);
+    x[i] = sum[0];
+    x[i + 1] = sum[1] - rows[1].x * x[i];
+    x[i + 2] = sum[2] - rows[2].x * x[i] - rows[2].y * x[i + 1];
+    x[i + 3] = sum[3] - rows[3].x * x[i] - rows[3].y * x[i + 1] - rows[3].z * x[i + 2];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) to[(i + r) * kPitch] = rounded_to_tf32(x[i + r]);
   }
 }
 
@@ -172,54 +188,51 @@ __device__ inline void work_out_decays(const RawGates& gates, const float* k_fac
   *reinterpret_cast<float2*>(head.beta + 2 * lane) = {gates.beta[0], gates.beta[1]};
   __syncwarp();
 #pragma unroll
-  for (int i = lane; i < kChunk; i += 32) head.row[i] = exp2f((head.g[i] - head.g[i & ~15]) * kLog2e);
+  for (int i = lane; i < kChunk; i += 32) head.row[i] = decay_of(head.g[i] - head.g[i & ~15]);
 #pragma unroll
   for (int block = 1; block < 4; ++block) {
     const float reference = head.g[16 * block];
     for (int i = lane; i < 16 * block; i += 32) {
-      head.left[block - 1][i] = k_factor[i] * exp2f((reference - head.g[i]) * kLog2e);
+      head.left[block - 1][i] = k_factor[i] * decay_of(reference - head.g[i]);
     }
   }
 }
 
 // A block of 16 x 16 of A to `a` and of P to its tile in shared memory; kk and qk are the accumulators of its two
 // halves of 8 columns.
-template <class T>
+template <class T, bool kDiagonal>
 __device__ void apply_decays(const float (&kk)[2][4], const float (&qk)[2][4], BlockPlace block, const Scalars& scalars,
                              const HeadScalars& head, float scale, float* a, std::byte* p, int lane) {
+  const int first_row = 16 * block.i + lane / 4;
+  const int first_column = 16 * block.j + lane % 4 * 2;
+  float* a_place = a + first_row * kPitch + first_column;
+  std::byte* p_place = p + first_row * 128 + lane % 4 * 4;
+  const float* column_factors = kDiagonal ? scalars.k_factor : head.left[block.i - 1];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int i = 16 * block.i + lane / 4 + 8 * half;
-    const float g_i = head.g[i];
-    const bool diagonal = block.i == block.j;
-    const float decay = diagonal ? 1.0F : head.row[i];
-    const float a_factor = head.beta[i] * scalars.k_factor[i] * decay;
-    const float p_factor = scale * scalars.q_factor[i] * decay;
+    const int i = first_row + 8 * half;
+    const float row_decay = kDiagonal ? 1.0F : head.row[i];
+    const float a_factor = head.beta[i] * scalars.k_factor[i] * row_decay;
+    const float p_factor = scale * scalars.q_factor[i] * row_decay;
 #pragma unroll
     for (int eight = 0; eight < 2; ++eight) {
-      const int column = 16 * block.j + 8 * eight + lane % 4 * 2;
-      float2 factor;
-      bool below[2] = {true, true};
-      bool reached[2] = {true, true};
-      if (diagonal) {
-        const float2 g_j = *reinterpret_cast<const float2*>(head.g + column);
-        const float2 k_factor = *reinterpret_cast<const float2*>(scalars.k_factor + column);
-        reached[0] = column <= i;
-        reached[1] = column + 1 <= i;
-        below[0] = column < i;
-        below[1] = column + 1 < i;
-        // The exponent is above 0 only where nothing is reached.
-        factor.x = k_factor.x * exp2f(fminf(g_i - g_j.x, 0.0F) * kLog2e);
-        factor.y = k_factor.y * exp2f(fminf(g_i - g_j.y, 0.0F) * kLog2e);
-      } else {
-        factor = *reinterpret_cast<const float2*>(head.left[block.i - 1] + column);
+      const int column = first_column + 8 * eight;
+      float2 factor = *reinterpret_cast<const float2*>(column_factors + column);
+      if (kDiagonal) {
+        // The exponent is above 0 only above the diagonal.
+        const float2 g = *reinterpret_cast<const float2*>(head.g + column);
+        factor.x *= decay_of(fminf(head.g[i] - g.x, 0.0F));
+        factor.y *= decay_of(fminf(head.g[i] - g.y, 0.0F));
       }
-      const float a_low = below[0] ? a_factor * (kk[eight][2 * half] * factor.x) : 0.0F;
-      const float a_high = below[1] ? a_factor * (kk[eight][2 * half + 1] * factor.y) : 0.0F;
-      const float p_low = reached[0] ? p_factor * (qk[eight][2 * half] * factor.x) : 0.0F;
-      const float p_high = reached[1] ? p_factor * (qk[eight][2 * half + 1] * factor.y) : 0.0F;
-      *reinterpret_cast<float2*>(a + i * kPitch + column) = {rounded_to_tf32(a_low), rounded_to_tf32(a_high)};
-      *reinterpret_cast<std::uint32_t*>(p + swizzled(i, column / 8) + lane % 4 * 4) = pack<T>(p_low, p_high);
+      const float a_low = a_factor * (kk[eight][2 * half] * factor.x);
+      const float a_high = a_factor * (kk[eight][2 * half + 1] * factor.y);
+      const float p_low = p_factor * (qk[eight][2 * half] * factor.x);
+      const float p_high = p_factor * (qk[eight][2 * half + 1] * factor.y);
+      const auto keep = [&](bool kept, float value) { return !kDiagonal || kept ? value : 0.0F; };
+      *reinterpret_cast<float2*>(a_place + 8 * half * kPitch + 8 * eight) = {
+          rounded_to_tf32(keep(column < i, a_low)), rounded_to_tf32(keep(column + 1 < i, a_high))};
+      *reinterpret_cast<std::uint32_t*>(p_place + 8 * half * 128 + ((2 * block.j + eight) ^ (first_row & 7)) * 16) =
+          pack<T>(keep(column <= i, p_low), keep(column + 1 <= i, p_high));
     }
   }
 }
@@ -227,19 +240,18 @@ __device__ void apply_decays(const float (&kk)[2][4], const float (&qk)[2][4], B
 // The finished record from shared to global memory, by the whole block; from compute capability 9.0 on by the copy
 // engine while the block goes on, until wait_for_bulk_reads().
 __device__ void store_record(std::byte* to, const std::byte* shared, int thread) {
-  constexpr int kUsed = ChunkRecord::kDecay + 16;
 #if __CUDA_ARCH__ >= 900
   fence_for_async_reads();
   __syncthreads();
   if (thread == 0) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(shared)),
-                 "n"(kUsed)
+                 "n"(ChunkRecord::kBytes)
                  : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   }
 #else
   __syncthreads();
-  for (int i = thread; i < kUsed / 16; i += kThreads) {
+  for (int i = thread; i < ChunkRecord::kBytes / 16; i += kThreads) {
     reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(shared)[i];
   }
   __syncthreads();
@@ -259,7 +271,12 @@ __device__ void prepare_head(const float (&kk)[2][4], const float (&qk)[2][4], c
   const int thread = opaque(static_cast<int>(threadIdx.x));
   const int warp = thread / 32;
   const int lane = thread % 32;
-  apply_decays<T>(kk, qk, block_place(warp), scalars, head, scale, a, shared + ChunkRecord::kP, lane);
+  const BlockPlace block = block_place(warp);
+  if (block.i == block.j) {
+    apply_decays<T, true>(kk, qk, block, scalars, head, scale, a, shared + ChunkRecord::kP, lane);
+  } else {
+    apply_decays<T, false>(kk, qk, block, scalars, head, scale, a, shared + ChunkRecord::kP, lane);
+  }
   __syncthreads();
   if (warp < 2) {
     invert_diagonal(a, t, warp, lane);
@@ -267,12 +284,13 @@ __device__ void prepare_head(const float (&kk)[2][4], const float (&qk)[2][4], c
     const int i = thread - 64;
     const float total = head.g[i];
     const float last = head.g[kChunk - 1];  // gates past the end are 0
-    const float decay = exp2f(total * kLog2e);
+    const float decay = decay_of(total);
     auto* scalar = reinterpret_cast<float*>(shared + ChunkRecord::kX) + i;
     scalar[0] = scalars.k_factor[i] * decay;
-    scalar[kChunk] = scalars.k_factor[i] * exp2f((last - total) * kLog2e);
+    scalar[kChunk] = scalars.k_factor[i] * decay_of(last - total);
     scalar[2 * kChunk] = scale * scalars.q_factor[i] * decay;
-    if (i == 0) *reinterpret_cast<float*>(shared + ChunkRecord::kDecay) = exp2f(last * kLog2e);
+    scalar[3 * kChunk] = head.beta[i];
+    if (i == 0) *reinterpret_cast<float*>(shared + ChunkRecord::kDecay) = decay_of(last);
   }
   __syncthreads();
   // Blocks (1,0) and (3,2): a warp 8 columns.
@@ -311,7 +329,7 @@ __device__ void prepare_head(const float (&kk)[2][4], const float (&qk)[2][4], c
     *reinterpret_cast<float4*>(factors) = *reinterpret_cast<const float4*>(head.beta + piece * 8);
     *reinterpret_cast<float4*>(factors + 4) = *reinterpret_cast<const float4*>(head.beta + piece * 8 + 4);
 #pragma unroll
-    for (int c = 0; c < 8; ++c) values[c] = piece * 8 + c <= t_row ? values[c] * factors[c] : 0.0F;
+    for (int c = 0; c < 8; ++c) values[c] = piece * 8 + c < t_row ? values[c] * factors[c] : 0.0F;
     *reinterpret_cast<uint4*>(shared + ChunkRecord::kT + swizzled(t_row, piece)) = {
         pack<T>(values[0], values[1]), pack<T>(values[2], values[3]), pack<T>(values[4], values[5]),
         pack<T>(values[6], values[7])};

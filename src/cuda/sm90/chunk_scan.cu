@@ -4,7 +4,8 @@
 // one sequence. With everything transposed, each product's result is the next one's left operand and never leaves the
 // registers (accumulators and operands have the same layout but for the rounding to 16 bits):
 //
-//   X^T = S k^T    Y^T = v^T - X^T x    V'^T = Y^T T^T    O^T = (S q^T) o + V'^T P^T    S = S decay + (V'^T d) k
+//   X^T = S k^T    Y^T = v^T - X^T x    V'^T = Y^T beta + Y^T T^T    O^T = (S q^T) o + V'^T P^T    S = S decay + (V'^T
+//   d) k
 //
 // The two warpgroups never wait for each other, so that one's products fill the other's arithmetic. A third warpgroup
 // copies the chunks' tiles into a ring of shared memory ahead of them, and the outputs from there to their place: a
@@ -36,7 +37,7 @@ struct Ring {
   static constexpr int kQueries = kKeys;
   static constexpr int kValues = 2 * kKeys;
   static constexpr int kRecord = kValues + kGroups * kTile;
-  static constexpr int kStageBytes = kRecord + ChunkRecord::kBytes;
+  static constexpr int kStageBytes = (kRecord + ChunkRecord::kBytes + 1023) / 1024 * 1024;
   static constexpr int kStages = 3;
   static constexpr int kBytes = kStages * kStageBytes;
   static constexpr int kSharedBytes = kBytes + 1024;  // room to align
@@ -446,7 +447,10 @@ __device__ void consume(const ChunkArguments& args, const Work& work, std::uint3
 #pragma unroll
     for (float& value : s) value *= decay;
 
-    // Y^T = v^T - X^T x
+    // Y^T = v^T - X^T x, and in x the first part of V'^T, Y^T beta
+    float2 betas[8];
+#pragma unroll
+    for (int block = 0; block < 8; ++block) betas[block] = scalars[ChunkRecord::kBeta / 8 + 4 * block];
     wgmma_wait<1>();
     pin(x);
 #pragma unroll
@@ -454,16 +458,22 @@ __device__ void consume(const ChunkArguments& args, const Work& work, std::uint3
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         std::uint32_t& packed = y[block / 2][block % 2 * 2 + half];
+        float& low = x[4 * block + 2 * half];
+        float& high = x[4 * block + 2 * half + 1];
         const float2 v = unpack<T>(packed);
-        packed = pack<T>(v.x - x[4 * block + 2 * half] * scales[block].x,
-                         v.y - x[4 * block + 2 * half + 1] * scales[block].y);
+        low = v.x - low * scales[block].x;
+        high = v.y - high * scales[block].y;
+        packed = pack<T>(low, high);
+        low *= betas[block].x;
+        high *= betas[block].y;
       }
     }
-    // V'^T = Y^T T^T
+    // V'^T += Y^T T^T
+    pin(x);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      wgmma<T, false>(x, y[step], describe_rows(record, ChunkRecord::kT + step * 32), step > 0);
+      wgmma<T, false>(x, y[step], describe_rows(record, ChunkRecord::kT + step * 32), 1);
     }
     wgmma_commit();
     query(kSteps / 2, kSteps);
