@@ -55,7 +55,7 @@ Layout lay_out(const Args& args, const Stream& stream) {
   result.segment_chunks = choose_segment_chunks(args, properties(stream.device.index).multiprocessors);
   result.slots = pieces(args, kChunk);
   result.segments = result.segment_chunks > 0 ? pieces(args, std::int64_t{kChunk} * result.segment_chunks) : 0;
-  result.chunk_gates = up(result.slots * hv * ChunkRecord::kBytes);
+  result.chunk_gates = up(result.slots * hv * ChunkRecord::kPitch);
   result.carries = result.chunk_gates + up(result.slots * hv * 4);
   result.bytes = result.carries + up(result.segments * hv * segment_floats(args.q.dim(3), args.v.dim(3)) * 4);
   return result;
@@ -145,7 +145,7 @@ void run_wgmma(const Args& args, Workspace workspace, const Stream& stream) {
   launch_chunk_prepare(arguments, args.q.dtype, native(stream));
   if (arguments.segment_chunks > 0) {
     sm90::launch_chunk_carries(arguments, args.q.dtype, native(stream));
-    launch_chunk_carry(arguments, native(stream));
+    launch_chunk_carry(arguments, true, native(stream));
   }
   sm90::launch_chunk_scan(arguments, args.q.dtype, properties(stream.device.index).multiprocessors, native(stream));
 }

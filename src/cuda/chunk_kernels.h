@@ -18,8 +18,8 @@
 
 namespace thalweg::cu {
 
-// Chains the segments' B and M into the states at their starts.
-void launch_chunk_carry(const ChunkArguments& args, cudaStream_t stream);
+// Chains the segments' B and M into the states at their starts. `early`: see launch_early().
+void launch_chunk_carry(const ChunkArguments& args, bool early, cudaStream_t stream);
 
 // dtype of q: kBF16 or kF16; key_width 64 or 128.
 void launch_chunk_prepare(const ChunkArguments& args, DType dtype, cudaStream_t stream);

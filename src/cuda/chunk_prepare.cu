@@ -175,7 +175,7 @@ __device__ inline RawGates load_gates(const ChunkArguments& args, int row, int b
   return gates;
 }
 
-__device__ inline void work_out_decays(const RawGates& gates, const float* k_factor, HeadScalars& head, int lane) {
+__device__ inline void work_out_decays(const RawGates& gates, HeadScalars& head, int lane) {
   float sum = gates.g[0] + gates.g[1];
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
@@ -192,8 +192,9 @@ __device__ inline void work_out_decays(const RawGates& gates, const float* k_fac
 #pragma unroll
   for (int block = 1; block < 4; ++block) {
     const float reference = head.g[16 * block];
+#pragma unroll
     for (int i = lane; i < 16 * block; i += 32) {
-      head.left[block - 1][i] = k_factor[i] * decay_of(reference - head.g[i]);
+      head.left[block - 1][i] = decay_of(reference - head.g[i]);
     }
   }
 }
@@ -354,6 +355,7 @@ __global__ void __launch_bounds__(kThreads, 3) chunk_prepare(const __grid_consta
   using S = Shared<K>;
   extern __shared__ __align__(1024) std::byte shared[];
   __shared__ Scalars scalars;
+  allow_next_kernel();
   const int slot = static_cast<int>(blockIdx.x);
   const int key_head = static_cast<int>(blockIdx.y);
   const int n = args.map.sequence_of(slot, kChunk);
@@ -380,22 +382,25 @@ __global__ void __launch_bounds__(kThreads, 3) chunk_prepare(const __grid_consta
     const T* q = source(args.q);
     const std::uint32_t place =
         tiles + static_cast<std::uint32_t>(piece / 8 * (kChunk * 128)) + swizzled(row, piece % 8);
+    const std::int64_t k_step = kRows * args.k.strides[1];
+    const std::int64_t q_step = kRows * args.q.strides[1];
 #pragma unroll
     for (int i = 0; i < kChunk / kRows; ++i) {
       const bool valid = row + i * kRows < length;
-      copy_16_bytes(place + static_cast<std::uint32_t>(i * kRows * 128), valid ? k : args.k.data, valid);
-      copy_16_bytes(place + static_cast<std::uint32_t>(S::kTile + i * kRows * 128), valid ? q : args.q.data, valid);
-      k += kRows * args.k.strides[1];
-      q += kRows * args.q.strides[1];
+      const std::int64_t steps = valid ? i : 0;  // a row past the end is not read, but its address may be checked
+      copy_16_bytes(place + static_cast<std::uint32_t>(i * kRows * 128), k + steps * k_step, valid);
+      copy_16_bytes(place + static_cast<std::uint32_t>(S::kTile + i * kRows * 128), q + steps * q_step, valid);
     }
     commit_copies();
   }
   const int heads = args.hv / args.hk;
   const auto value_head = [&](int j) { return args.tiled ? key_head + j * args.hk : key_head * heads + j; };
-  RawGates gates{};
-  if (warp < min(heads, kHeadsAtOnce)) {
-    gates = load_gates(args, sequence.row, begin, length, value_head(warp), lane);
-  }
+  const auto work_out_gates = [&](int j) {
+    if (warp >= min(heads - j, kHeadsAtOnce)) return;
+    const RawGates gates = load_gates(args, sequence.row, begin, length, value_head(j + warp), lane);
+    work_out_decays(gates, scalars.heads[warp], lane);
+  };
+  work_out_gates(0);
   // What lies above the diagonal blocks of T and P is zero for every head.
   for (int i = thread; i < ChunkRecord::kX / 16; i += kThreads) {
     reinterpret_cast<uint4*>(shared)[i] = {0, 0, 0, 0};
@@ -407,22 +412,29 @@ __global__ void __launch_bounds__(kThreads, 3) chunk_prepare(const __grid_consta
   float kk[2][4] = {};
   float qk[2][4] = {};
   {
-    const int row = 16 * block.i + lane % 16;
-    const int column_row = 16 * block.j + lane % 8 + (lane / 16) * 8;
+    // Step s takes pieces 2s and 2s + 1 of a row; their swizzled places differ from the first step's in two bits.
+    const std::uint32_t row = swizzled(16 * block.i + lane % 16, lane / 16);
+    const std::uint32_t k_row = tiles + row;
+    const std::uint32_t q_row = k_row + S::kTile;
+    const std::uint32_t column = tiles + swizzled(16 * block.j + lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
-    for (int step = 0; step < K / 16; ++step) {
-      const std::uint32_t half = tiles + static_cast<std::uint32_t>(step / 4 * (kChunk * 128));
-      const int piece = step % 4 * 2;
-      std::uint32_t k_rows[4];
-      std::uint32_t q_rows[4];
-      std::uint32_t columns[4];
-      load_blocks(k_rows, half + swizzled(row, piece + lane / 16));
-      load_blocks(q_rows, half + S::kTile + swizzled(row, piece + lane / 16));
-      load_blocks(columns, half + swizzled(column_row, piece + lane / 8 % 2));
-      multiply_add<T>(kk[0], k_rows, columns[0], columns[1]);
-      multiply_add<T>(kk[1], k_rows, columns[2], columns[3]);
-      multiply_add<T>(qk[0], q_rows, columns[0], columns[1]);
-      multiply_add<T>(qk[1], q_rows, columns[2], columns[3]);
+    for (int s = 0; s < 4; ++s) {
+#pragma unroll
+      for (int half = 0; half < K / 64; ++half) {
+        const auto place = [&](std::uint32_t first) {
+          return (first ^ static_cast<std::uint32_t>(s * 32)) + static_cast<std::uint32_t>(half * kChunk * 128);
+        };
+        std::uint32_t k_rows[4];
+        std::uint32_t q_rows[4];
+        std::uint32_t columns[4];
+        load_blocks(k_rows, place(k_row));
+        load_blocks(q_rows, place(q_row));
+        load_blocks(columns, place(column));
+        multiply_add<T>(kk[0], k_rows, columns[0], columns[1]);
+        multiply_add<T>(kk[1], k_rows, columns[2], columns[3]);
+        multiply_add<T>(qk[0], q_rows, columns[0], columns[1]);
+        multiply_add<T>(qk[1], q_rows, columns[2], columns[3]);
+      }
     }
   }
   if (args.normalize && thread < kCopiers) {
@@ -441,19 +453,21 @@ __global__ void __launch_bounds__(kThreads, 3) chunk_prepare(const __grid_consta
   auto* a = reinterpret_cast<float*>(shared + S::kTiles);
   float* t = a + kChunk * kPitch;
   for (int j = 0; j < heads; ++j) {
-    const int batch = min(heads - j, kHeadsAtOnce);
-    if (j % kHeadsAtOnce == 0 && warp < batch) {
-      if (j > 0) gates = load_gates(args, sequence.row, begin, length, value_head(j + warp), lane);
-      work_out_decays(gates, scalars.k_factor, scalars.heads[warp], lane);
+    const int place = j % kHeadsAtOnce;
+    if (j > 0 && place == 0) work_out_gates(j);
+    if (args.normalize && place == 0) {
+      __syncthreads();
+      for (int i = thread; i < kHeadsAtOnce * 3 * kChunk; i += kThreads) {
+        scalars.heads[i / (3 * kChunk)].left[i / kChunk % 3][i % kChunk] *= scalars.k_factor[i % kChunk];
+      }
     }
     if (j > 0 && thread == 0) wait_for_bulk_reads();
     __syncthreads();  // the record and both matrices are free
-    prepare_head<T>(kk, qk, scalars, scalars.heads[j % kHeadsAtOnce], args.scale, shared, a, t);
+    prepare_head<T>(kk, qk, scalars, scalars.heads[place], args.scale, shared, a, t);
     std::byte* record = args.records + (static_cast<std::int64_t>(slot) * args.hv + value_head(j)) *
-                                           static_cast<std::int64_t>(ChunkRecord::kBytes);
+                                           static_cast<std::int64_t>(ChunkRecord::kPitch);
     if (thread == 0) {
-      args.chunk_gates[static_cast<std::int64_t>(slot) * args.hv + value_head(j)] =
-          scalars.heads[j % kHeadsAtOnce].g[kChunk - 1];
+      args.chunk_gates[static_cast<std::int64_t>(slot) * args.hv + value_head(j)] = scalars.heads[place].g[kChunk - 1];
     }
     store_record(record, shared, thread);
   }

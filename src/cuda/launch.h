@@ -40,4 +40,22 @@ const DeviceProperties& properties(int device);
 // Lets a kernel use up to `bytes` of shared memory per block, on the current device.
 void allow_shared_memory(const void* kernel, std::size_t bytes, std::string_view operation);
 
+// Launches a kernel that begins, as far as wait_for_previous_kernel() (device/async_copy.h), while the one before it in
+// the stream is still running. Below compute capability 9.0 an ordinary launch.
+template <class... Parameters, class... Arguments>
+void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
+                  bool early, std::string_view operation, Arguments... arguments) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = early ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), operation);
+}
+
 }  // namespace thalweg::cu

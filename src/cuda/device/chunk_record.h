@@ -28,6 +28,7 @@ struct ChunkRecord {
   static constexpr int kBeta = kO + 256;
   static constexpr int kDecay = kBeta + 256;
   static constexpr int kBytes = kDecay + 16;
+  static constexpr int kPitch = (kBytes + 127) / 128 * 128;  // from one record to the next
 };
 
 // The sequences of a batch: its rows, or the pieces of its one row that cu_seqlens marks, whose values nobody has

@@ -149,7 +149,7 @@ __device__ Work find_work(const ChunkArguments& args, Pass pass, int rows_per_bl
   work.chunks = last - first;
   work.records =
       args.records + (static_cast<std::int64_t>(args.map.first_piece(n, kChunk) + first) * args.hv + work.head) *
-                         static_cast<std::int64_t>(ChunkRecord::kBytes);
+                         static_cast<std::int64_t>(ChunkRecord::kPitch);
   return work;
 }
 
@@ -185,7 +185,7 @@ __device__ void copy_chunks(const ChunkArguments& args, const Work& work, std::u
   const std::uint32_t value_place =
       static_cast<std::uint32_t>(R::kValues + value_piece / 8 * kTile) + swizzled(value_row, value_piece % 8);
   const std::byte* record = work.records;
-  const std::int64_t record_step = static_cast<std::int64_t>(args.hv) * ChunkRecord::kBytes;
+  const std::int64_t record_step = static_cast<std::int64_t>(args.hv) * ChunkRecord::kPitch;
 
   int loaded = 0;  // tokens
   const auto load = [&](int stage) {
@@ -540,8 +540,6 @@ __global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
   using R = Ring<K, kGroups>;
   extern __shared__ __align__(1024) std::byte shared[];
   __shared__ Barriers<R::kStages> barriers;
-  const Work work = find_work(args, pass, kGroups * kRows);
-  if (!work.valid) return;
   const std::uint32_t full = shared_address(barriers.full);
   const std::uint32_t done = shared_address(barriers.done);
   if (threadIdx.x == 0) {
@@ -552,6 +550,10 @@ __global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
     fence_barrier_init();
   }
   __syncthreads();
+  allow_next_kernel();
+  wait_for_previous_kernel();
+  const Work work = find_work(args, pass, kGroups * kRows);
+  if (!work.valid) return;
   const std::uint32_t offset = (1024 - shared_address(shared) % 1024) % 1024;
   const std::uint32_t ring = shared_address(shared) + offset;
   if (threadIdx.x < kWarpgroup) {
@@ -572,8 +574,8 @@ void launch(const ChunkArguments& args, Pass pass, cudaStream_t stream) {
   const std::int64_t pieces = args.segment_chunks > 0 ? args.segments : args.map.sequences;
   const dim3 grid(static_cast<unsigned>(rows / (kGroups * kRows)), static_cast<unsigned>(args.hv),
                   static_cast<unsigned>(pieces));
-  chunk_scan<T, K, kGroups><<<grid, (kGroups + 1) * kWarpgroup, kBytes, stream>>>(args, pass);
-  check(cudaGetLastError(), kOperation);
+  launch_early(chunk_scan<T, K, kGroups>, grid, (kGroups + 1) * kWarpgroup, kBytes, stream, true, kOperation, args,
+               pass);
 }
 
 template <class T, int K>
