@@ -93,21 +93,20 @@ struct Elements {
     ((sum += static_cast<std::int64_t>(index) * strides[i++]), ...);
     return sum;
   }
-  template <class T, class... Index>
-  __device__ T* row(Index... index) const {
-    return static_cast<T*>(data) + offset(index...);
-  }
 
-  // One element.
-  template <class... Index>
-  __device__ float load(std::int64_t last, Index... index) const {
-    if (dtype == DType::kF32) return row<const float>(index...)[last];
-    if (dtype == DType::kBF16) return to_f32(row<const Bf16>(index...)[last]);
-    return to_f32(row<const F16>(index...)[last]);
+  // One element of the row at `offset`, in two steps: reading several before converting the first keeps the reads in
+  // flight at the same time, which a switch over the dtype around both would not.
+  __device__ std::uint32_t read(std::int64_t offset) const {
+    return dtype == DType::kF32 ? static_cast<const std::uint32_t*>(data)[offset]
+                                : static_cast<const std::uint16_t*>(data)[offset];
   }
-  template <class... Index>
-  __device__ void store(float x, std::int64_t last, Index... index) const {
-    with_type(dtype, [&]<class T>(T) { row<T>(index...)[last] = from_f32<T>(x); });
+  __device__ float convert(std::uint32_t bits) const {
+    if (dtype == DType::kF16) return to_f32(F16{static_cast<std::uint16_t>(bits)});
+    return __uint_as_float(dtype == DType::kBF16 ? bits << 16 : bits);
+  }
+  __device__ float load(std::int64_t offset) const { return convert(read(offset)); }
+  __device__ void store(std::int64_t offset, float x) const {
+    with_type(dtype, [&]<class T>(T) { static_cast<T*>(data)[offset] = from_f32<T>(x); });
   }
 };
 

@@ -70,7 +70,9 @@ struct RawGates {
   Elements a, b, a_log, dt_bias;
 
   __device__ Gate compute(std::int64_t row, std::int64_t token, int head) const {
-    return compute_gate(a.load(head, row, token), b.load(head, row, token), a_log.load(head), dt_bias.load(head));
+    const std::uint32_t bits[] = {a.read(a.offset(row, token) + head), b.read(b.offset(row, token) + head),
+                                  a_log.read(head), dt_bias.read(head)};
+    return compute_gate(a.convert(bits[0]), b.convert(bits[1]), a_log.convert(bits[2]), dt_bias.convert(bits[3]));
   }
 };
 
@@ -89,7 +91,7 @@ struct NormOptions {
 };
 
 // q and k of one token, with kPerLane elements of each in a lane (element i of the lane is i * 32 + lane, if that is
-// below K): normed in place, q scaled. Returns k . q.
+// below K, else 0): normed in place, q scaled. Returns k . q.
 template <int kPerLane>
 __device__ inline float normalize_pair(const NormOptions& options, int key_head, int k_size, float scale,
                                        float (&q)[kPerLane], float (&k)[kPerLane]) {
@@ -104,15 +106,20 @@ __device__ inline float normalize_pair(const NormOptions& options, int key_head,
   }
   const float q_factor = scale * options.factor(warp_sum(q_squares), k_size);
   const float k_factor = options.factor(warp_sum(k_squares), k_size);
+  if (options.norm == QkNorm::kRms) {
+    const std::int64_t q_row = options.q_weight.offset(key_head);
+    const std::int64_t k_row = options.k_weight.offset(key_head);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int at = min(i * kWarpSize + lane, k_size - 1);
+      q[i] *= options.q_weight.load(q_row + at);
+      k[i] *= options.k_weight.load(k_row + at);
+    }
+  }
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     q[i] *= q_factor;
     k[i] *= k_factor;
-    const int at = i * kWarpSize + lane;
-    if (options.norm == QkNorm::kRms && at < k_size) {
-      q[i] *= options.q_weight.load(at, key_head);
-      k[i] *= options.k_weight.load(at, key_head);
-    }
     product = fmaf(q[i], k[i], product);
   }
   return warp_sum(product);

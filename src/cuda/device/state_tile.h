@@ -145,6 +145,8 @@ struct StateTile {
   // body(offset, element): four elements that lie next to each other in memory, by reference as element(0..3).
   template <class Body>
   __device__ void for_each_four(std::int64_t stride, int v, Body body) {
+    // Else the compiler computes the addresses of all rows once for all accesses, and has no registers left.
+    asm volatile("" : "+l"(stride));
 #pragma unroll
     for (int j = 0; j < kSteps; ++j) {
       if constexpr (kVK) {

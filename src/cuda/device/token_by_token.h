@@ -4,12 +4,9 @@
 // a block is a slice of one head's rows, whose warps share q and k of up to kBlockTokens tokens in shared memory.
 
 #include "cuda/device/rule.h"
-#include "cuda/device/state_tile.h"
+#include "cuda/device/token_block.h"
 
 namespace thalweg::cu {
-
-constexpr int kBlockTokens = 16;
-constexpr int kMaxWarps = 8;
 
 struct TokenByToken {
   Elements q, k, v;  // [B,T,H,.]
@@ -30,27 +27,6 @@ struct TokenByToken {
   float scale = 1.0F;
 };
 
-// Shared memory of a block, for block_tokens tokens.
-struct TokenMemory {
-  float* q;        // [tokens,K]
-  float* k;        // [tokens,K]
-  float* v;        // [tokens,rows of the slice]
-  float* decay;    // [tokens]: exp(g)
-  float* beta;     // [tokens]
-  float* k_dot_q;  // [tokens]
-
-  __device__ TokenMemory(float* memory, int tokens, int k_size, int rows)
-      : q(memory),
-        k(q + tokens * k_size),
-        v(k + tokens * k_size),
-        decay(v + tokens * rows),
-        beta(decay + tokens),
-        k_dot_q(beta + tokens) {}
-  static std::size_t bytes(int tokens, int k_size, int rows) {
-    return sizeof(float) * static_cast<std::size_t>(tokens * (2 * k_size + rows + 3));
-  }
-};
-
 // Tokens begin..begin+count-1 of the row into shared memory, normed and gated.
 template <int kK>
 __device__ void stage_tokens(const TokenByToken& p, std::int64_t row, std::int64_t begin, int count, int head,
@@ -60,36 +36,43 @@ __device__ void stage_tokens(const TokenByToken& p, std::int64_t row, std::int64
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int warps = static_cast<int>(blockDim.x) / kWarpSize;
   const int from = key_head(p.head_map, head, p.hk, p.hv);
-  with_type(p.q.dtype, [&]<class T>(T) {
-    for (int t = warp; t < count; t += warps) {
-      const T* q_row = p.q.row<const T>(row, begin + t, from);
-      const T* k_row = p.k.row<const T>(row, begin + t, from);
-      float q[kPerLane];
-      float k[kPerLane];
+#pragma unroll 1
+  for (int t = warp; t < count; t += warps) {
+    const std::int64_t q_row = p.q.offset(row, begin + t, from);
+    const std::int64_t k_row = p.k.offset(row, begin + t, from);
+    std::uint32_t bits[2][kPerLane];
 #pragma unroll
-      for (int i = 0; i < kPerLane; ++i) {
-        const int at = i * kWarpSize + lane;
-        q[i] = at < kK ? to_f32(q_row[at]) : 0.0F;
-        k[i] = at < kK ? to_f32(k_row[at]) : 0.0F;
-      }
-      const float k_dot_q = normalize_pair(p.norm, from, kK, p.scale, q, k);
+    for (int i = 0; i < kPerLane; ++i) {
+      const int at = i * kWarpSize + lane;
+      bits[0][i] = at < kK ? p.q.read(q_row + at) : 0;
+      bits[1][i] = at < kK ? p.k.read(k_row + at) : 0;
+    }
+    float q[kPerLane];
+    float k[kPerLane];
 #pragma unroll
-      for (int i = 0; i < kPerLane; ++i) {
-        const int at = i * kWarpSize + lane;
-        if (at >= kK) continue;
-        memory.q[t * kK + at] = q[i];
-        memory.k[t * kK + at] = k[i];
-      }
-      if (lane == 0) memory.k_dot_q[t] = k_dot_q;
+    for (int i = 0; i < kPerLane; ++i) {
+      q[i] = p.q.convert(bits[0][i]);
+      k[i] = p.k.convert(bits[1][i]);
     }
-    for (int i = static_cast<int>(threadIdx.x); i < count * rows; i += static_cast<int>(blockDim.x)) {
-      memory.v[i] = to_f32(p.v.row<const T>(row, begin + i / rows, head)[first_v + i % rows]);
+    const float k_dot_q = normalize_pair(p.norm, from, kK, p.scale, q, k);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int at = i * kWarpSize + lane;
+      if (at >= kK) continue;
+      memory.q[t * kK + at] = q[i];
+      memory.k[t * kK + at] = k[i];
     }
-  });
+    if (lane == 0) memory.k_dot_q[t] = k_dot_q;
+  }
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < count * rows; i += static_cast<int>(blockDim.x)) {
+    memory.v[i] = p.v.load(p.v.offset(row, begin + i / rows, head) + first_v + i % rows);
+  }
   // From the last thread backwards: the first ones have a token's q and k to work on.
   const int t = static_cast<int>(blockDim.x) - 1 - static_cast<int>(threadIdx.x);
   if (t < count) {
-    const Gate gate = p.g.defined() ? Gate{p.g.load(head, row, begin + t), p.beta.load(head, row, begin + t)}
+    const Gate gate = p.g.defined() ? Gate{p.g.load(p.g.offset(row, begin + t) + head),
+                                           p.beta.load(p.beta.offset(row, begin + t) + head)}
                                     : p.gates.compute(row, begin + t, head);
     memory.decay[t] = expf(gate.g);
     memory.beta[t] = gate.beta;
@@ -121,25 +104,22 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) token_by_token(const 
   }
   for (std::int64_t begin = 0; begin < sequence.length; begin += p.block_tokens) {
     const int count = static_cast<int>(min(static_cast<std::int64_t>(p.block_tokens), sequence.length - begin));
-    if (begin > 0) __syncthreads();
     stage_tokens<kK>(p, sequence.row, sequence.begin + begin, count, head, first_v, slice_rows, memory);
     __syncthreads();
-    if (!works) continue;
-    for (int t = 0; t < count; ++t) {
-      float v[Tile::kColumns];
-      float o[Tile::kColumns];
-#pragma unroll
-      for (int c = 0; c < Tile::kColumns; ++c) v[c] = memory.v[t * slice_rows + warp_v + Tile::v_of(c)];
-      tile.step(memory.k + t * kK, memory.q + t * kK, memory.k_dot_q[t], memory.decay[t], memory.beta[t], v, o);
-      const std::int64_t token = sequence.begin + begin + t;
-      if (Tile::writes()) {
-        p.o.store(Tile::own(o), v0 + Tile::v_of(Tile::lane_k()), sequence.row, token, head);
-      }
-      if (p.snapshots.defined()) {
-        const std::int64_t offset = p.snapshots.offset(sequence.row, token, head);
+    if (works) {
+      run_tokens<kK>(tile, memory, count, slice_rows, warp_v, [&](int t) {
+        if (!p.snapshots.defined()) return;
+        const std::int64_t offset = p.snapshots.offset(sequence.row, sequence.begin + begin + t, head);
         tile.store(p.snapshots, offset, p.snapshots.strides[3], v0);
-      }
+      });
     }
+    __syncthreads();
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < count * slice_rows; i += static_cast<int>(blockDim.x)) {
+      const std::int64_t token = sequence.begin + begin + i / slice_rows;
+      p.o.store(p.o.offset(sequence.row, token, head) + first_v + i % slice_rows, memory.v[i]);
+    }
+    __syncthreads();
   }
   if (works && p.final_state.defined() && sequence.slot >= 0) {
     tile.store(p.final_state, p.final_state.offset(sequence.slot, head), p.final_state.strides[2], v0);
