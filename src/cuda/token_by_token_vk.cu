@@ -1,4 +1,4 @@
-#include "cuda/token_by_token-inl.h"
+#include "cuda/token_by_token.h"
 
 namespace thalweg::cu {
 

@@ -19,6 +19,7 @@ struct TokenMemory {
   float* decay;    // [tokens]: exp(g)
   float* beta;     // [tokens]
   float* k_dot_q;  // [tokens]
+  float* squares;  // [tokens]: for a norm of the outputs
 
   __device__ TokenMemory(float* memory, int tokens, int k_size, int rows)
       : q(memory),
@@ -26,9 +27,10 @@ struct TokenMemory {
         v(k + tokens * k_size),
         decay(v + tokens * rows),
         beta(decay + tokens),
-        k_dot_q(beta + tokens) {}
+        k_dot_q(beta + tokens),
+        squares(k_dot_q + tokens) {}
   static std::size_t bytes(int tokens, int k_size, int rows) {
-    return sizeof(float) * static_cast<std::size_t>(tokens * (2 * k_size + rows + 3));
+    return sizeof(float) * static_cast<std::size_t>(tokens * (2 * k_size + rows + 4));
   }
 };
 
@@ -44,6 +46,7 @@ __device__ inline void run_tokens(Tile& tile, const TokenMemory& memory, int cou
 #pragma unroll
     for (int c = 0; c < Tile::kColumns; ++c) v[c] = values[Tile::v_of(c)];
     tile.step(memory.k + t * kK, memory.q + t * kK, memory.k_dot_q[t], memory.decay[t], memory.beta[t], v, o);
+    __syncwarp();
     if (Tile::writes()) values[Tile::v_of(Tile::lane_k())] = Tile::own(o);
     after(t);
   }

@@ -102,7 +102,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) token_by_token(const 
   } else {
     tile.clear();
   }
-  for (std::int64_t begin = 0; begin < sequence.length; begin += p.block_tokens) {
+  std::int64_t begin = 0;
+  do {
     const int count = static_cast<int>(min(static_cast<std::int64_t>(p.block_tokens), sequence.length - begin));
     stage_tokens<kK>(p, sequence.row, sequence.begin + begin, count, head, first_v, slice_rows, memory);
     __syncthreads();
@@ -112,6 +113,9 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) token_by_token(const 
         const std::int64_t offset = p.snapshots.offset(sequence.row, sequence.begin + begin + t, head);
         tile.store(p.snapshots, offset, p.snapshots.strides[3], v0);
       });
+      if (begin + count == sequence.length && p.final_state.defined() && sequence.slot >= 0) {
+        tile.store(p.final_state, p.final_state.offset(sequence.slot, head), p.final_state.strides[2], v0);
+      }
     }
     __syncthreads();
 #pragma unroll 1
@@ -120,10 +124,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) token_by_token(const 
       p.o.store(p.o.offset(sequence.row, token, head) + first_v + i % slice_rows, memory.v[i]);
     }
     __syncthreads();
-  }
-  if (works && p.final_state.defined() && sequence.slot >= 0) {
-    tile.store(p.final_state, p.final_state.offset(sequence.slot, head), p.final_state.strides[2], v0);
-  }
+    begin += count;
+  } while (begin < sequence.length);
 }
 
 }  // namespace thalweg::cu
