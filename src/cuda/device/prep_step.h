@@ -28,7 +28,7 @@ struct PrepStep {
   Elements norm_weight;
   Elements y;
   float* outputs = nullptr;  // [B,T,HV,V], the workspace of single blocks with z and several slices
-  SequenceMap sequences;
+  SequenceTable sequences;
   int hk = 0;
   int hv = 0;
   int v_size = 0;
@@ -120,7 +120,7 @@ class PrepStepBlock {
   }
 
   __device__ void run() {
-    const Sequence sequence = find_sequence(p_.sequences, row_);
+    const SequenceSpan sequence = find_sequence(p_.sequences, row_);
     if (!sequence.valid) return;
     slot_ = sequence.slot;
     if constexpr (kCluster) {

@@ -3,13 +3,14 @@
 // What the kernels of the gated delta rule share: where a sequence lies, which heads belong together, gates, norms.
 
 #include "cuda/device/elements.h"
+#include "cuda/device/scalars.h"
 #include "cuda/device/warp.h"
 #include "thalweg/gated_delta_rule.h"
 
 namespace thalweg::cu {
 
 // cu_seqlens or state_indices, as the kernel finds them in device memory: nobody has checked them.
-struct SequenceMap {
+struct SequenceTable {
   const std::int32_t* cu_seqlens = nullptr;  // null: every batch row is a sequence
   const std::int32_t* state_indices = nullptr;
   std::int32_t* fault = nullptr;
@@ -17,7 +18,7 @@ struct SequenceMap {
   std::int64_t slots = 0;
 };
 
-struct Sequence {
+struct SequenceSpan {
   std::int64_t row;
   std::int64_t begin;
   std::int64_t length;
@@ -30,8 +31,8 @@ __device__ inline void report(std::int32_t* fault, DeviceFault bit) {
 }
 
 // The same for all threads of a block; the first one reports.
-__device__ inline Sequence find_sequence(const SequenceMap& map, std::int64_t n) {
-  Sequence sequence{n, 0, map.tokens, n, true};
+__device__ inline SequenceSpan find_sequence(const SequenceTable& map, std::int64_t n) {
+  SequenceSpan sequence{n, 0, map.tokens, n, true};
   if (map.cu_seqlens != nullptr) {
     const std::int64_t begin = map.cu_seqlens[n];
     const std::int64_t end = map.cu_seqlens[n + 1];
@@ -52,18 +53,7 @@ __device__ inline int key_head(HeadMap map, int value_head, int hk, int hv) {
   return map == HeadMap::kTiled ? value_head % hk : value_head / (hv / hk);
 }
 
-struct Gate {
-  float g;
-  float beta;
-};
-
 __device__ inline float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
-
-__device__ inline Gate compute_gate(float a, float b, float a_log, float dt_bias) {
-  const float x = a + dt_bias;
-  const float softplus = x > 20.0F ? x : log1pf(expf(x));
-  return {-expf(a_log) * softplus, sigmoid(b)};
-}
 
 // GateInputs on the device.
 struct RawGates {

@@ -17,7 +17,7 @@ struct TokenByToken {
   Elements final_state;
   Elements snapshots;  // [B,T,HV,.,.]
   Elements o;          // [B,T,HV,V]
-  SequenceMap sequences;
+  SequenceTable sequences;
   int hk = 0;
   int hv = 0;
   int v_size = 0;
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) token_by_token(const 
   const int slice_rows = min(rows, p.v_size - first_v);
   const bool works = v0 < p.v_size;
   const TokenMemory memory(reinterpret_cast<float*>(shared), p.block_tokens, kK, rows);
-  const Sequence sequence = find_sequence(p.sequences, n);
+  const SequenceSpan sequence = find_sequence(p.sequences, n);
   if (!sequence.valid) return;
 
   Tile tile;
