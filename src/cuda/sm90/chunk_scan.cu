@@ -7,8 +7,11 @@
 //   X^T = S k^T    Y^T = v^T - X^T x    V'^T = Y^T T^T    O^T = (S q^T) o + V'^T P^T    S = S decay + (V'^T d) k
 //
 // The two warpgroups never wait for each other, so that one's products fill the other's arithmetic. A third warpgroup
-// copies the chunks' tiles into a ring of shared memory ahead of them. The output of a chunk is written while the first
-// product of the next one runs, through the place of the chunk's v, which nobody needs any more.
+// copies the chunks' tiles into a ring of shared memory ahead of them, and the outputs from there to their place: a
+// consumer leaves a chunk's output where the chunk's v was.
+//
+// Within a chunk the tensor cores get the products in an order that leaves them no pause: what the state waits for
+// (X, V', S) first, and the output's products in the gaps in which a consumer turns results into operands.
 
 #include "cuda/chunk_kernels.h"
 #include "cuda/device/async_copy.h"
@@ -21,7 +24,7 @@ namespace thalweg::cu::sm90 {
 namespace {
 
 constexpr int kWarpgroup = 128;
-constexpr int kRows = 64;          // of the state, per consumer warpgroup
+constexpr int kRows = 64;            // of the state, per consumer warpgroup
 constexpr int kTile = kChunk * 128;  // bytes of a tile of 64 tokens x 64 columns
 
 // A stage of the ring: k, q, v, record.
@@ -40,7 +43,7 @@ struct Ring {
 template <int kStages>
 struct Barriers {
   std::uint64_t full[kStages];
-  std::uint64_t empty[kStages];
+  std::uint64_t done[kStages];
 };
 
 __device__ inline void store_blocks_transposed(std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c,
@@ -88,107 +91,179 @@ __device__ Work find_work(const ChunkArguments& args, int rows_per_block) {
 }
 
 template <class T, int K, int kGroups>
-__device__ void produce(const ChunkArguments& args, const Work& work, std::uint32_t ring, std::uint32_t full,
-                        std::uint32_t empty) {
+__device__ void copy_chunks(const ChunkArguments& args, const Work& work, std::uint32_t ring, std::byte* ring_bytes,
+                            std::uint32_t full, std::uint32_t done) {
   using R = Ring<K, kGroups>;
   constexpr int kKeyPieces = K / 8;
   constexpr int kKeyRows = kWarpgroup / kKeyPieces;  // a multiple of 8: a thread's swizzle is always the same
   constexpr int kValuePieces = kGroups * 8;
   constexpr int kValueRows = kWarpgroup / kValuePieces;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  const auto source = [&](const TensorView<const void>& tensor, int token, int head, int column) {
-    return static_cast<const T*>(tensor.data) + work.sequence.row * tensor.strides[0] + token * tensor.strides[1] +
-           head * tensor.strides[2] + column;
+  const auto base = [&](const auto& tensor, int head, int column) {
+    return tensor.strides[0] * work.sequence.row + tensor.strides[1] * work.sequence.begin + tensor.strides[2] * head +
+           column;
   };
   const int key_row = thread / kKeyPieces;
   const int key_piece = thread % kKeyPieces;
-  const std::uint32_t key_place = static_cast<std::uint32_t>(key_piece / 8 * kTile) + swizzled(key_row, key_piece % 8);
   const int value_row = thread / kValuePieces;
   const int value_piece = thread % kValuePieces;
-  const std::uint32_t value_place = static_cast<std::uint32_t>(R::kValues + value_piece / 8 * kTile) +
-                                    swizzled(value_row, value_piece % 8);
-  for (int chunk = 0; chunk < work.chunks; ++chunk) {
-    const int stage = chunk % R::kStages;
-    const std::uint32_t place = ring + static_cast<std::uint32_t>(stage * R::kStageBytes);
-    barrier_wait(empty + 8 * stage, (chunk / R::kStages + 1) % 2);
-    if (thread == 0) {
-      barrier_arrive_expecting(full + 8 * stage, ChunkRecord::kBytes);
-      bulk_copy(place + R::kRecord, work.records + static_cast<std::int64_t>(chunk) * args.hv * ChunkRecord::kBytes,
-                ChunkRecord::kBytes, full + 8 * stage);
-    }
-    const int begin = work.sequence.begin + chunk * kChunk;
-    const int length = min(kChunk, work.sequence.length - chunk * kChunk);
-    const T* k = source(args.k, begin, work.key_head, key_piece * 8);
-    const T* q = source(args.q, begin, work.key_head, key_piece * 8);
-    const T* v = source(args.v, begin, work.head, work.first_row + value_piece * 8);
+  const T* k =
+      static_cast<const T*>(args.k.data) + base(args.k, work.key_head, key_piece * 8) + key_row * args.k.strides[1];
+  const T* q =
+      static_cast<const T*>(args.q.data) + base(args.q, work.key_head, key_piece * 8) + key_row * args.q.strides[1];
+  const T* v = static_cast<const T*>(args.v.data) + base(args.v, work.head, work.first_row + value_piece * 8) +
+               value_row * args.v.strides[1];
+  T* o = static_cast<T*>(args.o.data) + base(args.o, work.head, work.first_row + value_piece * 8) +
+         value_row * args.o.strides[1];
+  const std::int64_t k_step = kKeyRows * args.k.strides[1];
+  const std::int64_t q_step = kKeyRows * args.q.strides[1];
+  const std::int64_t v_step = kValueRows * args.v.strides[1];
+  const std::int64_t o_step = kValueRows * args.o.strides[1];
+  const std::uint32_t key_place = static_cast<std::uint32_t>(key_piece / 8 * kTile) + swizzled(key_row, key_piece % 8);
+  const std::uint32_t value_place =
+      static_cast<std::uint32_t>(R::kValues + value_piece / 8 * kTile) + swizzled(value_row, value_piece % 8);
+  const std::byte* record = work.records;
+  const std::int64_t record_step = static_cast<std::int64_t>(args.hv) * ChunkRecord::kBytes;
+
+  int loaded = 0;  // tokens
+  const auto load = [&](int stage) {
+    const int length = work.sequence.length - loaded;  // those of this chunk and after
+    if (length > 0) {
+      const std::uint32_t place = ring + static_cast<std::uint32_t>(stage * R::kStageBytes);
+      if (thread == 0) {
+        barrier_arrive_expecting(full + 8 * stage, ChunkRecord::kBytes);
+        bulk_copy(place + R::kRecord, record, ChunkRecord::kBytes, full + 8 * stage);
+      }
+      record += record_step;
 #pragma unroll
-    for (int i = 0; i < kChunk / kKeyRows; ++i) {
-      const int row = key_row + i * kKeyRows;
-      const bool valid = row < length;
-      const std::int64_t token = valid ? row : 0;
-      const std::uint32_t to = place + key_place + static_cast<std::uint32_t>(i * kKeyRows * 128);
-      copy_16_bytes(to, k + token * args.k.strides[1], valid);
-      copy_16_bytes(to + R::kQueries, q + token * args.q.strides[1], valid);
-    }
+      for (int i = 0; i < kChunk / kKeyRows; ++i) {
+        const bool valid = key_row + i * kKeyRows < length;
+        const std::uint32_t to = place + key_place + static_cast<std::uint32_t>(i * kKeyRows * 128);
+        copy_16_bytes(to, valid ? k : args.k.data, valid);
+        copy_16_bytes(to + R::kQueries, valid ? q : args.q.data, valid);
+        k += k_step;
+        q += q_step;
+      }
 #pragma unroll
-    for (int i = 0; i < kChunk / kValueRows; ++i) {
-      const int row = value_row + i * kValueRows;
-      const bool valid = row < length;
-      const std::int64_t token = valid ? row : 0;
-      copy_16_bytes(place + value_place + static_cast<std::uint32_t>(i * kValueRows * 128),
-                    v + token * args.v.strides[1], valid);
+      for (int i = 0; i < kChunk / kValueRows; ++i) {
+        const bool valid = value_row + i * kValueRows < length;
+        copy_16_bytes(place + value_place + static_cast<std::uint32_t>(i * kValueRows * 128), valid ? v : args.v.data,
+                      valid);
+        v += v_step;
+      }
+      loaded += kChunk;
     }
     commit_copies();
-    // The chunk before is announced now: its copies had the time of this one's issue to arrive.
-    if (chunk > 0) {
-      wait_for_copies<1>();
-      fence_for_async_reads();
-      barrier_arrive(full + 8 * ((chunk - 1) % R::kStages));
-    }
-  }
-  if (work.chunks > 0) {
-    wait_for_copies<0>();
+  };
+  const auto announce = [&](int stage) {
     fence_for_async_reads();
-    barrier_arrive(full + 8 * ((work.chunks - 1) % R::kStages));
+    barrier_arrive(full + 8 * stage);
+  };
+
+  static_assert(R::kStages == 3);
+  for (int stage = 0; stage < R::kStages; ++stage) load(stage);
+  wait_for_copies<2>();
+  if (work.chunks > 0) announce(0);
+  int stage = 0;
+  for (int chunk = 0; chunk < work.chunks; ++chunk) {
+    const int next = stage == R::kStages - 1 ? 0 : stage + 1;
+    wait_for_copies<1>();
+    if (chunk + 1 < work.chunks) announce(next);
+    barrier_wait(done + 8 * stage, chunk / R::kStages % 2);
+    if (!args.o_is_f32) {
+      const int length = work.sequence.length - chunk * kChunk;
+      const std::byte* from = ring_bytes + stage * R::kStageBytes + value_place;
+#pragma unroll
+      for (int i = 0; i < kChunk / kValueRows; ++i) {
+        const uint4 piece = *reinterpret_cast<const uint4*>(from + i * kValueRows * 128);
+        if (value_row + i * kValueRows < length) *reinterpret_cast<uint4*>(o) = piece;
+        o += o_step;
+      }
+    }
+    load(stage);
+    stage = next;
   }
 }
 
 // The rows of the state that a warp of a consumer holds: s[4j..4j+3] are columns 8j + 2 (lane % 4) and the next, of row
 // lane / 4 and then of that + 8.
+template <int kCount, class Access>
+__device__ void for_each_pair(const TensorView<const void>& state, const Work& work, bool is_kv, int row, int lane,
+                              Access access) {
+  const std::int64_t* strides = state.strides;
+  const std::int64_t v_step = is_kv ? 1 : strides[2];
+  const std::int64_t k_step = is_kv ? strides[2] : 1;
+  const std::int64_t first =
+      work.slot * strides[0] + work.head * strides[1] + (row + lane / 4) * v_step + lane % 4 * 2 * k_step;
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) access(i, first + i % 2 * 8 * v_step + i / 2 * 8 * k_step, k_step);
+}
+
+// Whether two neighbours along K can be moved at once.
+__device__ inline bool pairs_aligned(const TensorView<const void>& state, bool is_kv, int bytes) {
+  const std::int64_t odd = state.strides[0] | state.strides[1] | state.strides[2];
+  return !is_kv && odd % 2 == 0 && reinterpret_cast<std::uintptr_t>(state.data) % (2 * bytes) == 0;
+}
+
+template <class S, class Pair, int kCount>
+__device__ void load_state_of(const ChunkArguments& args, const Work& work, int row, int lane, float (&s)[kCount]) {
+  const S* state = static_cast<const S*>(args.initial_state.data);
+  if (pairs_aligned(args.initial_state, args.state_is_kv, sizeof(S))) {
+    for_each_pair<kCount>(args.initial_state, work, false, row, lane, [&](int i, std::int64_t at, std::int64_t) {
+      const Pair pair = *reinterpret_cast<const Pair*>(state + at);
+      s[2 * i] = static_cast<float>(pair.x);
+      s[2 * i + 1] = static_cast<float>(pair.y);
+    });
+  } else {
+    for_each_pair<kCount>(args.initial_state, work, args.state_is_kv, row, lane,
+                          [&](int i, std::int64_t at, std::int64_t step) {
+                            s[2 * i] = static_cast<float>(state[at]);
+                            s[2 * i + 1] = static_cast<float>(state[at + step]);
+                          });
+  }
+}
+
 template <int kCount>
 __device__ void load_state(const ChunkArguments& args, const Work& work, int row, int lane, float (&s)[kCount]) {
   if (args.initial_state.data == nullptr || work.slot < 0) {
 #pragma unroll
     for (float& value : s) value = 0.0F;
-    return;
+  } else if (args.state_is_bf16) {
+    load_state_of<__nv_bfloat16, __nv_bfloat162>(args, work, row, lane, s);
+  } else {
+    load_state_of<float, float2>(args, work, row, lane, s);
   }
-  const std::int64_t* strides = args.initial_state.strides;
-  const std::int64_t base = work.slot * strides[0] + work.head * strides[1];
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const int v = row + lane / 4 + i / 2 % 2 * 8;
-    const int k = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    const std::int64_t at = base + (args.state_is_kv ? k * strides[2] + v : v * strides[2] + k);
-    s[i] = args.state_is_bf16 ? __bfloat162float(static_cast<const __nv_bfloat16*>(args.initial_state.data)[at])
-                              : static_cast<const float*>(args.initial_state.data)[at];
+}
+
+template <class S, class Pair, int kCount>
+__device__ void store_state_of(const ChunkArguments& args, const Work& work, int row, int lane,
+                               const float (&s)[kCount]) {
+  const TensorView<const void> view{
+      args.final_state.data,
+      {args.final_state.strides[0], args.final_state.strides[1], args.final_state.strides[2], 0}};
+  S* state = static_cast<S*>(args.final_state.data);
+  if (pairs_aligned(view, args.state_is_kv, sizeof(S))) {
+    for_each_pair<kCount>(view, work, false, row, lane, [&](int i, std::int64_t at, std::int64_t) {
+      Pair pair;
+      pair.x = static_cast<S>(s[2 * i]);
+      pair.y = static_cast<S>(s[2 * i + 1]);
+      *reinterpret_cast<Pair*>(state + at) = pair;
+    });
+  } else {
+    for_each_pair<kCount>(view, work, args.state_is_kv, row, lane, [&](int i, std::int64_t at, std::int64_t step) {
+      state[at] = static_cast<S>(s[2 * i]);
+      state[at + step] = static_cast<S>(s[2 * i + 1]);
+    });
   }
 }
 
 template <int kCount>
 __device__ void store_state(const ChunkArguments& args, const Work& work, int row, int lane, const float (&s)[kCount]) {
   if (args.final_state.data == nullptr || work.slot < 0) return;
-  const std::int64_t* strides = args.final_state.strides;
-  const std::int64_t base = work.slot * strides[0] + work.head * strides[1];
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const int v = row + lane / 4 + i / 2 % 2 * 8;
-    const int k = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    const std::int64_t at = base + (args.state_is_kv ? k * strides[2] + v : v * strides[2] + k);
-    if (args.state_is_bf16) {
-      static_cast<__nv_bfloat16*>(args.final_state.data)[at] = __float2bfloat16_rn(s[i]);
-    } else {
-      static_cast<float*>(args.final_state.data)[at] = s[i];
-    }
+  if (args.state_is_bf16) {
+    store_state_of<__nv_bfloat16, __nv_bfloat162>(args, work, row, lane, s);
+  } else {
+    store_state_of<float, float2>(args, work, row, lane, s);
   }
 }
 
@@ -201,171 +276,166 @@ __device__ void to_operand(const float (&sum)[8 * kSteps], std::uint32_t (&opera
 
 template <class T, int K, int kGroups>
 __device__ void consume(const ChunkArguments& args, const Work& work, std::uint32_t ring, const std::byte* ring_bytes,
-                        std::uint32_t full, std::uint32_t empty) {
+                        std::uint32_t full, std::uint32_t done) {
   using R = Ring<K, kGroups>;
+  constexpr int kSteps = K / 16;
   const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const int warp = thread / 32;
   const int lane = thread % 32;
   const int first_row = work.first_row + group * kRows;
-  // Where this lane reads v and writes o, eight tokens by eight rows a block: see store_output.
-  const int block_token = lane / 16 * 8 + lane % 8;
-  const std::uint32_t block_place =
-      static_cast<std::uint32_t>(R::kValues + group * kTile) + swizzled(block_token, 2 * warp + lane / 8 % 2);
+  // Where this lane reads v and leaves o, in blocks of eight tokens by eight rows.
+  const std::uint32_t block_place = static_cast<std::uint32_t>(R::kValues + group * kTile) +
+                                    swizzled(lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2);
 
   float s[K / 2];
   load_state(args, work, first_row + 16 * warp, lane, s);
-  std::uint32_t s16[K / 16][4];
-  to_operand<T, K / 16>(s, s16);
-  std::uint32_t o16[4][4];
+  std::uint32_t s16[kSteps][4];
+  to_operand<T, kSteps>(s, s16);
+  float o[32] = {};
 
-  const auto store_output = [&](int chunk) {
-    const int stage = chunk % R::kStages;
-    const std::uint32_t place = ring + static_cast<std::uint32_t>(stage * R::kStageBytes);
-    if (!args.o_is_f32) {
+  // Of a finished chunk: its output to where its v was, and the stage back to the copying warpgroup.
+  const auto leave_output = [&](int chunk, int stage) {
+    if (args.o_is_f32) {
+      const int length = work.sequence.length - chunk * kChunk;
+      float* to = static_cast<float*>(args.o.data) + work.sequence.row * args.o.strides[0] +
+                  (work.sequence.begin + chunk * kChunk) * args.o.strides[1] + work.head * args.o.strides[2] +
+                  first_row + 16 * warp + lane / 4;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        store_blocks_transposed(place + block_place + static_cast<std::uint32_t>(i * 16 * 128), o16[i][0], o16[i][1],
-                                o16[i][2], o16[i][3]);
+      for (int i = 0; i < 32; ++i) {
+        const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        if (token < length) to[token * args.o.strides[1] + i / 2 % 2 * 8] = o[i];
       }
-      named_barrier(1 + group, kWarpgroup);
-      const int begin = work.sequence.begin + chunk * kChunk;
-      const int length = min(kChunk, work.sequence.length - chunk * kChunk);
-      const std::byte* tile = ring_bytes + stage * R::kStageBytes + R::kValues + group * kTile;
-      T* o = static_cast<T*>(args.o.data) + work.sequence.row * args.o.strides[0] + work.head * args.o.strides[2] +
-             first_row + thread % 8 * 8;
+    } else {
+      const std::uint32_t place = ring + static_cast<std::uint32_t>(stage * R::kStageBytes) + block_place;
+      std::uint32_t o16[4][4];
+      to_operand<T, 4>(o, o16);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int token = thread / 8 + i * 16;
-        if (token >= length) continue;
-        *reinterpret_cast<uint4*>(o + (begin + token) * args.o.strides[1]) =
-            *reinterpret_cast<const uint4*>(tile + swizzled(token, thread % 8));
+        store_blocks_transposed(place + static_cast<std::uint32_t>(i * 16 * 128), o16[i][0], o16[i][1], o16[i][2],
+                                o16[i][3]);
       }
     }
     __syncwarp();
-    if (lane == 0) barrier_arrive(empty + 8 * stage);
+    if (lane == 0) barrier_arrive(done + 8 * stage);
   };
 
+  int stage = 0;
+  int last_stage = 0;
   for (int chunk = 0; chunk < work.chunks; ++chunk) {
-    const int stage = chunk % R::kStages;
     const std::uint32_t place = ring + static_cast<std::uint32_t>(stage * R::kStageBytes);
-    const std::byte* bytes = ring_bytes + stage * R::kStageBytes;
     const std::uint32_t record = place + R::kRecord;
+    const auto* scalars = reinterpret_cast<const float2*>(ring_bytes + stage * R::kStageBytes + R::kRecord) + lane % 4;
     barrier_wait(full + 8 * stage, chunk / R::kStages % 2);
 
     float x[32];
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < K / 16; ++step) {
-      wgmma<T, false>(x, s16[step],
-                      describe_rows(place + static_cast<std::uint32_t>(step / 4 * kTile + step % 4 * 32)), step > 0);
+    for (int step = 0; step < kSteps; ++step) {
+      wgmma<T, false>(x, s16[step], describe_rows(place, step / 4 * kTile + step % 4 * 32), step > 0);
     }
     wgmma_commit();
-    if (chunk > 0) store_output(chunk - 1);
-    float o[32];
-    wgmma_fence();
+    wgmma_wait<1>();
+    pin(o);
+    if (chunk > 0) leave_output(chunk - 1, last_stage);
+    const auto query = [&](int first, int last) {
 #pragma unroll
-    for (int step = 0; step < K / 16; ++step) {
-      wgmma<T, false>(
-          o, s16[step],
-          describe_rows(place + static_cast<std::uint32_t>(R::kQueries + step / 4 * kTile + step % 4 * 32)), step > 0);
-    }
-    wgmma_commit();
+      for (int step = first; step < last; ++step) {
+        wgmma<T, false>(o, s16[step], describe_rows(place, R::kQueries + step / 4 * kTile + step % 4 * 32), step > 0);
+      }
+      wgmma_commit();
+    };
+    wgmma_fence();
+    query(0, kSteps / 2);
 
-    // Y^T = v^T - X^T x
     std::uint32_t y[4][4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       load_blocks_transposed(y[i], place + block_place + static_cast<std::uint32_t>(i * 16 * 128));
     }
-    const auto* x_scales = reinterpret_cast<const float*>(bytes + R::kRecord + ChunkRecord::kX) + lane % 4 * 2;
+    float2 scales[8];
+#pragma unroll
+    for (int block = 0; block < 8; ++block) scales[block] = scalars[ChunkRecord::kX / 8 + 4 * block];
+    const float decay =
+        *reinterpret_cast<const float*>(ring_bytes + stage * R::kStageBytes + R::kRecord + ChunkRecord::kDecay);
+#pragma unroll
+    for (float& value : s) value *= decay;
+
+    // Y^T = v^T - X^T x
     wgmma_wait<1>();
     pin(x);
 #pragma unroll
     for (int block = 0; block < 8; ++block) {
-      const float2 scale = *reinterpret_cast<const float2*>(x_scales + 8 * block);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         std::uint32_t& packed = y[block / 2][block % 2 * 2 + half];
         const float2 v = unpack<T>(packed);
-        packed = pack<T>(v.x - x[4 * block + 2 * half] * scale.x, v.y - x[4 * block + 2 * half + 1] * scale.y);
+        packed = pack<T>(v.x - x[4 * block + 2 * half] * scales[block].x,
+                         v.y - x[4 * block + 2 * half + 1] * scales[block].y);
       }
     }
     // V'^T = Y^T T^T
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      wgmma<T, false>(x, y[step], describe_rows(record + static_cast<std::uint32_t>(ChunkRecord::kT + step * 32)),
-                      step > 0);
+      wgmma<T, false>(x, y[step], describe_rows(record, ChunkRecord::kT + step * 32), step > 0);
     }
     wgmma_commit();
-    wgmma_wait<0>();
+    query(kSteps / 2, kSteps);
+#pragma unroll
+    for (int block = 0; block < 8; ++block) scales[block] = scalars[ChunkRecord::kD / 8 + 4 * block];
+    wgmma_wait<1>();
     pin(x);
-    pin(o);
+    // S += (V'^T d) k
     std::uint32_t decayed[4][4];
-    std::uint32_t plain[4][4];
-    const auto* d_scales = reinterpret_cast<const float*>(bytes + R::kRecord + ChunkRecord::kD) + lane % 4 * 2;
-    const auto* o_scales = reinterpret_cast<const float*>(bytes + R::kRecord + ChunkRecord::kO) + lane % 4 * 2;
-    const float decay = *reinterpret_cast<const float*>(bytes + R::kRecord + ChunkRecord::kDecay);
 #pragma unroll
     for (int block = 0; block < 8; ++block) {
-      const float2 d = *reinterpret_cast<const float2*>(d_scales + 8 * block);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float low = x[4 * block + 2 * half];
-        const float high = x[4 * block + 2 * half + 1];
-        plain[block / 2][block % 2 * 2 + half] = pack<T>(low, high);
-        decayed[block / 2][block % 2 * 2 + half] = pack<T>(low * d.x, high * d.y);
+        decayed[block / 2][block % 2 * 2 + half] =
+            pack<T>(x[4 * block + 2 * half] * scales[block].x, x[4 * block + 2 * half + 1] * scales[block].y);
       }
     }
-#pragma unroll
-    for (float& value : s) value *= decay;
     pin(s);
-    // S += (V'^T d) k
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      wgmma<T, true>(s, decayed[step], describe_columns(place + static_cast<std::uint32_t>(step * 2048)), 1);
+      wgmma<T, true>(s, decayed[step], describe_columns(place, step * 2048), 1);
     }
     wgmma_commit();
+    // O^T = (S q^T) o + V'^T P^T
+    std::uint32_t plain[4][4];
+    to_operand<T, 4>(x, plain);
+#pragma unroll
+    for (int block = 0; block < 8; ++block) scales[block] = scalars[ChunkRecord::kO / 8 + 4 * block];
+    wgmma_wait<1>();
+    pin(o);
 #pragma unroll
     for (int block = 0; block < 8; ++block) {
-      const float2 scale = *reinterpret_cast<const float2*>(o_scales + 8 * block);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        o[4 * block + 2 * half] *= scale.x;
-        o[4 * block + 2 * half + 1] *= scale.y;
+        o[4 * block + 2 * half] *= scales[block].x;
+        o[4 * block + 2 * half + 1] *= scales[block].y;
       }
     }
     pin(o);
-    // O^T = (S q^T) o + V'^T P^T
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      wgmma<T, false>(o, plain[step], describe_rows(record + static_cast<std::uint32_t>(ChunkRecord::kP + step * 32)),
-                      1);
+      wgmma<T, false>(o, plain[step], describe_rows(record, ChunkRecord::kP + step * 32), 1);
     }
     wgmma_commit();
     wgmma_wait<1>();
     pin(s);
-    to_operand<T, K / 16>(s, s16);
+    to_operand<T, kSteps>(s, s16);
     wgmma_wait<0>();
     pin(o);
-    if (args.o_is_f32) {
-      const int begin = work.sequence.begin + chunk * kChunk;
-      const int length = min(kChunk, work.sequence.length - chunk * kChunk);
-      float* to = static_cast<float*>(args.o.data) + work.sequence.row * args.o.strides[0] +
-                  work.head * args.o.strides[2] + first_row + 16 * warp + lane / 4;
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        if (token < length) to[(begin + token) * args.o.strides[1] + i / 2 % 2 * 8] = o[i];
-      }
-    } else {
-      to_operand<T, 4>(o, o16);
-    }
+    last_stage = stage;
+    stage = stage == R::kStages - 1 ? 0 : stage + 1;
   }
-  if (work.chunks > 0) store_output(work.chunks - 1);
+  wgmma_wait<0>();
+  pin(o);
+  if (work.chunks > 0) leave_output(work.chunks - 1, last_stage);
   store_state(args, work, first_row + 16 * warp, lane, s);
 }
 
@@ -378,11 +448,11 @@ __global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
   const Work work = find_work(args, kGroups * kRows);
   if (!work.sequence.valid) return;
   const std::uint32_t full = shared_address(barriers.full);
-  const std::uint32_t empty = shared_address(barriers.empty);
+  const std::uint32_t done = shared_address(barriers.done);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < R::kStages; ++stage) {
       barrier_init(full + 8 * stage, kWarpgroup + 1);
-      barrier_init(empty + 8 * stage, kGroups * 4);
+      barrier_init(done + 8 * stage, kGroups * 4);
     }
     fence_barrier_init();
   }
@@ -391,10 +461,10 @@ __global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
   const std::uint32_t ring = shared_address(shared) + offset;
   if (threadIdx.x < kWarpgroup) {
     if constexpr (kGroups == 2) give_up_registers<40>();
-    produce<T, K, kGroups>(args, work, ring, full, empty);
+    copy_chunks<T, K, kGroups>(args, work, ring, shared + offset, full, done);
   } else {
     if constexpr (kGroups == 2) take_registers<232>();
-    consume<T, K, kGroups>(args, work, ring, shared + offset, full, empty);
+    consume<T, K, kGroups>(args, work, ring, shared + offset, full, done);
   }
 }
 
@@ -425,7 +495,8 @@ void launch(const ChunkArguments& args, int multiprocessors, cudaStream_t stream
 void launch_chunk_scan(const ChunkArguments& args, DType dtype, int multiprocessors, cudaStream_t stream) {
   const bool bf16 = dtype == DType::kBF16;
   if (args.key_width == 128) {
-    bf16 ? launch<__nv_bfloat16, 128>(args, multiprocessors, stream) : launch<__half, 128>(args, multiprocessors, stream);
+    bf16 ? launch<__nv_bfloat16, 128>(args, multiprocessors, stream)
+         : launch<__half, 128>(args, multiprocessors, stream);
   } else {
     bf16 ? launch<__nv_bfloat16, 64>(args, multiprocessors, stream) : launch<__half, 64>(args, multiprocessors, stream);
   }
