@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "cuda/decode.h"
 #include "cuda/gated_delta.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
@@ -130,6 +131,21 @@ std::string cluster_supports(const GatedDeltaPrepStepArgs& args, const Stream& s
   return cluster_slices(s, kernel, device.multiprocessors) > 0 ? "" : "a key head needs more than 8 blocks";
 }
 
+void launch(void (*kernel)(PrepStep), const PrepStep& p, std::int64_t clusters, std::int64_t members,
+            std::int64_t threads, std::size_t shared_bytes, const Stream& stream) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(members), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(clusters * members));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = native(stream);
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kernel, p), GatedDeltaPrepStepArgs::kName);
+}
+
 void run_clusters(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
   const Sizes s(args);
   if (s.batch == 0) return;
@@ -143,20 +159,53 @@ void run_clusters(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& s
   const std::int64_t most = s.batch * s.hk * members > 2 * properties(stream.device.index).multiprocessors ? 256 : 384;
   const std::int64_t threads =
       std::clamp((channels + kWarpSize - 1) / kWarpSize * kWarpSize, std::int64_t{p.tile_warps * kWarpSize}, most);
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(members), 1, 1};
-  cudaLaunchConfig_t launch{};
-  launch.gridDim = dim3(static_cast<unsigned>(s.batch * s.hk * members));
-  launch.blockDim = dim3(static_cast<unsigned>(threads));
-  launch.dynamicSmemBytes = shared_memory(p, s);
-  launch.stream = native(stream);
-  launch.attrs = &cluster;
-  launch.numAttrs = 1;
-  check(cudaLaunchKernelEx(&launch, chosen.kernel, p), args.kName);
+  launch(chosen.kernel, p, s.batch * s.hk, members, threads, shared_memory(p, s), stream);
+}
+
+// ---- the same for a few tokens and what is common in decoding
+
+PrepStepKernel decode_tiles() { return {nullptr, StateTile<128, StateLayout::kVK>::kWarpV}; }
+
+std::int64_t decode_threads(const Sizes& s, int slices) {
+  const std::int64_t rows = s.v / slices;
+  // Rounds of channels, and half a thread for each element of the state's rows.
+  const std::int64_t channels = (2 * s.k + rows + kStepRounds - 1) / kStepRounds;
+  return (std::max(channels, 2 * rows) + kWarpSize - 1) / kWarpSize * kWarpSize;
+}
+
+std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  const Sizes s(args);
+  const DeviceProperties& device = properties(stream.device.index);
+  if (decode_step_kernel(128, DType::kF32, false) == nullptr) return "not in this build";
+  if (device.major != 9 || device.minor != 0) return "needs compute capability 9.0";
+  if (s.k != 64 && s.k != 128) return "takes K = 64 or 128, not " + std::to_string(s.k);
+  if (s.tokens < 1 || s.tokens > kTogether) return "takes 1 to 8 tokens, not " + std::to_string(s.tokens);
+  if (!is_vk(args)) return "takes states [V,K]";
+  if (args.state_in.dtype == DType::kF16) return "takes states of f32 or bf16";
+  if (args.conv_weight.defined() && args.conv_weight.dim(1) > kFewTaps) return "takes up to 4 taps";
+  if (args.snapshots.defined() && args.snapshots.dtype != args.state_in.dtype) {
+    return "takes snapshots of the states' dtype";
+  }
+  for (const ConstTensor& tensor : {args.state_in, ConstTensor(args.state_out), ConstTensor(args.snapshots)}) {
+    if (tensor.defined() && !elements(tensor).fours) return "takes rows aligned to four elements";
+  }
+  if (s.batch * s.hk > std::numeric_limits<std::int32_t>::max() / kMaxCluster) return "more than 2^28 key heads";
+  return cluster_slices(s, decode_tiles(), device.multiprocessors) > 0 ? "" : "a key head needs more than 8 blocks";
+}
+
+void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+  const Sizes s(args);
+  if (s.batch == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  const int slices = cluster_slices(s, decode_tiles(), properties(stream.device.index).multiprocessors);
+  const PrepStep p = parameters(args, s, decode_tiles(), slices);
+  const bool together = s.tokens > 1 && !args.snapshots.defined();
+  launch(decode_step_kernel(s.k, args.state_in.dtype, together), p, s.batch * s.hk, s.ratio() * slices,
+         decode_threads(s, slices), decode_memory_bytes(s.k, together, s.tokens, s.v / slices, p.tile_warps), stream);
 }
 
 constexpr Kernel<GatedDeltaPrepStepArgs> kKernels[] = {
+    {"decode", decode_supports, no_workspace<GatedDeltaPrepStepArgs>, run_decode},
     {"cluster", cluster_supports, no_workspace<GatedDeltaPrepStepArgs>, run_clusters},
     {"block", block_supports, block_workspace, run_blocks}};
 

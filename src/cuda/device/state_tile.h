@@ -40,10 +40,7 @@ struct StateTile {
     with_type(pool.dtype, [&]<class T>(T) {
       const T* base = static_cast<const T*>(pool.data) + offset;
       if (pool.fours) {
-        for_each_four(stride, v, [&](std::int64_t at, auto element) {
-          const float4 x = load_four(base + at);
-          element(0) = x.x, element(1) = x.y, element(2) = x.z, element(3) = x.w;
-        });
+        load_fours(base, stride, v);
       } else {
         for_each_four(stride, v, [&](std::int64_t at, auto element) {
 #pragma unroll
@@ -57,15 +54,29 @@ struct StateTile {
     with_type(pool.dtype, [&]<class T>(T) {
       T* base = static_cast<T*>(pool.data) + offset;
       if (pool.fours) {
-        for_each_four(stride, v, [&](std::int64_t at, auto element) {
-          store_four(base + at, {element(0), element(1), element(2), element(3)});
-        });
+        store_fours(base, stride, v);
       } else {
         for_each_four(stride, v, [&](std::int64_t at, auto element) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) base[at + i] = from_f32<T>(element(i));
         });
       }
+    });
+  }
+
+  // The same for elements of a type known beforehand, that can be read and written four at a time; `state` is the
+  // head's.
+  template <class T>
+  __device__ void load_fours(const T* state, std::int64_t stride, int v) {
+    for_each_four(stride, v, [&](std::int64_t at, auto element) {
+      const float4 x = load_four(state + at);
+      element(0) = x.x, element(1) = x.y, element(2) = x.z, element(3) = x.w;
+    });
+  }
+  template <class T>
+  __device__ void store_fours(T* state, std::int64_t stride, int v) {
+    for_each_four(stride, v, [&](std::int64_t at, auto element) {
+      store_four(state + at, {element(0), element(1), element(2), element(3)});
     });
   }
 

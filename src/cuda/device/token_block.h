@@ -34,10 +34,10 @@ struct TokenMemory {
   }
 };
 
-// `count` tokens by a warp whose rows of V begin at warp_v in the block's slice of `rows`. Calls after(t) when the
-// state after token t is in the tile.
-template <int kK, class Tile, class After>
-__device__ inline void run_tokens(Tile& tile, const TokenMemory& memory, int count, int rows, int warp_v, After after) {
+// The pitch of q and k is kPitch. `count` tokens by a warp whose rows of V begin at warp_v in the block's slice of
+// `rows`. Calls after(t) when the state after token t is in the tile.
+template <int kPitch, class Tile, class Memory, class After>
+__device__ inline void run_tokens(Tile& tile, const Memory& memory, int count, int rows, int warp_v, After after) {
 #pragma unroll 1
   for (int t = 0; t < count; ++t) {
     float* const values = memory.v + t * rows + warp_v;
@@ -45,7 +45,7 @@ __device__ inline void run_tokens(Tile& tile, const TokenMemory& memory, int cou
     float o[Tile::kColumns];
 #pragma unroll
     for (int c = 0; c < Tile::kColumns; ++c) v[c] = values[Tile::v_of(c)];
-    tile.step(memory.k + t * kK, memory.q + t * kK, memory.k_dot_q[t], memory.decay[t], memory.beta[t], v, o);
+    tile.step(memory.k + t * kPitch, memory.q + t * kPitch, memory.k_dot_q[t], memory.decay[t], memory.beta[t], v, o);
     __syncwarp();
     if (Tile::writes()) values[Tile::v_of(Tile::lane_k())] = Tile::own(o);
     after(t);

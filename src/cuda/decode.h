@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cuda/device/decode_step.h"
+
+namespace thalweg::cu {
+
+// The decode kernels are for these: K = 64 or 128, states of f32 or bf16, one after the other or all tokens together.
+using DecodeKernel = void (*)(TokenByToken);
+using DecodeStepKernel = void (*)(PrepStep);
+
+DecodeKernel decode_kernel(std::int64_t k, DType state, bool together);
+// For compute capability 9.0; null where a build leaves that out.
+DecodeStepKernel decode_step_kernel(std::int64_t k, DType state, bool together);
+
+// pick.template operator()<K, State, together>() of the kernel.
+template <class Pick>
+auto pick_decode(std::int64_t k, DType state, bool together, Pick pick) {
+  const auto with_state = [&]<int kK, class State>() {
+    return together ? pick.template operator()<kK, State, true>() : pick.template operator()<kK, State, false>();
+  };
+  const auto with_k = [&]<int kK>() {
+    return state == DType::kBF16 ? with_state.template operator()<kK, Bf16>()
+                                 : with_state.template operator()<kK, float>();
+  };
+  return k == 64 ? with_k.template operator()<64>() : with_k.template operator()<128>();
+}
+
+}  // namespace thalweg::cu
