@@ -10,19 +10,15 @@ namespace thalweg::cu {
 using DecodeKernel = void (*)(TokenByToken);
 using DecodeStepKernel = void (*)(PrepStep);
 
-DecodeKernel decode_kernel(std::int64_t k, DType state, bool together);
+DecodeKernel decode_kernel(std::int64_t k, DType state, Tokens tokens);
 // For compute capability 9.0; null where a build leaves that out.
 DecodeStepKernel decode_step_kernel(std::int64_t k, DType state, bool together);
 
-// pick.template operator()<K, State, together>() of the kernel.
+// pick.template operator()<K, State>() of the kernel.
 template <class Pick>
-auto pick_decode(std::int64_t k, DType state, bool together, Pick pick) {
-  const auto with_state = [&]<int kK, class State>() {
-    return together ? pick.template operator()<kK, State, true>() : pick.template operator()<kK, State, false>();
-  };
+auto pick_decode(std::int64_t k, DType state, Pick pick) {
   const auto with_k = [&]<int kK>() {
-    return state == DType::kBF16 ? with_state.template operator()<kK, Bf16>()
-                                 : with_state.template operator()<kK, float>();
+    return state == DType::kBF16 ? pick.template operator()<kK, Bf16>() : pick.template operator()<kK, float>();
   };
   return k == 64 ? with_k.template operator()<64>() : with_k.template operator()<128>();
 }

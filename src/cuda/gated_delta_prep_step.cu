@@ -132,17 +132,18 @@ std::string cluster_supports(const GatedDeltaPrepStepArgs& args, const Stream& s
 }
 
 void launch(void (*kernel)(PrepStep), const PrepStep& p, std::int64_t clusters, std::int64_t members,
-            std::int64_t threads, std::size_t shared_bytes, const Stream& stream) {
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(members), 1, 1};
+            std::int64_t threads, std::size_t shared_bytes, const Stream& stream, bool early) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(members), 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(clusters * members));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = native(stream);
-  config.attrs = &cluster;
+  config.attrs = attributes;
   config.numAttrs = 1;
+  if (early) launch_early(config, attributes, properties(stream.device.index));
   check(cudaLaunchKernelEx(&config, kernel, p), GatedDeltaPrepStepArgs::kName);
 }
 
@@ -159,7 +160,7 @@ void run_clusters(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& s
   const std::int64_t most = s.batch * s.hk * members > 2 * properties(stream.device.index).multiprocessors ? 256 : 384;
   const std::int64_t threads =
       std::clamp((channels + kWarpSize - 1) / kWarpSize * kWarpSize, std::int64_t{p.tile_warps * kWarpSize}, most);
-  launch(chosen.kernel, p, s.batch * s.hk, members, threads, shared_memory(p, s), stream);
+  launch(chosen.kernel, p, s.batch * s.hk, members, threads, shared_memory(p, s), stream, false);
 }
 
 // ---- the same for a few tokens and what is common in decoding
@@ -201,7 +202,8 @@ void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& str
   const PrepStep p = parameters(args, s, decode_tiles(), slices);
   const bool together = s.tokens > 1 && !args.snapshots.defined();
   launch(decode_step_kernel(s.k, args.state_in.dtype, together), p, s.batch * s.hk, s.ratio() * slices,
-         decode_threads(s, slices), decode_memory_bytes(s.k, together, s.tokens, s.v / slices, p.tile_warps), stream);
+         decode_threads(s, slices), decode_memory_bytes(s.k, together, s.tokens, s.v / slices, p.tile_warps), stream,
+         true);
 }
 
 constexpr Kernel<GatedDeltaPrepStepArgs> kKernels[] = {

@@ -133,10 +133,19 @@ void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream
   TokenByToken p = parameters(args, args.snapshots, s);
   p.slices = static_cast<int>(per_head / tile_warps);
   const std::size_t memory = decode_memory_bytes(s.k, together, s.tokens, tile_warps * kWarpRows, tile_warps);
-  decode_kernel(s.k, *state_type(args),
-                together)<<<static_cast<unsigned>(s.sequences * s.hv * p.slices),
-                            static_cast<unsigned>(warps * kWarpSize), memory, native(stream)>>>(p);
-  check(cudaGetLastError(), args.kName);
+  Tokens tokens = Tokens::kOneByOne;
+  if (together) {
+    const bool exact = args.q.dtype != DType::kF32 && args.qk_norm != QkNorm::kRms;
+    tokens = exact ? Tokens::kAllExact : Tokens::kAll;
+  }
+  cudaLaunchAttribute attributes[1] = {};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(s.sequences * s.hv * p.slices));
+  config.blockDim = dim3(static_cast<unsigned>(warps * kWarpSize));
+  config.dynamicSmemBytes = memory;
+  config.stream = native(stream);
+  launch_early(config, attributes, properties(stream.device.index));
+  check(cudaLaunchKernelEx(&config, decode_kernel(s.k, *state_type(args), tokens), p), args.kName);
 }
 
 // ---- any number

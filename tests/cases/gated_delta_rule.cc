@@ -435,7 +435,7 @@ void add_gated_delta_rule_cases(std::vector<Case>& cases) {
       const Options pool{.states = States::kPool, .state_dtype = dtype, .raw_gates = true, .f32_output = true};
       cases.push_back(rule_case<RecurrentGatedDeltaRuleArgs>(shape, pool));
       shape.k = 64;
-      shape.v = 48;
+      shape.v = 32;
       shape.gates = Gates::kStrong;
       cases.push_back(rule_case<RecurrentGatedDeltaRuleArgs>(shape, {.states = States::kInPlace}));
       shape.v = 192;

@@ -5,12 +5,16 @@
 // the state is, and prepared while the state is on its way. One token, or tokens with a snapshot after each, go one by
 // one; more of them together, on the tensor cores.
 
+#include "cuda/device/launch_order.h"
 #include "cuda/device/token_by_token.h"
 #include "cuda/device/token_products.h"
 
 namespace thalweg::cu {
 
-// A block's shared memory; both ways through the tokens.
+// How the tokens go: one by one, or together, either for any q and k or for those of 16 bits without weights of a norm.
+enum class Tokens { kOneByOne, kAll, kAllExact };
+
+// A block's shared memory; all ways through the tokens.
 template <int kK>
 struct DecodeMemory {
   static constexpr int kPitch = kK + 16;
@@ -110,22 +114,25 @@ __device__ inline void store_gate(Gate gate, bool together, int t, float* decay,
 }
 
 // All tokens through a warp's tile.
-template <int kK, bool kAllTogether, class Tile, class After>
+template <int kK, Tokens kTokens, class Tile, class After>
 __device__ inline void decode_tokens(Tile& tile, const DecodeMemory<kK>& memory, int count, int rows, int warp_v,
                                      After after) {
   constexpr int kPitch = DecodeMemory<kK>::kPitch;
-  if constexpr (kAllTogether) {
-    const TogetherTokens tokens{memory.q, memory.k, memory.v, memory.decay, memory.beta};
-    run_together<kPitch>(tile, tokens, count, rows, warp_v, memory.scratch[threadIdx.x / kWarpSize]);
-  } else {
+  if constexpr (kTokens == Tokens::kOneByOne) {
     run_tokens<kPitch>(tile, memory, count, rows, warp_v, after);
+  } else {
+    const TogetherTokens tokens{memory.q, memory.k,     memory.squares, memory.k_dot_q,
+                                memory.v, memory.decay, memory.beta};
+    constexpr bool kExact = kTokens == Tokens::kAllExact;
+    run_together<kPitch, kExact>(tile, tokens, count, rows, warp_v, memory.scratch[threadIdx.x / kWarpSize]);
   }
 }
 
 // At least half as many warps as tokens; without cu_seqlens.
-template <int kK, class State, bool kAllTogether>
+template <int kK, class State, Tokens kTokens>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_constant__ TokenByToken p) {
   using Tile = StateTile<kK, StateLayout::kVK>;
+  constexpr bool kAllTogether = kTokens != Tokens::kOneByOne;
   constexpr int kRounds = kAllTogether ? 2 : 1;  // of tokens for a warp, before the state is asked for
   constexpr int kValues = 4;                     // of v for a thread
   extern __shared__ float4 shared[];
@@ -145,6 +152,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
   const int v0 = slice * slice_rows + warp_v;
   const bool works = warp_v < slice_rows;
   const DecodeMemory<kK> memory(shared, slots, slice_rows);
+  wait_for_launch_order();
 
   RawFour raw_q[kRounds];
   RawFour raw_k[kRounds];
@@ -188,12 +196,25 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
 #pragma unroll
       for (int i = 0; i < 4; ++i) q[i] = k[i] = 0.0F;
     }
-    const float k_dot_q = normalize_fours<kK>(p.norm, from, p.scale, q, k);
+    if constexpr (kTokens == Tokens::kAllExact) {
+      float squares[2] = {};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        squares[0] = fmaf(q[i], q[i], squares[0]);
+        squares[1] = fmaf(k[i], k[i], squares[1]);
+      }
+      const float q_factor = t < count ? p.scale * p.norm.factor(warp_sum(squares[0]), kK) : 0.0F;
+      const float k_factor = t < count ? p.norm.factor(warp_sum(squares[1]), kK) : 0.0F;
+      if (lane == 0) memory.squares[t] = q_factor;
+      if (lane == 0) memory.k_dot_q[t] = k_factor;
+    } else if (t < count) {
+      const float k_dot_q = normalize_fours<kK>(p.norm, from, p.scale, q, k);
+      if (lane == 0) memory.k_dot_q[t] = k_dot_q;
+    }
     if (4 * lane < kK) {
       *reinterpret_cast<float4*>(memory.q + t * memory.kPitch + 4 * lane) = {q[0], q[1], q[2], q[3]};
       *reinterpret_cast<float4*>(memory.k + t * memory.kPitch + 4 * lane) = {k[0], k[1], k[2], k[3]};
     }
-    if (lane == 0) memory.k_dot_q[t] = k_dot_q;
   };
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
@@ -216,7 +237,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
   }
   __syncthreads();
   if (!works) return;
-  decode_tokens<kK, kAllTogether>(tile, memory, count, slice_rows, warp_v, [&](int t) {
+  decode_tokens<kK, kTokens>(tile, memory, count, slice_rows, warp_v, [&](int t) {
     if (!p.snapshots.defined()) return;
     auto* state = static_cast<State*>(p.snapshots.data);
     tile.store_fours(state + p.snapshots.offset(row, t, head), p.snapshots.strides[3], v0);

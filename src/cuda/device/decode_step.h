@@ -79,8 +79,9 @@ template <int kK, class State, bool kAllTogether>
 __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_constant__ PrepStep p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Tile = StateTile<kK, StateLayout::kVK>;
-  constexpr int kTokens = kAllTogether ? kTogether : 1;  // asked for beforehand
-  constexpr int kOutputs = kAllTogether ? 4 : 1;         // of a thread, whose gates are asked for beforehand
+  constexpr int kEarly = kAllTogether ? kTogether : 1;  // tokens asked for beforehand
+  constexpr Tokens kTokens = kAllTogether ? Tokens::kAll : Tokens::kOneByOne;
+  constexpr int kOutputs = kAllTogether ? 4 : 1;  // of a thread, whose gates are asked for beforehand
   extern __shared__ float4 shared[];
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
@@ -103,6 +104,7 @@ __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_cons
   const int v0 = first_v + warp_v;
   const bool works = warp < p.tile_warps;
   const DecodeMemory<kK> memory(shared, slots, rows);
+  wait_for_launch_order();
   const SequenceSpan sequence = find_sequence(p.sequences, row);
   if (!sequence.valid) return;
   const std::int64_t slot = sequence.slot;
@@ -112,7 +114,7 @@ __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_cons
     if (i >= 2 * kK) return 2 * p.hk * kK + static_cast<std::int64_t>(head) * p.v_size + first_v + i - 2 * kK;
     return (i < kK ? 0 : p.hk * kK) + from * kK + i % kK;
   };
-  FewTaps<kTokens> inputs[kStepRounds];
+  FewTaps<kEarly> inputs[kStepRounds];
 #pragma unroll
   for (int r = 0; r < kStepRounds; ++r) {
     const int i = thread + r * threads;
@@ -160,7 +162,8 @@ __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_cons
     const float4 k4 = valid ? *k_row : float4{};
     float q[4] = {q4.x, q4.y, q4.z, q4.w};
     float k[4] = {k4.x, k4.y, k4.z, k4.w};
-    const float k_dot_q = normalize_fours<kK>(p.norm, from, p.scale, q, k);
+    // A row of zeros beyond the last token stays one, even if the norm's eps is 0.
+    const float k_dot_q = t < count ? normalize_fours<kK>(p.norm, from, p.scale, q, k) : 0.0F;
     if (within) {
       *q_row = {q[0], q[1], q[2], q[3]};
       *k_row = {k[0], k[1], k[2], k[3]};
@@ -168,6 +171,17 @@ __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_cons
     if (lane == 0) memory.k_dot_q[t] = k_dot_q;
   }
   __syncthreads();
+  if (works) {
+    decode_tokens<kK, kTokens>(tile, memory, count, rows, warp_v, [&](int t) {
+      if (!p.snapshots.defined()) return;
+      auto* state = static_cast<State*>(p.snapshots.data);
+      tile.store_fours(state + p.snapshots.offset(row, t, head), p.snapshots.strides[3], v0);
+    });
+    if (slot >= 0) {
+      auto* state = static_cast<State*>(p.state_out.data);
+      tile.store_fours(state + p.state_out.offset(slot, head), p.state_out.strides[2], v0);
+    }
+  }
   cluster_wait();
   if (p.taps > 0 && slot >= 0) {
     const int share = (2 * kK + members - 1) / members;
@@ -176,17 +190,6 @@ __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_cons
       const int i = thread + r * threads;
       const bool own = i >= 2 * kK || i / share == rank;
       if (i < channels && own) inputs[r].update_state(p, slot, channel_of(i));
-    }
-  }
-  if (works) {
-    decode_tokens<kK, kAllTogether>(tile, memory, count, rows, warp_v, [&](int t) {
-      if (!p.snapshots.defined()) return;
-      auto* state = static_cast<State*>(p.snapshots.data);
-      tile.store_fours(state + p.snapshots.offset(row, t, head), p.snapshots.strides[3], v0);
-    });
-    if (slot >= 0) {
-      auto* state = static_cast<State*>(p.state_out.data);
-      tile.store_fours(state + p.state_out.offset(slot, head), p.state_out.strides[2], v0);
     }
   }
   __syncthreads();

@@ -25,19 +25,24 @@ __device__ inline SplitFloat split(float x) {
   return {high, __float_as_uint(x - __uint_as_float(high))};
 }
 
-// sum[16,8] += a[16,8] b[8,8]
-__device__ inline void multiply_add_f32(float (&sum)[4], const SplitFloat (&a)[4], SplitFloat b0, SplitFloat b1) {
+// sum[16,8] + low[16,8] += a[16,8] b[8,8]. In two sums, which do not wait for each other; low parts that are known to
+// be zero are left out.
+template <bool kLowA, bool kLowB>
+__device__ inline void multiply_add_f32(float (&sum)[4], float (&low_sum)[4], const SplitFloat (&a)[4], SplitFloat b0,
+                                        SplitFloat b1) {
   const std::uint32_t high[4] = {a[0].high, a[1].high, a[2].high, a[3].high};
   const std::uint32_t low[4] = {a[0].low, a[1].low, a[2].low, a[3].low};
-  multiply_add_tf32(sum, low, b0.high, b1.high);
-  multiply_add_tf32(sum, high, b0.low, b1.low);
+  if constexpr (kLowA) multiply_add_tf32(low_sum, low, b0.high, b1.high);
+  if constexpr (kLowB) multiply_add_tf32(low_sum, high, b0.low, b1.low);
   multiply_add_tf32(sum, high, b0.high, b1.high);
 }
 
 // What the tokens share, in shared memory; those from `count` on are zero.
 struct TogetherTokens {
-  const float* q;     // [kTogether,kPitch], scaled
-  const float* k;     // [kTogether,kPitch]
+  const float* q;         // [kTogether,kPitch], normed and scaled, or 16-bit numbers as they came
+  const float* k;         // [kTogether,kPitch]
+  const float* q_factor;  // [kTogether]: what q and k as they came are to be multiplied with
+  const float* k_factor;
   float* v;           // [kTogether,rows]; the values make way for the outputs
   const float* g;     // [kTogether]: sums of gates up to the token
   const float* beta;  // [kTogether]
@@ -51,9 +56,10 @@ struct TogetherScratch {
   float with_q[kTogether * kTogether];  // D_t/D_s (q_t . k_s), s <= t
 };
 
-// The warp's rows of V begin at warp_v in the block's slice of `rows`. kPitch is 16 more than a multiple of 32, so that
-// fragments are read without bank conflicts.
-template <int kPitch, class Tile>
+// kExact: q and k are 16-bit numbers as they came, their norms are applied to the products. The warp's rows of V begin
+// at warp_v in the block's slice of `rows`. kPitch is 16 more than a multiple of 32, so that fragments are read without
+// bank conflicts.
+template <int kPitch, bool kExact, class Tile>
 __device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count, int rows, int warp_v,
                              TogetherScratch& scratch) {
   static_assert(Tile::kVK && Tile::kLanesK == 4 && Tile::kColumns == 2 && Tile::kRun == 4);
@@ -65,6 +71,8 @@ __device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count
   // and k + 4 of two runs of eight: a permutation of k that both factors share.
   float state_k[4] = {};
   float state_q[4] = {};
+  float low_k[4] = {};
+  float low_q[4] = {};
   float tokens_k[4] = {};  // rows 0..7: k_t . k_s, 8..15: q_t . k_s
 #pragma unroll
   for (int j = 0; j < Tile::kSteps; ++j) {
@@ -76,23 +84,27 @@ __device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count
     for (int half = 0; half < 4; half += 2) {
       const SplitFloat a[4] = {split(tile.s[j][half][0]), split(tile.s[j][half][1]), split(tile.s[j][half + 1][0]),
                                split(tile.s[j][half + 1][1])};
-      multiply_add_f32(state_k, a, k[half], k[half + 1]);
-      multiply_add_f32(state_q, a, q[half], q[half + 1]);
+      multiply_add_f32<true, !kExact>(state_k, low_k, a, k[half], k[half + 1]);
+      multiply_add_f32<true, !kExact>(state_q, low_q, a, q[half], q[half + 1]);
       const SplitFloat t[4] = {k[half], q[half], k[half + 1], q[half + 1]};
-      multiply_add_f32(tokens_k, t, k[half], k[half + 1]);
+      multiply_add_f32<!kExact, !kExact>(tokens_k, tokens_k, t, k[half], k[half + 1]);
     }
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int s = 2 * place + i;
-    const float ratio = s <= group ? expf(tokens.g[group] - tokens.g[s]) : 0.0F;
-    scratch.with_k[group * kTogether + s] = s < group ? ratio * tokens_k[i] : 0.0F;
-    scratch.with_q[group * kTogether + s] = ratio * tokens_k[2 + i];
+    const float of_s = kExact ? tokens.k_factor[s] : 1.0F;
+    const float ratio = s <= group ? of_s * expf(tokens.g[group] - tokens.g[s]) : 0.0F;
+    const float k_ratio = kExact ? ratio * tokens.k_factor[group] : ratio;
+    const float q_ratio = kExact ? ratio * tokens.q_factor[group] : ratio;
+    scratch.with_k[group * kTogether + s] = s < group ? k_ratio * tokens_k[i] : 0.0F;
+    scratch.with_q[group * kTogether + s] = q_ratio * tokens_k[2 + i];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float* const row = scratch.rows + (group + 8 * half) * TogetherScratch::kPitch;
-      row[s] = state_k[2 * half + i];
-      row[kTogether + s] = state_q[2 * half + i];
+      const int at = 2 * half + i;
+      row[s] = (state_k[at] + low_k[at]) * of_s;
+      row[kTogether + s] = (state_q[at] + low_q[at]) * (kExact ? tokens.q_factor[s] : 1.0F);
     }
   }
   __syncwarp();
@@ -117,7 +129,7 @@ __device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count
     }
     const float last = tokens.g[kTogether - 1];
 #pragma unroll
-    for (int t = 0; t < kTogether; ++t) row[t] = d[t] * expf(last - tokens.g[t]);
+    for (int t = 0; t < kTogether; ++t) row[t] = d[t] * expf(last - tokens.g[t]) * (kExact ? tokens.k_factor[t] : 1.0F);
   }
   __syncwarp();
   SplitFloat d[4];
@@ -136,7 +148,7 @@ __device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count
                       decay * tile.s[j][half + 1][1]};
       const SplitFloat b0 = split(keys[16 * j + half]);
       const SplitFloat b1 = split(keys[16 * j + half + 4 * kPitch]);
-      multiply_add_f32(sum, d, b0, b1);
+      multiply_add_f32<true, !kExact>(sum, sum, d, b0, b1);
       tile.s[j][half][0] = sum[0];
       tile.s[j][half + 1][0] = sum[1];
       tile.s[j][half][1] = sum[2];
