@@ -4,7 +4,7 @@
 // a part of the sum over M's rows; it loads its part of the next segment's M while the sums of this one are made.
 
 #include "cuda/chunk_kernels.h"
-#include "cuda/device/async_copy.h"
+#include "cuda/device/launch_order.h"
 #include "cuda/device/segments.h"
 #include "cuda/launch.h"
 
@@ -25,8 +25,7 @@ __global__ void __launch_bounds__(K* kParts) chunk_carry(const __grid_constant__
   const int row = static_cast<int>(blockIdx.x) * kRows;
   const int column = static_cast<int>(threadIdx.x) % K;
   const int part = static_cast<int>(threadIdx.x) / K;
-  allow_next_kernel();
-  wait_for_previous_kernel();
+  wait_for_launch_order();
   const SequenceMap::Sequence sequence = args.map.sequence(n);
   const std::int64_t slot = args.state_indices != nullptr ? args.state_indices[n] : n;
   if (!sequence.valid || slot >= args.state_slots) return;
@@ -87,12 +86,12 @@ __global__ void __launch_bounds__(K* kParts) chunk_carry(const __grid_constant__
 
 }  // namespace
 
-void launch_chunk_carry(const ChunkArguments& args, bool early, cudaStream_t stream) {
+void launch_chunk_carry(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(args.value_width / kRows), static_cast<unsigned>(args.hv),
                   static_cast<unsigned>(args.map.sequences));
   const auto threads = static_cast<unsigned>(args.key_width * kParts);
   const auto bytes = static_cast<std::size_t>(args.segments);
-  launch_early(args.key_width == 128 ? chunk_carry<128> : chunk_carry<64>, grid, threads, bytes, stream, early,
+  launch_early(args.key_width == 128 ? chunk_carry<128> : chunk_carry<64>, grid, threads, bytes, device, stream,
                "chunk_gated_delta_rule", args);
 }
 

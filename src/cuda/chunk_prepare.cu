@@ -14,6 +14,7 @@
 #include "cuda/device/async_copy.h"
 #include "cuda/device/barrier.h"
 #include "cuda/device/fragments.h"
+#include "cuda/device/launch_order.h"
 #include "cuda/device/scalars.h"
 #include "cuda/launch.h"
 #include "thalweg/gated_delta_rule.h"
@@ -23,7 +24,7 @@ namespace {
 
 constexpr int kThreads = 160;
 constexpr int kWarps = kThreads / 32;
-constexpr int kCopiers = 128;  // of them share work that comes in powers of two
+constexpr int kCopiers = 128;       // of them share work that comes in powers of two
 constexpr int kPitch = kChunk + 4;  // of f32 matrices in shared memory: ldmatrix reads them without bank conflicts
 constexpr int kHeadsAtOnce = 4;     // value heads whose gates are worked out together
 

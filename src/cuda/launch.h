@@ -37,24 +37,31 @@ struct DeviceProperties {
 };
 const DeviceProperties& properties(int device);
 
+// Adds an attribute to a launch of a kernel that begins with wait_for_launch_order() (device/launch_order.h): it may be
+// sent to the device before the kernel ahead of it has ended. Only where the machine code is that of 9.0: other code
+// does not wait.
+inline void launch_early(cudaLaunchConfig_t& config, cudaLaunchAttribute* attributes, const DeviceProperties& device) {
+  if (device.major != 9 || device.minor != 0) return;
+  cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = attributes;
+}
+
 // Lets a kernel use up to `bytes` of shared memory per block, on the current device.
 void allow_shared_memory(const void* kernel, std::size_t bytes, std::string_view operation);
 
-// Launches a kernel that begins, as far as wait_for_previous_kernel() (device/async_copy.h), while the one before it in
-// the stream is still running. Below compute capability 9.0 an ordinary launch.
 template <class... Parameters, class... Arguments>
-void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
-                  bool early, std::string_view operation, Arguments... arguments) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
+                  const DeviceProperties& device, cudaStream_t stream, std::string_view operation,
+                  Arguments... arguments) {
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = early ? 1 : 0;
+  cudaLaunchAttribute attribute{};
+  launch_early(config, &attribute, device);
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), operation);
 }
 

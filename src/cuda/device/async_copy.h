@@ -26,18 +26,4 @@ __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// A kernel launched by launch_early() (launch.h) may begin before the one before it in the stream has ended: here it
-// waits for it. Every block of every kernel of such a chain has to, so that none overtakes the one before the last.
-__device__ inline void wait_for_previous_kernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-// Lets the next kernel of the stream begin, if it is launched by launch_early(), once all blocks have come here.
-__device__ inline void allow_next_kernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 }  // namespace thalweg::cu

@@ -18,6 +18,7 @@
 #include "cuda/device/async_copy.h"
 #include "cuda/device/barrier.h"
 #include "cuda/device/fragments.h"
+#include "cuda/device/launch_order.h"
 #include "cuda/device/segments.h"
 #include "cuda/device/wgmma.h"
 #include "cuda/launch.h"
@@ -550,8 +551,7 @@ __global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
     fence_barrier_init();
   }
   __syncthreads();
-  allow_next_kernel();
-  wait_for_previous_kernel();
+  wait_for_launch_order();
   const Work work = find_work(args, pass, kGroups * kRows);
   if (!work.valid) return;
   const std::uint32_t offset = (1024 - shared_address(shared) % 1024) % 1024;
@@ -566,7 +566,7 @@ __global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
 }
 
 template <class T, int K, int kGroups>
-void launch(const ChunkArguments& args, Pass pass, cudaStream_t stream) {
+void launch(const ChunkArguments& args, Pass pass, const DeviceProperties& device, cudaStream_t stream) {
   static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
   constexpr int kBytes = Ring<K, kGroups>::kSharedBytes;
   allow_shared_memory(reinterpret_cast<const void*>(chunk_scan<T, K, kGroups>), kBytes, kOperation);
@@ -574,40 +574,41 @@ void launch(const ChunkArguments& args, Pass pass, cudaStream_t stream) {
   const std::int64_t pieces = args.segment_chunks > 0 ? args.segments : args.map.sequences;
   const dim3 grid(static_cast<unsigned>(rows / (kGroups * kRows)), static_cast<unsigned>(args.hv),
                   static_cast<unsigned>(pieces));
-  launch_early(chunk_scan<T, K, kGroups>, grid, (kGroups + 1) * kWarpgroup, kBytes, stream, true, kOperation, args,
+  launch_early(chunk_scan<T, K, kGroups>, grid, (kGroups + 1) * kWarpgroup, kBytes, device, stream, kOperation, args,
                pass);
 }
 
 template <class T, int K>
-void launch(const ChunkArguments& args, Pass pass, int multiprocessors, cudaStream_t stream) {
+void launch(const ChunkArguments& args, Pass pass, const DeviceProperties& device, cudaStream_t stream) {
   // Two warpgroups share a block's tiles; with few heads, one each on more multiprocessors is faster.
   const std::int64_t pieces = args.segment_chunks > 0 ? args.segments : args.map.sequences;
   const std::int64_t blocks = static_cast<std::int64_t>(args.value_width / kRows) * args.hv * pieces;
-  if (pass == Pass::kScan && args.value_width % (2 * kRows) == 0 && blocks > multiprocessors) {
-    launch<T, K, 2>(args, pass, stream);
+  if (pass == Pass::kScan && args.value_width % (2 * kRows) == 0 && blocks > device.multiprocessors) {
+    launch<T, K, 2>(args, pass, device, stream);
   } else {
-    launch<T, K, 1>(args, pass, stream);
+    launch<T, K, 1>(args, pass, device, stream);
   }
 }
 
-void launch(const ChunkArguments& args, DType dtype, Pass pass, int multiprocessors, cudaStream_t stream) {
+void launch(const ChunkArguments& args, DType dtype, Pass pass, const DeviceProperties& device, cudaStream_t stream) {
   if (dtype == DType::kBF16) {
-    args.key_width == 128 ? launch<__nv_bfloat16, 128>(args, pass, multiprocessors, stream)
-                          : launch<__nv_bfloat16, 64>(args, pass, multiprocessors, stream);
+    args.key_width == 128 ? launch<__nv_bfloat16, 128>(args, pass, device, stream)
+                          : launch<__nv_bfloat16, 64>(args, pass, device, stream);
   } else {
-    args.key_width == 128 ? launch<__half, 128>(args, pass, multiprocessors, stream)
-                          : launch<__half, 64>(args, pass, multiprocessors, stream);
+    args.key_width == 128 ? launch<__half, 128>(args, pass, device, stream)
+                          : launch<__half, 64>(args, pass, device, stream);
   }
 }
 
 }  // namespace
 
-void launch_chunk_carries(const ChunkArguments& args, DType dtype, cudaStream_t stream) {
-  launch(args, dtype, Pass::kCarries, 0, stream);
+void launch_chunk_carries(const ChunkArguments& args, DType dtype, const DeviceProperties& device,
+                          cudaStream_t stream) {
+  launch(args, dtype, Pass::kCarries, device, stream);
 }
 
-void launch_chunk_scan(const ChunkArguments& args, DType dtype, int multiprocessors, cudaStream_t stream) {
-  launch(args, dtype, Pass::kScan, multiprocessors, stream);
+void launch_chunk_scan(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream) {
+  launch(args, dtype, Pass::kScan, device, stream);
 }
 
 }  // namespace thalweg::cu::sm90
