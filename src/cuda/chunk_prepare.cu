@@ -385,6 +385,12 @@ __global__ void __launch_bounds__(kThreads, 4) chunk_prepare(const __grid_consta
   const int warp = thread / 32;
   const int lane = thread % 32;
   const std::uint32_t tiles = shared_address(shared);
+  const int heads = args.hv / args.hk;
+  const auto value_head = [&](int j) { return args.tiled ? key_head + j * args.hk : key_head * heads + j; };
+  // A warp has the gates of one head of a batch. They are asked for first: they are what the block waits for longest.
+  const auto has_gates = [&](int j) { return warp < min(heads - j, kHeadsAtOnce); };
+  RawGates gates{};
+  if (has_gates(0)) gates = load_gates(args, sequence.row, begin, length, value_head(warp), lane);
   if (thread < kCopiers) {
     constexpr int kPieces = K / 8;
     constexpr int kRows = kCopiers / kPieces;  // a multiple of 8: a thread's swizzle is always the same
@@ -409,14 +415,7 @@ __global__ void __launch_bounds__(kThreads, 4) chunk_prepare(const __grid_consta
     }
     commit_copies();
   }
-  const int heads = args.hv / args.hk;
-  const auto value_head = [&](int j) { return args.tiled ? key_head + j * args.hk : key_head * heads + j; };
-  const auto work_out_gates = [&](int j) {
-    if (warp >= min(heads - j, kHeadsAtOnce)) return;
-    const RawGates gates = load_gates(args, sequence.row, begin, length, value_head(j + warp), lane);
-    work_out_decays(gates, scalars.heads[warp], lane);
-  };
-  work_out_gates(0);
+  if (has_gates(0)) work_out_decays(gates, scalars.heads[warp], lane);
   wait_for_copies<0>();
   __syncthreads();
 
@@ -463,18 +462,20 @@ __global__ void __launch_bounds__(kThreads, 4) chunk_prepare(const __grid_consta
   __syncthreads();
 
   auto* matrix = reinterpret_cast<float*>(shared + S::kMatrix);
-  // What lies above the diagonal blocks of T and P is zero for every head.
-  for (int i = thread; i < 2 * kChunk * 8; i += kThreads) {
-    const int row = i / 8 % kChunk;
-    const int piece = i % 8;
-    if (piece / 2 > row / 16) {
-      *reinterpret_cast<uint4*>(shared + i / (kChunk * 8) * (ChunkRecord::kP - ChunkRecord::kT) +
-                                swizzled(row, piece)) = {0, 0, 0, 0};
-    }
+  // What lies above the diagonal blocks of T and P is zero for every head: six blocks of 16 rows of 32 bytes in each.
+  for (int i = thread; i < 2 * 6 * 32; i += kThreads) {
+    const int index = i / 32 % 6;
+    const int block_column = index < 1 ? 1 : index < 3 ? 2 : 3;
+    const int block_row = index - block_column * (block_column - 1) / 2;
+    *reinterpret_cast<uint4*>(shared + (i < 6 * 32 ? ChunkRecord::kT : ChunkRecord::kP) +
+                              swizzled(16 * block_row + i % 32 / 2, 2 * block_column + i % 2)) = {0, 0, 0, 0};
   }
   for (int j = 0; j < heads; ++j) {
     const int place = j % kHeadsAtOnce;
-    if (j > 0 && place == 0) work_out_gates(j);
+    if (j > 0 && place == 0 && has_gates(j)) {
+      work_out_decays(load_gates(args, sequence.row, begin, length, value_head(j + warp), lane), scalars.heads[warp],
+                      lane);
+    }
     if (args.normalize && place == 0) {
       __syncthreads();
       for (int i = thread; i < kHeadsAtOnce * 3 * kChunk; i += kThreads) {
