@@ -81,30 +81,27 @@ __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_cons
   using Tile = StateTile<kK, StateLayout::kVK>;
   constexpr int kEarly = kAllTogether ? kTogether : 1;  // tokens asked for beforehand
   constexpr Tokens kTokens = kAllTogether ? Tokens::kAll : Tokens::kOneByOne;
-  constexpr int kOutputs = kAllTogether ? 4 : 1;  // of a thread, whose gates are asked for beforehand
+  constexpr int kPasses = kAllTogether ? 4 : 1;  // over the outputs: 16 rows of two tokens at a time
   extern __shared__ float4 shared[];
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
   const int warp = thread / kWarpSize;
   const int warps = threads / kWarpSize;
   const int lane = thread % kWarpSize;
-  const int ratio = p.hv / p.hk;
-  const int members = ratio * p.slices;
-  const int rank = static_cast<int>(blockIdx.x % static_cast<unsigned>(members));
-  const int group = static_cast<int>(blockIdx.x / static_cast<unsigned>(members));
-  const int from = group % p.hk;
-  const std::int64_t row = group / p.hk;
+  const int members = static_cast<int>(gridDim.x);
+  const int rank = static_cast<int>(blockIdx.x);  // in the cluster
+  const int from = static_cast<int>(blockIdx.y);
+  const std::int64_t row = blockIdx.z;
   const int slice = rank % p.slices;
-  const int head = p.head_map == HeadMap::kTiled ? from + rank / p.slices * p.hk : from * ratio + rank / p.slices;
+  const int head = p.head_map == HeadMap::kTiled ? from + rank / p.slices * p.hk : from * p.ratio + rank / p.slices;
   const int count = static_cast<int>(p.sequences.tokens);
   const int slots = kAllTogether ? kTogether : count;
-  const int rows = p.v_size / p.slices;
+  const int rows = p.tile_warps * Tile::kWarpV;
   const int first_v = slice * rows;
   const int warp_v = warp * Tile::kWarpV;
   const int v0 = first_v + warp_v;
   const bool works = warp < p.tile_warps;
   const DecodeMemory<kK> memory(shared, slots, rows);
-  wait_for_launch_order();
   const SequenceSpan sequence = find_sequence(p.sequences, row);
   if (!sequence.valid) return;
   const std::int64_t slot = sequence.slot;
@@ -120,14 +117,16 @@ __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_cons
     const int i = thread + r * threads;
     if (i < channels) inputs[r].read(p, row, slot, channel_of(i), count);
   }
-  std::uint32_t z[kOutputs];
-  std::uint32_t weight[kOutputs];
+  const WarpRows warp_rows;
+  std::uint32_t z[kPasses] = {};
+  std::uint32_t weight = 0;
+  if (works && p.z.defined()) {
+    weight = p.norm_weight.read(v0 + warp_rows.row());
 #pragma unroll
-  for (int i = 0; i < kOutputs; ++i) {
-    const int at = thread + i * threads;
-    const bool gated = p.z.defined() && at < count * rows;
-    z[i] = gated ? p.z.read(p.z.offset(row, at / rows, head) + first_v + at % rows) : 0;
-    weight[i] = gated ? p.norm_weight.read(first_v + at % rows) : 0;
+    for (int i = 0; i < kPasses; ++i) {
+      const int t = warp_rows.token(i);
+      if (t < count) z[i] = p.z.read(p.z.offset(row, t, head) + v0 + warp_rows.row());
+    }
   }
   Tile tile;
   if (works && slot >= 0) {
@@ -192,47 +191,52 @@ __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_cons
       if (i < channels && own) inputs[r].update_state(p, slot, channel_of(i));
     }
   }
-  __syncthreads();
+  __syncwarp();
 
+  // A warp writes the outputs of its own rows; the norm's sums come from all warps of the head.
+  float outputs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int t = warp_rows.token(i);
+    outputs[i] = works && t < count ? memory.v[t * rows + warp_v + warp_rows.row()] : 0.0F;
+  }
   if (p.z.defined()) {
-    float* const own = p.slices > 1 ? memory.beta : memory.squares;  // the tokens have used the former
-#pragma unroll 1
-    for (int t = warp; t < count; t += warps) {
-      float sum = 0.0F;
-#pragma unroll 1
-      for (int v = lane; v < rows; v += kWarpSize) sum = fmaf(memory.v[t * rows + v], memory.v[t * rows + v], sum);
-      sum = warp_sum(sum);
-      if (lane == 0) own[t] = sum;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (2 * i >= count) break;
+      const float sum = warp_sum<16>(outputs[i] * outputs[i]);
+      if (works && warp_rows.row() == 0) memory.squares[warp * kTogether + warp_rows.token(i)] = sum;
     }
+    __syncthreads();
     if (p.slices > 1) {
       cluster_arrive();
       cluster_wait();
-      if (thread < count) {
-        float sum = 0.0F;
-        for (int s = 0; s < p.slices; ++s) {
-          sum += load_from_block(own + thread, static_cast<unsigned>(rank - slice + s));
-        }
-        memory.squares[thread] = sum;
-      }
-      cluster_arrive();  // no block may leave before its sums have been read
     }
-    __syncthreads();
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int at = thread + i * threads;
-    if (at >= count * rows) break;
-    const int t = at / rows;
-    const int v = first_v + at % rows;
-    float value = memory.v[at];
+    const int t = warp_rows.token(i);
+    if (!works || t >= count) continue;
+    float value = outputs[i];
     if (p.z.defined()) {
-      const float gate = p.z.convert(i < kOutputs ? z[i % kOutputs] : p.z.read(p.z.offset(row, t, head) + v));
-      const float factor = p.norm_weight.convert(i < kOutputs ? weight[i % kOutputs] : p.norm_weight.read(v));
-      value *= rsqrtf(memory.squares[t] / static_cast<float>(p.v_size) + p.norm_eps) * factor * gate * sigmoid(gate);
+      float squares = 0.0F;
+      for (int s = 0; s < p.slices; ++s) {
+        for (int w = 0; w < p.tile_warps; ++w) {
+          const float* const sum = memory.squares + w * kTogether + t;
+          squares += p.slices > 1 ? load_from_block(sum, static_cast<unsigned>(rank - slice + s)) : *sum;
+        }
+      }
+      const float gate =
+          p.z.convert(i < kPasses ? z[i % kPasses] : p.z.read(p.z.offset(row, t, head) + v0 + warp_rows.row()));
+      value *= rsqrtf(squares / static_cast<float>(p.v_size) + p.norm_eps) * p.norm_weight.convert(weight) * gate *
+               sigmoid(gate);
     }
-    p.y.store(p.y.offset(row, t, head) + v, value);
+    p.y.store(p.y.offset(row, t, head) + v0 + warp_rows.row(), value);
   }
-  if (p.z.defined() && p.slices > 1) cluster_wait();
+  if (p.z.defined() && p.slices > 1) {
+    cluster_arrive();  // no block may leave before its sums have been read
+    cluster_wait();
+  }
 #endif
 }
 

@@ -53,7 +53,7 @@ __device__ inline int key_head(HeadMap map, int value_head, int hk, int hv) {
   return map == HeadMap::kTiled ? value_head % hk : value_head / (hv / hk);
 }
 
-__device__ inline float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
+__device__ inline float sigmoid(float x) { return __fdividef(1.0F, 1.0F + expf(-x)); }
 
 // GateInputs on the device.
 struct RawGates {

@@ -20,8 +20,10 @@ struct TokenByToken {
   SequenceTable sequences;
   int hk = 0;
   int hv = 0;
+  int ratio = 1;  // value heads of a key head
   int v_size = 0;
-  int slices = 1;  // blocks of a head
+  int slices = 1;      // blocks of a head
+  int tile_warps = 1;  // warps of a block that hold pieces of the state
   int block_tokens = 1;
   HeadMap head_map = HeadMap::kGrouped;
   float scale = 1.0F;
