@@ -169,12 +169,26 @@ void run_clusters(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& s
 
 PrepStepKernel decode_tiles() { return {nullptr, StateTile<128, StateLayout::kVK>::kWarpV}; }
 
-// A thread for each channel of q, k and v; for half of them where that leaves room for more blocks.
-std::int64_t decode_threads(const Sizes& s, int slices, int multiprocessors) {
+// The fewest slices of at most 64 rows that give every multiprocessor a block, as far as a cluster goes; 0 if there is
+// no way.
+int decode_slices(const Sizes& s, int multiprocessors) {
+  int chosen = 0;
+  for (int slices = 1; slices * s.ratio() <= kMaxCluster; ++slices) {
+    if (!can_slice(s, decode_tiles(), slices)) continue;
+    const bool enough = s.batch * s.hv * chosen * 10 >= std::int64_t{9} * multiprocessors;
+    if (chosen > 0 && s.v / chosen <= 64 && enough) break;
+    chosen = slices;
+  }
+  return chosen;
+}
+
+// A thread for each channel of a block, or for two if its warps are enough for that, and two for each row.
+std::int64_t decode_threads(const Sizes& s, int slices) {
   const std::int64_t rows = s.v / slices;
-  const std::int64_t rounds = s.batch * s.hv * slices <= multiprocessors ? 1 : kStepRounds;
-  const std::int64_t channels = (2 * s.k + rows + rounds - 1) / rounds;
-  return (std::max(channels, 2 * rows) + kWarpSize - 1) / kWarpSize * kWarpSize;
+  const std::int64_t members = s.ratio() * slices;
+  const std::int64_t channels = (2 * s.k + members - 1) / members + rows;
+  const std::int64_t threads = std::max(2 * rows, (channels + kStepRounds - 1) / kStepRounds);
+  return (threads + kWarpSize - 1) / kWarpSize * kWarpSize;
 }
 
 std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
@@ -194,21 +208,19 @@ std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& st
     if (tensor.defined() && !elements(tensor).fours) return "takes rows aligned to four elements";
   }
   if (s.batch > 65535 || s.hk > 65535) return "takes at most 65535 sequences and key heads";
-  return cluster_slices(s, decode_tiles(), device.multiprocessors) > 0 ? "" : "a key head needs more than 8 blocks";
+  return decode_slices(s, device.multiprocessors) > 0 ? "" : "a key head needs more than 8 blocks";
 }
 
 void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
   const Sizes s(args);
   if (s.batch == 0) return;
   const CurrentDevice current(stream, args.kName);
-  const int multiprocessors = properties(stream.device.index).multiprocessors;
-  const int slices = cluster_slices(s, decode_tiles(), multiprocessors);
+  const int slices = decode_slices(s, properties(stream.device.index).multiprocessors);
   const PrepStep p = parameters(args, s, decode_tiles(), slices);
   const bool together = s.tokens > 1 && !args.snapshots.defined();
   const std::int64_t members = s.ratio() * slices;
   const dim3 blocks(static_cast<unsigned>(members), static_cast<unsigned>(s.hk), static_cast<unsigned>(s.batch));
-  launch(decode_step_kernel(s.k, args.state_in.dtype, together), p, blocks, members,
-         decode_threads(s, slices, multiprocessors),
+  launch(decode_step_kernel(s.k, args.state_in.dtype, together), p, blocks, members, decode_threads(s, slices),
          decode_memory_bytes(s.k, together, s.tokens, s.v / slices, p.tile_warps), stream);
 }
 

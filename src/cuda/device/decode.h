@@ -173,12 +173,15 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
     const int t = warp_rows.token(i);
     raw_v[i] = works && t < count ? p.v.read(p.v.offset(row, t, head) + v0 + warp_rows.row()) : 0;
   }
-  Gate gate{};
+  RawGate raw_gate{};
   const int gate_token = thread - (warps - 1) * kWarpSize;  // the last warp's first lanes
   if (gate_token >= 0 && gate_token < count) {
-    gate = p.g.defined()
-               ? Gate{p.g.load(p.g.offset(row, gate_token) + head), p.beta.load(p.beta.offset(row, gate_token) + head)}
-               : p.gates.compute(row, gate_token, head);
+    if (p.g.defined()) {
+      raw_gate.a = p.g.read(p.g.offset(row, gate_token) + head);
+      raw_gate.b = p.beta.read(p.beta.offset(row, gate_token) + head);
+    } else {
+      raw_gate = p.gates.read(row, gate_token, head);
+    }
   }
   const SequenceSpan sequence = find_sequence(p.sequences, row);
   if (!sequence.valid) return;
@@ -241,6 +244,10 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
     values[t * slice_rows] = p.v.load(p.v.offset(row, t, head) + v0 + warp_rows.row());
   }
   if (gate_token >= 0 && gate_token < kTogether) {
+    Gate gate{};
+    if (gate_token < count) {
+      gate = p.g.defined() ? Gate{p.g.convert(raw_gate.a), p.beta.convert(raw_gate.b)} : p.gates.compute(raw_gate);
+    }
     store_gate(gate, kAllTogether, gate_token, memory.decay, memory.beta);
   }
   __syncthreads();

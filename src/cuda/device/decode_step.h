@@ -1,7 +1,9 @@
 #pragma once
 
-// The fused step for a few tokens, with everything known beforehand that is common in decoding (see decode.h), by
-// clusters (see prep_step.h). What the tokens need, the gate of the norm included, is asked for before the state is.
+// The fused step for a few tokens, with everything known beforehand that is common in decoding (see decode.h). All
+// blocks of a sequence's key head are a cluster, in which every channel has one block that convolves it, updates its
+// state and gives its values to the others. What the tokens need, the gate of the norm included, is asked for before
+// the state is.
 
 #include "cuda/device/decode.h"
 #include "cuda/device/prep_step.h"
@@ -37,8 +39,9 @@ struct FewTaps {
     for (int t = 0; t < kTokens; ++t) x[t] = t < count ? p.x.read(p.x.offset(row, t) + channel) : 0;
   }
 
-  // The channel's values: to[t * stride].
-  __device__ void prepare(const PrepStep& p, std::int64_t row, std::int64_t channel, int count, float* to, int stride) {
+  // Calls write(t, value) with the channel's values.
+  template <class Write>
+  __device__ void prepare(const PrepStep& p, std::int64_t row, std::int64_t channel, int count, Write write) {
     float weight[kFewTaps];
 #pragma unroll
     for (int i = 0; i < kFewTaps; ++i) weight[i] = p.conv_weight.convert(taps[i]);
@@ -53,7 +56,7 @@ struct FewTaps {
         value = sum * sigmoid(sum);
       }
       window[0] = window[1], window[1] = window[2], window[2] = input;
-      to[t * stride] = value;
+      write(t, value);
     };
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
@@ -73,8 +76,7 @@ struct FewTaps {
   }
 };
 
-// At least half as many threads as channels of q, k and the slice, and twice as many as its rows. 1 to kTogether
-// tokens.
+// At least half as many threads as the block has channels, and twice as many as rows. 1 to kTogether tokens.
 template <int kK, class State, bool kAllTogether>
 __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_constant__ PrepStep p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -102,14 +104,22 @@ __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_cons
   const int v0 = first_v + warp_v;
   const bool works = warp < p.tile_warps;
   const DecodeMemory<kK> memory(shared, slots, rows);
+  cluster_arrive();  // has begun, and can be written to
   const SequenceSpan sequence = find_sequence(p.sequences, row);
-  if (!sequence.valid) return;
+  if (!sequence.valid) {
+    cluster_wait();
+    return;
+  }
   const std::int64_t slot = sequence.slot;
 
-  const int channels = 2 * kK + rows;
+  // The block's channels: its share of q and k, then v of its rows.
+  const int share = (2 * kK + members - 1) / members;
+  const int keys = min(share, max(0, 2 * kK - rank * share));
+  const int channels = keys + rows;
   const auto channel_of = [&](int i) -> std::int64_t {
-    if (i >= 2 * kK) return 2 * p.hk * kK + static_cast<std::int64_t>(head) * p.v_size + first_v + i - 2 * kK;
-    return (i < kK ? 0 : p.hk * kK) + from * kK + i % kK;
+    if (i >= keys) return 2 * p.hk * kK + static_cast<std::int64_t>(head) * p.v_size + first_v + i - keys;
+    const int key = rank * share + i;
+    return (key < kK ? 0 : p.hk * kK) + from * kK + key % kK;
   };
   FewTaps<kEarly> inputs[kStepRounds];
 #pragma unroll
@@ -117,6 +127,9 @@ __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_cons
     const int i = thread + r * threads;
     if (i < channels) inputs[r].read(p, row, slot, channel_of(i), count);
   }
+  const int gate_token = thread - (warps - 1) * kWarpSize;  // the last warp's first lanes
+  RawGate raw_gate{};
+  if (gate_token >= 0 && gate_token < count) raw_gate = p.gates.read(row, gate_token, head);
   const WarpRows warp_rows;
   std::uint32_t z[kPasses] = {};
   std::uint32_t weight = 0;
@@ -136,21 +149,29 @@ __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_cons
     tile.clear();
   }
 
+  cluster_wait();
 #pragma unroll
   for (int r = 0; r < kStepRounds; ++r) {
     const int i = thread + r * threads;
     if (i >= channels) continue;
-    const bool value = i >= 2 * kK;
-    float* const to = value ? memory.v + i - 2 * kK : (i < kK ? memory.q + i : memory.k + i - kK);
-    inputs[r].prepare(p, row, channel_of(i), count, to, value ? rows : memory.kPitch);
+    if (i >= keys) {
+      float* const to = memory.v + i - keys;
+      inputs[r].prepare(p, row, channel_of(i), count, [&](int t, float value) { to[t * rows] = value; });
+    } else {
+      const int key = rank * share + i;
+      float* const to = key < kK ? memory.q + key : memory.k + key - kK;
+      inputs[r].prepare(p, row, channel_of(i), count, [&](int t, float value) {
+        for (int m = 0; m < members; ++m) store_to_block(to + t * memory.kPitch, static_cast<unsigned>(m), value);
+      });
+    }
+    if (p.taps > 0 && slot >= 0) inputs[r].update_state(p, slot, channel_of(i));
   }
-  const int gate_token = thread - (warps - 1) * kWarpSize;  // the last warp's first lanes
   if (gate_token >= 0 && gate_token < kTogether) {
-    const Gate gate = gate_token < count ? p.gates.compute(row, gate_token, head) : Gate{};
+    const Gate gate = gate_token < count ? p.gates.compute(raw_gate) : Gate{};
     store_gate(gate, kAllTogether, gate_token, memory.decay, memory.beta);
   }
-  __syncthreads();
-  cluster_arrive();  // has read the states of the key head's channels
+  cluster_arrive();  // has given its values to the others
+  cluster_wait();
 #pragma unroll 1
   for (int t = warp; t < slots; t += warps) {
     float4* const q_row = reinterpret_cast<float4*>(memory.q + t * memory.kPitch) + lane;
@@ -179,16 +200,6 @@ __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_cons
     if (slot >= 0) {
       auto* state = static_cast<State*>(p.state_out.data);
       tile.store_fours(state + p.state_out.offset(slot, head), p.state_out.strides[2], v0);
-    }
-  }
-  cluster_wait();
-  if (p.taps > 0 && slot >= 0) {
-    const int share = (2 * kK + members - 1) / members;
-#pragma unroll
-    for (int r = 0; r < kStepRounds; ++r) {
-      const int i = thread + r * threads;
-      const bool own = i >= 2 * kK || i / share == rank;
-      if (i < channels && own) inputs[r].update_state(p, slot, channel_of(i));
     }
   }
   __syncwarp();

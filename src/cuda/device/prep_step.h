@@ -218,7 +218,7 @@ class PrepStepBlock {
     }
     const int t = threads() - 1 - thread();
     if (t < count) {
-      const Gate gate = p_.gates.compute(row_, begin + t, head_);
+      const Gate gate = p_.gates.compute(p_.gates.read(row_, begin + t, head_));
       memory_.decay[t] = expf(gate.g);
       memory_.beta[t] = gate.beta;
     }

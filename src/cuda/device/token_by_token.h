@@ -75,7 +75,7 @@ __device__ void stage_tokens(const TokenByToken& p, std::int64_t row, std::int64
   if (t < count) {
     const Gate gate = p.g.defined() ? Gate{p.g.load(p.g.offset(row, begin + t) + head),
                                            p.beta.load(p.beta.offset(row, begin + t) + head)}
-                                    : p.gates.compute(row, begin + t, head);
+                                    : p.gates.compute(p.gates.read(row, begin + t, head));
     memory.decay[t] = expf(gate.g);
     memory.beta[t] = gate.beta;
   }
