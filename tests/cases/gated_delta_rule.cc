@@ -216,6 +216,21 @@ void add_rule_cases(std::vector<Case>& cases) {
     cases.push_back(rule_case<Args>(shape, {.raw_gates = true, .qk_norm = QkNorm::kRms, .scale = 1.0F}));
     cases.push_back(rule_case<Args>(shape, {.scale = 0.25F, .f32_output = true}));
   }
+  if (std::is_same_v<Args, ChunkGatedDeltaRuleArgs>) {
+    // Long enough for a GPU to split sequences: heads that forget, heads that do not, and both by turns.
+    const RuleShape longer{.tokens = 6200, .hk = 1, .hv = 4, .k = 128, .v = 128, .dtype = DType::kBF16};
+    RuleShape several = longer;
+    several.lengths = {3000, 1, 0, 3400};
+    several.k = several.v = 64;
+    cases.push_back(rule_case<Args>(longer));
+    cases.push_back(rule_case<Args>(several, {.states = States::kPool, .f32_output = true}));
+    for (const Gates gates : {Gates::kNone, Gates::kMixed}) {
+      RuleShape shape = longer;
+      shape.hv = 1;
+      shape.gates = gates;
+      cases.push_back(rule_case<Args>(shape, {.states = States::kInPlace, .layout = StateLayout::kKV}));
+    }
+  }
   for (const std::int64_t tokens : {1, 16, 1024}) {
     const RuleShape shape{.tokens = tokens, .hk = 16, .hv = 32, .k = 128, .v = 128, .dtype = DType::kBF16};
     cases.push_back(for_bench(rule_case<Args>(shape, {.states = States::kInPlace})));
