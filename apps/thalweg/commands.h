@@ -28,11 +28,17 @@ struct BenchOptions {
   double seconds = 0.5;  // measured time per case, at least
   bool all_kernels = false;
   std::string json;
+  // Of bench_model:
+  std::vector<std::string> models;  // empty: synthetic ones
+  double gigabytes = 1.5;           // size of those
+  double model_seconds = 10.0;      // measured time per model, at least
 };
 
 // Each returns the process's exit code.
 int verify(const VerifyOptions& options);
 int bench(const BenchOptions& options);
+// Decode speed of whole models against the memory bandwidth: what `bench --op model` runs.
+int bench_model(const BenchOptions& options);
 int print_operations(bool markdown);
 
 // The selected cases, in the table's order; throws std::runtime_error for an operation that there is not.

@@ -91,13 +91,25 @@ int run(int argc, char** argv) {
   });
 
   BenchOptions bench_options;
-  CLI::App* bench_command = app.add_subcommand("bench", "Time the kernels, after checking what they compute");
+  CLI::App* bench_command = app.add_subcommand(
+      "bench", "Time the kernels, after checking what they compute; --op model: decoding of whole models");
   add_selection(*bench_command, bench_options.selection);
   bench_command->add_option("--threads", bench_options.threads, "Threads, 0 for all")->capture_default_str();
   bench_command->add_option("--seconds", bench_options.seconds, "Time to measure each case for")->capture_default_str();
   bench_command->add_flag("--all-kernels", bench_options.all_kernels, "Every kernel, not only the chosen one");
   bench_command->add_option("--json", bench_options.json, "Write the results to this file");
-  bench_command->callback([&] { exit_code = bench(bench_options); });
+  bench_command->add_option("-m,--model", bench_options.models, "Models of --op model, instead of synthetic ones");
+  bench_command->add_option("--gigabytes", bench_options.gigabytes, "Size of the synthetic models of --op model")
+      ->check(CLI::Range(0.001, 1000.0))
+      ->capture_default_str();
+  bench_command->callback([&] {
+    const std::vector<std::string>& operations = bench_options.selection.operations;
+    if (operations == std::vector<std::string>{"model"} || !bench_options.models.empty()) {
+      exit_code = bench_model(bench_options);
+    } else {
+      exit_code = bench(bench_options);
+    }
+  });
 
   bool markdown = false;
   CLI::App* operations_command = app.add_subcommand("operations", "The operations and who offers them");

@@ -18,9 +18,6 @@ namespace thalweg::cpu {
 
 // Activation rows that share one decoding of the weights; more of them take further passes.
 inline constexpr std::int64_t kRowsPerPass = 96;
-// Weight rows of a task: enough work to be worth taking, enough tasks for one token.
-inline constexpr std::int64_t kRowsPerTask = 64;
-
 // Whether a product runs on 8-bit activations.
 inline bool uses_q8(MatmulPrecision precision, DType weight) {
   return precision == MatmulPrecision::kQ8 && is_block_format(weight);
@@ -73,31 +70,65 @@ struct WeightMatrix {
     return {weight.dtype, weight.row(expert), bytes_of(weight.dtype, weight.stride(1)), weight.dim(1), weight.dim(2)};
   }
 
+  const void* row(std::int64_t i) const { return static_cast<const char*>(data) + i * row_bytes; }
   WeightRows rows(std::int64_t first, std::int64_t count) const {
-    return {dtype, static_cast<const char*>(data) + first * row_bytes, row_bytes, count, k};
+    WeightRows tile;
+    tile.dtype = dtype;
+    tile.data = row(first);
+    tile.row_bytes = row_bytes;
+    tile.rows = count;
+    tile.k = k;
+    return tile;
   }
 };
 
-inline std::int64_t tasks_per_matrix(std::int64_t n) { return (n + kRowsPerTask - 1) / kRowsPerTask; }
+struct RowRange {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+// How the rows of `matrices` matrices [N,K] are dealt out: enough work in a task to be worth taking, and enough tasks
+// for the threads. Memory is prefetched within a task, so that large ones are read faster.
+class RowTasks {
+ public:
+  RowTasks(std::int64_t n, std::int64_t matrices, const Stream& stream)
+      : n_(n),
+        size_(std::clamp(n * matrices / (kTasksPerThread * thread_count(stream)) / kFewest * kFewest, kFewest, kMost)) {
+  }
+
+  std::int64_t per_matrix() const { return (n_ + size_ - 1) / size_; }
+  RowRange range(std::int64_t task) const { return {task * size_, std::min(n_, (task + 1) * size_)}; }
+
+ private:
+  static constexpr std::int64_t kTasksPerThread = 4;
+  static constexpr std::int64_t kFewest = 64;
+  static constexpr std::int64_t kMost = 512;
+
+  std::int64_t n_;
+  std::int64_t size_;
+};
 
 // Scratch of one worker.
 inline std::int64_t product_floats() { return matmul_ops().scratch_floats + kRowsPerPass * kMaxTileRows; }
 
-// The products of one task's share of a matrix with rows: for each of them and each tile, store(row, n, count, sums),
-// in a fixed order. `rows` is a count, row(i) gives row i's activations.
+// The products of some rows of a matrix with rows of activations: for each of these and each tile, store(row, n, count,
+// sums), in a fixed order. `rows` is a count, row(i) gives row i's activations.
 template <class Row, class Store>
-void multiply_rows(const WeightMatrix& weights, std::int64_t task, bool q8, std::int64_t rows, Row&& row, Store&& store,
+void multiply_rows(const WeightMatrix& weights, RowRange range, bool q8, std::int64_t rows, Row&& row, Store&& store,
                    float* scratch) {
   const MatmulOps& ops = matmul_ops();
   float* sums = scratch + ops.scratch_floats;
-  const std::int64_t end = std::min(weights.n, (task + 1) * kRowsPerTask);
+  const bool gapless = weights.row_bytes == bytes_of(weights.dtype, weights.k);
   std::array<const float*, kRowsPerPass> activations;
   for (std::int64_t first = 0; first < rows; first += kRowsPerPass) {
     const std::int64_t m = std::min(kRowsPerPass, rows - first);
     for (std::int64_t i = 0; i < m; ++i) activations[static_cast<std::size_t>(i)] = row(first + i);
-    for (std::int64_t n = task * kRowsPerTask; n < end; n += ops.tile_rows) {
-      const std::int64_t count = std::min(ops.tile_rows, end - n);
-      (q8 ? ops.q8 : ops.exact)(weights.rows(n, count), activations.data(), m, sums, scratch);
+    for (std::int64_t n = range.begin; n < range.end; n += ops.tile_rows) {
+      const std::int64_t count = std::min(ops.tile_rows, range.end - n);
+      WeightRows tile = weights.rows(n, count);
+      tile.prefetched = gapless && n > range.begin;
+      if (gapless && n + 2 * ops.tile_rows <= range.end) tile.next = weights.row(n + ops.tile_rows);
+      (q8 ? ops.q8 : ops.exact)(tile, activations.data(), m, sums, scratch);
       for (std::int64_t i = 0; i < m; ++i) store(first + i, n, count, sums + i * ops.tile_rows);
     }
   }
@@ -163,33 +194,35 @@ void multiply_matrix(const Stream& stream, const WeightMatrix& weights, bool q8,
                      Store&& store, float* scratch) {
   // The passes over one share of the weights follow each other.
   const std::int64_t passes = (rows + kRowsPerPass - 1) / kRowsPerPass;
-  parallel_for(stream, tasks_per_matrix(weights.n) * passes, [&](std::int64_t task, int worker) {
+  const RowTasks tasks(weights.n, passes, stream);
+  parallel_for(stream, tasks.per_matrix() * passes, [&](std::int64_t task, int worker) {
     const std::int64_t first = task % passes * kRowsPerPass;
     multiply_rows(
-        weights, task / passes, q8, std::min(kRowsPerPass, rows - first),
+        weights, tasks.range(task / passes), q8, std::min(kRowsPerPass, rows - first),
         [&](std::int64_t i) { return row(first + i); },
         [&](std::int64_t i, std::int64_t n, std::int64_t count, float* sums) { store(first + i, n, count, sums); },
         scratch + worker * product_floats());
   });
 }
 
-// A task's share of one expert of weight[E,N,K] with that expert's rows: row(pair), store(pair, n, count, sums).
+// Some rows of one expert of weight[E,N,K] with that expert's activations: row(pair), store(pair, n, count, sums).
 template <class Row, class Store>
-void multiply_expert(const ConstTensor& weight, std::int64_t expert, std::int64_t task, bool q8,
-                     const ExpertRows& lists, Row&& row, Store&& store, float* scratch) {
+void multiply_expert(const ConstTensor& weight, std::int64_t expert, RowRange range, bool q8, const ExpertRows& lists,
+                     Row&& row, Store&& store, float* scratch) {
   const std::int32_t* pairs = lists.rows + lists.offsets[expert];
   multiply_rows(
-      WeightMatrix::of(weight, expert), task, q8, lists.count(expert), [&](std::int64_t i) { return row(pairs[i]); },
+      WeightMatrix::of(weight, expert), range, q8, lists.count(expert), [&](std::int64_t i) { return row(pairs[i]); },
       [&](std::int64_t i, std::int64_t n, std::int64_t count, float* sums) { store(pairs[i], n, count, sums); },
       scratch);
 }
 
-// body(expert, task of its matrix, scratch) for all hit experts.
+// body(expert, range of its N rows, scratch) for all hit experts.
 template <class Body>
 void for_each_expert_task(const Stream& stream, const ExpertRows& lists, std::int64_t n, float* scratch, Body&& body) {
-  const std::int64_t tiles = tasks_per_matrix(n);
-  parallel_for(stream, lists.num_hits * tiles, [&](std::int64_t task, int worker) {
-    body(lists.hits[task / tiles], task % tiles, scratch + worker * product_floats());
+  const RowTasks tasks(n, lists.num_hits, stream);
+  const std::int64_t each = tasks.per_matrix();
+  parallel_for(stream, lists.num_hits * each, [&](std::int64_t task, int worker) {
+    body(lists.hits[task / each], tasks.range(task % each), scratch + worker * product_floats());
   });
 }
 
