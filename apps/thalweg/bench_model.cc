@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -51,10 +52,27 @@ std::string synthesize_into(const TemporaryFolder& folder, const std::string& ty
   return path;
 }
 
+// Bytes per second of wall time, and per second that the process had of the processors: on a machine with other work
+// the two differ.
+struct Rate {
+  double wall = 0.0;
+  double cpu = 0.0;
+};
+
+template <class Work>
+Rate measure_rate(double bytes, Work work) {
+  const std::clock_t cpu = std::clock();
+  const Clock::time_point start = Clock::now();
+  work();
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return {bytes / seconds, bytes * CLOCKS_PER_SEC / static_cast<double>(std::clock() - cpu)};
+}
+
 struct Round {
-  double read = 0.0;    // bytes per second
-  double decode = 0.0;  // bytes of weights per second
-  double ratio() const { return decode / read; }
+  Rate read;
+  Rate decode;  // of weights
+  double ratio() const { return decode.wall / read.wall; }
+  double cpu_ratio() const { return decode.cpu / read.cpu; }
 };
 
 template <class Value>
@@ -64,9 +82,12 @@ double best_of(const std::vector<Round>& rounds, Value value) {
   return best;
 }
 
-double median_ratio(std::vector<Round> rounds) {
-  std::sort(rounds.begin(), rounds.end(), [](const Round& a, const Round& b) { return a.ratio() < b.ratio(); });
-  return rounds[rounds.size() / 2].ratio();
+template <class Value>
+double median_of(const std::vector<Round>& rounds, Value value) {
+  std::vector<double> values;
+  for (const Round& round : rounds) values.push_back(value(round));
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
 }
 
 nlohmann::json measure(const std::string& path, MemoryReader& reader, const BenchOptions& options) {
@@ -87,25 +108,24 @@ nlohmann::json measure(const std::string& path, MemoryReader& reader, const Benc
   std::vector<Round> rounds;
   const Clock::time_point begin = Clock::now();
   constexpr std::size_t kFewest = 8;
-  const auto seconds_since = [](Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  };
-  while (rounds.size() < kFewest || seconds_since(begin) < options.model_seconds) {
+  while (rounds.size() < kFewest || Clock::now() - begin < std::chrono::duration<double>(options.model_seconds)) {
     if (static_cast<std::int64_t>(sequence.tokens().size()) + kSteps > model.context()) sequence.clear();
     Round round;
-    round.read = reader.pass(stream);
-    const Clock::time_point start = Clock::now();
-    for (int i = 0; i < kSteps; ++i) step();
-    round.decode = static_cast<double>(info.decode_bytes) * kSteps / seconds_since(start);
+    round.read = measure_rate(static_cast<double>(reader.bytes()), [&] { reader.pass(stream); });
+    round.decode = measure_rate(static_cast<double>(info.decode_bytes) * kSteps, [&] {
+      for (int i = 0; i < kSteps; ++i) step();
+    });
     rounds.push_back(round);
   }
-  const double read = best_of(rounds, [](const Round& round) { return round.read; });
-  const double decode = best_of(rounds, [](const Round& round) { return round.decode; });
+  const double read = best_of(rounds, [](const Round& round) { return round.read.wall; });
+  const double decode = best_of(rounds, [](const Round& round) { return round.decode.wall; });
   const double tokens = decode / static_cast<double>(info.decode_bytes);
+  const double median = median_of(rounds, [](const Round& round) { return round.ratio(); });
+  const double cpu = median_of(rounds, [](const Round& round) { return round.cpu_ratio(); });
   const std::string name = fs::path(path).filename().string();
-  fmt::print("{:<24} {:>10} {:>10} {:>10.1f} {:>8.1f} {:>8.1f} {:>8.2f} {:>8.2f}\n", name,
+  fmt::print("{:<24} {:>10} {:>10} {:>10.1f} {:>8.1f} {:>8.1f} {:>8.2f} {:>8.2f} {:>8.2f}\n", name,
              format_bytes(info.decode_bytes), format_bytes(2 * info.state_bytes), tokens, decode * 1e-9, read * 1e-9,
-             decode / read, median_ratio(rounds));
+             decode / read, median, cpu);
   flush_output();
   return {{"op", "model"},
           {"file", name},
@@ -115,7 +135,8 @@ nlohmann::json measure(const std::string& path, MemoryReader& reader, const Benc
           {"decode_bytes_per_second", decode},
           {"read_bytes_per_second", read},
           {"ratio", decode / read},
-          {"median_ratio", median_ratio(rounds)},
+          {"median_ratio", median},
+          {"median_cpu_ratio", cpu},
           {"rounds", rounds.size()}};
 }
 
@@ -129,10 +150,12 @@ int bench_model(const BenchOptions& options) {
   }
   MemoryReader reader(std::int64_t{2} << 30);
   fmt::print(
-      "Decoding, one sequence: rounds of one read of 2 GiB and a few tokens. Best round of each, and the median of\n"
-      "the ratios within a round, which other work on the machine moves less.\n\n");
-  fmt::print("{:<24} {:>10} {:>10} {:>10} {:>8} {:>8} {:>8} {:>8}\n", "model", "weights", "state", "tokens/s", "GB/s",
-             "read", "ratio", "median");
+      "Decoding with one sequence. Each round reads 2 GiB of memory and decodes a few tokens. `ratio` is the best "
+      "round of\n"
+      "one over the best of the other, `median` that of the ratios within a round, `cpu` the same by processor time,\n"
+      "which other work on the machine moves least.\n\n");
+  fmt::print("{:<24} {:>10} {:>10} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}\n", "model", "weights", "state", "tokens/s",
+             "GB/s", "read", "ratio", "median", "cpu");
   nlohmann::json rows = nlohmann::json::array();
   for (const std::string& path : paths) rows.push_back(measure(path, reader, options));
   if (!options.json.empty()) write_text(options.json, rows.dump(1) + "\n");

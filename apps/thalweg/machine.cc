@@ -40,14 +40,14 @@ MemoryReader::MemoryReader(std::int64_t bytes) {
   sums_.resize(pieces);
 }
 
-double MemoryReader::pass(const Stream& stream) {
+std::int64_t MemoryReader::bytes() const { return static_cast<std::int64_t>(sums_.size()) * kPieceBytes; }
+
+void MemoryReader::pass(const Stream& stream) {
   const cpu::VectorOps& vec = cpu::vector_ops();
-  const Clock::time_point start = Clock::now();
   parallel_for(stream, static_cast<std::int64_t>(sums_.size()), [&](std::int64_t task, int) {
     const float* piece = buffer_.get() + task * kPiece;
     sums_[static_cast<std::size_t>(task)] = vec.dot(piece, piece, kPiece);
   });
-  return static_cast<double>(sums_.size() * kPieceBytes) / seconds_since(start);
 }
 
 Machine measure_machine(int threads) {
@@ -57,7 +57,10 @@ Machine measure_machine(int threads) {
 
   MemoryReader reader(std::int64_t{256} << 20);
   for (int round = 0; round < 5; ++round) {
-    machine.bytes_per_second = std::max(machine.bytes_per_second, reader.pass(stream));
+    const Clock::time_point start = Clock::now();
+    reader.pass(stream);
+    const double rate = static_cast<double>(reader.bytes()) / seconds_since(start);
+    machine.bytes_per_second = std::max(machine.bytes_per_second, rate);
   }
 
   const int workers = thread_count(stream);

@@ -13,8 +13,8 @@ class MemoryReader {
  public:
   explicit MemoryReader(std::int64_t bytes);
 
-  // Bytes per second of one pass.
-  double pass(const Stream& stream);
+  std::int64_t bytes() const;
+  void pass(const Stream& stream);
 
  private:
   struct Free {
