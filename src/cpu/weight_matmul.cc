@@ -340,27 +340,52 @@ struct DotSink {
   }
 };
 
-// The sums of multiply_q8 for one row, to the bit.
+// The sums of multiply_q8 for one row, to the bit: weights k0 .. k0 + count of every row. `ahead` is asked for
+// meanwhile.
 template <class Block>
-HWY_NOINLINE void dot_piece(const Block* format, Rows rows, std::int64_t count, const std::uint8_t* ahead,
-                            const Q8Row& activations, std::int64_t k0, float* sums) {
+HWY_NOINLINE void dot_rows(const Block* format, Rows rows, std::int64_t count, const std::uint8_t* ahead,
+                           const Q8Row& activations, std::int64_t k0, float* sums) {
   using Sink = DotSink<Block>;
   constexpr int kGroup = group_size(Block::kDType);
   const std::int8_t* x = activations.codes + k0;
   const float* scales = activations.scales + k0 / 32;
   const float* group_sums = kGroup == 16 ? activations.sums16 + k0 / 16 : activations.sums32 + k0 / 32;
   VF total = hn::LoadU(kF32, sums);
-  for (int b = 0; b < count / Sink::kInfo.block_size; ++b) {
-    Sink sink(x + b * Sink::kInfo.block_size, ahead + std::ptrdiff_t{b} * Sink::kInfo.block_bytes * kLanes);
-    decode(format, rows + b * Sink::kInfo.block_bytes, sink);
+  for (std::int64_t b = 0; b < count / Sink::kInfo.block_size; ++b) {
+    Sink sink(x, ahead);
+    decode(format, rows, sink);
     unroll<Sink::kGroups>([&](auto i) HWY_ATTR {
-      const int g = b * Sink::kGroups + i;
-      const VF product = hn::Mul(hn::ConvertTo(kF32, sink.dots[i]), hn::Set(kF32, scales[g * kGroup / 32]));
-      const VF offset = hn::Mul(sink.minimums[i], hn::Set(kF32, group_sums[g]));
+      const VF product = hn::Mul(hn::ConvertTo(kF32, sink.dots[i]), hn::Set(kF32, scales[i * kGroup / 32]));
+      const VF offset = hn::Mul(sink.minimums[i], hn::Set(kF32, group_sums[i]));
       total = hn::Add(total, hn::MulSub(product, sink.scales[i], offset));
     });
+    rows = rows + Sink::kInfo.block_bytes;
+    ahead += Sink::kInfo.block_bytes * kLanes;
+    x += Sink::kInfo.block_size;
+    scales += Sink::kInfo.block_size / 32;
+    group_sums += Sink::kGroups;
   }
   hn::StoreU(total, kF32, sums);
+}
+
+void q8_one_row(const WeightRows& weights, const Q8Row& x, float* sums, const Buffers& buffers) {
+  std::fill_n(sums, kLanes, 0.0F);
+  const auto* data = static_cast<const std::uint8_t*>(weights.data);
+  // Of the last tile, nothing is known to follow: it asks for itself, which costs nothing.
+  const auto* next = weights.next != nullptr ? static_cast<const std::uint8_t*>(weights.next) : data;
+  const auto dot = [&](Rows rows, std::int64_t count, const std::uint8_t* ahead, std::int64_t k0) {
+    with_format(weights.dtype, [&](const auto* format) HWY_ATTR { dot_rows(format, rows, count, ahead, x, k0, sums); });
+  };
+  if (weights.rows == kLanes && weights.prefetched) {
+    dot({data, static_cast<std::ptrdiff_t>(weights.row_bytes)}, weights.k, next, 0);
+    return;
+  }
+  for (std::int64_t k0 = 0; k0 < weights.k; k0 += kPiece) {
+    const std::int64_t count = std::min<std::int64_t>(kPiece, weights.k - k0);
+    const Rows rows = piece_rows(weights, k0, count, buffers);
+    prefetch_piece(weights, k0);
+    dot(rows, count, weights.rows == kLanes ? next + kLanes * bytes_of(weights.dtype, k0) : rows.data, k0);
+  }
 }
 
 template <int kGroup, bool kNarrow>
@@ -373,6 +398,7 @@ HWY_NOINLINE void multiply_q8_piece(Tile tile, std::int64_t count, const float* 
 
 void q8(const WeightRows& weights, const float* const* activations, std::int64_t m, float* sums, float* scratch) {
   const Buffers buffers = carve(scratch);
+  if (m == 1) return q8_one_row(weights, Q8Row(activations[0], weights.k), sums, buffers);
   const auto multiply = group_size(weights.dtype) == 16 ? multiply_q8_piece<16, true>
                         : narrow_codes(weights.dtype)   ? multiply_q8_piece<32, true>
                                                         : multiply_q8_piece<32, false>;
@@ -381,16 +407,6 @@ void q8(const WeightRows& weights, const float* const* activations, std::int64_t
     const std::int64_t count = std::min<std::int64_t>(kPiece, weights.k - k0);
     const Rows rows = piece_rows(weights, k0, count, buffers);
     prefetch_piece(weights, k0);
-    if (m == 1) {
-      const std::uint8_t* ahead = rows.data;
-      if (weights.next != nullptr) {
-        ahead = static_cast<const std::uint8_t*>(weights.next) + kLanes * bytes_of(weights.dtype, k0);
-      }
-      with_format(weights.dtype, [&](const auto* format) HWY_ATTR {
-        dot_piece(format, rows, count, ahead, Q8Row(activations[0], weights.k), k0, sums);
-      });
-      continue;
-    }
     prefetch_next(weights, k0, count);
     decode_piece(weights.dtype, rows, count, buffers.tile);
     multiply(buffers.tile, count, activations, m, weights.k, k0, sums);
