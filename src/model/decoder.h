@@ -48,7 +48,7 @@ class Decoder {
 
   void run_pieces(std::span<const Piece> pieces, std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which,
                   const HearLogits& hear);
-  void hear_logits(const ConstTensor& h, const std::vector<std::int64_t>& rows,
+  void hear_logits(const ConstTensor& h, const std::vector<std::int32_t>& rows,
                    const std::function<void(std::size_t i, std::span<const float> logits)>& hear);
 
   const ModelConfig& config_;
