@@ -23,7 +23,8 @@ Decoder::Decoder(const ModelConfig& config, const Weights& weights, const Stream
   step_.precision = precision;
 }
 
-void Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which, const HearLogits& hear) {
+bool Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which, const HearLogits& hear,
+                  const std::function<bool()>& go_on) {
   std::int64_t longest = 0;
   for (const DecoderInput& input : inputs) {
     longest = std::max(longest, pool.length(input.slot) + static_cast<std::int64_t>(input.tokens.size()));
@@ -41,6 +42,7 @@ void Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsO
       (count == 1 ? singles : chunks).push_back({i, begin, count});
     }
   }
+  bool begun = false;
   for (const std::vector<Piece>* pieces : {&chunks, &singles}) {
     std::size_t first = 0;
     while (first < pieces->size()) {
@@ -50,10 +52,13 @@ void Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsO
              (end == first || (*pieces)[end].input != (*pieces)[end - 1].input)) {
         tokens += (*pieces)[end++].count;
       }
+      if (begun && go_on && !go_on()) return false;
+      begun = true;
       run_pieces(std::span(*pieces).subspan(first, end - first), inputs, pool, which, hear);
       first = end;
     }
   }
+  return true;
 }
 
 void Decoder::run_pieces(std::span<const Piece> pieces, std::span<const DecoderInput> inputs, StatePool& pool,
