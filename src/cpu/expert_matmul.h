@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 
@@ -107,6 +108,15 @@ class RowTasks {
   std::int64_t n_;
   std::int64_t size_;
 };
+
+// A tile's sums to where they belong. Nearly all are whole tiles, for which this is a few moves instead of a call.
+inline void copy_sums(const float* sums, std::int64_t count, float* to) {
+  if (count == kMaxTileRows) {
+    std::memcpy(to, sums, kMaxTileRows * sizeof(float));
+  } else {
+    std::copy_n(sums, count, to);
+  }
+}
 
 // Scratch of one worker.
 inline std::int64_t product_floats() { return matmul_ops().scratch_floats + kRowsPerPass * kMaxTileRows; }
