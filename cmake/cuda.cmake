@@ -1,7 +1,7 @@
 # The CUDA language, for builds with THALWEG_CUDA=ON.
 
-# Code is compiled ahead of time for each of these; a GPU that none of them fits is reported as unavailable. 80 serves
-# every 8.x (A100, L40S), 90a only Hopper (H100, H200), whose wgmma and TMA need the "a".
+# Code is compiled ahead of time for each of these; a GPU that none of them fits is reported as unavailable. 80 is the
+# code that every GPU from 8.0 on can run, embedded as PTX too; 90a only Hopper (H100, H200), whose wgmma needs the "a".
 set(THALWEG_CUDA_ARCHITECTURES "80;90a" CACHE STRING "Compute capabilities that CUDA code is compiled for")
 
 include(CheckLanguage)
@@ -10,7 +10,8 @@ if(NOT CMAKE_CUDA_COMPILER)
   message(FATAL_ERROR "THALWEG_CUDA=ON needs nvcc, and none was found. Put it on PATH, name it in the environment "
                       "variable CUDACXX, or build without it: THALWEG_CUDA=OFF.")
 endif()
-list(TRANSFORM THALWEG_CUDA_ARCHITECTURES APPEND "-real" OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)
+# Kernels of every architecture: machine code for each listed one, so that nothing is compiled when a program starts.
+string(REPLACE "90a" "90-real" CMAKE_CUDA_ARCHITECTURES "${THALWEG_CUDA_ARCHITECTURES}")
 enable_language(CUDA)
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.0)
   message(FATAL_ERROR "THALWEG_CUDA=ON needs CUDA 12.0 or later for C++20; ${CMAKE_CUDA_COMPILER} is "

@@ -28,6 +28,8 @@ struct BenchOptions {
   double seconds = 0.5;  // measured time per case, at least
   bool all_kernels = false;
   std::string json;
+  std::string suite;  // "published" or "short": prefill on a GPU; else the cases
+  std::string csv;    // of a suite
   // Of bench_model:
   std::vector<std::string> models;  // empty: synthetic ones
   double gigabytes = 1.5;           // size of those
@@ -37,6 +39,7 @@ struct BenchOptions {
 // Each returns the process's exit code.
 int verify(const VerifyOptions& options);
 int bench(const BenchOptions& options);
+int bench_prefill(const BenchOptions& options);
 // Decode speed of whole models against the memory bandwidth: what `bench --op model` runs.
 int bench_model(const BenchOptions& options);
 int print_operations(bool markdown);

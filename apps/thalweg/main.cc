@@ -98,17 +98,18 @@ int run(int argc, char** argv) {
   bench_command->add_option("--seconds", bench_options.seconds, "Time to measure each case for")->capture_default_str();
   bench_command->add_flag("--all-kernels", bench_options.all_kernels, "Every kernel, not only the chosen one");
   bench_command->add_option("--json", bench_options.json, "Write the results to this file");
+  bench_command->add_option("--suite", bench_options.suite,
+                            "Prefill on a GPU instead: 'published', over the shapes of a published table, or 'short'");
+  bench_command->add_option("--csv", bench_options.csv, "Write a suite's rows to this file");
   bench_command->add_option("-m,--model", bench_options.models, "Models of --op model, instead of synthetic ones");
   bench_command->add_option("--gigabytes", bench_options.gigabytes, "Size of the synthetic models of --op model")
       ->check(CLI::Range(0.001, 1000.0))
       ->capture_default_str();
   bench_command->callback([&] {
-    const std::vector<std::string>& operations = bench_options.selection.operations;
-    if (operations == std::vector<std::string>{"model"} || !bench_options.models.empty()) {
-      exit_code = bench_model(bench_options);
-    } else {
-      exit_code = bench(bench_options);
-    }
+    const bool whole_models = bench_options.selection.operations == std::vector<std::string>{"model"};
+    exit_code = whole_models                  ? bench_model(bench_options)
+                : bench_options.suite.empty() ? bench(bench_options)
+                                              : bench_prefill(bench_options);
   });
 
   bool markdown = false;

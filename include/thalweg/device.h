@@ -79,11 +79,18 @@ class HostWorkspace {
   std::size_t bytes_ = 0;
 };
 
+// How a kernel multiplies.
+enum class Arithmetic : std::uint8_t {
+  kF32,    // f32 products and sums
+  k16Bit,  // matrix units: operands rounded to bf16 or f16, sums in f32
+};
+
 // What dispatch thinks of one kernel for one set of arguments.
 struct KernelVerdict {
   std::string kernel;
   bool supported = false;
   std::string reason;  // why not, if not supported; otherwise what the kernel does with these arguments, if notable
+  Arithmetic arithmetic = Arithmetic::kF32;
 };
 
 // The kernels of the backend that the arguments select, in order of preference. The first that supports them runs,

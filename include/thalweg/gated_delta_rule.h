@@ -6,13 +6,15 @@
 //         C chunk length, NC chunks.
 // Layout: token-major, innermost last. Packed ragged batches have B = 1 and cu_seqlens i32 [N+1], starting at 0, not
 //         decreasing, ending at T; sequences may be empty. Without cu_seqlens every batch row is a sequence, N = B.
-//         cu_seqlens and state_indices are read on the host by the CPU backend.
+//         The CPU backend reads cu_seqlens and state_indices on the host and refuses wrong values; on a GPU they are
+//         read by the kernels, which skip a sequence whose bounds or slot are out of range (see DeviceFault).
 // Gates:  g is the natural-log decay, g <= 0; beta the write strength. Both f32.
 // Rule:   S' = exp(g_t) S;  d = beta_t (v_t - S' k_t);  S = S' + d k_t^T;  o_t = scale S q_t   (S is [V,K]).
 //
 // Outputs overlap no input and no other output unless the contract names the pair. T = 0 and N = 0 are valid. Inputs
 // and outputs may be strided views, innermost dimension contiguous.
 
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -44,6 +46,13 @@ enum class QkNorm : std::uint8_t {
   kNone,
   kL2,   // x * rsqrt(sum x^2 + eps)
   kRms,  // x * rsqrt(mean x^2 + eps) * weight
+};
+
+// Why sequences were skipped on a GPU, whose values no host code has seen: bits or-ed into the tensor `fault` of the
+// whole operations. The library never clears it.
+enum DeviceFault : std::int32_t {
+  kFaultCuSeqlens = 1,     // cu_seqlens decreases, or leaves 0..T
+  kFaultStateIndices = 2,  // a state index is neither -1 nor a slot of the pool
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -184,6 +193,7 @@ struct GatedDeltaRuleArgs {
   float qk_norm_eps = 1e-6F;
   ConstTensor q_norm_weight;  // [HK,K] for QkNorm::kRms, f32, f16 or bf16
   ConstTensor k_norm_weight;  // [HK,K], dtype of q_norm_weight
+  Tensor fault;               // [1] i32, optional: DeviceFault bits, written on GPUs only
 };
 
 // Prefill: the chunk form (chunks of 64 tokens inside). A sequence's result does not depend on its neighbours.
@@ -218,6 +228,7 @@ struct GatedDeltaPrepStepArgs {
   ConstTensor z;              // [B,T,HV,V], dtype of x, optional: gate of the RMS norm after the recurrence
   ConstTensor norm_weight;    // [V], f32, f16 or bf16, with z
   Tensor y;                   // [B,T,HV,V], f32 or dtype of x
+  Tensor fault;               // [1] i32, optional: DeviceFault bits, written on GPUs only
   HeadMap head_map = HeadMap::kUnset;
   StateLayout state_layout = StateLayout::kVK;
   float scale = 1.0F;  // of q, after its norm. The seed bakes it into q_norm_weight; models with QkNorm::kL2 use K^-1/2

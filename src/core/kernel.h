@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +27,7 @@ struct Kernel {
   void (*run)(const Args& args, Workspace workspace, const Stream& stream);
   // What explain() tells about a kernel that can run these arguments; null: nothing.
   std::string (*remark)(const Args& args) = nullptr;
+  Arithmetic arithmetic = Arithmetic::kF32;
 };
 
 template <class Args>
@@ -51,6 +53,17 @@ struct KernelTable<TypeList<Args...>> {
 };
 }  // namespace detail
 
+// How a backend's device is reached by device_memory.h and timed by the benchmark; the CPU needs none of it. All of
+// them throw thalweg::Error on failure.
+struct DeviceFunctions {
+  void* (*allocate)(Device device, std::size_t bytes);
+  void (*release)(Device device, void* memory) noexcept;
+  void (*copy)(const Stream& stream, void* to, const void* from, std::size_t bytes);  // any direction; waits
+  void (*synchronize)(const Stream& stream);
+  // Seconds of each of `replays` runs of what `enqueue` puts into a stream, without the cost of launching it.
+  std::vector<double> (*time)(Device device, const std::function<void(const Stream&)>& enqueue, int replays);
+};
+
 // A backend: for every operation its kernels in order of preference.
 struct Backend {
   DeviceType type = DeviceType::kCpu;
@@ -58,6 +71,7 @@ struct Backend {
   detail::KernelTable<Operations>::type kernels;
   std::vector<std::string> (*instruction_sets)() = nullptr;
   bool (*select_instruction_set)(std::string_view name) = nullptr;
+  const DeviceFunctions* device = nullptr;
 
   template <class Args>
   KernelList<Args> kernels_of() const {

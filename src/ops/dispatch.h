@@ -21,7 +21,7 @@ Explanation explain_valid(const Args& args, const Stream& stream) {
       result.chosen = static_cast<int>(result.kernels.size());
     }
     if (supported && kernel.remark != nullptr) reason = kernel.remark(args);
-    result.kernels.push_back({std::string(kernel.name), supported, std::move(reason)});
+    result.kernels.push_back({std::string(kernel.name), supported, std::move(reason), kernel.arithmetic});
   }
   return result;
 }

@@ -54,7 +54,8 @@ Expected expect_equal(std::string name, const ConstTensor& actual, const referen
   return {std::move(name), actual, exact.values, {0.0, 0.0}, {}};
 }
 
-Comparison compare(const Expected& expected) {
+Comparison compare(const Expected& expected, Arithmetic arithmetic) {
+  const Bound bound = arithmetic == Arithmetic::k16Bit ? expected.bound_16bit : expected.bound;
   std::vector<double> actual = reference::read(expected.actual).values;
   if (!expected.indices.empty()) {
     std::vector<double> sample;
@@ -62,13 +63,13 @@ Comparison compare(const Expected& expected) {
     actual = std::move(sample);
   }
   if (actual.size() != expected.exact.size()) {
-    return {expected.name, std::numeric_limits<double>::infinity(), expected.bound.l2, false};
+    return {expected.name, std::numeric_limits<double>::infinity(), bound.l2, false};
   }
   const Norms error = relative_error(expected.exact, actual);
   const auto share = [](double e, double b) { return e == 0.0 ? 0.0 : e / b; };
-  const bool l2_is_worse = share(error.l2, expected.bound.l2) >= share(error.max, expected.bound.max);
-  return {expected.name, l2_is_worse ? error.l2 : error.max, l2_is_worse ? expected.bound.l2 : expected.bound.max,
-          error.l2 <= expected.bound.l2 && error.max <= expected.bound.max};
+  const bool l2_is_worse = share(error.l2, bound.l2) >= share(error.max, bound.max);
+  return {expected.name, l2_is_worse ? error.l2 : error.max, l2_is_worse ? bound.l2 : bound.max,
+          error.l2 <= bound.l2 && error.max <= bound.max};
 }
 
 Verdict verify(Problem& problem, const Stream& stream) {
@@ -77,16 +78,29 @@ Verdict verify(Problem& problem, const Stream& stream) {
   try {
     const std::vector<Expected>& expected = problem.expected();
     const Explanation explanation = problem.explanation(stream);
-    if (explanation.chosen >= 0)
-      verdict.kernel = explanation.kernels[static_cast<std::size_t>(explanation.chosen)].kernel;
+    Arithmetic arithmetic = Arithmetic::kF32;
+    if (explanation.chosen >= 0) {
+      const KernelVerdict& chosen = explanation.kernels[static_cast<std::size_t>(explanation.chosen)];
+      verdict.kernel = chosen.kernel;
+      arithmetic = chosen.arithmetic;
+    }
     // A buffer of exactly the size asked for, full of NaN: nothing may be read that was not written.
     const std::size_t bytes = problem.workspace_bytes(stream);
     Memory scratch;
     const Tensor workspace = scratch.output(DType::kF32, {static_cast<std::int64_t>((bytes + 3) / 4)});
-    problem.run({workspace.data, bytes}, stream);
+    if (stream.device.type == DeviceType::kCpu) {
+      problem.run({workspace.data, bytes}, stream);
+    } else {
+      problem.memory.upload(stream);
+      scratch.upload(stream);
+      problem.run({scratch.on_device(workspace, stream.device).data, bytes}, stream);
+      synchronize(stream);
+      problem.memory.download(stream);
+      scratch.download(stream);
+    }
     verdict.problem = problem.memory.check();
     if (verdict.problem.empty()) verdict.problem = scratch.check();
-    for (const Expected& output : expected) verdict.outputs.push_back(compare(output));
+    for (const Expected& output : expected) verdict.outputs.push_back(compare(output, arithmetic));
   } catch (const std::exception& error) {
     verdict.problem = error.what();
   }

@@ -12,6 +12,7 @@
 
 #include "cases/memory.h"
 #include "cases/random.h"
+#include "cases/tensors.h"
 #include "reference/array.h"
 #include "thalweg/operation.h"
 
@@ -33,7 +34,8 @@ struct Expected {
   ConstTensor actual;
   std::vector<double> exact;  // row-major, or only at `indices`
   Bound bound;
-  std::vector<std::int64_t> indices;  // empty: all of it
+  std::vector<std::int64_t> indices = {};  // empty: all of it
+  Bound bound_16bit = {};  // for kernels with Arithmetic::k16Bit; of the operations that have such kernels
 };
 
 // f32 class plus twice the error of the plain same-precision implementation.
@@ -48,7 +50,7 @@ struct Comparison {
   double bound = 0.0;
   bool ok = false;
 };
-Comparison compare(const Expected& expected);
+Comparison compare(const Expected& expected, Arithmetic arithmetic = Arithmetic::kF32);
 
 // Least work of the operation: bytes that must move, multiplications and additions.
 struct Cost {
@@ -90,15 +92,28 @@ class Problem {
 template <class Args>
 class OperationProblem final : public Problem {
  public:
-  std::size_t workspace_bytes(const Stream& stream) const override { return workspace_size(args, stream); }
-  Explanation explanation(const Stream& stream) const override { return explain(args, stream); }
-  void run(Workspace workspace, const Stream& stream) const override { thalweg::run(args, workspace, stream); }
+  std::size_t workspace_bytes(const Stream& stream) const override { return workspace_size(args_on(stream), stream); }
+  Explanation explanation(const Stream& stream) const override { return explain(args_on(stream), stream); }
+  void run(Workspace workspace, const Stream& stream) const override {
+    thalweg::run(args_on(stream), workspace, stream);
+  }
 
   Args args;
   std::function<std::vector<Expected>(const Args&)> find_expected;
 
  protected:
   std::vector<Expected> oracle() const override { return find_expected(args); }
+
+ private:
+  // The same with the copies on the stream's device in place of the tensors; without addresses before an upload.
+  Args args_on(const Stream& stream) const {
+    Args there = args;
+    if (stream.device.type == DeviceType::kCpu) return there;
+    visit_tensors(there, [&](auto& tensor) {
+      if (tensor.defined()) tensor = memory.on_device(tensor, stream.device);
+    });
+    return there;
+  }
 };
 
 struct Case {

@@ -152,6 +152,29 @@ void Memory::reset() {
   }
 }
 
+void Memory::upload(const Stream& stream) {
+  for (Buffer& buffer : buffers_) {
+    const std::size_t bytes = buffer.bytes + 2 * kGuard;
+    if (buffer.copy.bytes() < bytes) buffer.copy = DeviceMemory(stream.device, bytes);
+    copy_to_device(stream, buffer.copy.data(), buffer.begin - kGuard, bytes);
+  }
+}
+
+void Memory::download(const Stream& stream) {
+  for (Buffer& buffer : buffers_) {
+    copy_to_host(stream, buffer.begin - kGuard, buffer.copy.data(), buffer.bytes + 2 * kGuard);
+  }
+}
+
+void* Memory::address_on_device(const void* address) const {
+  const auto* place = static_cast<const unsigned char*>(address);
+  for (const Buffer& buffer : buffers_) {
+    if (place < buffer.begin || place > buffer.begin + buffer.bytes || buffer.copy.data() == nullptr) continue;
+    return static_cast<unsigned char*>(buffer.copy.data()) + kGuard + (place - buffer.begin);
+  }
+  return nullptr;
+}
+
 bool Memory::untouched() const {
   return check().empty() && std::all_of(buffers_.begin(), buffers_.end(), [](const Buffer& buffer) {
            if (buffer.role == Role::kInput) return true;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "thalweg/device_memory.h"
 #include "thalweg/tensor.h"
 
 namespace thalweg::cases {
@@ -42,6 +43,18 @@ class Memory {
   // Empty, or what is wrong: "guard of output 2 overwritten".
   std::string check() const;
 
+  // For a device that does not see host memory: copies of all tensors on it, guard bands included. upload() makes them
+  // and fills them with what is here; download() brings back what a run made of them; on_device() is the view there of
+  // one that lies here.
+  void upload(const Stream& stream);
+  void download(const Stream& stream);
+  template <class Pointer>
+  BasicTensor<Pointer> on_device(BasicTensor<Pointer> view, Device device) const {
+    view.device = device;
+    if (view.data != nullptr) view.data = address_on_device(view.data);
+    return view;
+  }
+
  private:
   enum class Role { kInput, kOutput, kInOut };
   struct Buffer {
@@ -52,7 +65,9 @@ class Memory {
     Tensor view;
     std::uint64_t checksum = 0;           // of an input
     std::vector<unsigned char> original;  // of an in-place tensor
+    DeviceMemory copy;                    // of the bytes from the first guard band to the end of the last
   };
+  void* address_on_device(const void* address) const;
 
   Buffer& allocate(DType dtype, const std::vector<std::int64_t>& shape, Role role);
   void remember(Buffer& buffer);

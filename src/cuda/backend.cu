@@ -1,4 +1,5 @@
-// The CUDA backend of a build with it: finds out whether this machine has a GPU that the compiled code runs on.
+// The CUDA backend of a build with it: finds out whether this machine has a GPU that the compiled code runs on, and
+// lists the kernels.
 
 #include <cuda_runtime.h>
 
@@ -7,6 +8,8 @@
 #include <string_view>
 
 #include "cuda/backend.h"
+#include "cuda/device_functions.h"
+#include "cuda/kernels.h"
 
 namespace thalweg::cu {
 namespace {
@@ -14,7 +17,7 @@ namespace {
 // The compute capabilities that CMake compiles for, as in "80 90a".
 constexpr std::string_view kArchitectures = THALWEG_CUDA_ARCHITECTURES;
 
-// Code for 80 runs on 8.0 and later 8.x; code for 90a on 9.0 alone.
+// The instructions of 80 are embedded as PTX too, which any later GPU can run; those of 90a run on 9.0 alone.
 bool has_code_for(int major, int minor) {
   std::string_view rest = kArchitectures;
   while (!rest.empty()) {
@@ -22,8 +25,7 @@ bool has_code_for(int major, int minor) {
     rest.remove_prefix(entry.size() < rest.size() ? entry.size() + 1 : entry.size());
     int number = 0;
     std::from_chars(entry.data(), entry.data() + entry.size(), number);
-    const bool exact = entry.ends_with('a');
-    if (number / 10 == major && (exact ? number % 10 == minor : number % 10 <= minor)) return true;
+    if (entry.ends_with('a') ? number == 10 * major + minor : number <= 10 * major + minor) return true;
   }
   return false;
 }
@@ -60,8 +62,20 @@ std::string why_unavailable() {
 }  // namespace
 
 const Backend& backend() {
-  // No kernels yet: the table says of every operation that this backend does not offer it.
-  static const Backend instance{DeviceType::kCuda, why_unavailable(), {}, nullptr, nullptr};
+  static const Backend instance = [] {
+    Backend result{DeviceType::kCuda, why_unavailable(), {}, nullptr, nullptr, &device_functions()};
+    std::get<KernelList<ChunkLocalCumsumArgs>>(result.kernels) = chunk_local_cumsum_kernels();
+    std::get<KernelList<L2normArgs>>(result.kernels) = l2norm_kernels();
+    std::get<KernelList<ChunkScaledDotKktArgs>>(result.kernels) = chunk_scaled_dot_kkt_kernels();
+    std::get<KernelList<SolveTrilArgs>>(result.kernels) = solve_tril_kernels();
+    std::get<KernelList<RecomputeWUArgs>>(result.kernels) = recompute_w_u_kernels();
+    std::get<KernelList<ChunkStateArgs>>(result.kernels) = chunk_state_kernels();
+    std::get<KernelList<ChunkOutputArgs>>(result.kernels) = chunk_output_kernels();
+    std::get<KernelList<ChunkGatedDeltaRuleArgs>>(result.kernels) = chunk_gated_delta_rule_kernels();
+    std::get<KernelList<RecurrentGatedDeltaRuleArgs>>(result.kernels) = recurrent_gated_delta_rule_kernels();
+    std::get<KernelList<GatedDeltaPrepStepArgs>>(result.kernels) = gated_delta_prep_step_kernels();
+    return result;
+  }();
   return instance;
 }
 

@@ -1,0 +1,41 @@
+#pragma once
+
+// Memory of a device and what it takes to fill and read it, for callers without an allocator of their own. The
+// operations never need it: they take any memory that lives on their stream's device.
+
+#include <cstddef>
+
+#include "thalweg/device.h"
+
+namespace thalweg {
+
+// A block of memory on one device, aligned to 256 bytes. On the CPU it is host memory.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  // Throws thalweg::Error if the device is absent or has not that much memory left.
+  DeviceMemory(Device device, std::size_t bytes);
+  ~DeviceMemory();
+  DeviceMemory(DeviceMemory&& other) noexcept;
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
+
+  void* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+  Device device() const { return device_; }
+  Workspace workspace() const { return {data_, bytes_}; }
+
+ private:
+  Device device_;
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+// Copies between the host and the stream's device, or within the device, after what the stream was given before. Both
+// have returned when the bytes have arrived.
+void copy_to_device(const Stream& stream, void* device_memory, const void* host_memory, std::size_t bytes);
+void copy_to_host(const Stream& stream, void* host_memory, const void* device_memory, std::size_t bytes);
+
+// Waits until the stream has done all it was given. Throws thalweg::Error if that failed.
+void synchronize(const Stream& stream);
+
+}  // namespace thalweg

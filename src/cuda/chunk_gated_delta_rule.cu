@@ -1,0 +1,162 @@
+#include <algorithm>
+#include <string>
+
+#include "cuda/chunk_kernels.h"
+#include "cuda/kernels.h"
+#include "cuda/launch.h"
+#include "cuda/views.h"
+
+namespace thalweg::cu {
+namespace {
+
+using Args = ChunkGatedDeltaRuleArgs;
+
+ScalarView scalar_view(const ConstTensor& tensor) {
+  const ScalarType type = tensor.dtype == DType::kF16    ? ScalarType::kF16
+                          : tensor.dtype == DType::kBF16 ? ScalarType::kBF16
+                                                         : ScalarType::kF32;
+  return {view<const void>(tensor), type};
+}
+
+std::int64_t sequence_count(const Args& args) {
+  return args.cu_seqlens.defined() ? args.cu_seqlens.dim(0) - 1 : args.q.dim(0);
+}
+
+std::int64_t pieces(const Args& args, std::int64_t unit) {
+  return SequenceMap::pieces(args.cu_seqlens.defined(), sequence_count(args), args.q.dim(1), unit);
+}
+
+// Chunks per segment, or 0 if heads and sequences fill the device as they are.
+int choose_segment_chunks(const Args& args, int multiprocessors) {
+  constexpr std::int64_t kLeast = 16;  // a segment repeats some 6 chunks of the one before
+  const std::int64_t chunks = pieces(args, kChunk);
+  const std::int64_t slices = args.v.dim(2) * (args.v.dim(3) / 64);  // 64 rows of a head's state
+  const std::int64_t sequences = std::max<std::int64_t>(sequence_count(args), 1);
+  if (slices == 0 || slices * sequences * 4 > multiprocessors) return 0;
+  const std::int64_t segments = 2 * multiprocessors / slices;
+  const std::int64_t length = std::max(kLeast, (chunks + segments - 1) / segments);
+  return chunks >= 3 * length ? static_cast<int>(length) : 0;
+}
+
+// Places in the workspace.
+struct Layout {
+  int segment_chunks;
+  std::int64_t slots;
+  std::int64_t segments;
+  std::size_t chunk_gates;
+  std::size_t carries;
+  std::size_t bytes;
+};
+
+Layout lay_out(const Args& args, const Stream& stream) {
+  const auto up = [](std::int64_t bytes) { return static_cast<std::size_t>((bytes + 255) / 256 * 256); };
+  const std::int64_t hv = args.v.dim(2);
+  Layout result{};
+  result.segment_chunks = choose_segment_chunks(args, properties(stream.device.index).multiprocessors);
+  result.slots = pieces(args, kChunk);
+  result.segments = result.segment_chunks > 0 ? pieces(args, std::int64_t{kChunk} * result.segment_chunks) : 0;
+  result.chunk_gates = up(result.slots * hv * ChunkRecord::kBytes);
+  result.carries = result.chunk_gates + up(result.slots * hv * 4);
+  result.bytes = result.carries + up(result.segments * hv * segment_floats(args.q.dim(3), args.v.dim(3)) * 4);
+  return result;
+}
+
+// Whether every row of 16-bit elements begins at a multiple of 16 bytes.
+bool rows_aligned(const ConstTensor& tensor) {
+  bool aligned = reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
+  for (int i = 0; i + 1 < tensor.rank; ++i) aligned &= tensor.dim(i) <= 1 || tensor.stride(i) % 8 == 0;
+  return aligned;
+}
+
+std::string supports_chunks(const Args& args, const Stream& stream) {
+  constexpr std::int64_t kMost = 1 << 30;
+  if (args.q.dtype == DType::kF32) return "takes bf16 or f16 activations, not F32";
+  const std::int64_t k = args.q.dim(3);
+  const std::int64_t v = args.v.dim(3);
+  if (k != 64 && k != 128) return "takes K = 64 or 128, not " + std::to_string(k);
+  if (v % 64 != 0) return "takes V in multiples of 64, not " + std::to_string(v);
+  if (args.qk_norm == QkNorm::kRms) return "has no RMS norm of q and k inside";
+  for (const ConstTensor& tensor : {args.q, args.k, args.v, ConstTensor(args.o)}) {
+    if (tensor.dtype != DType::kF32 && !rows_aligned(tensor)) return "takes rows aligned to 16 bytes";
+  }
+  if (args.q.dim(1) > kMost || sequence_count(args) > 65535 || args.v.dim(2) > 65535) {
+    return "takes at most 65535 sequences and heads and 2^30 tokens";
+  }
+  (void)stream;
+  return {};
+}
+
+std::string supports_wgmma(const Args& args, const Stream& stream) {
+  const DeviceProperties& device = properties(stream.device.index);
+  if (device.major != 9 || device.minor != 0) {
+    return "needs compute capability 9.0, the device has " + std::to_string(device.major) + "." +
+           std::to_string(device.minor);
+  }
+  return supports_chunks(args, stream);
+}
+
+std::size_t workspace_bytes(const Args& args, const Stream& stream) { return lay_out(args, stream).bytes; }
+
+ChunkArguments make_arguments(const Args& args, Workspace workspace, const Stream& stream) {
+  ChunkArguments result{};
+  result.q = view<const void>(args.q);
+  result.k = view<const void>(args.k);
+  result.v = view<const void>(args.v);
+  result.g = view<const float>(args.g);
+  result.beta = view<const float>(args.beta);
+  result.gate_a = scalar_view(args.gates.a);
+  result.gate_b = scalar_view(args.gates.b);
+  result.a_log = scalar_view(args.gates.a_log);
+  result.dt_bias = scalar_view(args.gates.dt_bias);
+  result.initial_state = view<const void>(args.initial_state);
+  result.final_state = view<void>(args.final_state);
+  result.state_indices = static_cast<const std::int32_t*>(args.state_indices.data);
+  const ConstTensor state = args.initial_state.defined() ? args.initial_state : ConstTensor(args.final_state);
+  result.state_slots = state.defined() ? state.dim(0) : sequence_count(args);
+  result.o = view<void>(args.o);
+  result.fault = static_cast<std::int32_t*>(args.fault.data);
+  const Layout layout = lay_out(args, stream);
+  result.records = static_cast<std::byte*>(workspace.data);
+  result.chunk_gates = reinterpret_cast<float*>(result.records + layout.chunk_gates);
+  result.carries = reinterpret_cast<float*>(result.records + layout.carries);
+  result.segment_chunks = layout.segment_chunks;
+  result.segments = layout.segments;
+  result.slots = layout.slots;
+  result.map = {static_cast<const std::int32_t*>(args.cu_seqlens.data), static_cast<int>(sequence_count(args)),
+                static_cast<int>(args.q.dim(1))};
+  result.hk = static_cast<int>(args.q.dim(2));
+  result.hv = static_cast<int>(args.v.dim(2));
+  result.key_width = static_cast<int>(args.q.dim(3));
+  result.value_width = static_cast<int>(args.v.dim(3));
+  result.tiled = args.head_map == HeadMap::kTiled;
+  result.normalize = args.qk_norm == QkNorm::kL2;
+  result.state_is_kv = args.state_layout == StateLayout::kKV;
+  result.state_is_bf16 = state.defined() && state.dtype == DType::kBF16;
+  result.o_is_f32 = args.o.dtype == DType::kF32;
+  result.norm_eps = args.qk_norm_eps;
+  result.scale = args.scale ? *args.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(args.q.dim(3))));
+  return result;
+}
+
+void run_wgmma(const Args& args, Workspace workspace, const Stream& stream) {
+  if (sequence_count(args) == 0 || args.v.dim(2) == 0) return;
+  const CurrentDevice current(stream, Args::kName);
+  const ChunkArguments arguments = make_arguments(args, workspace, stream);
+  launch_chunk_prepare(arguments, args.q.dtype, native(stream));
+  if (arguments.segment_chunks > 0) {
+    sm90::launch_chunk_carries(arguments, args.q.dtype, native(stream));
+    launch_chunk_carry(arguments, native(stream));
+  }
+  sm90::launch_chunk_scan(arguments, args.q.dtype, properties(stream.device.index).multiprocessors, native(stream));
+}
+
+}  // namespace
+
+KernelList<Args> chunk_gated_delta_rule_kernels() {
+  static constexpr Kernel<Args> kKernels[] = {
+      {"wgmma", supports_wgmma, workspace_bytes, run_wgmma, nullptr, Arithmetic::k16Bit},
+  };
+  return kKernels;
+}
+
+}  // namespace thalweg::cu

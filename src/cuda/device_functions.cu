@@ -1,0 +1,123 @@
+#include "cuda/device_functions.h"
+
+#include <array>
+#include <mutex>
+#include <string>
+
+#include "cuda/launch.h"
+
+namespace thalweg::cu {
+namespace {
+
+void* allocate(Device device, std::size_t bytes) {
+  const CurrentDevice current(Stream{device, 0, nullptr}, "DeviceMemory");
+  void* memory = nullptr;
+  check(cudaMalloc(&memory, bytes), "DeviceMemory");
+  return memory;
+}
+
+void release(Device, void* memory) noexcept { cudaFree(memory); }
+
+void copy(const Stream& stream, void* to, const void* from, std::size_t bytes) {
+  const CurrentDevice current(stream, "copy");
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, native(stream)), "copy");
+  check(cudaStreamSynchronize(native(stream)), "copy");
+}
+
+void synchronize(const Stream& stream) {
+  const CurrentDevice current(stream, "synchronize");
+  check(cudaStreamSynchronize(native(stream)), "synchronize");
+}
+
+// Owners of what a measurement makes, so that an error on the way leaks nothing.
+struct Capture {
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  std::array<cudaEvent_t, 2> events{};
+
+  ~Capture() {
+    for (cudaEvent_t event : events) {
+      if (event != nullptr) cudaEventDestroy(event);
+    }
+    if (executable != nullptr) cudaGraphExecDestroy(executable);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    if (stream != nullptr) cudaStreamDestroy(stream);
+  }
+};
+
+std::vector<double> time(Device device, const std::function<void(const Stream&)>& enqueue, int replays) {
+  const CurrentDevice current(Stream{device, 0, nullptr}, "time");
+  Capture capture;
+  check(cudaStreamCreateWithFlags(&capture.stream, cudaStreamNonBlocking), "time");
+  for (cudaEvent_t& event : capture.events) check(cudaEventCreate(&event), "time");
+  const Stream stream{device, 0, capture.stream};
+  enqueue(stream);  // loads the kernels, which a capture must not
+  check(cudaStreamSynchronize(capture.stream), "time");
+  check(cudaStreamBeginCapture(capture.stream, cudaStreamCaptureModeThreadLocal), "time");
+  try {
+    enqueue(stream);
+  } catch (...) {
+    cudaStreamEndCapture(capture.stream, &capture.graph);
+    throw;
+  }
+  check(cudaStreamEndCapture(capture.stream, &capture.graph), "time");
+  check(cudaGraphInstantiate(&capture.executable, capture.graph, 0), "time");
+  constexpr int kWarmUp = 2;
+  std::vector<double> seconds;
+  for (int i = 0; i < kWarmUp + replays; ++i) {
+    check(cudaEventRecord(capture.events[0], capture.stream), "time");
+    check(cudaGraphLaunch(capture.executable, capture.stream), "time");
+    check(cudaEventRecord(capture.events[1], capture.stream), "time");
+    check(cudaEventSynchronize(capture.events[1]), "time");
+    float milliseconds = 0.0F;
+    check(cudaEventElapsedTime(&milliseconds, capture.events[0], capture.events[1]), "time");
+    if (i >= kWarmUp) seconds.push_back(1e-3 * static_cast<double>(milliseconds));
+  }
+  return seconds;
+}
+
+}  // namespace
+
+void check(cudaError_t error, std::string_view operation) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // the error would otherwise stay for the caller's next check
+  throw Error(operation, "stream", "work that the device accepts",
+              std::string("the CUDA runtime's error: ") + cudaGetErrorString(error));
+}
+
+CurrentDevice::CurrentDevice(const Stream& stream, std::string_view operation) : device_(stream.device.index) {
+  check(cudaGetDevice(&before_), operation);
+  if (before_ != device_) check(cudaSetDevice(device_), operation);
+}
+
+CurrentDevice::~CurrentDevice() {
+  if (before_ != device_) cudaSetDevice(before_);
+}
+
+const DeviceProperties& properties(int device) {
+  constexpr int kMaxDevices = 64;
+  static std::array<DeviceProperties, kMaxDevices> known;
+  static std::array<std::once_flag, kMaxDevices> once;
+  static const DeviceProperties none;
+  if (device < 0 || device >= kMaxDevices) return none;
+  const auto i = static_cast<std::size_t>(device);
+  std::call_once(once[i], [&] {
+    cudaDeviceGetAttribute(&known[i].major, cudaDevAttrComputeCapabilityMajor, device);
+    cudaDeviceGetAttribute(&known[i].minor, cudaDevAttrComputeCapabilityMinor, device);
+    cudaDeviceGetAttribute(&known[i].multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    cudaGetLastError();
+  });
+  return known[i];
+}
+
+void allow_shared_memory(const void* kernel, std::size_t bytes, std::string_view operation) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), operation);
+}
+
+const DeviceFunctions& device_functions() {
+  static const DeviceFunctions functions{allocate, release, copy, synchronize, time};
+  return functions;
+}
+
+}  // namespace thalweg::cu

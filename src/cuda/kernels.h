@@ -1,0 +1,18 @@
+#pragma once
+
+#include "core/kernel.h"
+
+namespace thalweg::cu {
+
+KernelList<ChunkLocalCumsumArgs> chunk_local_cumsum_kernels();
+KernelList<L2normArgs> l2norm_kernels();
+KernelList<ChunkScaledDotKktArgs> chunk_scaled_dot_kkt_kernels();
+KernelList<SolveTrilArgs> solve_tril_kernels();
+KernelList<RecomputeWUArgs> recompute_w_u_kernels();
+KernelList<ChunkStateArgs> chunk_state_kernels();
+KernelList<ChunkOutputArgs> chunk_output_kernels();
+KernelList<ChunkGatedDeltaRuleArgs> chunk_gated_delta_rule_kernels();
+KernelList<RecurrentGatedDeltaRuleArgs> recurrent_gated_delta_rule_kernels();
+KernelList<GatedDeltaPrepStepArgs> gated_delta_prep_step_kernels();
+
+}  // namespace thalweg::cu
