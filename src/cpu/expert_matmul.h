@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -83,31 +84,49 @@ struct WeightMatrix {
   }
 };
 
+// Some rows of a matrix; `continues`: the same thread has just worked on the rows before them.
 struct RowRange {
   std::int64_t begin;
   std::int64_t end;
+  bool continues;
 };
 
-// How the rows of `matrices` matrices [N,K] are dealt out: enough work in a task to be worth taking, and enough tasks
-// for the threads. Memory is prefetched within a task, so that large ones are read faster.
-class RowTasks {
- public:
-  RowTasks(std::int64_t n, std::int64_t matrices, const Stream& stream)
-      : n_(n),
-        size_(std::clamp(n * matrices / (kTasksPerThread * thread_count(stream)) / kFewest * kFewest, kFewest, kMost)) {
+// How the rows of a matrix are cut: pieces that take a few microseconds.
+inline constexpr std::int64_t kRowsPerPiece = 64;
+inline std::int64_t pieces_of(std::int64_t n) { return (n + kRowsPerPiece - 1) / kRowsPerPiece; }
+inline RowRange piece_range(std::int64_t n, std::int64_t piece, bool continues) {
+  return {piece * kRowsPerPiece, std::min(n, (piece + 1) * kRowsPerPiece), continues && piece > 0};
+}
+
+// body(piece, worker, continues) for each of 0..pieces-1. Every thread goes through a stretch of its own in order,
+// because what follows is on its way from memory already, and then helps with the rest of the others'.
+template <class Body>
+void for_each_piece(const Stream& stream, std::int64_t pieces, Body&& body) {
+  struct alignas(64) Stretch {
+    std::atomic<std::int64_t> next{0};
+    std::int64_t end = 0;
+  };
+  constexpr std::int64_t kMost = 64;
+  std::array<Stretch, kMost> stretches;
+  const std::int64_t count = std::min({static_cast<std::int64_t>(thread_count(stream)), pieces, kMost});
+  for (std::int64_t i = 0; i < count; ++i) {
+    Stretch& stretch = stretches[static_cast<std::size_t>(i)];
+    stretch.next.store(pieces * i / count, std::memory_order_relaxed);
+    stretch.end = pieces * (i + 1) / count;
   }
-
-  std::int64_t per_matrix() const { return (n_ + size_ - 1) / size_; }
-  RowRange range(std::int64_t task) const { return {task * size_, std::min(n_, (task + 1) * size_)}; }
-
- private:
-  static constexpr std::int64_t kTasksPerThread = 4;
-  static constexpr std::int64_t kFewest = 64;
-  static constexpr std::int64_t kMost = 512;
-
-  std::int64_t n_;
-  std::int64_t size_;
-};
+  parallel_for(stream, count, [&](std::int64_t own, int worker) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      Stretch& stretch = stretches[static_cast<std::size_t>((own + i) % count)];
+      std::int64_t before = -2;
+      for (;;) {
+        const std::int64_t piece = stretch.next.fetch_add(1, std::memory_order_relaxed);
+        if (piece >= stretch.end) break;
+        body(piece, worker, piece == before + 1);
+        before = piece;
+      }
+    }
+  });
+}
 
 // A tile's sums to where they belong. Nearly all are whole tiles, for which this is a few moves instead of a call.
 inline void copy_sums(const float* sums, std::int64_t count, float* to) {
@@ -136,8 +155,8 @@ void multiply_rows(const WeightMatrix& weights, RowRange range, bool q8, std::in
     for (std::int64_t n = range.begin; n < range.end; n += ops.tile_rows) {
       const std::int64_t count = std::min(ops.tile_rows, range.end - n);
       WeightRows tile = weights.rows(n, count);
-      tile.prefetched = gapless && n > range.begin;
-      if (gapless && n + 2 * ops.tile_rows <= range.end) tile.next = weights.row(n + ops.tile_rows);
+      tile.prefetched = gapless && (n > range.begin || range.continues);
+      if (gapless && n + 2 * ops.tile_rows <= weights.n) tile.next = weights.row(n + ops.tile_rows);
       (q8 ? ops.q8 : ops.exact)(tile, activations.data(), m, sums, scratch);
       for (std::int64_t i = 0; i < m; ++i) store(first + i, n, count, sums + i * ops.tile_rows);
     }
@@ -204,11 +223,10 @@ void multiply_matrix(const Stream& stream, const WeightMatrix& weights, bool q8,
                      Store&& store, float* scratch) {
   // The passes over one share of the weights follow each other.
   const std::int64_t passes = (rows + kRowsPerPass - 1) / kRowsPerPass;
-  const RowTasks tasks(weights.n, passes, stream);
-  parallel_for(stream, tasks.per_matrix() * passes, [&](std::int64_t task, int worker) {
-    const std::int64_t first = task % passes * kRowsPerPass;
+  for_each_piece(stream, pieces_of(weights.n) * passes, [&](std::int64_t piece, int worker, bool continues) {
+    const std::int64_t first = piece % passes * kRowsPerPass;
     multiply_rows(
-        weights, tasks.range(task / passes), q8, std::min(kRowsPerPass, rows - first),
+        weights, piece_range(weights.n, piece / passes, continues), q8, std::min(kRowsPerPass, rows - first),
         [&](std::int64_t i) { return row(first + i); },
         [&](std::int64_t i, std::int64_t n, std::int64_t count, float* sums) { store(first + i, n, count, sums); },
         scratch + worker * product_floats());
@@ -229,10 +247,9 @@ void multiply_expert(const ConstTensor& weight, std::int64_t expert, RowRange ra
 // body(expert, range of its N rows, scratch) for all hit experts.
 template <class Body>
 void for_each_expert_task(const Stream& stream, const ExpertRows& lists, std::int64_t n, float* scratch, Body&& body) {
-  const RowTasks tasks(n, lists.num_hits, stream);
-  const std::int64_t each = tasks.per_matrix();
-  parallel_for(stream, lists.num_hits * each, [&](std::int64_t task, int worker) {
-    body(lists.hits[task / each], tasks.range(task % each), scratch + worker * product_floats());
+  const std::int64_t each = pieces_of(n);
+  for_each_piece(stream, lists.num_hits * each, [&](std::int64_t piece, int worker, bool continues) {
+    body(lists.hits[piece / each], piece_range(n, piece % each, continues), scratch + worker * product_floats());
   });
 }
 

@@ -75,12 +75,12 @@ void run_slots(const Args& args, Workspace workspace, const Stream& stream) {
   plan.activations.prepare(stream);
   const PairIds id(args.expert_ids);
   const std::int64_t slots = args.expert_ids.dim(1);
-  const RowTasks tasks(args.weight.dim(1), args.expert_ids.size(), stream);
-  const std::int64_t each = tasks.per_matrix();
-  parallel_for(stream, args.expert_ids.size() * each, [&](std::int64_t task, int worker) {
-    const std::int64_t pair = task / each;
+  const std::int64_t rows = args.weight.dim(1);
+  const std::int64_t each = pieces_of(rows);
+  for_each_piece(stream, args.expert_ids.size() * each, [&](std::int64_t piece, int worker, bool continues) {
+    const std::int64_t pair = piece / each;
     multiply_rows(
-        WeightMatrix::of(args.weight, id(pair)), tasks.range(task % each), kQ8, 1,
+        WeightMatrix::of(args.weight, id(pair)), piece_range(rows, piece % each, continues), kQ8, 1,
         [&](std::int64_t) { return plan.activations.row(pair / slots, pair % slots); },
         [&](std::int64_t, std::int64_t n, std::int64_t count, const float* sums) {
           store_row(args, pair, n, count, sums);
