@@ -3,13 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "cases/case.h"
+#include "core/float16.h"
+#include "cpu/vector.h"
 #include "ops/run_with_workspace.h"
 #include "thalweg/nn.h"
 
@@ -324,6 +328,28 @@ TEST(Attention, NeitherCapacityNorCompanyMovesABit) {
                               << " tokens of another sequence";
     }
   }
+}
+
+// ---- stores
+
+// Every f16, what lies around it and half-way to the next: rounded alike by each instruction set, NaN and all.
+TEST(Stores, F16IsRoundedAlikeByEveryInstructionSet) {
+  std::vector<float> values;
+  for (std::uint32_t half = 0; half < 0x10000; ++half) {
+    const auto bits = std::bit_cast<std::uint32_t>(f16_to_f32(static_cast<std::uint16_t>(half)));
+    for (const std::uint32_t change : {0U, 1U, 0xFFFFFFFFU, 0x1000U, 0x1001U, 0xFFFU}) {
+      values.push_back(std::bit_cast<float>(bits + change));
+    }
+  }
+  for (const std::string& set : cpu::instruction_sets()) {
+    ASSERT_TRUE(cpu::select_instruction_set(set));
+    std::vector<std::uint16_t> stored(values.size());
+    cpu::vector_ops().store(DType::kF16, values.data(), static_cast<std::int64_t>(values.size()), stored.data());
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) wrong += stored[i] != f32_to_f16(values[i]) ? 1 : 0;
+    EXPECT_EQ(wrong, 0U) << set;
+  }
+  cpu::select_instruction_set("");
 }
 
 // ---- all of them
