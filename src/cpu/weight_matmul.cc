@@ -303,33 +303,26 @@ HWY_INLINE void multiply_q8(Tile tile, std::int64_t count, const float* const* a
   for (int i = 0; i < kRows; ++i) hn::StoreU(total[i], kF32, sums + i * kLanes);
 }
 
-// What decode() hands over is multiplied at once, without the way through memory: for one row. Meanwhile it asks for
-// the lines that are wanted next, some at a time, because a long burst fills what the core can have on its way.
+// What decode() hands over is multiplied at once, without the way through memory: for one row.
 template <class Block>
 struct DotSink {
   static constexpr DTypeInfo kInfo = dtype_info(Block::kDType);
   static constexpr int kGroupWords = group_size(Block::kDType) / 4;
   static constexpr int kGroups = kInfo.block_size / group_size(Block::kDType);
-  static constexpr int kBurstWords = 32;
-  static constexpr int kBursts = (kInfo.block_size / 4 + kBurstWords - 1) / kBurstWords;
   static constexpr int kLines = (kInfo.block_bytes * kLanes + 63) / 64;
 
-  const std::int8_t* x;       // codes of the activations
-  const std::uint8_t* ahead;  // lines to ask for
+  const std::int8_t* x;  // codes of the activations
   hn::Vec<I32> dots[kGroups];
   VF scales[kGroups];
   VF minimums[kGroups];
 
-  HWY_INLINE DotSink(const std::int8_t* codes, const std::uint8_t* next) : x(codes), ahead(next) {
+  // Asks for what is wanted next, as much as a block: much more at once fills what the core can have on its way, and
+  // less leaves it with nothing to do.
+  HWY_INLINE DotSink(const std::int8_t* codes, const std::uint8_t* next) : x(codes) {
+    for (int line = 0; line < kLines; ++line) hwy::Prefetch(next + 64 * line);
     for (auto& dot : dots) dot = hn::Zero(kI32);
   }
   HWY_INLINE void put(int word, VU codes) {
-    if (word % kBurstWords == 0) {
-      const int burst = word / kBurstWords;
-      for (int line = burst * kLines / kBursts; line < (burst + 1) * kLines / kBursts; ++line) {
-        hwy::Prefetch(ahead + 64 * line);
-      }
-    }
     std::int32_t bytes = 0;
     std::memcpy(&bytes, x + 4 * word, sizeof(bytes));
     dots[word / kGroupWords] = dot4<narrow_codes(Block::kDType)>(dots[word / kGroupWords], codes, bytes);

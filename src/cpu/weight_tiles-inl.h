@@ -93,14 +93,14 @@ template <class D>
 HWY_INLINE hn::Vec<D> load_blocks(D d, Rows rows, std::ptrdiff_t first) {
   const std::uint8_t* from = rows.data + first * rows.stride;
 #if HWY_TARGET == HWY_AVX3_DL
-  // Inserts from memory cost no shuffle; Combine would go through half vectors.
+  // Masked broadcasts from memory cost no shuffle; Combine would go through half vectors.
   const auto block = [&](int i) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 4 * i * rows.stride));
   };
   __m512i v = _mm512_castsi128_si512(block(0));
-  v = _mm512_inserti32x4(v, block(1), 1);
-  v = _mm512_inserti32x4(v, block(2), 2);
-  return hn::Vec<D>{_mm512_inserti32x4(v, block(3), 3)};
+  v = _mm512_mask_broadcast_i32x4(v, 0x00F0, block(1));
+  v = _mm512_mask_broadcast_i32x4(v, 0x0F00, block(2));
+  return hn::Vec<D>{_mm512_mask_broadcast_i32x4(v, 0xF000, block(3))};
 #else
   if constexpr (hn::MaxLanes(D()) == 4) {
     const hn::Repartition<std::uint8_t, D> d8;
