@@ -38,7 +38,7 @@ int choose_segment_chunks(const Args& args, int multiprocessors) {
   const std::int64_t least = at_once * 4 > multiprocessors ? 64 : 16;
   const std::int64_t segments = 2 * multiprocessors / slices;
   const std::int64_t length = std::max(least, (chunks + segments - 1) / segments);
-  return chunks >= 3 * length ? static_cast<int>(length) : 0;
+  return chunks >= 3 * length * std::max<std::int64_t>(sequence_count(args), 1) ? static_cast<int>(length) : 0;
 }
 
 // Places in the workspace.
