@@ -43,7 +43,7 @@ class TemporaryFolder {
 };
 
 std::string synthesize_into(const TemporaryFolder& folder, const std::string& type, double gigabytes) {
-  const std::string path = folder.file(type + ".gguf");
+  std::string path = folder.file(type + ".gguf");
   WorkBar bar("writing " + path);
   model::SynthOptions synth;
   synth.gigabytes = gigabytes;

@@ -11,6 +11,7 @@
 
 #include "cases/random.h"
 #include "core/float16.h"
+#include "cpu/vector.h"
 #include "quant/goldens.h"
 #include "quant/unpack.h"
 #include "thalweg/quant.h"
@@ -131,6 +132,18 @@ TEST_P(PackTest, RepeatsItselfToTheBit) {
   const std::vector<float> tail(values.begin() + 1024, values.end());
   const std::vector<char> part = packed(GetParam(), tail);
   EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.end() - static_cast<std::ptrdiff_t>(part.size())));
+}
+
+TEST_P(PackTest, GivesTheSameBlocksOnEveryInstructionSet) {
+  for (const char* kind : {"groups", "outliers", "positive"}) {
+    const std::vector<float> values = draw(kind, 4096);
+    const std::vector<char> best = packed(GetParam(), values);
+    for (const std::string& set : cpu::instruction_sets()) {
+      ASSERT_TRUE(cpu::select_instruction_set(set));
+      EXPECT_TRUE(packed(GetParam(), values) == best) << set << ", " << kind;
+    }
+    cpu::select_instruction_set("");
+  }
 }
 
 TEST_P(PackTest, KeepsZeros) {
