@@ -1,0 +1,111 @@
+#pragma once
+
+// What launches hand to kernels in buffer(0), for both sides.
+
+#ifndef __METAL_VERSION__
+#include <cstdint>
+namespace thalweg {
+namespace metal {
+#endif
+
+// Strides in elements of a tensor [B,T,H,..]; the innermost dimension is contiguous.
+struct View {
+  int64_t row;
+  int64_t token;
+  int64_t head;
+};
+
+// The sequences of a batch: rows of B x T tokens, or the N pieces of one row that cu_seqlens marks.
+struct SequencesOf {
+  int32_t count;
+  int32_t tokens;  // T
+};
+
+struct CumsumParameters {
+  SequencesOf sequences;
+  int32_t hv;
+  View g;
+  View sums;
+};
+
+struct L2normParameters {
+  int32_t tokens;
+  int32_t heads;
+  int64_t rows;  // B T H
+  float eps;
+  View x;
+  View y;
+};
+
+struct KktParameters {
+  SequencesOf sequences;
+  int32_t hk;
+  int32_t hv;
+  View k;
+  View beta;
+  View g;
+  View a;
+};
+
+struct SolveParameters {
+  SequencesOf sequences;
+  int32_t hv;
+  View a;
+  View a_inv;
+};
+
+struct WUParameters {
+  SequencesOf sequences;
+  int32_t hk;
+  int32_t hv;
+  View k;
+  View v;
+  View beta;
+  View g;
+  View a_inv;
+  View w;
+  View u;
+};
+
+// Strides of states [slots,HV,V,K] or [slots,HV,K,V], and of [B,NC,HV,V,K]: slot is the first dimension's there, chunk
+// the second's.
+struct StateView {
+  int64_t slot;
+  int64_t chunk;
+  int64_t head;
+  int64_t value;
+  int64_t key;
+};
+
+struct StateParameters {
+  SequencesOf sequences;
+  int32_t hk;
+  int32_t hv;
+  int32_t slots;  // of the pools
+  View k;
+  View w;
+  View u;
+  View g;
+  View v_new;
+  StateView initial;
+  StateView final;
+  StateView h;
+};
+
+struct OutputParameters {
+  SequencesOf sequences;
+  int32_t hk;
+  int32_t hv;
+  float scale;
+  View q;
+  View k;
+  View v_new;
+  View g;
+  View o;
+  StateView h;
+};
+
+#ifndef __METAL_VERSION__
+}  // namespace metal
+}  // namespace thalweg
+#endif
