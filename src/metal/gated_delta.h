@@ -2,6 +2,9 @@
 
 // What the operations of the gated delta rule share when they describe their launches.
 
+#include <algorithm>
+#include <cmath>
+
 #include "metal/kernels/parameters.h"
 #include "metal/launch.h"
 #include "thalweg/gated_delta_rule.h"
@@ -18,6 +21,19 @@ inline std::uint32_t whole(std::int64_t count, std::int64_t piece) {
 
 // Of [B,T,H,..]; all zero for an absent one.
 inline View view_of(const ConstTensor& tensor) { return {tensor.stride(0), tensor.stride(1), tensor.stride(2)}; }
+
+// Of [slots,HV,V,K], or with its last two exchanged.
+inline StateView state_view(const ConstTensor& tensor, bool vk) {
+  return {tensor.stride(0), 0, tensor.stride(1), tensor.stride(vk ? 2 : 3), tensor.stride(vk ? 3 : 2)};
+}
+// Of [B,NC,HV,V,K] or [B,T,HV,V,K].
+inline StateView chunk_states_view(const ConstTensor& tensor, bool vk) {
+  return {tensor.stride(0), tensor.stride(1), tensor.stride(2), tensor.stride(vk ? 3 : 4), tensor.stride(vk ? 4 : 3)};
+}
+
+inline float scale_of(const std::optional<float>& scale, std::int64_t k) {
+  return scale.value_or(1.0F / std::sqrt(static_cast<float>(k)));
+}
 
 // `like` is a tensor [B,T,..].
 inline SequencesOf sequences_of(const ConstTensor& cu_seqlens, const ConstTensor& like) {

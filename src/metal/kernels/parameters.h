@@ -8,6 +8,14 @@ namespace thalweg {
 namespace metal {
 #endif
 
+enum {
+  kMaxChunk = 64,
+  kMaxHeadSize = 256,
+  kBlockColumns = 32,      // columns of a matrix that are staged at a time
+  kLowerFloats = 36 * 64,  // a lower triangular [64,64], by tiles of 8 x 8
+  kTileFloats = 64,
+};
+
 // Strides in elements of a tensor [B,T,H,..]; the innermost dimension is contiguous.
 struct View {
   int64_t row;
