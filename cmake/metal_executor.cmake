@@ -24,7 +24,7 @@ function(thalweg_metal_programs target table)
   file(MAKE_DIRECTORY ${out})
   file(GLOB kernel_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/metal/kernels/*.h)
   set(flags -std=c++14 -I${PROJECT_SOURCE_DIR}/src -I${host}/include -fno-exceptions -fno-rtti -fPIC -Wall -Wextra
-            -Werror -Wno-unused-function -Wno-unused-variable -Wno-unused-const-variable -Wno-unneeded-internal-declaration)
+            -Werror -Wno-unused-parameter -Wno-unused-function -Wno-unused-variable -Wno-unused-const-variable -Wno-unneeded-internal-declaration)
   set(declarations "")
   set(entries "")
   foreach(file ${ARGN})

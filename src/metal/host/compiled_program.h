@@ -5,7 +5,7 @@
 namespace thalweg {
 namespace metal {
 
-enum { kMaxBuffers = 24, kMaxThreadgroupBuffers = 1, kMaxKernels = 16, kMaxConstants = 48 };
+enum { kMaxBuffers = 24, kMaxThreadgroupBuffers = 1, kMaxKernels = 32, kMaxConstants = 48 };
 
 // The arguments of a kernel that are memory.
 struct Memory {
