@@ -66,15 +66,17 @@ std::string MemoryChecks::outside(std::uintptr_t begin, std::size_t bytes, bool 
     return text + ": byte " + std::to_string(begin - local) + " of " + std::to_string(threadgroup_bytes_) +
            " of threadgroup memory";
   }
+  std::uintptr_t nearest = 4096;
+  std::string where;
   for (const Region& region : regions_) {
-    const std::string name = "buffer " + std::to_string(region.buffer);
-    if (begin >= region.end && begin - region.end < 4096) {
-      return text + ", " + std::to_string(begin - region.end) + " bytes behind the end of " + name;
-    }
-    if (begin < region.begin && region.begin - begin < 4096) {
-      return text + ", " + std::to_string(region.begin - begin) + " bytes before " + name;
-    }
+    const bool behind = begin >= region.end;
+    const std::uintptr_t distance = behind ? begin - region.end : region.begin - begin;
+    if ((!behind && begin >= region.begin) || distance >= nearest) continue;
+    nearest = distance;
+    where = ", " + std::to_string(distance) + " bytes " + (behind ? "behind the end of" : "before") + " buffer " +
+            std::to_string(region.buffer);
   }
+  if (!where.empty()) return text + where;
   return text + (begin < 4096 ? ", at a null pointer" : ", in no buffer of the kernel");
 }
 
