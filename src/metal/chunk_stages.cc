@@ -167,7 +167,7 @@ void add(Backend& backend, std::string_view name) {
 
 }  // namespace
 
-void add_chunk_stage_kernels(Backend& backend) {
+void add_gated_delta_rule_kernels(Backend& backend) {
   add<ChunkLocalCumsumArgs>(backend, "heads");
   add<L2normArgs>(backend, "simdgroup_rows");
   add<ChunkScaledDotKktArgs>(backend, "key_head_tiles");
@@ -175,6 +175,7 @@ void add_chunk_stage_kernels(Backend& backend) {
   add<RecomputeWUArgs>(backend, "tiles");
   add<ChunkStateArgs>(backend, "register_state");
   add<ChunkOutputArgs>(backend, "tiles");
+  std::get<KernelList<ChunkGatedDeltaRuleArgs>>(backend.kernels) = chunk_gated_delta_rule_kernels();
 }
 
 }  // namespace thalweg::metal

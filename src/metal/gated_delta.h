@@ -35,6 +35,9 @@ inline float scale_of(const std::optional<float>& scale, std::int64_t k) {
   return scale.value_or(1.0F / std::sqrt(static_cast<float>(k)));
 }
 
+// Buffers g or a, beta or b, a_log, dt_bias, and the constants that tell which.
+void add_gates(Launch& launch, const ConstTensor& g, const ConstTensor& beta, const GateInputs& gates);
+
 // `like` is a tensor [B,T,..].
 inline SequencesOf sequences_of(const ConstTensor& cu_seqlens, const ConstTensor& like) {
   const std::int64_t count = cu_seqlens.defined() ? cu_seqlens.dim(0) - 1 : like.dim(0);

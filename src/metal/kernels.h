@@ -4,7 +4,9 @@
 
 namespace thalweg::metal {
 
+KernelList<ChunkGatedDeltaRuleArgs> chunk_gated_delta_rule_kernels();
+
 // Each family's file fills its operations of the backend's table.
-void add_chunk_stage_kernels(Backend& backend);
+void add_gated_delta_rule_kernels(Backend& backend);
 
 }  // namespace thalweg::metal

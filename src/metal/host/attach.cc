@@ -43,7 +43,7 @@ void attach_executor() {
   static const Backend instance = [] {
     add_programs(kPrograms, kNumPrograms);
     Backend result{DeviceType::kMetal, "", {}, nullptr, nullptr, &kFunctions};
-    add_chunk_stage_kernels(result);
+    add_gated_delta_rule_kernels(result);
     return result;
   }();
   set_backend(instance);

@@ -486,6 +486,13 @@ unsigned thalweg_atomic_add(void* address, unsigned value) {
   *word += value;
   return before;
 }
+unsigned thalweg_atomic_or(void* address, unsigned value) {
+  machine().access(address, sizeof(unsigned), true, true);
+  auto* word = static_cast<unsigned*>(address);
+  const unsigned before = *word;
+  *word |= value;
+  return before;
+}
 unsigned thalweg_atomic_load(const void* address) {
   machine().access(address, sizeof(unsigned), false, true);
   return *static_cast<const unsigned*>(address);

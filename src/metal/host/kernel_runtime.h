@@ -23,8 +23,9 @@ unsigned thalweg_simd_prefix_sum_uint(unsigned value, bool inclusive, int line);
 void thalweg_simdgroup_multiply(const float a[2], const float b[2], const float c[2], float result[2], int line);
 unsigned thalweg_lane();
 
-// Adds to a 32-bit word; returns what was there before.
+// These return what was in the 32-bit word before.
 unsigned thalweg_atomic_add(void* address, unsigned value);
+unsigned thalweg_atomic_or(void* address, unsigned value);
 unsigned thalweg_atomic_load(const void* address);
 void thalweg_atomic_store(void* address, unsigned value);
 

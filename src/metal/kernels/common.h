@@ -34,6 +34,14 @@ constant int kHasFinal [[function_constant(11)]];
 constant int kHasStates [[function_constant(12)]];  // h, or snapshots
 constant int kHasNew [[function_constant(13)]];     // v_new
 
+constant int kHasFault [[function_constant(14)]];   // where DeviceFault bits go
+constant int kRawGates [[function_constant(15)]];   // g and beta are made of a, b, a_log and dt_bias
+constant int kGateType [[function_constant(16)]];   // of a and b
+constant int kALogType [[function_constant(17)]];
+constant int kBiasType [[function_constant(18)]];
+constant int kNorm [[function_constant(19)]];        // QkNorm
+constant int kWeightType [[function_constant(20)]];  // of the norms' weights
+
 // Threads and simdgroups of every threadgroup of the matrix kernels.
 constant constexpr uint kThreads = 128;
 constant constexpr uint kSimdgroups = 4;
@@ -82,6 +90,9 @@ inline int sequence_length(constant SequencesOf& sequences, device const int* bo
   const int begin = bounds[n];
   const int end = bounds[n + 1];
   return begin >= 0 && end <= sequences.tokens && begin < end ? end - begin : 0;
+}
+inline bool bounds_are_wrong(constant SequencesOf& sequences, device const int* bounds, int n) {
+  return kRagged && (bounds[n] < 0 || bounds[n + 1] > sequences.tokens || bounds[n] > bounds[n + 1]);
 }
 inline int sequence_begin(device const int* bounds, int n) { return kRagged ? bounds[n] : 0; }
 inline int sequence_row(int n) { return kRagged ? 0 : n; }

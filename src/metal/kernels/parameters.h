@@ -14,6 +14,14 @@ enum {
   kBlockColumns = 32,      // columns of a matrix that are staged at a time
   kLowerFloats = 36 * 64,  // a lower triangular [64,64], by tiles of 8 x 8
   kTileFloats = 64,
+  // What chunk_prepare leaves for each chunk and value head: two lower triangular matrices, five vectors [64].
+  kRecordFloats = 2 * kLowerFloats + 5 * kMaxChunk,
+};
+
+// Bits of the host's DeviceFault.
+enum {
+  kBadBounds = 1,
+  kBadIndices = 2,
 };
 
 // Strides in elements of a tensor [B,T,H,..]; the innermost dimension is contiguous.
@@ -111,6 +119,41 @@ struct OutputParameters {
   View g;
   View o;
   StateView h;
+};
+
+// g and beta, or what they are made of.
+struct GateViews {
+  View g;  // or a
+  View beta;  // or b
+};
+
+struct PrepareParameters {
+  SequencesOf sequences;
+  int32_t hk;
+  int32_t hv;
+  float scale;
+  float norm_eps;
+  View q;
+  View k;
+  GateViews gates;
+  int64_t q_weight_head;  // strides of the norms' weights [HK,K]
+  int64_t k_weight_head;
+};
+
+struct ScanParameters {
+  SequencesOf sequences;
+  int32_t hk;
+  int32_t hv;
+  int32_t slots;
+  int32_t chunks;  // records that there is room for
+  View q;
+  View k;
+  View v;
+  View o;
+  int64_t q_weight_head;
+  int64_t k_weight_head;
+  StateView initial;
+  StateView final;
 };
 
 #ifndef __METAL_VERSION__

@@ -29,10 +29,11 @@ struct TilePlace {
   bool exists;
 };
 
-inline TilePlace lower_place(int n, uint simdgroup) {
+// Of the tile with this number, row by row.
+inline TilePlace tile_place(int number) {
   TilePlace place;
   place.row = 0;
-  place.column = n * int(kSimdgroups) + int(simdgroup);
+  place.column = number;
   for (int i = 0; i < kMostRows; ++i) {
     if (place.row != i || place.column <= i) continue;
     place.column -= i + 1;
@@ -41,6 +42,8 @@ inline TilePlace lower_place(int n, uint simdgroup) {
   place.exists = place.row < row_tiles();
   return place;
 }
+
+inline TilePlace lower_place(int n, uint simdgroup) { return tile_place(n * int(kSimdgroups) + int(simdgroup)); }
 
 // products += a b^T on and below the diagonal; a, b [64][kBlock].
 inline void multiply_lower(thread LowerTiles& products, threadgroup const float* a, threadgroup const float* b,
