@@ -176,6 +176,8 @@ void add_gated_delta_rule_kernels(Backend& backend) {
   add<ChunkStateArgs>(backend, "register_state");
   add<ChunkOutputArgs>(backend, "tiles");
   std::get<KernelList<ChunkGatedDeltaRuleArgs>>(backend.kernels) = chunk_gated_delta_rule_kernels();
+  std::get<KernelList<RecurrentGatedDeltaRuleArgs>>(backend.kernels) = recurrent_gated_delta_rule_kernels();
+  std::get<KernelList<GatedDeltaPrepStepArgs>>(backend.kernels) = gated_delta_prep_step_kernels();
 }
 
 }  // namespace thalweg::metal

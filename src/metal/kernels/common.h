@@ -41,6 +41,12 @@ constant int kALogType [[function_constant(17)]];
 constant int kBiasType [[function_constant(18)]];
 constant int kNorm [[function_constant(19)]];        // QkNorm
 constant int kWeightType [[function_constant(20)]];  // of the norms' weights
+constant int kSnapshotType [[function_constant(21)]];
+constant int kTaps [[function_constant(22)]];           // W of the convolution; 0: there is none
+constant int kConvWeightType [[function_constant(23)]];
+constant int kConvStateType [[function_constant(24)]];
+constant int kGatedNorm [[function_constant(25)]];      // z is given
+constant int kOutWeightType [[function_constant(26)]];  // of its norm's weights
 
 // Threads and simdgroups of every threadgroup of the matrix kernels.
 constant constexpr uint kThreads = 128;
@@ -124,4 +130,21 @@ inline Chunk find_chunk(constant SequencesOf& sequences, device const int* bound
     place -= here;
   }
   return chunk;
+}
+
+inline int64_t state_place(constant StateView& view, int64_t slot, int chunk, int head, int value, int key) {
+  return slot * view.slot + chunk * view.chunk + head * view.head + value * view.value + key * view.key;
+}
+
+// Where a sequence keeps its state. Not valid: the index is neither -1 nor a slot of the pool.
+struct Slot {
+  int index;  // -1: none
+  bool valid;
+};
+
+inline Slot slot_of(device const int* indices, int n, int slots) {
+  Slot slot;
+  slot.index = kIndexed ? indices[n] : n;
+  slot.valid = slot.index >= -1 && (slot.index < slots || !kIndexed);
+  return slot;
 }

@@ -16,6 +16,11 @@ enum {
   kTileFloats = 64,
   // What chunk_prepare leaves for each chunk and value head: two lower triangular matrices, five vectors [64].
   kRecordFloats = 2 * kLowerFloats + 5 * kMaxChunk,
+  // The recurrence: tokens that are staged at a time, rows of a state that a simdgroup holds.
+  kStepTokens = 8,
+  kStepRows = 4,
+  kRecurrentSimdgroups = 8,
+  kStepSimdgroups = 16,
 };
 
 // Bits of the host's DeviceFault.
@@ -154,6 +159,46 @@ struct ScanParameters {
   int64_t k_weight_head;
   StateView initial;
   StateView final;
+};
+
+struct RecurrentParameters {
+  SequencesOf sequences;
+  int32_t hk;
+  int32_t hv;
+  int32_t slots;
+  float scale;
+  float norm_eps;
+  View q;
+  View k;
+  View v;
+  View o;
+  GateViews gates;
+  int64_t q_weight_head;
+  int64_t k_weight_head;
+  StateView initial;
+  StateView final;
+  StateView snapshots;  // [B,T,HV,V,K]
+};
+
+struct StepParameters {
+  int32_t tokens;  // T
+  int32_t hk;
+  int32_t hv;
+  int32_t slots;
+  float scale;
+  float norm_eps;      // of q and k
+  float out_norm_eps;  // of the gated norm
+  View x;              // [B,T,channels]
+  int64_t conv_weight_channel;
+  View conv_state;  // [slots,channels,W-1]
+  View z;
+  View y;
+  GateViews gates;
+  int64_t q_weight_head;
+  int64_t k_weight_head;
+  StateView state_in;
+  StateView state_out;
+  StateView snapshots;
 };
 
 #ifndef __METAL_VERSION__

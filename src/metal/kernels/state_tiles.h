@@ -10,10 +10,6 @@ struct StateTiles {
   simdgroup_float8x8 tile[kMostKeyTiles];
 };
 
-inline int64_t state_place(constant StateView& view, int64_t slot, int chunk, int head, int value, int key) {
-  return slot * view.slot + chunk * view.chunk + head * view.head + value * view.value + key * view.key;
-}
-
 // Tile by tile through `exchange`, 64 floats of the simdgroup's own. value: the first of its eight rows.
 inline void load_state(thread StateTiles& state, device const void* data, constant StateView& view, int64_t slot,
                        int head, int value, threadgroup float* exchange, uint lane) {
@@ -73,17 +69,4 @@ inline void multiply_state(thread ColumnTiles& products, threadgroup const float
     if (t * 8 < column || t * 8 >= column + kBlock || t * 8 >= kHeadK) continue;
     multiply_rows(products, rows, t - column / 8, state.tile[t]);
   }
-}
-
-// Where a sequence keeps its state; found = false: the index is neither -1 nor a slot.
-struct Slot {
-  int index;  // -1: none
-  bool valid;
-};
-
-inline Slot slot_of(device const int* indices, int n, int slots) {
-  Slot slot;
-  slot.index = kIndexed ? indices[n] : n;
-  slot.valid = slot.index >= -1 && (slot.index < slots || !kIndexed);
-  return slot;
 }
