@@ -44,6 +44,7 @@ void attach_executor() {
     add_programs(kPrograms, kNumPrograms);
     Backend result{DeviceType::kMetal, "", {}, nullptr, nullptr, &kFunctions};
     add_gated_delta_rule_kernels(result);
+    add_expert_kernels(result);
     return result;
   }();
   set_backend(instance);

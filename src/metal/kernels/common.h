@@ -47,6 +47,9 @@ constant int kConvWeightType [[function_constant(23)]];
 constant int kConvStateType [[function_constant(24)]];
 constant int kGatedNorm [[function_constant(25)]];      // z is given
 constant int kOutWeightType [[function_constant(26)]];  // of its norm's weights
+constant int kFormat [[function_constant(27)]];      // of weights: an element type or a block format
+constant int kPerSlot [[function_constant(28)]];     // x has a row for each slot
+constant int kListsTiles [[function_constant(29)]];  // expert_rows also lists mul_mm_id's tiles
 
 // Threads and simdgroups of every threadgroup of the matrix kernels.
 constant constexpr uint kThreads = 128;

@@ -23,6 +23,16 @@ enum {
   kStepSimdgroups = 16,
 };
 
+// The expert matmuls.
+enum {
+  kRowsThreads = 1024,
+  kCachedIds = 4096,    // ids that expert_rows keeps on the chip
+  kRowsOfTile = 32,     // a tile of mul_mm_id: rows of activations
+  kColumnsOfTile = 64,  //   weight rows
+  kDepthOfTile = 32,    //   inputs at a time
+  kColumnsOfVector = 16,  // weight rows of a threadgroup of mul_mv_id
+};
+
 // Bits of the host's DeviceFault.
 enum {
   kBadBounds = 1,
@@ -199,6 +209,36 @@ struct StepParameters {
   StateView state_in;
   StateView state_out;
   StateView snapshots;
+};
+
+// A stretch of one expert's row list: a tile of mul_mm_id.
+struct RowTile {
+  int32_t expert;
+  int32_t first;  // in rows
+  int32_t count;  // at most kRowsOfTile
+};
+
+struct ExpertRowsParameters {
+  int32_t pairs;  // T S
+  int32_t slots;  // S
+  int32_t experts;
+  int32_t parts;          // threads that share an expert
+  int32_t column_blocks;  // of the product, for the grid
+  int64_t ids_token;      // stride of the ids
+};
+
+struct ExpertMatmulParameters {
+  int32_t slots;
+  int32_t n;
+  int32_t k;
+  int32_t experts;
+  int64_t weight_expert;  // bytes
+  int64_t weight_row;     // bytes
+  int64_t x_token;
+  int64_t x_slot;  // 0: slots share a row
+  int64_t y_token;
+  int64_t y_slot;
+  int64_t ids_token;
 };
 
 #ifndef __METAL_VERSION__
