@@ -1,4 +1,5 @@
-// Prefill in two launches: what does not depend on the state, for all chunks at once; then the walk from chunk to chunk.
+// Prefill in two launches: what does not depend on the state, for all chunks at once; then the walk from chunk to
+// chunk.
 
 #include "metal/gated_delta.h"
 #include "metal/kernels.h"

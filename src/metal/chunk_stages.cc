@@ -131,7 +131,8 @@ void run(const ChunkStateArgs& args, Workspace, const Stream& stream) {
   launch.constant("kRagged", args.cu_seqlens.defined()).constant("kIndexed", args.state_indices.defined());
   launch.constant("kHasInitial", args.initial_state.defined()).constant("kHasFinal", args.final_state.defined());
   launch.constant("kHasStates", args.h.defined()).constant("kHasNew", args.v_new.defined());
-  launch.grid = {whole(v, kBlockColumns), static_cast<std::uint32_t>(hv), static_cast<std::uint32_t>(p.sequences.count)};
+  launch.grid = {whole(v, kBlockColumns), static_cast<std::uint32_t>(hv),
+                 static_cast<std::uint32_t>(p.sequences.count)};
   make_encoder(args.kName, stream)->launch(launch);
 }
 

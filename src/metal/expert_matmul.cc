@@ -1,5 +1,5 @@
-// The expert-indexed matmuls. For many rows: a pass that lists each expert's rows and the tiles to be made of them, then
-// a launch of exactly those tiles, whose number only the device knows.
+// The expert-indexed matmuls. For many rows: a pass that lists each expert's rows and the tiles to be made of them,
+// then a launch of exactly those tiles, whose number only the device knows.
 
 #include <algorithm>
 
@@ -138,11 +138,10 @@ void run_mv(std::string_view operation, const ExpertMatmulArgs& args, const Stre
 }
 
 template <class Args>
-constexpr Kernel<Args> kTiles = {"tiles", [](const Args& args, const Stream&) { return supports_mm(args); },
-                                 [](const Args& args, const Stream&) { return workspace_mm(args); },
-                                 [](const Args& args, Workspace memory, const Stream& stream) {
-                                   run_mm(Args::kName, args, memory, stream);
-                                 }};
+constexpr Kernel<Args> kTiles = {
+    "tiles", [](const Args& args, const Stream&) { return supports_mm(args); },
+    [](const Args& args, const Stream&) { return workspace_mm(args); },
+    [](const Args& args, Workspace memory, const Stream& stream) { run_mm(Args::kName, args, memory, stream); }};
 
 template <class Args>
 void run_vector(const Args& args, Workspace, const Stream& stream) {

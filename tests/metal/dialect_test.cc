@@ -50,8 +50,9 @@ TEST(Dialect, RefusesWhatMetalLacks) {
 
 TEST(Dialect, RefusesRecursion) {
   expect_refused("inline int f(int n) { return n == 0 ? 1 : n * f(n - 1); }", "recursion");
-  EXPECT_EQ(findings_of("int g(int n);\ninline int f(int n) { return g(n); }\ninline int g(int n) { return f(n); }").size(),
-            2U);
+  EXPECT_EQ(
+      findings_of("int g(int n);\ninline int f(int n) { return g(n); }\ninline int g(int n) { return f(n); }").size(),
+      2U);
 }
 
 TEST(Dialect, RefusesPointersWithoutAddressSpace) {

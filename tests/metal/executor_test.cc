@@ -57,9 +57,9 @@ class Executor : public ::testing::Test {
   std::array<float, 64> y{};
 };
 
-#define EXPECT_FAULT(kernel, text)                                              \
-  do {                                                                          \
-    const std::string fault = fault_of(kernel);                                 \
+#define EXPECT_FAULT(kernel, text)                                             \
+  do {                                                                         \
+    const std::string fault = fault_of(kernel);                                \
     EXPECT_NE(fault.find(text), std::string::npos) << kernel << ": " << fault; \
   } while (false)
 

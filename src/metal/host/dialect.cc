@@ -168,10 +168,31 @@ namespace {
 
 // Names of types: of the language, of templates' parameters, of our own structures.
 std::set<std::string, std::less<>> type_names(const std::vector<Token>& tokens) {
-  std::set<std::string, std::less<>> types = {"void", "bool",  "char", "uchar", "short", "ushort",      "int",
-                                              "uint", "float", "half", "bfloat", "long",  "ulong",       "auto",
-                                              "int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t",
-                                              "int64_t", "uint64_t", "simdgroup_float8x8", "atomic_uint", "atomic_int"};
+  std::set<std::string, std::less<>> types = {"void",
+                                              "bool",
+                                              "char",
+                                              "uchar",
+                                              "short",
+                                              "ushort",
+                                              "int",
+                                              "uint",
+                                              "float",
+                                              "half",
+                                              "bfloat",
+                                              "long",
+                                              "ulong",
+                                              "auto",
+                                              "int8_t",
+                                              "uint8_t",
+                                              "int16_t",
+                                              "uint16_t",
+                                              "int32_t",
+                                              "uint32_t",
+                                              "int64_t",
+                                              "uint64_t",
+                                              "simdgroup_float8x8",
+                                              "atomic_uint",
+                                              "atomic_int"};
   for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
     const std::string& text = tokens[i].text;
     if (text == "struct" || text == "typename" || text == "class" || text == "enum") types.insert(tokens[i + 1].text);
@@ -181,7 +202,7 @@ std::set<std::string, std::less<>> type_names(const std::vector<Token>& tokens) 
 
 void check_words(const std::vector<Token>& tokens, std::vector<Finding>& findings) {
   constexpr std::array<std::string_view, 19> kRefused = {
-      "double", "try",      "catch",  "throw",    "new",     "delete",   "virtual", "dynamic_cast", "typeid",   "goto",
+      "double", "try",      "catch",  "throw",    "new",     "delete",   "virtual", "dynamic_cast", "typeid",  "goto",
       "asm",    "operator", "static", "volatile", "mutable", "explicit", "friend",  "co_await",     "co_yield"};
   for (const Token& token : tokens) {
     if (token.kind == Token::Kind::kWord && contains(kRefused, token.text)) find(findings, token, token.text);

@@ -22,7 +22,7 @@ std::vector<Token> tokenize(std::string_view preprocessed);
 
 // A parameter of a kernel: "device const float* x [[buffer(2)]]".
 struct KernelParameter {
-  std::string type;       // with address space, without const at its end
+  std::string type;  // with address space, without const at its end
   std::string name;
   std::string attribute;  // buffer, threadgroup, thread_index_in_threadgroup, ...
   int index = -1;         // of buffer and threadgroup

@@ -65,7 +65,8 @@ class Machine {
   const void* stacks_begin() const { return stacks_.begin(0); }
 
  private:
-  const CompiledKernel& find(const std::string& operation, std::string_view name, const CompiledProgram*& program) const;
+  const CompiledKernel& find(const std::string& operation, std::string_view name,
+                             const CompiledProgram*& program) const;
   void prepare(const Launch& launch, const CompiledKernel& kernel, const CompiledProgram& program);
   void run_threadgroup(std::uint32_t x, std::uint32_t y, std::uint32_t z);
   std::string stuck() const;
@@ -199,7 +200,8 @@ void Machine::launch(const std::string& operation, const Launch& launch) {
       }
     }
   }
-  const auto known = std::find_if(counts.begin(), counts.end(), [&](const auto& c) { return c.kernel == launch.kernel; });
+  const auto known =
+      std::find_if(counts.begin(), counts.end(), [&](const auto& c) { return c.kernel == launch.kernel; });
   if (known == counts.end()) {
     counts.push_back({std::string(launch.kernel), running_});
   } else {
@@ -261,7 +263,8 @@ std::string Machine::stuck() const {
     const Thread& thread = threads_[i];
     if (thread.state == Thread::State::kFinished) continue;
     text = thread.state == Thread::State::kAtBarrier ? "a barrier" : "a simdgroup operation";
-    text += " that not all threads reach: thread " + std::to_string(i) + " waits at line " + std::to_string(thread.line);
+    text +=
+        " that not all threads reach: thread " + std::to_string(i) + " waits at line " + std::to_string(thread.line);
     break;
   }
   return text + ", " + std::to_string(finished_) + " of " + std::to_string(num_threads_) + " threads have finished";

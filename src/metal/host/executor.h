@@ -2,7 +2,8 @@
 
 // Runs Metal kernels on the host, thread by thread, and checks what a GPU would not tell: accesses out of bounds, reads
 // of threadgroup memory that was not written, barriers and simdgroup operations that not all threads reach, data races
-// between barriers, threadgroups and launches. For tests and `thalweg verify`, not for speed: one thread of the machine.
+// between barriers, threadgroups and launches. For tests and `thalweg verify`, not for speed: one thread of the
+// machine.
 
 #include <cstdint>
 #include <mutex>
@@ -22,9 +23,9 @@ struct Counts {
   std::uint64_t threadgroups = 0;
   std::uint64_t device_bytes_read = 0;
   std::uint64_t device_bytes_written = 0;
-  std::uint64_t barriers = 0;            // of threadgroups
-  std::uint64_t matrix_operations = 0;   // 8 x 8 multiply-accumulates
-  std::uint64_t threadgroup_bytes = 0;   // most threadgroup memory of a launch
+  std::uint64_t barriers = 0;           // of threadgroups
+  std::uint64_t matrix_operations = 0;  // 8 x 8 multiply-accumulates
+  std::uint64_t threadgroup_bytes = 0;  // most threadgroup memory of a launch
 
   Counts& operator+=(const Counts& other);
 };

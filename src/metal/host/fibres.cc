@@ -20,7 +20,8 @@ namespace thalweg::metal {
 namespace {
 
 // Tells AddressSanitizer that this thread goes on on another stack. `last`: the one it leaves will not be used again.
-void before_switch([[maybe_unused]] void** left, [[maybe_unused]] const void* stack, [[maybe_unused]] std::size_t bytes) {
+void before_switch([[maybe_unused]] void** left, [[maybe_unused]] const void* stack,
+                   [[maybe_unused]] std::size_t bytes) {
 #ifdef THALWEG_ANNOTATE_FIBRES
   __sanitizer_start_switch_fiber(left, stack, bytes);
 #endif

@@ -1,7 +1,7 @@
 #pragma once
 
-// What compiled kernels call in the executor. `line` is the call's place in the .metal file: threads that meet must meet
-// at the same line.
+// What compiled kernels call in the executor. `line` is the call's place in the .metal file: threads that meet must
+// meet at the same line.
 
 extern "C" {
 

@@ -17,9 +17,7 @@ void MemoryChecks::reset() {
   std::fill(threadgroup_cells_.begin(), threadgroup_cells_.end(), Cell{});
 }
 
-void MemoryChecks::poison_threadgroup_memory() {
-  std::memset(threadgroup_memory_, 0xFF, threadgroup_bytes_);
-}
+void MemoryChecks::poison_threadgroup_memory() { std::memset(threadgroup_memory_, 0xFF, threadgroup_bytes_); }
 
 void MemoryChecks::set_buffers(std::vector<std::pair<const void*, std::size_t>> buffers, unsigned writable,
                                const void* parameters, std::size_t parameter_bytes) {
@@ -29,7 +27,8 @@ void MemoryChecks::set_buffers(std::vector<std::pair<const void*, std::size_t>> 
     const auto begin = reinterpret_cast<std::uintptr_t>(buffers[i].first);
     const bool may_write = (writable >> i & 1U) != 0;
     if (buffers[i].second > 0) {
-      regions_.push_back({begin, begin + buffers[i].second, true, may_write, AddressSpace::kDevice, static_cast<int>(i)});
+      regions_.push_back(
+          {begin, begin + buffers[i].second, true, may_write, AddressSpace::kDevice, static_cast<int>(i)});
     }
   }
   // Views of one tensor reach into each other: their memory is one region.
@@ -93,8 +92,8 @@ MemoryChecks::Cell& MemoryChecks::device_cell(std::uintptr_t address) {
 
 // Whether what left the mark has finished, for all that barriers say, before the access that is made now.
 bool MemoryChecks::ordered(const Mark& mark, const Accessor& now, bool device) {
-  if (mark.interval < now.launch_begin) return true;                       // no mark, or a launch that has finished
-  if (mark.interval < now.threadgroup_begin) return !device;               // another threadgroup
+  if (mark.interval < now.launch_begin) return true;          // no mark, or a launch that has finished
+  if (mark.interval < now.threadgroup_begin) return !device;  // another threadgroup
   if (mark.interval < (device ? now.device_interval : now.threadgroup_interval)) return true;
   if (mark.thread == now.thread) return true;
   return mark.thread / 32 == now.thread / 32 && mark.simd_epoch < now.simd_epoch;

@@ -25,7 +25,8 @@ std::string without_attributes(std::string_view text) {
 
 std::string argument_of(const KernelParameter& parameter) {
   if (parameter.attribute == "buffer" || parameter.attribute == "threadgroup") {
-    const std::string memory = (parameter.attribute == "buffer" ? "memory.buffer[" : "memory.scratch[") + std::to_string(parameter.index) + "]";
+    const std::string memory = (parameter.attribute == "buffer" ? "memory.buffer[" : "memory.scratch[") +
+                               std::to_string(parameter.index) + "]";
     const std::string pointer = parameter.type + (parameter.reference ? "*" : "");
     return (parameter.reference ? "*" : "") + ("thalweg::metal::argument<" + pointer + ">(" + memory + ")");
   }
@@ -37,15 +38,17 @@ std::string bindings(const std::string& name, const Program& program) {
   std::ostringstream out;
   out << "\nnamespace {\n";
   for (const KernelDeclaration& kernel : program.kernels) {
-    out << "void call_" << kernel.name << "(const thalweg::metal::Memory& memory, const thalweg::metal::Place& place) {\n"
+    out << "void call_" << kernel.name
+        << "(const thalweg::metal::Memory& memory, const thalweg::metal::Place& place) {\n"
         << "  (void)memory;\n  (void)place;\n  " << kernel.name << "(";
     for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
       out << (i > 0 ? ",\n      " : "") << argument_of(kernel.parameters[i]);
     }
     out << ");\n}\n";
   }
-  out << "}  // namespace\n}  // namespace program_" << name << "\n\nextern const thalweg::metal::CompiledProgram program_"
-      << name << "_table;\nconst thalweg::metal::CompiledProgram program_" << name << "_table = {\n  {\n";
+  out << "}  // namespace\n}  // namespace program_" << name
+      << "\n\nextern const thalweg::metal::CompiledProgram program_" << name
+      << "_table;\nconst thalweg::metal::CompiledProgram program_" << name << "_table = {\n  {\n";
   for (const KernelDeclaration& kernel : program.kernels) {
     unsigned buffers = 0;
     unsigned writable = 0;
@@ -59,8 +62,8 @@ std::string bindings(const std::string& name, const Program& program) {
   }
   out << "  },\n  {\n";
   for (const FunctionConstant& constant : program.constants) {
-    out << "    {\"" << constant.name << "\", thalweg::metal::constant_address(&program_" << name << "::" << constant.name
-        << ")},\n";
+    out << "    {\"" << constant.name << "\", thalweg::metal::constant_address(&program_" << name
+        << "::" << constant.name << ")},\n";
   }
   out << "  },\n};\n";
   return out.str();
@@ -79,7 +82,8 @@ int translate(const std::string& name, const char* from, const char* to) {
   }
   if (!in || !findings.empty()) return 1;
   std::ofstream out(to);
-  out << "#include <metal_stdlib>\n#include \"metal/host/compiled_program.h\"\n#include \"metal/host/address_spaces.h\"\n"
+  out << "#include <metal_stdlib>\n#include \"metal/host/compiled_program.h\"\n#include "
+         "\"metal/host/address_spaces.h\"\n"
       << "namespace program_" << name << " {\n"
       << without_attributes(text.str()) << bindings(name, program);
   return out ? 0 : 1;

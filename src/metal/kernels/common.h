@@ -19,37 +19,37 @@ constant constexpr int kBF16 = 2;
 constant constexpr int kNormL2 = 1;
 constant constexpr int kNormRms = 2;
 
-constant int kType [[function_constant(0)]];        // of q, k, v, x and their kind
-constant int kOutType [[function_constant(1)]];     // of what is written
-constant int kStateType [[function_constant(2)]];   // of states
-constant int kHeadK [[function_constant(3)]];       // K
-constant int kHeadV [[function_constant(4)]];       // V
-constant int kChunk [[function_constant(5)]];       // C: 16, 32 or 64
-constant int kTiled [[function_constant(6)]];       // head map: value head h reads key head h % HK
-constant int kSeed [[function_constant(7)]];        // Rounding::kSeed
-constant int kRagged [[function_constant(8)]];      // cu_seqlens is given
-constant int kIndexed [[function_constant(9)]];     // state_indices is given
+constant int kType [[function_constant(0)]];       // of q, k, v, x and their kind
+constant int kOutType [[function_constant(1)]];    // of what is written
+constant int kStateType [[function_constant(2)]];  // of states
+constant int kHeadK [[function_constant(3)]];      // K
+constant int kHeadV [[function_constant(4)]];      // V
+constant int kChunk [[function_constant(5)]];      // C: 16, 32 or 64
+constant int kTiled [[function_constant(6)]];      // head map: value head h reads key head h % HK
+constant int kSeed [[function_constant(7)]];       // Rounding::kSeed
+constant int kRagged [[function_constant(8)]];     // cu_seqlens is given
+constant int kIndexed [[function_constant(9)]];    // state_indices is given
 constant int kHasInitial [[function_constant(10)]];
 constant int kHasFinal [[function_constant(11)]];
 constant int kHasStates [[function_constant(12)]];  // h, or snapshots
 constant int kHasNew [[function_constant(13)]];     // v_new
 
-constant int kHasFault [[function_constant(14)]];   // where DeviceFault bits go
-constant int kRawGates [[function_constant(15)]];   // g and beta are made of a, b, a_log and dt_bias
-constant int kGateType [[function_constant(16)]];   // of a and b
+constant int kHasFault [[function_constant(14)]];  // where DeviceFault bits go
+constant int kRawGates [[function_constant(15)]];  // g and beta are made of a, b, a_log and dt_bias
+constant int kGateType [[function_constant(16)]];  // of a and b
 constant int kALogType [[function_constant(17)]];
 constant int kBiasType [[function_constant(18)]];
 constant int kNorm [[function_constant(19)]];        // QkNorm
 constant int kWeightType [[function_constant(20)]];  // of the norms' weights
 constant int kSnapshotType [[function_constant(21)]];
-constant int kTaps [[function_constant(22)]];           // W of the convolution; 0: there is none
+constant int kTaps [[function_constant(22)]];  // W of the convolution; 0: there is none
 constant int kConvWeightType [[function_constant(23)]];
 constant int kConvStateType [[function_constant(24)]];
 constant int kGatedNorm [[function_constant(25)]];      // z is given
 constant int kOutWeightType [[function_constant(26)]];  // of its norm's weights
-constant int kFormat [[function_constant(27)]];      // of weights: an element type or a block format
-constant int kPerSlot [[function_constant(28)]];     // x has a row for each slot
-constant int kListsTiles [[function_constant(29)]];  // expert_rows also lists mul_mm_id's tiles
+constant int kFormat [[function_constant(27)]];         // of weights: an element type or a block format
+constant int kPerSlot [[function_constant(28)]];        // x has a row for each slot
+constant int kListsTiles [[function_constant(29)]];     // expert_rows also lists mul_mm_id's tiles
 
 // Threads and simdgroups of every threadgroup of the matrix kernels.
 constant constexpr uint kThreads = 128;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Weights as they lie in GGUF files, unpacked to f32 eight at a time: eight neighbours share all scales of every format.
-// Blocks are read as bytes: they may start at any address.
+// Weights as they lie in GGUF files, unpacked to f32 eight at a time: eight neighbours share all scales of every
+// format. Blocks are read as bytes: they may start at any address.
 
 #include "metal/kernels/common.h"
 
@@ -27,9 +27,7 @@ struct Weights8 {
   float w[8];
 };
 
-inline float half_at(device const uchar* bytes) {
-  return float(as_type<half>(ushort(bytes[0] | bytes[1] << 8)));
-}
+inline float half_at(device const uchar* bytes) { return float(as_type<half>(ushort(bytes[0] | bytes[1] << 8))); }
 
 // Code i of eight: halves of bytes, the lower ones for the first half of the block.
 inline int nibble(device const uchar* codes, int i, bool upper) { return upper ? codes[i] >> 4 : codes[i] & 15; }

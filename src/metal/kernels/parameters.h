@@ -26,10 +26,10 @@ enum {
 // The expert matmuls.
 enum {
   kRowsThreads = 1024,
-  kCachedIds = 4096,    // ids that expert_rows keeps on the chip
-  kRowsOfTile = 32,     // a tile of mul_mm_id: rows of activations
-  kColumnsOfTile = 64,  //   weight rows
-  kDepthOfTile = 32,    //   inputs at a time
+  kCachedIds = 4096,      // ids that expert_rows keeps on the chip
+  kRowsOfTile = 32,       // a tile of mul_mm_id: rows of activations
+  kColumnsOfTile = 64,    //   weight rows
+  kDepthOfTile = 32,      //   inputs at a time
   kColumnsOfVector = 16,  // weight rows of a threadgroup of mul_mv_id
 };
 
@@ -138,7 +138,7 @@ struct OutputParameters {
 
 // g and beta, or what they are made of.
 struct GateViews {
-  View g;  // or a
+  View g;     // or a
   View beta;  // or b
 };
 

@@ -29,8 +29,8 @@ inline void load_rows(thread StateRows& rows, device const void* data, constant 
   }
 }
 
-inline void store_rows(thread const StateRows& rows, device void* data, int type, constant StateView& view, int64_t slot,
-                       int token, int head, int value, uint lane) {
+inline void store_rows(thread const StateRows& rows, device void* data, int type, constant StateView& view,
+                       int64_t slot, int token, int head, int value, uint lane) {
   for (int r = 0; r < kStepRows; ++r) {
     for (int i = 0; i < kLaneKeys; ++i) {
       const int key = i * 32 + int(lane);
@@ -41,8 +41,8 @@ inline void store_rows(thread const StateRows& rows, device void* data, int type
 }
 
 // One token: S = decay S; S += beta (v - S k) k^T; returns S q. Lane r gives v of row r and gets the result of row r.
-inline float step(thread StateRows& rows, threadgroup const float* q, threadgroup const float* k, float decay, float beta,
-                  float v, uint lane) {
+inline float step(thread StateRows& rows, threadgroup const float* q, threadgroup const float* k, float decay,
+                  float beta, float v, uint lane) {
   float result = 0.0f;
   for (int r = 0; r < kStepRows; ++r) {
     float seen = 0.0f;

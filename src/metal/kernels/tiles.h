@@ -116,7 +116,8 @@ inline void store_column(thread const ColumnTiles& products, threadgroup float* 
   }
 }
 
-// block [64][kBlock] = columns column .. column + kBlock of a head's rows of the chunk, zero beyond its length and width.
+// block [64][kBlock] = columns column .. column + kBlock of a head's rows of the chunk, zero beyond its length and
+// width.
 inline void stage(threadgroup float* block, device const void* data, constant View& view, Chunk chunk, int head,
                   int column, int width, uint thread_index) {
   for (int i = int(thread_index); i < kChunk * kBlock; i += int(kThreads)) {
