@@ -28,11 +28,14 @@ struct BenchOptions {
   double seconds = 0.5;  // measured time per case, at least
   bool all_kernels = false;
   std::string json;
+  std::string suite;  // "published" or "short": prefill on a GPU; else the cases
+  std::string csv;    // of a suite
 };
 
 // Each returns the process's exit code.
 int verify(const VerifyOptions& options);
 int bench(const BenchOptions& options);
+int bench_prefill(const BenchOptions& options);
 int print_operations(bool markdown);
 
 // The selected cases, in the table's order; throws std::runtime_error for an operation that there is not.

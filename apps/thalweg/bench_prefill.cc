@@ -1,0 +1,263 @@
+// `thalweg bench --suite published`: prefill of the gated delta rule over the shapes for which FlashQLA's authors
+// published the times of their kernels, of FlashInfer's and of FLA's on an H200.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <numeric>
+#include <optional>
+#include <regex>
+#include <sstream>
+
+#include "cases/random.h"
+#include "commands.h"
+#include "core/float16.h"
+#include "ops/backends.h"
+#include "prefill_suites.h"
+#include "progress.h"
+#include "thalweg/device_memory.h"
+#include "thalweg/gated_delta_rule.h"
+
+namespace thalweg::app {
+namespace {
+
+constexpr std::int64_t kHead = 128;  // K and V
+// What one H200 reaches (docs/performance.md): the floors of the table.
+constexpr double kBytesPerSecond = 4.3e12;
+constexpr double kFlopsPerSecond = 790e12;
+constexpr double kFlopsPerToken = 160e3;  // and value head, in chunks of 64
+
+struct Row {
+  std::string model;
+  std::string name;  // "1x32768", "8192x4", "4096+28672"
+  std::vector<std::int64_t> lengths;
+  std::int64_t hk = 0;
+  std::int64_t hv = 0;
+  std::vector<double> published_ms;  // FlashQLA, FlashInfer, FLA; empty in other suites
+
+  std::int64_t tokens() const { return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}); }
+  double bytes() const {
+    return static_cast<double>(tokens()) * static_cast<double>((2 * hk + 2 * hv) * kHead * 2 + 8 * hv);
+  }
+  double floor_ms() const {
+    const double flops = static_cast<double>(tokens() * hv) * kFlopsPerToken;
+    return 1e3 * std::max(bytes() / kBytesPerSecond, flops / kFlopsPerSecond);
+  }
+};
+
+// "1x32768" is one sequence, "8192x4" four of 8192, "a+b" two.
+std::vector<std::int64_t> parse_lengths(const std::string& text) {
+  std::vector<std::int64_t> lengths;
+  std::istringstream parts(text);
+  std::string part;
+  while (std::getline(parts, part, '+')) {
+    const std::size_t cross = part.find('x');
+    if (cross == std::string::npos) {
+      lengths.push_back(std::stoll(part));
+      continue;
+    }
+    const std::int64_t a = std::stoll(part.substr(0, cross));
+    const std::int64_t b = std::stoll(part.substr(cross + 1));
+    lengths.insert(lengths.end(), static_cast<std::size_t>(std::min(a, b)), std::max(a, b));
+  }
+  return lengths;
+}
+
+std::vector<Row> published_rows() {
+  std::vector<Row> rows;
+  std::istringstream lines{std::string(kPublishedPrefill)};
+  std::string line;
+  std::getline(lines, line);  // the names of the columns
+  while (std::getline(lines, line)) {
+    std::vector<std::string> fields;
+    std::istringstream parts(line);
+    std::string field;
+    while (std::getline(parts, field, ',')) fields.push_back(field);
+    if (fields.size() != 7) continue;
+    rows.push_back({fields[0], fields[1], parse_lengths(fields[1]), std::stoll(fields[2]), std::stoll(fields[3]),
+                    {std::stod(fields[4]), std::stod(fields[5]), std::stod(fields[6])}});
+  }
+  return rows;
+}
+
+std::vector<Row> short_rows() {
+  std::vector<Row> rows;
+  for (const std::int64_t tokens : {1, 8, 16, 32, 64, 128, 256, 512, 1024}) {
+    rows.push_back({"35B/9B/4B TP1", "1x" + std::to_string(tokens), {tokens}, 16, 32, {}});
+  }
+  return rows;
+}
+
+// A buffer on the device, full of one block of values over and over.
+template <class T>
+DeviceMemory repeated(const Stream& stream, const std::vector<T>& block, std::int64_t count) {
+  DeviceMemory memory(stream.device, static_cast<std::size_t>(count) * sizeof(T));
+  const auto size = static_cast<std::int64_t>(block.size());
+  for (std::int64_t done = 0; done < count; done += size) {
+    copy_to_device(stream, static_cast<T*>(memory.data()) + done, block.data(),
+                   static_cast<std::size_t>(std::min(size, count - done)) * sizeof(T));
+  }
+  return memory;
+}
+
+// Inputs as the published table has them, for any row: q and k of norm 1, v normal, gates near 0 with a quarter of the
+// heads at 0, beta a sigmoid of a normal, normal initial state.
+class Inputs {
+ public:
+  Inputs(const Stream& stream, const std::vector<Row>& rows, int copies) : stream_(stream), copies_(copies) {
+    std::int64_t keys = 0;
+    std::int64_t values = 0;
+    std::int64_t gates = 0;
+    std::int64_t states = 0;
+    for (const Row& row : rows) {
+      keys = std::max(keys, row.tokens() * row.hk * kHead);
+      values = std::max(values, row.tokens() * row.hv * kHead);
+      gates = std::max(gates, row.tokens() * row.hv);
+      states = std::max(states, static_cast<std::int64_t>(row.lengths.size()) * row.hv * kHead * kHead);
+    }
+    cases::Random random(7);
+    std::vector<std::uint16_t> unit(8192 * kHead);
+    for (std::size_t i = 0; i < unit.size(); i += kHead) {
+      double x[kHead];
+      double sum = 0.0;
+      for (double& value : x) {
+        value = random.normal();
+        sum += value * value;
+      }
+      for (std::size_t j = 0; j < kHead; ++j) unit[i + j] = f32_to_bf16(static_cast<float>(x[j] / std::sqrt(sum)));
+    }
+    std::vector<std::uint16_t> normal(1U << 20U);
+    for (std::uint16_t& value : normal) value = f32_to_bf16(static_cast<float>(random.normal()));
+    std::vector<float> normal_f32(1U << 18U);
+    for (float& value : normal_f32) value = static_cast<float>(random.normal());
+    // Head 3 of every four has g = 0; all head counts but those in multiples of four share the pattern approximately.
+    std::vector<float> g(1U << 18U);
+    for (std::size_t i = 0; i < g.size(); ++i) {
+      g[i] = i % 4 == 3 ? 0.0F : static_cast<float>(-std::log1p(std::exp(-random.normal())) / 16.0);
+    }
+    std::vector<float> beta(1U << 18U);
+    for (float& value : beta) value = static_cast<float>(1.0 / (1.0 + std::exp(-random.normal())));
+    for (int i = 0; i < copies; ++i) {
+      q_.push_back(repeated(stream, unit, keys));
+      k_.push_back(repeated(stream, unit, keys));
+      v_.push_back(repeated(stream, normal, values));
+      g_.push_back(repeated(stream, g, gates));
+      beta_.push_back(repeated(stream, beta, gates));
+      initial_.push_back(repeated(stream, normal_f32, states));
+      final_.emplace_back(stream.device, static_cast<std::size_t>(states) * sizeof(float));
+      o_.emplace_back(stream.device, static_cast<std::size_t>(values) * sizeof(std::uint16_t));
+    }
+  }
+
+  // The row's arguments on one of the copies.
+  ChunkGatedDeltaRuleArgs arguments(const Row& row, int copy) {
+    std::vector<std::int32_t> bounds = {0};
+    for (const std::int64_t length : row.lengths) bounds.push_back(bounds.back() + static_cast<std::int32_t>(length));
+    cu_seqlens_ = DeviceMemory(stream_.device, bounds.size() * sizeof(std::int32_t));
+    copy_to_device(stream_, cu_seqlens_.data(), bounds.data(), cu_seqlens_.bytes());
+    const auto i = static_cast<std::size_t>(copy);
+    const Device device = stream_.device;
+    const std::int64_t t = row.tokens();
+    const auto n = static_cast<std::int64_t>(row.lengths.size());
+    ChunkGatedDeltaRuleArgs args;
+    args.q = ConstTensor(q_[i].data(), DType::kBF16, {1, t, row.hk, kHead}, device);
+    args.k = ConstTensor(k_[i].data(), DType::kBF16, {1, t, row.hk, kHead}, device);
+    args.v = ConstTensor(v_[i].data(), DType::kBF16, {1, t, row.hv, kHead}, device);
+    args.g = ConstTensor(g_[i].data(), DType::kF32, {1, t, row.hv}, device);
+    args.beta = ConstTensor(beta_[i].data(), DType::kF32, {1, t, row.hv}, device);
+    args.initial_state = ConstTensor(initial_[i].data(), DType::kF32, {n, row.hv, kHead, kHead}, device);
+    args.final_state = Tensor(final_[i].data(), DType::kF32, {n, row.hv, kHead, kHead}, device);
+    args.cu_seqlens = ConstTensor(cu_seqlens_.data(), DType::kI32, {n + 1}, device);
+    args.o = Tensor(o_[i].data(), DType::kBF16, {1, t, row.hv, kHead}, device);
+    args.head_map = HeadMap::kGrouped;
+    return args;
+  }
+
+  int copies() const { return copies_; }
+
+ private:
+  Stream stream_;
+  int copies_;
+  std::vector<DeviceMemory> q_, k_, v_, g_, beta_, initial_, final_, o_;
+  DeviceMemory cu_seqlens_;
+};
+
+// Milliseconds of a row: the median over replays of a graph with `launches` runs, over as many copies of the data as
+// there are.
+double measure(const DeviceFunctions& functions, const Stream& stream, Inputs& inputs, const Row& row, int launches) {
+  std::vector<ChunkGatedDeltaRuleArgs> arguments;
+  for (int i = 0; i < inputs.copies(); ++i) arguments.push_back(inputs.arguments(row, i));
+  for (ChunkGatedDeltaRuleArgs& args : arguments) args.cu_seqlens = arguments.back().cu_seqlens;
+  const DeviceMemory workspace(stream.device, workspace_size(arguments[0], stream));
+  const auto enqueue = [&](const Stream& to) {
+    for (int i = 0; i < launches; ++i) {
+      chunk_gated_delta_rule(arguments[static_cast<std::size_t>(i % inputs.copies())], workspace.workspace(), to);
+    }
+  };
+  std::vector<double> seconds = functions.time(stream.device, enqueue, 15);
+  std::sort(seconds.begin(), seconds.end());
+  return 1e3 * seconds[seconds.size() / 2] / launches;
+}
+
+}  // namespace
+
+int bench_prefill(const BenchOptions& options) {
+  const bool published = options.suite == "published";
+  if (!published && options.suite != "short") throw std::runtime_error("the suites are 'published' and 'short'");
+  const std::vector<BackendInfo> backends = select_backends(options.selection);
+  if (backends.size() != 1 || backends[0].type == DeviceType::kCpu) {
+    throw std::runtime_error("the suites of prefill are for a GPU: name it, as in --backend cuda");
+  }
+  if (!backends[0].available) {
+    fmt::print("{}: skipped, {}\n", device_type_name(backends[0].type), backends[0].reason);
+    return 0;
+  }
+  std::vector<Row> rows = published ? published_rows() : short_rows();
+  const std::regex pattern(options.selection.case_regex);
+  std::erase_if(rows, [&](const Row& row) {
+    return !std::regex_search(fmt::format("({},{}) {}", row.hk, row.hv, row.name), pattern);
+  });
+  if (rows.empty()) throw std::runtime_error("no row of the suite matches '" + options.selection.case_regex + "'");
+  const Stream stream{{backends[0].type, 0}, 0, nullptr};
+  const DeviceFunctions& functions = *backend(backends[0].type).device;
+  Inputs inputs(stream, rows, published ? 1 : 8);
+  std::string csv = "model,seqlens,num_k_heads,num_v_heads,thalweg_ms,flashqla_ms,flashinfer_ms,fla_ms,floor_ms\n";
+  fmt::print("{:<8} {:<14} {:>10} {:>9} {:>8}", "heads", "sequences", "ours ms", "floor ms", "x floor");
+  if (published) fmt::print(" {:>9} {:>10} {:>8} {:>10}", "FlashQLA", "FlashInfer", "FLA", "best/ours");
+  fmt::print("\n");
+  double log_sum = 0.0;
+  double least = 1e9;
+  int faster = 0;
+  for (const Row& row : rows) {
+    // Short runs are timed many at a time, so that the clock's step and the graph's launch do not count.
+    double ms = measure(functions, stream, inputs, row, published ? 1 : 100);
+    if (published && ms < 0.05) ms = measure(functions, stream, inputs, row, 100);
+    fmt::print("({:>2},{:>2})  {:<14} {:>10.4f} {:>9.4f} {:>8.2f}", row.hk, row.hv, row.name, ms, row.floor_ms(),
+               ms / row.floor_ms());
+    if (published) {
+      const double best = std::min(row.published_ms[0], row.published_ms[1]);
+      log_sum += std::log(best / ms);
+      least = std::min(least, best / ms);
+      faster += best > ms ? 1 : 0;
+      fmt::print(" {:>9.3f} {:>10.3f} {:>8.3f} {:>10.2f}", row.published_ms[0], row.published_ms[1],
+                 row.published_ms[2], best / ms);
+    }
+    fmt::print("\n");
+    std::fflush(stdout);
+    csv += fmt::format("{},{},{},{},{:.5f},{},{},{},{:.5f}\n", row.model, row.name, row.hk, row.hv, ms,
+                       published ? fmt::format("{}", row.published_ms[0]) : "",
+                       published ? fmt::format("{}", row.published_ms[1]) : "",
+                       published ? fmt::format("{}", row.published_ms[2]) : "", row.floor_ms());
+  }
+  if (published) {
+    fmt::print("\n{} rows: (better of FlashQLA and FlashInfer, as published) / ours: geometric mean {:.3f}, least "
+               "{:.2f}, above 1 in {}\n",
+               rows.size(), std::exp(log_sum / static_cast<double>(rows.size())), least, faster);
+  }
+  if (!options.csv.empty()) write_text(options.csv, csv);
+  return 0;
+}
+
+}  // namespace thalweg::app

@@ -1,0 +1,462 @@
+// First pass of the chunked gated delta rule: everything about a chunk that does not need the state.
+//
+// One block of ten warps per chunk and key head: one for each block of 16 x 16 on and below the diagonal of k k^T and
+// q k^T, on the tensor cores. Then, for each value head of the key head: gates, decays,
+// the inverse, the record, which is put together in shared memory and leaves in one piece.
+//
+// Decays exp(G_i - G_j) left of the diagonal blocks are products of exp(G_i - R) and exp(R - G_j), R being G at the
+// first row of i's block: both exponents are at most 0, and there are far fewer exponentials.
+//
+// The inverse T of the unit lower triangular 64 x 64 matrix I + A: the diagonal blocks of 16 by substitution in f32, a
+// lane a column; then pairs of blocks are merged, 16 to 32 to 64, T_21 = -T_22 (A_21 T_11), with tf32 products.
+
+#include "cuda/chunk_kernels.h"
+#include "cuda/device/async_copy.h"
+#include "cuda/device/barrier.h"
+#include "cuda/device/fragments.h"
+#include "cuda/device/scalars.h"
+#include "cuda/launch.h"
+
+namespace thalweg::cu {
+namespace {
+
+constexpr int kThreads = 320;
+constexpr int kCopiers = 256;       // of them share work that comes in powers of two
+constexpr int kPitch = kChunk + 4;  // of f32 matrices in shared memory: ldmatrix reads them without bank conflicts
+constexpr int kHeadsAtOnce = 4;     // value heads whose gates are worked out together
+constexpr float kLog2e = 1.4426950408889634F;
+
+// Shared memory: the record, then the tiles of k and q, whose place A and T take after the products.
+template <int K>
+struct Shared {
+  static constexpr int kTile = kChunk * K * 2;
+  static constexpr int kMatrix = kChunk * kPitch * 4;
+  static constexpr int kTiles = ChunkRecord::kBytes;
+  static constexpr int kBytes = kTiles + (kTile > kMatrix ? 2 * kTile : 2 * kMatrix);
+};
+
+// Of one value head.
+struct HeadScalars {
+  float g[kChunk];  // summed over the chunk
+  float beta[kChunk];
+  float row[kChunk];      // exp(G_i - R), R = G at the first row of i's block of 16
+  float left[3][kChunk];  // of block row b + 1: k_factor_j exp(R - G_j), j < 16 (b + 1)
+};
+
+struct Scalars {
+  HeadScalars heads[kHeadsAtOnce];
+  float k_factor[kChunk];
+  float q_factor[kChunk];
+};
+
+// The same value, of which the compiler knows nothing.
+__device__ inline int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// The ten blocks on and below the diagonal.
+struct BlockPlace {
+  int i;
+  int j;
+};
+__device__ inline BlockPlace block_place(int index) {
+  const int i = index < 1 ? 0 : index < 3 ? 1 : index < 6 ? 2 : 3;
+  return {i, index - i * (i + 1) / 2};
+}
+
+// sum(x^2) over a row of a tile, by four lanes next to each other; all get it.
+template <class T, int K>
+__device__ float sum_of_squares(const std::byte* tile, int row, int part) {
+  float sum = 0.0F;
+  for (int piece = part; piece < K / 8; piece += 4) {
+    const uint4 eight = *reinterpret_cast<const uint4*>(tile + piece / 8 * (kChunk * 128) + swizzled(row, piece % 8));
+    for (const std::uint32_t packed : {eight.x, eight.y, eight.z, eight.w}) {
+      const float2 pair = unpack<T>(packed);
+      sum += pair.x * pair.x + pair.y * pair.y;
+    }
+  }
+  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
+  return sum + __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
+}
+
+__device__ inline float rounded_to_tf32(float value) { return __uint_as_float(to_tf32(value)); }
+
+// sum += a[0..16, 8 first_step..8 last_step) b[8 first_step..8 last_step, 0..8), of matrices in shared memory that hold
+// tf32 values.
+__device__ inline void multiply_strip(float (&sum)[4], const float* a, const float* b, int first_step, int last_step,
+                                      int lane) {
+  const std::uint32_t a_place =
+      shared_address(a) + static_cast<std::uint32_t>((lane % 16 * kPitch + lane / 16 * 4) * 4);
+  const float* b_place = b + lane % 4 * kPitch + lane / 4;
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    if (step < first_step || step >= last_step) continue;
+    const std::uint32_t b0 = __float_as_uint(b_place[step * 8 * kPitch]);
+    const std::uint32_t b1 = __float_as_uint(b_place[(step * 8 + 4) * kPitch]);
+    std::uint32_t left[4];
+    load_blocks(left, a_place + static_cast<std::uint32_t>(step * 32));
+    multiply_add_tf32(sum, left, b0, b1);
+  }
+}
+
+// sum, rounded to tf32 and times sign, to 16 rows of 8 columns.
+__device__ inline void store_strip(float* to, const float (&sum)[4], float sign, int lane) {
+  float* place = to + lane / 4 * kPitch + lane % 4 * 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    *reinterpret_cast<float2*>(place + 8 * half * kPitch) = {rounded_to_tf32(sign * sum[2 * half]),
+                                                             rounded_to_tf32(sign * sum[2 * half + 1])};
+  }
+}
+
+// Inverts the diagonal blocks of 16: two warps, a lane a column.
+__device__ void invert_diagonal(const float* a, float* t, int warp, int lane) {
+  const int block = 2 * warp + lane / 16;
+  const int column = lane % 16;
+  const float* from = a + 16 * block * (kPitch + 1);
+  float* to = t + 16 * block * (kPitch + 1) + column;
+  float x[16];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    float sum = i == column ? 1.0F : 0.0F;
+#pragma unroll
+    for (int m = 0; m < i; m += 4) {
+      const float4 row = *reinterpret_cast<const float4*>(from + i * kPitch + m);
+      sum -= row.x * x[m];
+      if (m + 1 < i) sum -= row.y * x[m + 1];
+      if (m + 2 < i) sum -= row.z * x[m + 2];
+      if (m + 3 < i) sum -= row.w * x[m + 3];
+    }
+    x[i] = sum;
+    to[i * kPitch] = rounded_to_tf32(sum);
+  }
+}
+
+// Value head j of the key head: gates summed over the chunk, decays. By one warp; lane i has tokens 2i and 2i + 1.
+struct RawGates {
+  float g[2];
+  float beta[2];
+};
+__device__ inline RawGates load_gates(const ChunkArguments& args, int row, int begin, int length, int head, int lane) {
+  RawGates gates{};
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const int token = begin + 2 * lane + c;
+    if (2 * lane + c >= length) continue;
+    if (args.gate_a.tensor.data != nullptr) {
+      const Gate gate =
+          compute_gate(load_scalar(args.gate_a, row, token, head), load_scalar(args.gate_b, row, token, head),
+                       load_scalar(args.a_log, head), load_scalar(args.dt_bias, head));
+      gates.g[c] = gate.g;
+      gates.beta[c] = gate.beta;
+    } else {
+      gates.g[c] = args.g.row(row, token)[head];
+      gates.beta[c] = args.beta.row(row, token)[head];
+    }
+  }
+  return gates;
+}
+
+__device__ inline void work_out_decays(const RawGates& gates, const float* k_factor, HeadScalars& head, int lane) {
+  float sum = gates.g[0] + gates.g[1];
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const float other = __shfl_up_sync(0xFFFFFFFFU, sum, distance);
+    if (lane >= distance) sum += other;
+  }
+  float before = __shfl_up_sync(0xFFFFFFFFU, sum, 1);
+  if (lane == 0) before = 0.0F;
+  *reinterpret_cast<float2*>(head.g + 2 * lane) = {before + gates.g[0], sum};
+  *reinterpret_cast<float2*>(head.beta + 2 * lane) = {gates.beta[0], gates.beta[1]};
+  __syncwarp();
+#pragma unroll
+  for (int i = lane; i < kChunk; i += 32) head.row[i] = exp2f((head.g[i] - head.g[i & ~15]) * kLog2e);
+#pragma unroll
+  for (int block = 1; block < 4; ++block) {
+    const float reference = head.g[16 * block];
+    for (int i = lane; i < 16 * block; i += 32) {
+      head.left[block - 1][i] = k_factor[i] * exp2f((reference - head.g[i]) * kLog2e);
+    }
+  }
+}
+
+// A block of 16 x 16 of A to `a` and of P to its tile in shared memory; kk and qk are the accumulators of its two
+// halves of 8 columns.
+template <class T>
+__device__ void apply_decays(const float (&kk)[2][4], const float (&qk)[2][4], BlockPlace block, const Scalars& scalars,
+                             const HeadScalars& head, float scale, float* a, std::byte* p, int lane) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int i = 16 * block.i + lane / 4 + 8 * half;
+    const float g_i = head.g[i];
+    const bool diagonal = block.i == block.j;
+    const float decay = diagonal ? 1.0F : head.row[i];
+    const float a_factor = head.beta[i] * scalars.k_factor[i] * decay;
+    const float p_factor = scale * scalars.q_factor[i] * decay;
+#pragma unroll
+    for (int eight = 0; eight < 2; ++eight) {
+      const int column = 16 * block.j + 8 * eight + lane % 4 * 2;
+      float2 factor;
+      bool below[2] = {true, true};
+      bool reached[2] = {true, true};
+      if (diagonal) {
+        const float2 g_j = *reinterpret_cast<const float2*>(head.g + column);
+        const float2 k_factor = *reinterpret_cast<const float2*>(scalars.k_factor + column);
+        reached[0] = column <= i;
+        reached[1] = column + 1 <= i;
+        below[0] = column < i;
+        below[1] = column + 1 < i;
+        // The exponent is above 0 only where nothing is reached.
+        factor.x = k_factor.x * exp2f(fminf(g_i - g_j.x, 0.0F) * kLog2e);
+        factor.y = k_factor.y * exp2f(fminf(g_i - g_j.y, 0.0F) * kLog2e);
+      } else {
+        factor = *reinterpret_cast<const float2*>(head.left[block.i - 1] + column);
+      }
+      const float a_low = below[0] ? a_factor * (kk[eight][2 * half] * factor.x) : 0.0F;
+      const float a_high = below[1] ? a_factor * (kk[eight][2 * half + 1] * factor.y) : 0.0F;
+      const float p_low = reached[0] ? p_factor * (qk[eight][2 * half] * factor.x) : 0.0F;
+      const float p_high = reached[1] ? p_factor * (qk[eight][2 * half + 1] * factor.y) : 0.0F;
+      *reinterpret_cast<float2*>(a + i * kPitch + column) = {rounded_to_tf32(a_low), rounded_to_tf32(a_high)};
+      *reinterpret_cast<std::uint32_t*>(p + swizzled(i, column / 8) + lane % 4 * 4) = pack<T>(p_low, p_high);
+    }
+  }
+}
+
+// The finished record from shared to global memory, by the whole block; from compute capability 9.0 on by the copy
+// engine while the block goes on, until wait_for_bulk_reads().
+__device__ void store_record(std::byte* to, const std::byte* shared, int thread) {
+  constexpr int kUsed = ChunkRecord::kDecay + 16;
+#if __CUDA_ARCH__ >= 900
+  fence_for_async_reads();
+  __syncthreads();
+  if (thread == 0) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(shared)),
+                 "n"(kUsed)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  }
+#else
+  __syncthreads();
+  for (int i = thread; i < kUsed / 16; i += kThreads) {
+    reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(shared)[i];
+  }
+  __syncthreads();
+#endif
+}
+__device__ inline void wait_for_bulk_reads() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
+}
+
+// One value head's record in `shared`, by the whole block. `a` and `t` are the matrices' places.
+template <class T>
+__device__ void prepare_head(const float (&kk)[2][4], const float (&qk)[2][4], const Scalars& scalars,
+                             const HeadScalars& head, float scale, std::byte* shared, float* a, float* t) {
+  // Addresses are worked out anew for each head: kept over the loop they would not fit into the registers.
+  const int thread = opaque(static_cast<int>(threadIdx.x));
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  apply_decays<T>(kk, qk, block_place(warp), scalars, head, scale, a, shared + ChunkRecord::kP, lane);
+  __syncthreads();
+  if (warp < 2) {
+    invert_diagonal(a, t, warp, lane);
+  } else if (warp < 4) {
+    const int i = thread - 64;
+    const float total = head.g[i];
+    const float last = head.g[kChunk - 1];  // gates past the end are 0
+    const float decay = exp2f(total * kLog2e);
+    auto* scalar = reinterpret_cast<float*>(shared + ChunkRecord::kX) + i;
+    scalar[0] = scalars.k_factor[i] * decay;
+    scalar[kChunk] = scalars.k_factor[i] * exp2f((last - total) * kLog2e);
+    scalar[2 * kChunk] = scale * scalars.q_factor[i] * decay;
+    if (i == 0) *reinterpret_cast<float*>(shared + ChunkRecord::kDecay) = exp2f(last * kLog2e);
+  }
+  __syncthreads();
+  // Blocks (1,0) and (3,2): a warp 8 columns.
+  if (warp < 4) {
+    const int corner = 32 * (warp / 2) * (kPitch + 1);  // of the pair of diagonal blocks
+    const int column = warp % 2 * 8;
+    float* place = t + corner + 16 * kPitch + column;
+    float sum[4] = {};
+    multiply_strip(sum, a + corner + 16 * kPitch, t + corner + column, 0, 2, lane);
+    store_strip(place, sum, 1.0F, lane);
+    __syncwarp();
+    float product[4] = {};
+    multiply_strip(product, t + corner + 16 * (kPitch + 1), place, 0, 2, lane);
+    __syncwarp();
+    store_strip(place, product, -1.0F, lane);
+  }
+  __syncthreads();
+  // Blocks (2..3, 0..1): a warp 16 rows and 8 columns.
+  const bool in_strips = thread < kCopiers;
+  const int strip_row = 16 * (warp / 4);
+  const int strip_column = 8 * (warp % 4);
+  float* place = t + (32 + strip_row) * kPitch + strip_column;
+  if (in_strips) {
+    float sum[4] = {};
+    multiply_strip(sum, a + (32 + strip_row) * kPitch, t + strip_column, strip_column / 16 * 2, 4, lane);
+    store_strip(place, sum, 1.0F, lane);
+  }
+  // Meanwhile T diag(beta) for the diagonal blocks of 32: 8 columns of a row.
+  if (in_strips) {
+    const int t_row = thread / 4;
+    const int piece = thread / 128 * 4 + thread % 4;
+    float values[8];
+    float factors[8];
+    *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(t + t_row * kPitch + piece * 8);
+    *reinterpret_cast<float4*>(values + 4) = *reinterpret_cast<const float4*>(t + t_row * kPitch + piece * 8 + 4);
+    *reinterpret_cast<float4*>(factors) = *reinterpret_cast<const float4*>(head.beta + piece * 8);
+    *reinterpret_cast<float4*>(factors + 4) = *reinterpret_cast<const float4*>(head.beta + piece * 8 + 4);
+#pragma unroll
+    for (int c = 0; c < 8; ++c) values[c] = piece * 8 + c <= t_row ? values[c] * factors[c] : 0.0F;
+    *reinterpret_cast<uint4*>(shared + ChunkRecord::kT + swizzled(t_row, piece)) = {
+        pack<T>(values[0], values[1]), pack<T>(values[2], values[3]), pack<T>(values[4], values[5]),
+        pack<T>(values[6], values[7])};
+  }
+  __syncthreads();
+  if (in_strips) {
+    float product[4] = {};
+    multiply_strip(product, t + (32 + strip_row) * kPitch + 32, t + 32 * kPitch + strip_column, 0, 2 + 2 * (warp / 4),
+                   lane);
+    const float2 factor = *reinterpret_cast<const float2*>(head.beta + strip_column + lane % 4 * 2);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = 32 + strip_row + 8 * half + lane / 4;
+      *reinterpret_cast<std::uint32_t*>(shared + ChunkRecord::kT + swizzled(i, warp % 4) + lane % 4 * 4) =
+          pack<T>(-product[2 * half] * factor.x, -product[2 * half + 1] * factor.y);
+    }
+  }
+}
+
+template <class T, int K>
+__global__ void __launch_bounds__(kThreads, 3) chunk_prepare(const __grid_constant__ ChunkArguments args) {
+  using S = Shared<K>;
+  extern __shared__ __align__(1024) std::byte shared[];
+  __shared__ Scalars scalars;
+  const int slot = static_cast<int>(blockIdx.x);
+  const int key_head = static_cast<int>(blockIdx.y);
+  const int n = args.map.sequence_of(slot);
+  const SequenceMap::Sequence sequence = args.map.sequence(n);
+  const int first = (slot - args.map.first_slot(n)) * kChunk;
+  if (first < 0 || first >= sequence.length) return;
+  const int begin = sequence.begin + first;
+  const int length = min(kChunk, sequence.length - first);
+
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const std::uint32_t tiles = shared_address(shared) + S::kTiles;
+  if (thread < kCopiers) {
+    constexpr int kPieces = K / 8;
+    constexpr int kRows = kCopiers / kPieces;  // a multiple of 8: a thread's swizzle is always the same
+    const int row = thread / kPieces;
+    const int piece = thread % kPieces;
+    const auto source = [&](const TensorView<const void>& tensor) {
+      return static_cast<const T*>(tensor.data) + sequence.row * tensor.strides[0] + (begin + row) * tensor.strides[1] +
+             key_head * tensor.strides[2] + piece * 8;
+    };
+    const T* k = source(args.k);
+    const T* q = source(args.q);
+    const std::uint32_t place =
+        tiles + static_cast<std::uint32_t>(piece / 8 * (kChunk * 128)) + swizzled(row, piece % 8);
+#pragma unroll
+    for (int i = 0; i < kChunk / kRows; ++i) {
+      const bool valid = row + i * kRows < length;
+      copy_16_bytes(place + static_cast<std::uint32_t>(i * kRows * 128), valid ? k : args.k.data, valid);
+      copy_16_bytes(place + static_cast<std::uint32_t>(S::kTile + i * kRows * 128), valid ? q : args.q.data, valid);
+      k += kRows * args.k.strides[1];
+      q += kRows * args.q.strides[1];
+    }
+    commit_copies();
+  }
+  const int heads = args.hv / args.hk;
+  const auto value_head = [&](int j) { return args.tiled ? key_head + j * args.hk : key_head * heads + j; };
+  RawGates gates{};
+  if (warp < min(heads, kHeadsAtOnce)) {
+    gates = load_gates(args, sequence.row, begin, length, value_head(warp), lane);
+  }
+  // What lies above the diagonal blocks of T and P is zero for every head.
+  for (int i = thread; i < ChunkRecord::kX / 16; i += kThreads) {
+    reinterpret_cast<uint4*>(shared)[i] = {0, 0, 0, 0};
+  }
+  wait_for_copies<0>();
+  __syncthreads();
+
+  const BlockPlace block = block_place(warp);
+  float kk[2][4] = {};
+  float qk[2][4] = {};
+  {
+    const int row = 16 * block.i + lane % 16;
+    const int column_row = 16 * block.j + lane % 8 + (lane / 16) * 8;
+#pragma unroll
+    for (int step = 0; step < K / 16; ++step) {
+      const std::uint32_t half = tiles + static_cast<std::uint32_t>(step / 4 * (kChunk * 128));
+      const int piece = step % 4 * 2;
+      std::uint32_t k_rows[4];
+      std::uint32_t q_rows[4];
+      std::uint32_t columns[4];
+      load_blocks(k_rows, half + swizzled(row, piece + lane / 16));
+      load_blocks(q_rows, half + S::kTile + swizzled(row, piece + lane / 16));
+      load_blocks(columns, half + swizzled(column_row, piece + lane / 8 % 2));
+      multiply_add<T>(kk[0], k_rows, columns[0], columns[1]);
+      multiply_add<T>(kk[1], k_rows, columns[2], columns[3]);
+      multiply_add<T>(qk[0], q_rows, columns[0], columns[1]);
+      multiply_add<T>(qk[1], q_rows, columns[2], columns[3]);
+    }
+  }
+  if (args.normalize && thread < kCopiers) {
+    const float k_sum = sum_of_squares<T, K>(shared + S::kTiles, thread / 4, thread % 4);
+    const float q_sum = sum_of_squares<T, K>(shared + S::kTiles + S::kTile, thread / 4, thread % 4);
+    // A row of zeros past the end of the chunk stays zero.
+    const bool valid = thread / 4 < length;
+    scalars.k_factor[thread / 4] = valid ? rsqrtf(k_sum + args.norm_eps) : 0.0F;
+    scalars.q_factor[thread / 4] = valid ? rsqrtf(q_sum + args.norm_eps) : 0.0F;
+  } else if (!args.normalize && thread < kChunk) {
+    scalars.k_factor[thread] = 1.0F;
+    scalars.q_factor[thread] = 1.0F;
+  }
+  __syncthreads();
+
+  auto* a = reinterpret_cast<float*>(shared + S::kTiles);
+  float* t = a + kChunk * kPitch;
+  for (int j = 0; j < heads; ++j) {
+    const int batch = min(heads - j, kHeadsAtOnce);
+    if (j % kHeadsAtOnce == 0 && warp < batch) {
+      if (j > 0) gates = load_gates(args, sequence.row, begin, length, value_head(j + warp), lane);
+      work_out_decays(gates, scalars.k_factor, scalars.heads[warp], lane);
+    }
+    if (j > 0 && thread == 0) wait_for_bulk_reads();
+    __syncthreads();  // the record and both matrices are free
+    prepare_head<T>(kk, qk, scalars, scalars.heads[j % kHeadsAtOnce], args.scale, shared, a, t);
+    std::byte* record = args.records + (static_cast<std::int64_t>(slot) * args.hv + value_head(j)) *
+                                           static_cast<std::int64_t>(ChunkRecord::kBytes);
+    store_record(record, shared, thread);
+  }
+  wait_for_bulk_reads();
+}
+
+template <class T, int K>
+void launch(const ChunkArguments& args, cudaStream_t stream) {
+  static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
+  if (args.slots == 0) return;
+  constexpr int kBytes = Shared<K>::kBytes;
+  allow_shared_memory(reinterpret_cast<const void*>(chunk_prepare<T, K>), kBytes, kOperation);
+  const dim3 grid(static_cast<unsigned>(args.slots), static_cast<unsigned>(args.hk));
+  chunk_prepare<T, K><<<grid, kThreads, kBytes, stream>>>(args);
+  check(cudaGetLastError(), kOperation);
+}
+
+}  // namespace
+
+void launch_chunk_prepare(const ChunkArguments& args, DType dtype, cudaStream_t stream) {
+  const bool bf16 = dtype == DType::kBF16;
+  if (args.key_width == 128) {
+    bf16 ? launch<__nv_bfloat16, 128>(args, stream) : launch<__half, 128>(args, stream);
+  } else {
+    bf16 ? launch<__nv_bfloat16, 64>(args, stream) : launch<__half, 64>(args, stream);
+  }
+}
+
+}  // namespace thalweg::cu
