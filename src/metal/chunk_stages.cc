@@ -168,7 +168,7 @@ void add(Backend& backend, std::string_view name) {
 
 }  // namespace
 
-void add_gated_delta_rule_kernels(Backend& backend) {
+void add_chunk_stage_kernels(Backend& backend) {
   add<ChunkLocalCumsumArgs>(backend, "heads");
   add<L2normArgs>(backend, "simdgroup_rows");
   add<ChunkScaledDotKktArgs>(backend, "key_head_tiles");
@@ -176,9 +176,6 @@ void add_gated_delta_rule_kernels(Backend& backend) {
   add<RecomputeWUArgs>(backend, "tiles");
   add<ChunkStateArgs>(backend, "register_state");
   add<ChunkOutputArgs>(backend, "tiles");
-  std::get<KernelList<ChunkGatedDeltaRuleArgs>>(backend.kernels) = chunk_gated_delta_rule_kernels();
-  std::get<KernelList<RecurrentGatedDeltaRuleArgs>>(backend.kernels) = recurrent_gated_delta_rule_kernels();
-  std::get<KernelList<GatedDeltaPrepStepArgs>>(backend.kernels) = gated_delta_prep_step_kernels();
 }
 
 }  // namespace thalweg::metal

@@ -4,12 +4,14 @@
 
 namespace thalweg::metal {
 
+// Everything that the backend offers.
+void add_kernels(Backend& backend);
+
+// Its parts.
+void add_chunk_stage_kernels(Backend& backend);
+void add_expert_kernels(Backend& backend);
 KernelList<ChunkGatedDeltaRuleArgs> chunk_gated_delta_rule_kernels();
 KernelList<RecurrentGatedDeltaRuleArgs> recurrent_gated_delta_rule_kernels();
 KernelList<GatedDeltaPrepStepArgs> gated_delta_prep_step_kernels();
-
-// Each family's file fills its operations of the backend's table.
-void add_gated_delta_rule_kernels(Backend& backend);
-void add_expert_kernels(Backend& backend);
 
 }  // namespace thalweg::metal

@@ -6,7 +6,7 @@ namespace thalweg::metal {
 namespace {
 
 const Backend*& current() {
-  static const Backend absent{DeviceType::kMetal, "this build has no Metal backend", {}, nullptr, nullptr, nullptr};
+  static const Backend absent{DeviceType::kMetal, "this build has no Metal backend", {}, nullptr, nullptr, nullptr, ""};
   static const Backend* instance = &absent;
   return instance;
 }

@@ -4,11 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
 
 #include "core/float16.h"
+#include "metal/host/programs.h"
 #include "metal/programs.h"
 #include "thalweg/error.h"
 
@@ -293,6 +295,28 @@ TEST_F(Executor, RefusesConstantsThatTheProgramLacks) {
   Launch launch = launch_of("copies");
   launch.constant("kFactor", 3);  // of another program
   EXPECT_NE(fault_of(launch).find("kFactor"), std::string::npos);
+}
+
+// The program that is embedded for Apple's systems has the kernels of all files.
+TEST(Embedded, HasEveryKernel) {
+  const auto has = [](const CompiledProgram& program, std::string_view name) {
+    return std::any_of(std::begin(program.kernels), std::end(program.kernels),
+                       [&](const CompiledKernel& kernel) { return kernel.name != nullptr && kernel.name == name; });
+  };
+  const CompiledProgram* embedded = nullptr;
+  for (std::size_t i = 0; i < kNumTestPrograms; ++i) {
+    if (has(*kTestPrograms[i], "chunk_scan")) embedded = kTestPrograms[i];
+  }
+  ASSERT_NE(embedded, nullptr);
+  std::size_t kernels = 0;
+  for (std::size_t i = 0; i < kNumPrograms; ++i) {
+    for (const CompiledKernel& kernel : kPrograms[i]->kernels) {
+      if (kernel.name == nullptr) break;
+      ++kernels;
+      EXPECT_TRUE(has(*embedded, kernel.name)) << kernel.name;
+    }
+  }
+  EXPECT_EQ(kernels, 14U);
 }
 
 }  // namespace

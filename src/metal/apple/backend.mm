@@ -60,9 +60,8 @@ constexpr DeviceFunctions kFunctions{allocate, release, copy, synchronize, time}
 
 const Backend& backend() {
   static const Backend instance = [] {
-    Backend result{DeviceType::kMetal, AppleDevice::instance().problem(), {}, nullptr, nullptr, &kFunctions};
-    add_gated_delta_rule_kernels(result);
-    add_expert_kernels(result);
+    Backend result{DeviceType::kMetal, AppleDevice::instance().problem(), {}, nullptr, nullptr, &kFunctions, ""};
+    add_kernels(result);
     return result;
   }();
   return instance;

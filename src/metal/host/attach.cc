@@ -42,9 +42,8 @@ std::unique_ptr<Encoder> make_encoder(std::string_view operation, const Stream&)
 void attach_executor() {
   static const Backend instance = [] {
     add_programs(kPrograms, kNumPrograms);
-    Backend result{DeviceType::kMetal, "", {}, nullptr, nullptr, &kFunctions};
-    add_gated_delta_rule_kernels(result);
-    add_expert_kernels(result);
+    Backend result{DeviceType::kMetal, "", {}, nullptr, nullptr, &kFunctions, "executed on the host"};
+    add_kernels(result);
     return result;
   }();
   set_backend(instance);
