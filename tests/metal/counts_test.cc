@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <iostream>
 #include <memory>
 #include <vector>
 
@@ -196,7 +195,6 @@ TEST_F(Counted, PrefillMovesAtMostHalfOfTheOriginalsBytes) {
   EXPECT_LE(counts.threadgroup_bytes, 32768U);
   RecordProperty("bytes_per_token", static_cast<int>(moved / static_cast<std::uint64_t>(kShape.tokens)));
   RecordProperty("original_bytes_per_token", static_cast<int>(original / static_cast<std::uint64_t>(kShape.tokens)));
-  std::cout << "bytes per token: " << moved / 128 << ", original " << original / 128 << "\n";
 }
 
 }  // namespace

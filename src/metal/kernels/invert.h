@@ -35,11 +35,12 @@ inline void invert(threadgroup float* lower, threadgroup float* temporary, uint 
       const int row = first + size + t / size % size;
       const int column_tile = first + t % size;
       simdgroup_float8x8 sum = zero_tile();
-      for (int m = column_tile; m < first + size; ++m) {
+      for (int m = 0; m < size; ++m) {
+        if (m < t % size) continue;  // above the diagonal
         simdgroup_float8x8 left;
         simdgroup_float8x8 right;
-        simdgroup_load(left, lower + lower_tile(row, m));
-        simdgroup_load(right, lower + lower_tile(m, column_tile));
+        simdgroup_load(left, lower + lower_tile(row, first + m));
+        simdgroup_load(right, lower + lower_tile(first + m, column_tile));
         simdgroup_multiply_accumulate(sum, left, right, sum);
       }
       simdgroup_store(sum, temporary + 64 * t);
@@ -50,11 +51,12 @@ inline void invert(threadgroup float* lower, threadgroup float* temporary, uint 
       const int first = block * 2 * size + size;
       const int row = first + t / size % size;
       simdgroup_float8x8 sum = zero_tile();
-      for (int m = first; m <= row; ++m) {
+      for (int m = 0; m < size; ++m) {
+        if (m > row - first) continue;  // above the diagonal
         simdgroup_float8x8 left;
         simdgroup_float8x8 right;
-        simdgroup_load(left, lower + lower_tile(row, m));
-        simdgroup_load(right, temporary + 64 * (block * size * size + (m - first) * size + t % size));
+        simdgroup_load(left, lower + lower_tile(row, first + m));
+        simdgroup_load(right, temporary + 64 * (block * size * size + m * size + t % size));
         simdgroup_multiply_accumulate(sum, left, right, sum);
       }
       simdgroup_store(sum, lower + lower_tile(row, block * 2 * size + t % size));
