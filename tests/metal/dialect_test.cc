@@ -64,6 +64,7 @@ TEST(Dialect, RefusesPointersWithoutAddressSpace) {
 TEST(Dialect, RefusesWhatTheExecutorCannotCheck) {
   expect_refused("inline void f() {\n  threadgroup float tile[64];\n}", "threadgroup memory", 2);
   expect_refused("kernel void f(device float* x) { x[0] = 1; }", "attribute");
+  expect_refused("kernel void f(uint t [[thread_position_in_threadgroup]]) {}", "uint3");
   expect_refused("constant float kScale [[function_constant(0)]];", "function constants");
 }
 
@@ -71,6 +72,7 @@ TEST(Dialect, ReadsKernels) {
   std::vector<Finding> findings;
   const Program program = read_program(tokenize(R"(# 1 "a.metal"
 constant int kWidth [[function_constant(4)]];
+[[max_total_threads_per_threadgroup(64)]]
 kernel void scale(constant P& p [[buffer(0)]], device const half* x [[buffer(1)]], device half* y [[buffer(2)]],
                   threadgroup float* s [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]]) {}
 )"),
@@ -81,6 +83,7 @@ kernel void scale(constant P& p [[buffer(0)]], device const half* x [[buffer(1)]
   EXPECT_EQ(program.constants[0].index, 4);
   const KernelDeclaration& kernel = program.kernels[0];
   EXPECT_EQ(kernel.name, "scale");
+  EXPECT_EQ(kernel.max_threads, 64);
   ASSERT_EQ(kernel.parameters.size(), 5U);
   EXPECT_TRUE(kernel.parameters[0].reference);
   EXPECT_EQ(kernel.parameters[1].type, "device const half *");

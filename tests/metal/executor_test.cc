@@ -291,6 +291,13 @@ TEST_F(Executor, MultipliesMatrices) {
   }
 }
 
+TEST_F(Executor, FindsConstantsThatWereNotSet) {
+  std::array<float, 512> results{};
+  Launch launch = launch_of("simdgroup_functions");
+  launch.buffers[1] = {results.data(), sizeof(results)};
+  EXPECT_NE(fault_of(launch).find("a function constant"), std::string::npos);
+}
+
 TEST_F(Executor, RefusesConstantsThatTheProgramLacks) {
   Launch launch = launch_of("copies");
   launch.constant("kFactor", 3);  // of another program

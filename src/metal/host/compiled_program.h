@@ -18,7 +18,6 @@ struct Place {
   unsigned threadgroup_position_in_grid[3];
   unsigned threadgroups_per_grid[3];
   unsigned thread_index_in_threadgroup;
-  unsigned threads_per_threadgroup;
   unsigned simdgroup_index_in_threadgroup;
   unsigned simdgroups_per_threadgroup;
   unsigned thread_index_in_simdgroup;
@@ -29,6 +28,7 @@ struct CompiledKernel {
   void (*call)(const Memory& memory, const Place& place);
   unsigned buffers;   // bit i: the kernel has a buffer i
   unsigned writable;  // bit i: it may write to it
+  unsigned max_threads;
 };
 
 struct CompiledConstant {

@@ -72,6 +72,10 @@ KernelParameter read_parameter(const std::vector<Token>& tokens, std::size_t beg
     result.type += (result.type.empty() ? "" : " ") + text;
   }
   result.writable = device && !constant;
+  // Positions and sizes of one kernel must have as many components as each other.
+  const bool position = result.attribute.find("position_in") != std::string::npos ||
+                        result.attribute.find("per_grid") != std::string::npos;
+  if (position && result.type != "uint3") find(findings, tokens[begin], result.attribute + " that is not a uint3");
   return result;
 }
 
@@ -146,6 +150,8 @@ Program read_program(const std::vector<Token>& tokens, std::vector<Finding>& fin
     if (text != "kernel" || tokens[i + 1].text != "void") continue;
     KernelDeclaration kernel;
     kernel.name = tokens[i + 2].text;
+    const bool limited = i >= 6 && tokens[i - 5].text == "max_total_threads_per_threadgroup";
+    if (limited) kernel.max_threads = std::stoi(tokens[i - 3].text);
     const std::size_t close = closing(tokens, i + 3);
     std::size_t begin = i + 4;
     int depth = 0;

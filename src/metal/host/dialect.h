@@ -32,6 +32,7 @@ struct KernelParameter {
 
 struct KernelDeclaration {
   std::string name;
+  int max_threads = 1024;  // [[max_total_threads_per_threadgroup(..)]]
   std::vector<KernelParameter> parameters;
 };
 

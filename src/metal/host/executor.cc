@@ -161,7 +161,7 @@ void Machine::launch(const std::string& operation, const Launch& launch) {
   const auto refuse = [&](const std::string& what) {
     throw Error(operation, "kernel " + std::string(launch.kernel), "a launch that Metal allows", what);
   };
-  if (launch.threads % kLanes != 0 || launch.threads > FibreStacks::kMaxThreads || launch.threads == 0) {
+  if (launch.threads % kLanes != 0 || launch.threads > kernel.max_threads || launch.threads == 0) {
     refuse(std::to_string(launch.threads) + " threads");
   }
   if (launch.threadgroup_bytes > kMaxThreadgroupBytes || launch.threadgroup_bytes % 16 != 0) {
@@ -180,7 +180,6 @@ void Machine::launch(const std::string& operation, const Launch& launch) {
     Place& place = threads_[i].place;
     std::copy_n(grid.begin(), 3, place.threadgroups_per_grid);
     place.thread_index_in_threadgroup = i;
-    place.threads_per_threadgroup = num_threads_;
     place.simdgroup_index_in_threadgroup = i / kLanes;
     place.simdgroups_per_threadgroup = num_threads_ / kLanes;
     place.thread_index_in_simdgroup = i % kLanes;
@@ -274,7 +273,12 @@ void Machine::access(const void* address, std::size_t bytes, bool write, bool at
   const auto* place = static_cast<const char*>(address);
   const auto* stacks = reinterpret_cast<const char*>(stacks_.begin(0));
   if (place >= stacks && place < stacks + FibreStacks::kMaxThreads * FibreStacks::kStackBytes) return;
-  if (!write && place >= &__executable_start && place < &_end) return;
+  if (!write && place >= &__executable_start && place < &_end) {
+    if (bytes == sizeof(kUnsetConstant) && std::memcmp(place, &kUnsetConstant, bytes) == 0) {
+      fault("read of a function constant that the launch did not set");
+    }
+    return;
+  }
   Accessor& by = current_->accessor;
   by.interval = now_.interval;
   by.threadgroup_interval = now_.threadgroup_interval;

@@ -58,7 +58,7 @@ std::string bindings(const std::string& name, const Program& program) {
       if (parameter.writable) writable |= 1U << parameter.index;
     }
     out << "    {\"" << kernel.name << "\", program_" << name << "::call_" << kernel.name << ", " << buffers << "u, "
-        << writable << "u},\n";
+        << writable << "u, " << kernel.max_threads << "u},\n";
   }
   out << "  },\n  {\n";
   for (const FunctionConstant& constant : program.constants) {

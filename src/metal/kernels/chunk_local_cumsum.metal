@@ -2,6 +2,7 @@
 
 #include "metal/kernels/common.h"
 
+[[max_total_threads_per_threadgroup(32)]]
 kernel void chunk_local_cumsum(constant CumsumParameters& p [[buffer(0)]],
                                device const float* g [[buffer(1)]],       // [B,T,HV]
                                device const int* bounds [[buffer(2)]],    // [N+1]

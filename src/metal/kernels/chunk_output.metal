@@ -2,6 +2,7 @@
 
 #include "metal/kernels/tiles.h"
 
+[[max_total_threads_per_threadgroup(128)]]
 kernel void chunk_output(constant OutputParameters& p [[buffer(0)]],
                          device const void* q [[buffer(1)]],        // [B,T,HK,K]
                          device const void* k [[buffer(2)]],        // [B,T,HK,K]

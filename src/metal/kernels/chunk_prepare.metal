@@ -22,6 +22,7 @@ inline void stage_weighted(threadgroup float* block, threadgroup float* squares,
   }
 }
 
+[[max_total_threads_per_threadgroup(128)]]
 kernel void chunk_prepare(constant PrepareParameters& p [[buffer(0)]],
                           device const void* q [[buffer(1)]],          // [B,T,HK,K]
                           device const void* k [[buffer(2)]],          // [B,T,HK,K]

@@ -3,6 +3,7 @@
 
 #include "metal/kernels/tiles.h"
 
+[[max_total_threads_per_threadgroup(128)]]
 kernel void chunk_scaled_dot_kkt(constant KktParameters& p [[buffer(0)]],
                                  device const void* k [[buffer(1)]],        // [B,T,HK,K]
                                  device const float* beta [[buffer(2)]],    // [B,T,HV]

@@ -32,6 +32,7 @@ inline void stage_lower(threadgroup float* lower, device const float* record, Ch
   }
 }
 
+[[max_total_threads_per_threadgroup(512)]]
 kernel void chunk_scan(constant ScanParameters& p [[buffer(0)]],
                        device const void* q [[buffer(1)]],              // [B,T,HK,K]
                        device const void* k [[buffer(2)]],              // [B,T,HK,K]
@@ -48,7 +49,6 @@ kernel void chunk_scan(constant ScanParameters& p [[buffer(0)]],
                        threadgroup float* scratch [[threadgroup(0)]],
                        uint3 group [[threadgroup_position_in_grid]],
                        uint thread_index [[thread_index_in_threadgroup]],
-                       uint threads [[threads_per_threadgroup]],
                        uint simdgroup [[simdgroup_index_in_threadgroup]],
                        uint simdgroups [[simdgroups_per_threadgroup]],
                        uint lane [[thread_index_in_simdgroup]]) {
@@ -57,6 +57,7 @@ kernel void chunk_scan(constant ScanParameters& p [[buffer(0)]],
   threadgroup float* q_rows = k_rows + kMaxChunk * kBlock;   // [64][32]
   threadgroup float* factors = q_rows + kMaxChunk * kBlock;  // five [64]
   threadgroup float* exchange = factors + 5 * kMaxChunk + simdgroup * kTileFloats;
+  const uint threads = simdgroups * 32;
   const int value = int((group.x * simdgroups + simdgroup) * 8);
   const int head = int(group.y);
   const int n = int(group.z);
@@ -94,6 +95,7 @@ kernel void chunk_scan(constant ScanParameters& p [[buffer(0)]],
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
     ColumnTiles writes;
+    THALWEG_UNROLL
     for (int i = 0; i < kMostRows; ++i) {
       if (i >= row_tiles()) continue;
       simdgroup_barrier(mem_flags::mem_threadgroup);
@@ -120,9 +122,11 @@ kernel void chunk_scan(constant ScanParameters& p [[buffer(0)]],
       multiply_state(outputs, q_rows, column, state);
     }
     // In place, from the last row of tiles up: row i needs those above it as they were.
+    THALWEG_UNROLL
     for (int i = kMostRows - 1; i >= 0; --i) {
       if (i >= row_tiles()) continue;
       simdgroup_float8x8 sum = zero_tile();
+      THALWEG_UNROLL
       for (int j = 0; j <= i; ++j) {
         simdgroup_float8x8 left;
         simdgroup_load(left, lower + lower_tile(i, j));
@@ -133,8 +137,10 @@ kernel void chunk_scan(constant ScanParameters& p [[buffer(0)]],
     threadgroup_barrier(mem_flags::mem_threadgroup);
     stage_lower(lower, record + kLowerFloats, chunk, thread_index, threads);
     threadgroup_barrier(mem_flags::mem_threadgroup);
+    THALWEG_UNROLL
     for (int i = 0; i < kMostRows; ++i) {
       if (i * 8 >= chunk.length) continue;
+      THALWEG_UNROLL
       for (int j = 0; j <= i; ++j) {
         simdgroup_float8x8 left;
         simdgroup_load(left, lower + lower_tile(i, j));

@@ -3,6 +3,7 @@
 
 #include "metal/kernels/state_tiles.h"
 
+[[max_total_threads_per_threadgroup(128)]]
 kernel void chunk_state(constant StateParameters& p [[buffer(0)]],
                         device const void* k [[buffer(1)]],              // [B,T,HK,K]
                         device const void* w [[buffer(2)]],              // [B,T,HV,K]
@@ -74,6 +75,7 @@ kernel void chunk_state(constant StateParameters& p [[buffer(0)]],
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     ColumnTiles changes;
+    THALWEG_UNROLL
     for (int j = 0; j < kMostRows; ++j) {
       if (j < row_tiles()) simdgroup_load(changes.tile[j], values + j * 8 * kBlock + simdgroup * 8, kBlock);
     }

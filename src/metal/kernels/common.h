@@ -55,6 +55,9 @@ constant int kListsTiles [[function_constant(29)]];     // expert_rows also list
 constant constexpr uint kThreads = 128;
 constant constexpr uint kSimdgroups = 4;
 
+// Arrays of matrices are registers, and registers have no index: loops over them are unrolled.
+#define THALWEG_UNROLL _Pragma("clang loop unroll(full)")
+
 inline float load(device const void* data, int type, int64_t i) {
   if (type == kF16) return float(static_cast<device const half*>(data)[i]);
   if (type == kBF16) return float(static_cast<device const bfloat*>(data)[i]);

@@ -4,6 +4,7 @@
 
 #include "metal/kernels/common.h"
 
+[[max_total_threads_per_threadgroup(1024)]]
 kernel void expert_rows(constant ExpertRowsParameters& p [[buffer(0)]],
                         device const int* ids [[buffer(1)]],    // [T,S]
                         device int* offsets [[buffer(2)]],      // [E+1]

@@ -41,6 +41,7 @@ inline void convolve(threadgroup float* result, int stride, device const void* x
   }
 }
 
+[[max_total_threads_per_threadgroup(512)]]
 kernel void gated_delta_prep_step(constant StepParameters& p [[buffer(0)]],
                                   device const void* x [[buffer(1)]],             // [B,T,2 HK K + HV V]
                                   device const void* conv_weight [[buffer(2)]],   // [channels,W]
@@ -87,7 +88,7 @@ kernel void gated_delta_prep_step(constant StepParameters& p [[buffer(0)]],
   if (int(simdgroup) < 2 * p.tokens) {
     const int token = int(simdgroup) / 2;
     const bool is_key = simdgroup % 2 == 1;
-    normalize((is_key ? keys : queries) + token * kHeadK, is_key ? 1.0f : p.scale, p.norm_eps,
+    normalize_row((is_key ? keys : queries) + token * kHeadK, is_key ? 1.0f : p.scale, p.norm_eps,
               is_key ? k_weight : q_weight, kh * (is_key ? p.k_weight_head : p.q_weight_head), lane);
   }
   for (int i = 0; i < p.hv / p.hk; ++i) {
@@ -113,7 +114,7 @@ kernel void gated_delta_prep_step(constant StepParameters& p [[buffer(0)]],
       const bool mine = int(lane) < kStepRows && value + int(lane) < kHeadV;
       for (int t = 0; t < p.tokens; ++t) {
         threadgroup float* place = values + t * kHeadV + value + int(lane);
-        const float out = step(state, queries + t * kHeadK, keys + t * kHeadK, decays[t], writes[t],
+        const float out = advance(state, queries + t * kHeadK, keys + t * kHeadK, decays[t], writes[t],
                                mine ? *place : 0.0f, lane);
         if (mine) *place = out;
         if (kHasStates) store_rows(state, snapshots, kSnapshotType, p.snapshots, batch, t, head, value, lane);

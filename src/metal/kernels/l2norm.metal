@@ -2,6 +2,7 @@
 
 #include "metal/kernels/common.h"
 
+[[max_total_threads_per_threadgroup(128)]]
 kernel void l2norm(constant L2normParameters& p [[buffer(0)]],
                    device const void* x [[buffer(1)]],  // [B,T,H,K]
                    device void* y [[buffer(2)]],        // [B,T,H,K]

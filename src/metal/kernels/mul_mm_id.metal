@@ -3,6 +3,7 @@
 
 #include "metal/kernels/formats.h"
 
+[[max_total_threads_per_threadgroup(128)]]
 kernel void mul_mm_id(constant ExpertMatmulParameters& p [[buffer(0)]],
                       device const uchar* weight [[buffer(1)]],   // [E,N,K]
                       device const void* x [[buffer(2)]],         // [T,K] or [T,S,K]
@@ -23,7 +24,9 @@ kernel void mul_mm_id(constant ExpertMatmulParameters& p [[buffer(0)]],
   const int first = tile.first;
 
   simdgroup_float8x8 sums[4][2];
+  THALWEG_UNROLL
   for (int i = 0; i < 4; ++i) {
+    THALWEG_UNROLL
     for (int j = 0; j < 2; ++j) sums[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
   }
   for (int depth = 0; depth < p.k; depth += kDepthOfTile) {
@@ -53,18 +56,23 @@ kernel void mul_mm_id(constant ExpertMatmulParameters& p [[buffer(0)]],
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (int k = 0; k < kDepthOfTile / 8; ++k) {
       simdgroup_float8x8 right[2];
+      THALWEG_UNROLL
       for (int j = 0; j < 2; ++j) {
         simdgroup_load(right[j], weights + (int(simdgroup) * 16 + j * 8) * kDepthOfTile + k * 8, kDepthOfTile, 0, true);
       }
+      THALWEG_UNROLL
       for (int i = 0; i < 4; ++i) {
         simdgroup_float8x8 left;
         simdgroup_load(left, inputs + i * 8 * kDepthOfTile + k * 8, kDepthOfTile);
+        THALWEG_UNROLL
         for (int j = 0; j < 2; ++j) simdgroup_multiply_accumulate(sums[i][j], left, right[j], sums[i][j]);
       }
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
+  THALWEG_UNROLL
   for (int i = 0; i < 4; ++i) {
+    THALWEG_UNROLL
     for (int j = 0; j < 2; ++j) {
       simdgroup_store(sums[i][j], outputs + i * 8 * kColumnsOfTile + int(simdgroup) * 16 + j * 8, kColumnsOfTile);
     }

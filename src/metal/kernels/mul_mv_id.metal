@@ -4,6 +4,7 @@
 
 constant constexpr int kRowsOfSimdgroup = kColumnsOfVector / int(kSimdgroups);
 
+[[max_total_threads_per_threadgroup(128)]]
 kernel void mul_mv_id(constant ExpertMatmulParameters& p [[buffer(0)]],
                       device const uchar* weight [[buffer(1)]],  // [E,N,K]
                       device const void* x [[buffer(2)]],        // [T,K] or [T,S,K]

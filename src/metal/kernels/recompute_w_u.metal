@@ -30,6 +30,7 @@ inline void product(device const void* data, constant View& view, device void* r
   }
 }
 
+[[max_total_threads_per_threadgroup(128)]]
 kernel void recompute_w_u(constant WUParameters& p [[buffer(0)]],
                           device const void* k [[buffer(1)]],        // [B,T,HK,K]
                           device const void* v [[buffer(2)]],        // [B,T,HV,V]

@@ -3,6 +3,7 @@
 
 #include "metal/kernels/state_rows.h"
 
+[[max_total_threads_per_threadgroup(256)]]
 kernel void recurrent_gated_delta_rule(constant RecurrentParameters& p [[buffer(0)]],
                                        device const void* q [[buffer(1)]],               // [B,T,HK,K]
                                        device const void* k [[buffer(2)]],               // [B,T,HK,K]
@@ -60,8 +61,8 @@ kernel void recurrent_gated_delta_rule(constant RecurrentParameters& p [[buffer(
         query[i] = load(q, kType, at(p.q, row, token, kh) + i);
         key[i] = load(k, kType, at(p.k, row, token, kh) + i);
       }
-      normalize(query, p.scale, p.norm_eps, q_weight, kh * p.q_weight_head, lane);
-      normalize(key, 1.0f, p.norm_eps, k_weight, kh * p.k_weight_head, lane);
+      normalize_row(query, p.scale, p.norm_eps, q_weight, kh * p.q_weight_head, lane);
+      normalize_row(key, 1.0f, p.norm_eps, k_weight, kh * p.k_weight_head, lane);
       if (lane == 0) {
         const Gate gate = gate_at(g, beta, a_log, dt_bias, p.gates, row, token, head);
         decays[simdgroup] = precise::exp(gate.g);
@@ -73,7 +74,7 @@ kernel void recurrent_gated_delta_rule(constant RecurrentParameters& p [[buffer(
       const int token = begin + done + t;
       const bool mine = int(lane) < kStepRows && value + int(lane) < kHeadV;
       const float x = mine ? load(v, kType, at(p.v, row, token, head) + value + int(lane)) : 0.0f;
-      const float out = step(state, queries + t * kHeadK, keys + t * kHeadK, decays[t], writes[t], x, lane);
+      const float out = advance(state, queries + t * kHeadK, keys + t * kHeadK, decays[t], writes[t], x, lane);
       if (mine) store(o, kOutType, at(p.o, row, token, head) + value + int(lane), out);
       if (kHasStates) store_rows(state, snapshots, kSnapshotType, p.snapshots, row, token, head, value, lane);
     }

@@ -2,6 +2,7 @@
 
 #include "metal/kernels/invert.h"
 
+[[max_total_threads_per_threadgroup(128)]]
 kernel void solve_tril(constant SolveParameters& p [[buffer(0)]],
                        device const float* a [[buffer(1)]],       // [B,T,HV,C]
                        device const int* bounds [[buffer(2)]],    // [N+1]

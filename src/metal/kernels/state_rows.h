@@ -11,7 +11,9 @@ struct StateRows {
 };
 
 inline void clear(thread StateRows& rows) {
+  THALWEG_UNROLL
   for (int r = 0; r < kStepRows; ++r) {
+    THALWEG_UNROLL
     for (int i = 0; i < kLaneKeys; ++i) rows.element[r][i] = 0.0f;
   }
 }
@@ -20,7 +22,9 @@ inline void clear(thread StateRows& rows) {
 inline void load_rows(thread StateRows& rows, device const void* data, constant StateView& view, int slot, int head,
                       int value, uint lane) {
   clear(rows);
+  THALWEG_UNROLL
   for (int r = 0; r < kStepRows; ++r) {
+    THALWEG_UNROLL
     for (int i = 0; i < kLaneKeys; ++i) {
       const int key = i * 32 + int(lane);
       if (i * 32 >= kHeadK || key >= kHeadK || value + r >= kHeadV) continue;
@@ -31,7 +35,9 @@ inline void load_rows(thread StateRows& rows, device const void* data, constant 
 
 inline void store_rows(thread const StateRows& rows, device void* data, int type, constant StateView& view,
                        int64_t slot, int token, int head, int value, uint lane) {
+  THALWEG_UNROLL
   for (int r = 0; r < kStepRows; ++r) {
+    THALWEG_UNROLL
     for (int i = 0; i < kLaneKeys; ++i) {
       const int key = i * 32 + int(lane);
       if (i * 32 >= kHeadK || key >= kHeadK || value + r >= kHeadV) continue;
@@ -41,11 +47,13 @@ inline void store_rows(thread const StateRows& rows, device void* data, int type
 }
 
 // One token: S = decay S; S += beta (v - S k) k^T; returns S q. Lane r gives v of row r and gets the result of row r.
-inline float step(thread StateRows& rows, threadgroup const float* q, threadgroup const float* k, float decay,
+inline float advance(thread StateRows& rows, threadgroup const float* q, threadgroup const float* k, float decay,
                   float beta, float v, uint lane) {
   float result = 0.0f;
+  THALWEG_UNROLL
   for (int r = 0; r < kStepRows; ++r) {
     float seen = 0.0f;
+    THALWEG_UNROLL
     for (int i = 0; i < kLaneKeys; ++i) {
       const int key = i * 32 + int(lane);
       if (i * 32 >= kHeadK || key >= kHeadK) continue;
@@ -54,6 +62,7 @@ inline float step(thread StateRows& rows, threadgroup const float* q, threadgrou
     }
     const float change = beta * (simd_broadcast(v, uint(r)) - simd_sum(seen));
     float out = 0.0f;
+    THALWEG_UNROLL
     for (int i = 0; i < kLaneKeys; ++i) {
       const int key = i * 32 + int(lane);
       if (i * 32 >= kHeadK || key >= kHeadK) continue;
@@ -67,7 +76,7 @@ inline float step(thread StateRows& rows, threadgroup const float* q, threadgrou
 }
 
 // row [K], times `scale`, its norm and the norm's weights. A simdgroup works on it; each lane on what it wrote itself.
-inline void normalize(threadgroup float* row, float scale, float eps, device const void* weights, int64_t weight_place,
+inline void normalize_row(threadgroup float* row, float scale, float eps, device const void* weights, int64_t weight_place,
                       uint lane) {
   float squares = 0.0f;
   for (int key = int(lane); key < kHeadK; key += 32) squares += row[key] * row[key];

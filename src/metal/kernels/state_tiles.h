@@ -13,6 +13,7 @@ struct StateTiles {
 // Tile by tile through `exchange`, 64 floats of the simdgroup's own. value: the first of its eight rows.
 inline void load_state(thread StateTiles& state, device const void* data, constant StateView& view, int64_t slot,
                        int head, int value, threadgroup float* exchange, uint lane) {
+  THALWEG_UNROLL
   for (int t = 0; t < kMostKeyTiles; ++t) {
     if (t * 8 >= kHeadK) continue;
     simdgroup_barrier(mem_flags::mem_threadgroup);
@@ -27,11 +28,13 @@ inline void load_state(thread StateTiles& state, device const void* data, consta
 }
 
 inline void clear(thread StateTiles& state) {
+  THALWEG_UNROLL
   for (int t = 0; t < kMostKeyTiles; ++t) state.tile[t] = zero_tile();
 }
 
 inline void store_state(thread const StateTiles& state, device void* data, int type, constant StateView& view,
                         int64_t slot, int chunk, int head, int value, threadgroup float* exchange, uint lane) {
+  THALWEG_UNROLL
   for (int t = 0; t < kMostKeyTiles; ++t) {
     if (t * 8 >= kHeadK) continue;
     simdgroup_barrier(mem_flags::mem_threadgroup);
@@ -48,10 +51,12 @@ inline void store_state(thread const StateTiles& state, device void* data, int t
 inline void update_state(thread StateTiles& state, float decay, threadgroup const float* rows, int column,
                          thread const ColumnTiles& values) {
   const simdgroup_float8x8 diagonal = simdgroup_float8x8(decay);
+  THALWEG_UNROLL
   for (int t = 0; t < kMostKeyTiles; ++t) {
     if (t * 8 < column || t * 8 >= column + kBlock || t * 8 >= kHeadK) continue;
     simdgroup_float8x8 sum;
     simdgroup_multiply(sum, diagonal, state.tile[t]);
+    THALWEG_UNROLL
     for (int j = 0; j < kMostRows; ++j) {
       if (j >= row_tiles()) continue;
       simdgroup_float8x8 left;
@@ -65,6 +70,7 @@ inline void update_state(thread StateTiles& state, float decay, threadgroup cons
 // products += rows S^T over the block's columns of K.
 inline void multiply_state(thread ColumnTiles& products, threadgroup const float* rows, int column,
                            thread const StateTiles& state) {
+  THALWEG_UNROLL
   for (int t = 0; t < kMostKeyTiles; ++t) {
     if (t * 8 < column || t * 8 >= column + kBlock || t * 8 >= kHeadK) continue;
     multiply_rows(products, rows, t - column / 8, state.tile[t]);

@@ -34,6 +34,7 @@ inline TilePlace tile_place(int number) {
   TilePlace place;
   place.row = 0;
   place.column = number;
+  THALWEG_UNROLL
   for (int i = 0; i < kMostRows; ++i) {
     if (place.row != i || place.column <= i) continue;
     place.column -= i + 1;
@@ -48,6 +49,7 @@ inline TilePlace lower_place(int n, uint simdgroup) { return tile_place(n * int(
 // products += a b^T on and below the diagonal; a, b [64][kBlock].
 inline void multiply_lower(thread LowerTiles& products, threadgroup const float* a, threadgroup const float* b,
                            uint simdgroup) {
+  THALWEG_UNROLL
   for (int n = 0; n < kMostLowerTiles; ++n) {
     const TilePlace place = lower_place(n, simdgroup);
     if (!place.exists) continue;
@@ -62,10 +64,12 @@ inline void multiply_lower(thread LowerTiles& products, threadgroup const float*
 }
 
 inline void clear(thread LowerTiles& products) {
+  THALWEG_UNROLL
   for (int n = 0; n < kMostLowerTiles; ++n) products.tile[n] = zero_tile();
 }
 
 inline void store_lower(thread const LowerTiles& products, threadgroup float* lower, uint simdgroup) {
+  THALWEG_UNROLL
   for (int n = 0; n < kMostLowerTiles; ++n) {
     const TilePlace place = lower_place(n, simdgroup);
     if (place.exists) simdgroup_store(products.tile[n], lower + lower_tile(place.row, place.column));
@@ -78,16 +82,19 @@ struct ColumnTiles {
 };
 
 inline void clear(thread ColumnTiles& products) {
+  THALWEG_UNROLL
   for (int i = 0; i < kMostRows; ++i) products.tile[i] = zero_tile();
 }
 
 // products += lower b; b [64][kBlock].
 inline void multiply_by_lower(thread ColumnTiles& products, threadgroup const float* lower, threadgroup const float* b,
                               uint simdgroup) {
+  THALWEG_UNROLL
   for (int j = 0; j < kMostRows; ++j) {
     if (j >= row_tiles()) continue;
     simdgroup_float8x8 right;
     simdgroup_load(right, b + j * 8 * kBlock + simdgroup * 8, kBlock);
+    THALWEG_UNROLL
     for (int i = 0; i < kMostRows; ++i) {
       if (i < j || i >= row_tiles()) continue;
       simdgroup_float8x8 left;
@@ -100,6 +107,7 @@ inline void multiply_by_lower(thread ColumnTiles& products, threadgroup const fl
 // products += rows right for the tile `k` of the columns of rows [64][kBlock].
 inline void multiply_rows(thread ColumnTiles& products, threadgroup const float* rows, int k,
                           thread const simdgroup_float8x8& right) {
+  THALWEG_UNROLL
   for (int i = 0; i < kMostRows; ++i) {
     if (i >= row_tiles()) continue;
     simdgroup_float8x8 left;
@@ -111,6 +119,7 @@ inline void multiply_rows(thread ColumnTiles& products, threadgroup const float*
 // Into the simdgroup's column of block [64][kBlock]. Its lanes must have read what they needed of that column.
 inline void store_column(thread const ColumnTiles& products, threadgroup float* block, uint simdgroup) {
   simdgroup_barrier(mem_flags::mem_threadgroup);
+  THALWEG_UNROLL
   for (int i = 0; i < kMostRows; ++i) {
     if (i < row_tiles()) simdgroup_store(products.tile[i], block + i * 8 * kBlock + simdgroup * 8, kBlock);
   }
