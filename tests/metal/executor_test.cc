@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -29,14 +30,14 @@ class Executor : public ::testing::Test {
   }
 
   void SetUp() override {  // NOLINT(readability-identifier-naming)
-    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) + 1.0F;
+    for (std::size_t i = 0; i < x_.size(); ++i) x_[i] = static_cast<float>(i) + 1.0F;
   }
 
   // A launch of 64 threads on x and y, with room for 64 floats of threadgroup memory.
   Launch launch_of(std::string_view kernel) {
     Launch launch;
     launch.kernel = kernel;
-    launch.set(sizes).add(x.data(), sizeof(x)).add(y.data(), sizeof(y));
+    launch.set(sizes_).add(x_.data(), sizeof(x_)).add(y_.data(), sizeof(y_));
     launch.threads = 64;
     launch.threadgroup_bytes = 256;
     return launch;
@@ -53,10 +54,10 @@ class Executor : public ::testing::Test {
   }
   std::string fault_of(std::string_view kernel) { return fault_of(launch_of(kernel)); }
 
-  Sizes sizes{64};
-  std::array<float, 64> x{};
-  std::array<float, 64> between{};  // belongs to neither
-  std::array<float, 64> y{};
+  Sizes sizes_{64};
+  std::array<float, 64> x_{};
+  std::array<float, 64> between_{};  // belongs to neither
+  std::array<float, 64> y_{};
 };
 
 #define EXPECT_FAULT(kernel, text)                                             \
@@ -67,13 +68,13 @@ class Executor : public ::testing::Test {
 
 TEST_F(Executor, RunsKernelsWithoutMistakes) {
   for (const char* kernel : {"copies", "turns_around", "turns_simdgroups_around"}) {
-    y.fill(0.0F);
+    y_.fill(0.0F);
     EXPECT_EQ(fault_of(kernel), "");
     float sum = 0.0F;
-    for (const float value : y) sum += value;
+    for (const float value : y_) sum += value;
     EXPECT_EQ(sum, 64.0F * 65.0F / 2.0F) << kernel;
   }
-  EXPECT_EQ(y[0], 32.0F);
+  EXPECT_EQ(y_[0], 32.0F);
 }
 
 TEST_F(Executor, FindsAccessesOutOfBounds) {
@@ -124,15 +125,15 @@ TEST_F(Executor, FindsMissingDependenciesBetweenLaunches) {
     encoder.launch(launch_of("copies"));
     Launch second = launch_of("turns_around");
     std::array<float, 64> z{};
-    second.buffers[0] = {y.data(), sizeof(y)};
+    second.buffers[0] = {y_.data(), sizeof(y_)};
     second.buffers[1] = {z.data(), sizeof(z)};
     second.after_previous = after;
     if (after) {
       EXPECT_NO_THROW(encoder.launch(second));
     } else {
       // Only memory that a launch may write is watched.
-      second.buffers[0] = {x.data(), sizeof(x)};
-      second.buffers[1] = {y.data(), sizeof(y)};
+      second.buffers[0] = {x_.data(), sizeof(x_)};
+      second.buffers[1] = {y_.data(), sizeof(y_)};
       EXPECT_THROW(encoder.launch(second), Error);
     }
   }
@@ -153,14 +154,14 @@ TEST_F(Executor, RefusesWhatMetalWouldRefuse) {
 
 TEST_F(Executor, FillsUnsetMatricesWithNaN) {
   EXPECT_EQ(fault_of("multiplies_an_unset_matrix"), "");
-  EXPECT_TRUE(std::isnan(y[0]));
+  EXPECT_TRUE(std::isnan(y_[0]));
 }
 
 TEST_F(Executor, CountsWithAtomics) {
-  y.fill(0.0F);
+  y_.fill(0.0F);
   EXPECT_EQ(fault_of("counts_with_atomics"), "");
   std::uint32_t count = 0;
-  std::memcpy(&count, y.data(), sizeof(count));
+  std::memcpy(&count, y_.data(), sizeof(count));
   EXPECT_EQ(count, 64U);
 }
 
@@ -227,8 +228,8 @@ TEST_F(Executor, WidensEveryPattern) {
   for (std::size_t i = 0; i < patterns.size(); ++i) {
     const float half = f16_to_f32(patterns[i]);
     const float bfloat = bf16_to_f32(patterns[i]);
-    ASSERT_EQ(std::memcmp(&from_half[i], &half, 4), 0) << i;
-    ASSERT_EQ(std::memcmp(&from_bfloat[i], &bfloat, 4), 0) << i;
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(from_half[i]), std::bit_cast<std::uint32_t>(half)) << i;
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(from_bfloat[i]), std::bit_cast<std::uint32_t>(bfloat)) << i;
   }
 }
 
@@ -258,16 +259,16 @@ TEST_F(Executor, SimdgroupFunctions) {
     float before = 0.0F;
     for (std::size_t i = 0; i < 32; ++i) {
       if (i == lane) before = sum;
-      sum += x[first + i];
+      sum += x_[first + i];
     }
     const float* mine = &results[8 * t];
     EXPECT_EQ(mine[0], sum);
-    EXPECT_EQ(mine[1], x[first + 31]);
-    EXPECT_EQ(mine[2], before + x[t]);
+    EXPECT_EQ(mine[1], x_[first + 31]);
+    EXPECT_EQ(mine[2], before + x_[t]);
     EXPECT_EQ(mine[3], before);
-    EXPECT_EQ(mine[4], x[first + 31 - lane]);
-    EXPECT_EQ(mine[5], x[first + (lane ^ 5U)]);
-    EXPECT_EQ(mine[6], x[first + 3]);
+    EXPECT_EQ(mine[4], x_[first + 31 - lane]);
+    EXPECT_EQ(mine[5], x_[first + (lane ^ 5U)]);
+    EXPECT_EQ(mine[6], x_[first + 3]);
     EXPECT_EQ(mine[7], 3.0F * 31.0F * 16.0F);
   }
 }
