@@ -16,15 +16,19 @@ if(THALWEG_METAL_EXECUTOR AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
   endif()
 endif()
 
-# thalweg_metal_programs(<target> <folder> <table> files...): adds the compiled files to the target, and a source that
-# defines thalweg::metal::k<table> and kNum<table>.
+# thalweg_metal_programs(<target> <table> files...): adds the compiled files to the target, and a source that defines
+# thalweg::metal::k<table> and kNum<table>.
 function(thalweg_metal_programs target table)
   set(host ${PROJECT_SOURCE_DIR}/src/metal/host)
   set(out ${CMAKE_CURRENT_BINARY_DIR}/${target}_programs)
   file(MAKE_DIRECTORY ${out})
   file(GLOB kernel_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/metal/kernels/*.h)
   set(flags -std=c++14 -I${PROJECT_SOURCE_DIR}/src -I${host}/include -fno-exceptions -fno-rtti -fPIC -Wall -Wextra
-            -Werror -Wno-unused-parameter -Wno-unused-function -Wno-unused-variable -Wno-unused-const-variable -Wno-unneeded-internal-declaration)
+            -Wno-unused-parameter -Wno-unused-function -Wno-unused-variable -Wno-unused-const-variable
+            -Wno-unneeded-internal-declaration)
+  if(THALWEG_WERROR)
+    list(APPEND flags -Werror)
+  endif()
   set(declarations "")
   set(entries "")
   foreach(file ${ARGN})
@@ -47,7 +51,13 @@ function(thalweg_metal_programs target table)
     string(APPEND declarations "extern const thalweg::metal::CompiledProgram program_${name}_table;\n")
     string(APPEND entries "    &program_${name}_table,\n")
   endforeach()
-  set(text "#include <cstddef>\n\n#include \"metal/host/compiled_program.h\"\n\n${declarations}\nnamespace thalweg::metal {\n\nextern const CompiledProgram* const k${table}[];\nextern const std::size_t kNum${table};\nconst CompiledProgram* const k${table}[] = {\n${entries}};\nconst std::size_t kNum${table} = sizeof(k${table}) / sizeof(k${table}[0]);\n\n}  // namespace thalweg::metal\n")
+  string(CONCAT text
+         "#include <cstddef>\n\n#include \"metal/host/compiled_program.h\"\n\n${declarations}\n"
+         "namespace thalweg::metal {\n\n"
+         "extern const CompiledProgram* const k${table}[];\nextern const std::size_t kNum${table};\n"
+         "const CompiledProgram* const k${table}[] = {\n${entries}};\n"
+         "const std::size_t kNum${table} = sizeof(k${table}) / sizeof(k${table}[0]);\n\n"
+         "}  // namespace thalweg::metal\n")
   file(CONFIGURE OUTPUT ${out}/${table}.cc CONTENT "${text}" @ONLY)
   target_sources(${target} PRIVATE ${out}/${table}.cc)
 endfunction()

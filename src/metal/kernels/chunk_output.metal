@@ -2,19 +2,17 @@
 
 #include "metal/kernels/tiles.h"
 
-[[max_total_threads_per_threadgroup(128)]]
-kernel void chunk_output(constant OutputParameters& p [[buffer(0)]],
-                         device const void* q [[buffer(1)]],        // [B,T,HK,K]
-                         device const void* k [[buffer(2)]],        // [B,T,HK,K]
-                         device const void* v_new [[buffer(3)]],    // [B,T,HV,V]
-                         device const void* h [[buffer(4)]],        // [B,NC,HV,V,K]
-                         device const float* g [[buffer(5)]],       // [B,T,HV]
-                         device const int* bounds [[buffer(6)]],    // [N+1]
-                         device void* o [[buffer(7)]],              // [B,T,HV,V]
-                         threadgroup float* scratch [[threadgroup(0)]],
-                         uint3 group [[threadgroup_position_in_grid]],
-                         uint thread_index [[thread_index_in_threadgroup]],
-                         uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+[[max_total_threads_per_threadgroup(128)]] kernel void chunk_output(
+    constant OutputParameters& p [[buffer(0)]],
+    device const void* q [[buffer(1)]],      // [B,T,HK,K]
+    device const void* k [[buffer(2)]],      // [B,T,HK,K]
+    device const void* v_new [[buffer(3)]],  // [B,T,HV,V]
+    device const void* h [[buffer(4)]],      // [B,NC,HV,V,K]
+    device const float* g [[buffer(5)]],     // [B,T,HV]
+    device const int* bounds [[buffer(6)]],  // [N+1]
+    device void* o [[buffer(7)]],            // [B,T,HV,V]
+    threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   threadgroup float* lower = scratch;                      // tril(q k^T exp(..))
   threadgroup float* rows = lower + kLowerFloats;          // [64][32]
   threadgroup float* others = rows + kMaxChunk * kBlock;   // [64][32]
@@ -54,7 +52,8 @@ kernel void chunk_output(constant OutputParameters& p [[buffer(0)]],
       for (int i = int(thread_index); i < kBlock * kBlock; i += int(kThreads)) {
         const int value = column + i / kBlock;
         const int key = inner + i % kBlock;
-        const int64_t place = chunk.row * p.h.slot + chunk.number * p.h.chunk + head * p.h.head + value * p.h.value + key;
+        const int64_t place =
+            chunk.row * p.h.slot + chunk.number * p.h.chunk + head * p.h.head + value * p.h.value + key;
         others[i] = value < kHeadV && key < kHeadK ? load(h, kType, place) : 0.0f;
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);

@@ -10,7 +10,8 @@ inline void stage_weighted(threadgroup float* block, threadgroup float* squares,
                            constant View& view, device const void* weights, int64_t weight_head, Chunk chunk, int head,
                            int column, uint simdgroup, uint lane) {
   const int place = column + int(lane);
-  const float weight = kNorm == kNormRms && place < kHeadK ? load(weights, kWeightType, head * weight_head + place) : 1.0f;
+  const float weight =
+      kNorm == kNormRms && place < kHeadK ? load(weights, kWeightType, head * weight_head + place) : 1.0f;
   for (int row = int(simdgroup); row < kChunk; row += int(kSimdgroups)) {
     const bool inside = row < chunk.length && place < kHeadK;
     const float value = inside ? load(data, kType, at(view, chunk.row, chunk.begin + row, head) + place) : 0.0f;
@@ -22,31 +23,29 @@ inline void stage_weighted(threadgroup float* block, threadgroup float* squares,
   }
 }
 
-[[max_total_threads_per_threadgroup(128)]]
-kernel void chunk_prepare(constant PrepareParameters& p [[buffer(0)]],
-                          device const void* q [[buffer(1)]],          // [B,T,HK,K]
-                          device const void* k [[buffer(2)]],          // [B,T,HK,K]
-                          device const void* g [[buffer(3)]],          // [B,T,HV], or a
-                          device const void* beta [[buffer(4)]],       // [B,T,HV], or b
-                          device const void* a_log [[buffer(5)]],      // [HV]
-                          device const void* dt_bias [[buffer(6)]],    // [HV]
-                          device const void* q_weight [[buffer(7)]],   // [HK,K]
-                          device const void* k_weight [[buffer(8)]],   // [HK,K]
-                          device const int* bounds [[buffer(9)]],      // [N+1]
-                          device float* records [[buffer(10)]],        // [chunks,HV,kRecordFloats]
-                          threadgroup float* scratch [[threadgroup(0)]],
-                          uint3 group [[threadgroup_position_in_grid]],
-                          uint thread_index [[thread_index_in_threadgroup]],
-                          uint simdgroup [[simdgroup_index_in_threadgroup]],
-                          uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float* products = scratch;                     // lower [C,C]: k k^T
-  threadgroup float* lower = products + kLowerFloats;        // lower [C,C]
-  threadgroup float* temporary = lower + kLowerFloats;       // 16 tiles
-  threadgroup float* gates = temporary + 16 * kTileFloats;   // [64] G
-  threadgroup float* writes = gates + kMaxChunk;             // [64] beta
-  threadgroup float* q_norms = writes + kMaxChunk;           // [64] sums of squares, then factors
-  threadgroup float* k_norms = q_norms + kMaxChunk;          // [64]
-  threadgroup float* q_rows = products;                      // [64][32], while the products are made
+[[max_total_threads_per_threadgroup(128)]] kernel void chunk_prepare(
+    constant PrepareParameters& p [[buffer(0)]],
+    device const void* q [[buffer(1)]],         // [B,T,HK,K]
+    device const void* k [[buffer(2)]],         // [B,T,HK,K]
+    device const void* g [[buffer(3)]],         // [B,T,HV], or a
+    device const void* beta [[buffer(4)]],      // [B,T,HV], or b
+    device const void* a_log [[buffer(5)]],     // [HV]
+    device const void* dt_bias [[buffer(6)]],   // [HV]
+    device const void* q_weight [[buffer(7)]],  // [HK,K]
+    device const void* k_weight [[buffer(8)]],  // [HK,K]
+    device const int* bounds [[buffer(9)]],     // [N+1]
+    device float* records [[buffer(10)]],       // [chunks,HV,kRecordFloats]
+    threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float* products = scratch;                    // lower [C,C]: k k^T
+  threadgroup float* lower = products + kLowerFloats;       // lower [C,C]
+  threadgroup float* temporary = lower + kLowerFloats;      // 16 tiles
+  threadgroup float* gates = temporary + 16 * kTileFloats;  // [64] G
+  threadgroup float* writes = gates + kMaxChunk;            // [64] beta
+  threadgroup float* q_norms = writes + kMaxChunk;          // [64] sums of squares, then factors
+  threadgroup float* k_norms = q_norms + kMaxChunk;         // [64]
+  threadgroup float* q_rows = products;                     // [64][32], while the products are made
   threadgroup float* k_rows = products + kMaxChunk * kBlock;
   const Chunk chunk = find_chunk(p.sequences, bounds, int(group.x));
   const int kh = int(group.y);
@@ -111,11 +110,11 @@ kernel void chunk_prepare(constant PrepareParameters& p [[buffer(0)]],
       const int row = int(thread_index);
       const float last = gates[chunk.length - 1];
       const float decay = precise::exp(gates[row]);
-      factors[row] = writes[row];                                              // of v
-      factors[kMaxChunk + row] = -writes[row] * decay * k_norms[row];          // of k, against the state before
-      factors[2 * kMaxChunk + row] = p.scale * decay * q_norms[row];           // of q
+      factors[row] = writes[row];                                                     // of v
+      factors[kMaxChunk + row] = -writes[row] * decay * k_norms[row];                 // of k, against the state before
+      factors[2 * kMaxChunk + row] = p.scale * decay * q_norms[row];                  // of q
       factors[3 * kMaxChunk + row] = precise::exp(last - gates[row]) * k_norms[row];  // of k, into the state after
-      if (row == 0) factors[4 * kMaxChunk] = precise::exp(last);               // of the state
+      if (row == 0) factors[4 * kMaxChunk] = precise::exp(last);                      // of the state
     }
   }
 }

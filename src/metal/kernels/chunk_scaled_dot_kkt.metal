@@ -3,22 +3,20 @@
 
 #include "metal/kernels/tiles.h"
 
-[[max_total_threads_per_threadgroup(128)]]
-kernel void chunk_scaled_dot_kkt(constant KktParameters& p [[buffer(0)]],
-                                 device const void* k [[buffer(1)]],        // [B,T,HK,K]
-                                 device const float* beta [[buffer(2)]],    // [B,T,HV]
-                                 device const float* g [[buffer(3)]],       // [B,T,HV]
-                                 device const int* bounds [[buffer(4)]],    // [N+1]
-                                 device float* a [[buffer(5)]],             // [B,T,HV,C]
-                                 threadgroup float* scratch [[threadgroup(0)]],
-                                 uint3 group [[threadgroup_position_in_grid]],
-                                 uint thread_index [[thread_index_in_threadgroup]],
-                                 uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-  threadgroup float* rows = scratch;                        // [64][32] of k
-  threadgroup float* scaled = rows + kMaxChunk * kBlock;    // the same, times beta and rounded, for kSeed
+[[max_total_threads_per_threadgroup(128)]] kernel void chunk_scaled_dot_kkt(
+    constant KktParameters& p [[buffer(0)]],
+    device const void* k [[buffer(1)]],      // [B,T,HK,K]
+    device const float* beta [[buffer(2)]],  // [B,T,HV]
+    device const float* g [[buffer(3)]],     // [B,T,HV]
+    device const int* bounds [[buffer(4)]],  // [N+1]
+    device float* a [[buffer(5)]],           // [B,T,HV,C]
+    threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+  threadgroup float* rows = scratch;                          // [64][32] of k
+  threadgroup float* scaled = rows + kMaxChunk * kBlock;      // the same, times beta and rounded, for kSeed
   threadgroup float* products = scaled + kMaxChunk * kBlock;  // lower [C,C]
-  threadgroup float* gates = products + kLowerFloats;       // [64]
-  threadgroup float* writes = gates + kMaxChunk;            // [64]
+  threadgroup float* gates = products + kLowerFloats;         // [64]
+  threadgroup float* writes = gates + kMaxChunk;              // [64]
   const Chunk chunk = find_chunk(p.sequences, bounds, int(group.x));
   const int kh = int(group.y);
   const int heads = p.hv / p.hk;

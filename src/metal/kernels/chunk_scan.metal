@@ -32,26 +32,23 @@ inline void stage_lower(threadgroup float* lower, device const float* record, Ch
   }
 }
 
-[[max_total_threads_per_threadgroup(512)]]
-kernel void chunk_scan(constant ScanParameters& p [[buffer(0)]],
-                       device const void* q [[buffer(1)]],              // [B,T,HK,K]
-                       device const void* k [[buffer(2)]],              // [B,T,HK,K]
-                       device const void* v [[buffer(3)]],              // [B,T,HV,V]
-                       device const void* q_weight [[buffer(4)]],       // [HK,K]
-                       device const void* k_weight [[buffer(5)]],       // [HK,K]
-                       device const void* initial_state [[buffer(6)]],  // [slots,HV,V,K]
-                       device const int* indices [[buffer(7)]],         // [N]
-                       device const int* bounds [[buffer(8)]],          // [N+1]
-                       device const float* records [[buffer(9)]],       // [chunks,HV,kRecordFloats]
-                       device void* o [[buffer(10)]],                   // [B,T,HV,V]
-                       device void* final_state [[buffer(11)]],         // like initial_state
-                       device atomic_int* fault [[buffer(12)]],         // [1]
-                       threadgroup float* scratch [[threadgroup(0)]],
-                       uint3 group [[threadgroup_position_in_grid]],
-                       uint thread_index [[thread_index_in_threadgroup]],
-                       uint simdgroup [[simdgroup_index_in_threadgroup]],
-                       uint simdgroups [[simdgroups_per_threadgroup]],
-                       uint lane [[thread_index_in_simdgroup]]) {
+[[max_total_threads_per_threadgroup(512)]] kernel void chunk_scan(
+    constant ScanParameters& p [[buffer(0)]],
+    device const void* q [[buffer(1)]],              // [B,T,HK,K]
+    device const void* k [[buffer(2)]],              // [B,T,HK,K]
+    device const void* v [[buffer(3)]],              // [B,T,HV,V]
+    device const void* q_weight [[buffer(4)]],       // [HK,K]
+    device const void* k_weight [[buffer(5)]],       // [HK,K]
+    device const void* initial_state [[buffer(6)]],  // [slots,HV,V,K]
+    device const int* indices [[buffer(7)]],         // [N]
+    device const int* bounds [[buffer(8)]],          // [N+1]
+    device const float* records [[buffer(9)]],       // [chunks,HV,kRecordFloats]
+    device void* o [[buffer(10)]],                   // [B,T,HV,V]
+    device void* final_state [[buffer(11)]],         // like initial_state
+    device atomic_int* fault [[buffer(12)]],         // [1]
+    threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float* lower = scratch;
   threadgroup float* k_rows = lower + kLowerFloats;          // [64][32]
   threadgroup float* q_rows = k_rows + kMaxChunk * kBlock;   // [64][32]

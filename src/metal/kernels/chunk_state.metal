@@ -3,23 +3,21 @@
 
 #include "metal/kernels/state_tiles.h"
 
-[[max_total_threads_per_threadgroup(128)]]
-kernel void chunk_state(constant StateParameters& p [[buffer(0)]],
-                        device const void* k [[buffer(1)]],              // [B,T,HK,K]
-                        device const void* w [[buffer(2)]],              // [B,T,HV,K]
-                        device const void* u [[buffer(3)]],              // [B,T,HV,V]
-                        device const float* g [[buffer(4)]],             // [B,T,HV]
-                        device const void* initial_state [[buffer(5)]],  // [slots,HV,V,K]
-                        device const int* indices [[buffer(6)]],         // [N]
-                        device const int* bounds [[buffer(7)]],          // [N+1]
-                        device void* h [[buffer(8)]],                    // [B,NC,HV,V,K]
-                        device void* v_new [[buffer(9)]],                // [B,T,HV,V]
-                        device void* final_state [[buffer(10)]],         // like initial_state
-                        threadgroup float* scratch [[threadgroup(0)]],
-                        uint3 group [[threadgroup_position_in_grid]],
-                        uint thread_index [[thread_index_in_threadgroup]],
-                        uint simdgroup [[simdgroup_index_in_threadgroup]],
-                        uint lane [[thread_index_in_simdgroup]]) {
+[[max_total_threads_per_threadgroup(128)]] kernel void chunk_state(
+    constant StateParameters& p [[buffer(0)]],
+    device const void* k [[buffer(1)]],              // [B,T,HK,K]
+    device const void* w [[buffer(2)]],              // [B,T,HV,K]
+    device const void* u [[buffer(3)]],              // [B,T,HV,V]
+    device const float* g [[buffer(4)]],             // [B,T,HV]
+    device const void* initial_state [[buffer(5)]],  // [slots,HV,V,K]
+    device const int* indices [[buffer(6)]],         // [N]
+    device const int* bounds [[buffer(7)]],          // [N+1]
+    device void* h [[buffer(8)]],                    // [B,NC,HV,V,K]
+    device void* v_new [[buffer(9)]],                // [B,T,HV,V]
+    device void* final_state [[buffer(10)]],         // like initial_state
+    threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float* rows = scratch;                       // [64][32] of w, then of k
   threadgroup float* values = rows + kMaxChunk * kBlock;   // [64][32]: v', its columns are those of the threadgroup
   threadgroup float* gates = values + kMaxChunk * kBlock;  // [64]

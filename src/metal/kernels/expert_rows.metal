@@ -1,23 +1,23 @@
 // The rows of each expert, in ascending order, and the tiles that mul_mm_id makes of them. One threadgroup: a thread
-// counts, then writes, the pairs of one expert in its part of a block of ids, which it reads from the chip's own memory.
-// No order depends on timing. Ids that name no expert are left out.
+// counts, then writes, the pairs of one expert in its part of a block of ids, which it reads from the chip's own
+// memory. No order depends on timing. Ids that name no expert are left out.
 
 #include "metal/kernels/common.h"
 
-[[max_total_threads_per_threadgroup(1024)]]
-kernel void expert_rows(constant ExpertRowsParameters& p [[buffer(0)]],
-                        device const int* ids [[buffer(1)]],    // [T,S]
-                        device int* offsets [[buffer(2)]],      // [E+1]
-                        device int* rows [[buffer(3)]],         // [T*S]
-                        device RowTile* tiles [[buffer(4)]],    // as many as there are
-                        device uint* grid [[buffer(5)]],        // [3]
-                        threadgroup int* scratch [[threadgroup(0)]],
-                        uint thread_index [[thread_index_in_threadgroup]],
-                        uint simdgroup [[simdgroup_index_in_threadgroup]],
-                        uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup ushort* cached = (threadgroup ushort*)scratch;  // [kCachedIds]
-  threadgroup int* starts = scratch + kCachedIds / 2;         // [E+1] where the expert's next row goes
-  threadgroup int* counts = starts + p.experts + 1;           // [parts,E] of the block at hand
+[[max_total_threads_per_threadgroup(1024)]] kernel void expert_rows(constant ExpertRowsParameters& p [[buffer(0)]],
+                                                                    device const int* ids [[buffer(1)]],  // [T,S]
+                                                                    device int* offsets [[buffer(2)]],    // [E+1]
+                                                                    device int* rows [[buffer(3)]],       // [T*S]
+                                                                    device RowTile* tiles
+                                                                    [[buffer(4)]],  // as many as there are
+                                                                    device uint* grid [[buffer(5)]],  // [3]
+                                                                    threadgroup int* scratch [[threadgroup(0)]],
+                                                                    uint thread_index [[thread_index_in_threadgroup]],
+                                                                    uint simdgroup [[simdgroup_index_in_threadgroup]],
+                                                                    uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup ushort* cached = (threadgroup ushort*)scratch;    // [kCachedIds]
+  threadgroup int* starts = scratch + kCachedIds / 2;           // [E+1] where the expert's next row goes
+  threadgroup int* counts = starts + p.experts + 1;             // [parts,E] of the block at hand
   threadgroup int* first_tiles = counts + p.parts * p.experts;  // [E+1]
   const int workers = p.parts * p.experts;
   const bool one_block = p.pairs <= kCachedIds;

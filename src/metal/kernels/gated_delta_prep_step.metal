@@ -1,6 +1,6 @@
-// Decode in one launch: convolution and SiLU, norms of q and k, gates, recurrence, gated norm, for up to eight tokens. A
-// threadgroup is a sequence and a key head with all its value heads, so that q and k are convolved and normed once, and
-// every channel of the convolution's state has one owner.
+// Decode in one launch: convolution and SiLU, norms of q and k, gates, recurrence, gated norm, for up to eight tokens.
+// A threadgroup is a sequence and a key head with all its value heads, so that q and k are convolved and normed once,
+// and every channel of the convolution's state has one owner.
 
 #include "metal/kernels/state_rows.h"
 
@@ -41,30 +41,28 @@ inline void convolve(threadgroup float* result, int stride, device const void* x
   }
 }
 
-[[max_total_threads_per_threadgroup(512)]]
-kernel void gated_delta_prep_step(constant StepParameters& p [[buffer(0)]],
-                                  device const void* x [[buffer(1)]],             // [B,T,2 HK K + HV V]
-                                  device const void* conv_weight [[buffer(2)]],   // [channels,W]
-                                  device void* conv_state [[buffer(3)]],          // [slots,channels,W-1]
-                                  device const void* a [[buffer(4)]],             // [B,T,HV]
-                                  device const void* b [[buffer(5)]],             // [B,T,HV]
-                                  device const void* a_log [[buffer(6)]],         // [HV]
-                                  device const void* dt_bias [[buffer(7)]],       // [HV]
-                                  device const void* q_weight [[buffer(8)]],      // [HK,K]
-                                  device const void* k_weight [[buffer(9)]],      // [HK,K]
-                                  device const void* state_in [[buffer(10)]],     // [slots,HV,V,K]
-                                  device void* state_out [[buffer(11)]],          // like state_in
-                                  device const int* indices [[buffer(12)]],       // [B]
-                                  device void* snapshots [[buffer(13)]],          // [B,T,HV,V,K]
-                                  device const void* z [[buffer(14)]],            // [B,T,HV,V]
-                                  device const void* norm_weight [[buffer(15)]],  // [V]
-                                  device void* y [[buffer(16)]],                  // [B,T,HV,V]
-                                  device atomic_int* fault [[buffer(17)]],        // [1]
-                                  threadgroup float* scratch [[threadgroup(0)]],
-                                  uint3 group [[threadgroup_position_in_grid]],
-                                  uint thread_index [[thread_index_in_threadgroup]],
-                                  uint simdgroup [[simdgroup_index_in_threadgroup]],
-                                  uint lane [[thread_index_in_simdgroup]]) {
+[[max_total_threads_per_threadgroup(512)]] kernel void gated_delta_prep_step(
+    constant StepParameters& p [[buffer(0)]],
+    device const void* x [[buffer(1)]],             // [B,T,2 HK K + HV V]
+    device const void* conv_weight [[buffer(2)]],   // [channels,W]
+    device void* conv_state [[buffer(3)]],          // [slots,channels,W-1]
+    device const void* a [[buffer(4)]],             // [B,T,HV]
+    device const void* b [[buffer(5)]],             // [B,T,HV]
+    device const void* a_log [[buffer(6)]],         // [HV]
+    device const void* dt_bias [[buffer(7)]],       // [HV]
+    device const void* q_weight [[buffer(8)]],      // [HK,K]
+    device const void* k_weight [[buffer(9)]],      // [HK,K]
+    device const void* state_in [[buffer(10)]],     // [slots,HV,V,K]
+    device void* state_out [[buffer(11)]],          // like state_in
+    device const int* indices [[buffer(12)]],       // [B]
+    device void* snapshots [[buffer(13)]],          // [B,T,HV,V,K]
+    device const void* z [[buffer(14)]],            // [B,T,HV,V]
+    device const void* norm_weight [[buffer(15)]],  // [V]
+    device void* y [[buffer(16)]],                  // [B,T,HV,V]
+    device atomic_int* fault [[buffer(17)]],        // [1]
+    threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float* queries = scratch;                       // [8][K]
   threadgroup float* keys = queries + kStepTokens * kHeadK;   // [8][K]
   threadgroup float* values = keys + kStepTokens * kHeadK;    // [8][V]: v, then o
@@ -89,7 +87,7 @@ kernel void gated_delta_prep_step(constant StepParameters& p [[buffer(0)]],
     const int token = int(simdgroup) / 2;
     const bool is_key = simdgroup % 2 == 1;
     normalize_row((is_key ? keys : queries) + token * kHeadK, is_key ? 1.0f : p.scale, p.norm_eps,
-              is_key ? k_weight : q_weight, kh * (is_key ? p.k_weight_head : p.q_weight_head), lane);
+                  is_key ? k_weight : q_weight, kh * (is_key ? p.k_weight_head : p.q_weight_head), lane);
   }
   for (int i = 0; i < p.hv / p.hk; ++i) {
     const int head = value_head(kh, i, p.hk, p.hv);
@@ -114,8 +112,8 @@ kernel void gated_delta_prep_step(constant StepParameters& p [[buffer(0)]],
       const bool mine = int(lane) < kStepRows && value + int(lane) < kHeadV;
       for (int t = 0; t < p.tokens; ++t) {
         threadgroup float* place = values + t * kHeadV + value + int(lane);
-        const float out = advance(state, queries + t * kHeadK, keys + t * kHeadK, decays[t], writes[t],
-                               mine ? *place : 0.0f, lane);
+        const float out =
+            advance(state, queries + t * kHeadK, keys + t * kHeadK, decays[t], writes[t], mine ? *place : 0.0f, lane);
         if (mine) *place = out;
         if (kHasStates) store_rows(state, snapshots, kSnapshotType, p.snapshots, batch, t, head, value, lane);
       }

@@ -2,13 +2,12 @@
 
 #include "metal/kernels/common.h"
 
-[[max_total_threads_per_threadgroup(128)]]
-kernel void l2norm(constant L2normParameters& p [[buffer(0)]],
-                   device const void* x [[buffer(1)]],  // [B,T,H,K]
-                   device void* y [[buffer(2)]],        // [B,T,H,K]
-                   uint3 group [[threadgroup_position_in_grid]],
-                   uint simdgroup [[simdgroup_index_in_threadgroup]],
-                   uint lane [[thread_index_in_simdgroup]]) {
+[[max_total_threads_per_threadgroup(128)]] kernel void l2norm(constant L2normParameters& p [[buffer(0)]],
+                                                              device const void* x [[buffer(1)]],  // [B,T,H,K]
+                                                              device void* y [[buffer(2)]],        // [B,T,H,K]
+                                                              uint3 group [[threadgroup_position_in_grid]],
+                                                              uint simdgroup [[simdgroup_index_in_threadgroup]],
+                                                              uint lane [[thread_index_in_simdgroup]]) {
   const int64_t row = int64_t(group.x) * kSimdgroups + simdgroup;
   if (row >= p.rows) return;
   const int head = int(row % p.heads);

@@ -3,20 +3,20 @@
 
 #include "metal/kernels/formats.h"
 
-[[max_total_threads_per_threadgroup(128)]]
-kernel void mul_mm_id(constant ExpertMatmulParameters& p [[buffer(0)]],
-                      device const uchar* weight [[buffer(1)]],   // [E,N,K]
-                      device const void* x [[buffer(2)]],         // [T,K] or [T,S,K]
-                      device const int* rows [[buffer(3)]],       // [T*S]
-                      device const RowTile* tiles [[buffer(4)]],
-                      device void* y [[buffer(5)]],               // [T,S,N]
-                      threadgroup float* scratch [[threadgroup(0)]],
-                      uint3 group [[threadgroup_position_in_grid]],
-                      uint thread_index [[thread_index_in_threadgroup]],
-                      uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-  threadgroup float* weights = scratch;                                      // [64][32]
-  threadgroup float* inputs = weights + kColumnsOfTile * kDepthOfTile;       // [32][32]
-  threadgroup float* outputs = weights;                                      // [32][64], at the end
+[[max_total_threads_per_threadgroup(128)]] kernel void mul_mm_id(constant ExpertMatmulParameters& p [[buffer(0)]],
+                                                                 device const uchar* weight [[buffer(1)]],  // [E,N,K]
+                                                                 device const void* x
+                                                                 [[buffer(2)]],  // [T,K] or [T,S,K]
+                                                                 device const int* rows [[buffer(3)]],  // [T*S]
+                                                                 device const RowTile* tiles [[buffer(4)]],
+                                                                 device void* y [[buffer(5)]],  // [T,S,N]
+                                                                 threadgroup float* scratch [[threadgroup(0)]],
+                                                                 uint3 group [[threadgroup_position_in_grid]],
+                                                                 uint thread_index [[thread_index_in_threadgroup]],
+                                                                 uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+  threadgroup float* weights = scratch;                                 // [64][32]
+  threadgroup float* inputs = weights + kColumnsOfTile * kDepthOfTile;  // [32][32]
+  threadgroup float* outputs = weights;                                 // [32][64], at the end
   device const RowTile& tile = tiles[group.y];
   const int first_column = int(group.x) * kColumnsOfTile;
   device const uchar* matrix = weight + tile.expert * p.weight_expert;

@@ -4,15 +4,15 @@
 
 constant constexpr int kRowsOfSimdgroup = kColumnsOfVector / int(kSimdgroups);
 
-[[max_total_threads_per_threadgroup(128)]]
-kernel void mul_mv_id(constant ExpertMatmulParameters& p [[buffer(0)]],
-                      device const uchar* weight [[buffer(1)]],  // [E,N,K]
-                      device const void* x [[buffer(2)]],        // [T,K] or [T,S,K]
-                      device const int* ids [[buffer(3)]],       // [T,S]
-                      device void* y [[buffer(4)]],              // [T,S,N]
-                      uint3 group [[threadgroup_position_in_grid]],
-                      uint simdgroup [[simdgroup_index_in_threadgroup]],
-                      uint lane [[thread_index_in_simdgroup]]) {
+[[max_total_threads_per_threadgroup(128)]] kernel void mul_mv_id(constant ExpertMatmulParameters& p [[buffer(0)]],
+                                                                 device const uchar* weight [[buffer(1)]],  // [E,N,K]
+                                                                 device const void* x
+                                                                 [[buffer(2)]],  // [T,K] or [T,S,K]
+                                                                 device const int* ids [[buffer(3)]],  // [T,S]
+                                                                 device void* y [[buffer(4)]],         // [T,S,N]
+                                                                 uint3 group [[threadgroup_position_in_grid]],
+                                                                 uint simdgroup [[simdgroup_index_in_threadgroup]],
+                                                                 uint lane [[thread_index_in_simdgroup]]) {
   const int token = int(group.y) / p.slots;
   const int slot = int(group.y) % p.slots;
   const int expert = ids[token * p.ids_token + slot];

@@ -30,24 +30,22 @@ inline void product(device const void* data, constant View& view, device void* r
   }
 }
 
-[[max_total_threads_per_threadgroup(128)]]
-kernel void recompute_w_u(constant WUParameters& p [[buffer(0)]],
-                          device const void* k [[buffer(1)]],        // [B,T,HK,K]
-                          device const void* v [[buffer(2)]],        // [B,T,HV,V]
-                          device const float* beta [[buffer(3)]],    // [B,T,HV]
-                          device const float* g [[buffer(4)]],       // [B,T,HV]
-                          device const void* a_inv [[buffer(5)]],    // [B,T,HV,C]
-                          device const int* bounds [[buffer(6)]],    // [N+1]
-                          device void* w [[buffer(7)]],              // [B,T,HV,K]
-                          device void* u [[buffer(8)]],              // [B,T,HV,V]
-                          threadgroup float* scratch [[threadgroup(0)]],
-                          uint3 group [[threadgroup_position_in_grid]],
-                          uint thread_index [[thread_index_in_threadgroup]],
-                          uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-  threadgroup float* lower = scratch;                   // A_inv
-  threadgroup float* block = lower + kLowerFloats;      // [64][32]
+[[max_total_threads_per_threadgroup(128)]] kernel void recompute_w_u(
+    constant WUParameters& p [[buffer(0)]],
+    device const void* k [[buffer(1)]],      // [B,T,HK,K]
+    device const void* v [[buffer(2)]],      // [B,T,HV,V]
+    device const float* beta [[buffer(3)]],  // [B,T,HV]
+    device const float* g [[buffer(4)]],     // [B,T,HV]
+    device const void* a_inv [[buffer(5)]],  // [B,T,HV,C]
+    device const int* bounds [[buffer(6)]],  // [N+1]
+    device void* w [[buffer(7)]],            // [B,T,HV,K]
+    device void* u [[buffer(8)]],            // [B,T,HV,V]
+    threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+  threadgroup float* lower = scratch;                      // A_inv
+  threadgroup float* block = lower + kLowerFloats;         // [64][32]
   threadgroup float* writes = block + kMaxChunk * kBlock;  // [64] beta
-  threadgroup float* decayed = writes + kMaxChunk;      // [64] beta exp(G)
+  threadgroup float* decayed = writes + kMaxChunk;         // [64] beta exp(G)
   const Chunk chunk = find_chunk(p.sequences, bounds, int(group.x));
   const int h = int(group.y);
   if (chunk.length == 0) return;

@@ -3,29 +3,27 @@
 
 #include "metal/kernels/state_rows.h"
 
-[[max_total_threads_per_threadgroup(256)]]
-kernel void recurrent_gated_delta_rule(constant RecurrentParameters& p [[buffer(0)]],
-                                       device const void* q [[buffer(1)]],               // [B,T,HK,K]
-                                       device const void* k [[buffer(2)]],               // [B,T,HK,K]
-                                       device const void* v [[buffer(3)]],               // [B,T,HV,V]
-                                       device const void* g [[buffer(4)]],               // [B,T,HV], or a
-                                       device const void* beta [[buffer(5)]],            // [B,T,HV], or b
-                                       device const void* a_log [[buffer(6)]],           // [HV]
-                                       device const void* dt_bias [[buffer(7)]],         // [HV]
-                                       device const void* q_weight [[buffer(8)]],        // [HK,K]
-                                       device const void* k_weight [[buffer(9)]],        // [HK,K]
-                                       device const void* initial_state [[buffer(10)]],  // [slots,HV,V,K]
-                                       device const int* indices [[buffer(11)]],         // [N]
-                                       device const int* bounds [[buffer(12)]],          // [N+1]
-                                       device void* o [[buffer(13)]],                    // [B,T,HV,V]
-                                       device void* final_state [[buffer(14)]],          // like initial_state
-                                       device void* snapshots [[buffer(15)]],            // [B,T,HV,V,K]
-                                       device atomic_int* fault [[buffer(16)]],          // [1]
-                                       threadgroup float* scratch [[threadgroup(0)]],
-                                       uint3 group [[threadgroup_position_in_grid]],
-                                       uint thread_index [[thread_index_in_threadgroup]],
-                                       uint simdgroup [[simdgroup_index_in_threadgroup]],
-                                       uint lane [[thread_index_in_simdgroup]]) {
+[[max_total_threads_per_threadgroup(256)]] kernel void recurrent_gated_delta_rule(
+    constant RecurrentParameters& p [[buffer(0)]],
+    device const void* q [[buffer(1)]],               // [B,T,HK,K]
+    device const void* k [[buffer(2)]],               // [B,T,HK,K]
+    device const void* v [[buffer(3)]],               // [B,T,HV,V]
+    device const void* g [[buffer(4)]],               // [B,T,HV], or a
+    device const void* beta [[buffer(5)]],            // [B,T,HV], or b
+    device const void* a_log [[buffer(6)]],           // [HV]
+    device const void* dt_bias [[buffer(7)]],         // [HV]
+    device const void* q_weight [[buffer(8)]],        // [HK,K]
+    device const void* k_weight [[buffer(9)]],        // [HK,K]
+    device const void* initial_state [[buffer(10)]],  // [slots,HV,V,K]
+    device const int* indices [[buffer(11)]],         // [N]
+    device const int* bounds [[buffer(12)]],          // [N+1]
+    device void* o [[buffer(13)]],                    // [B,T,HV,V]
+    device void* final_state [[buffer(14)]],          // like initial_state
+    device void* snapshots [[buffer(15)]],            // [B,T,HV,V,K]
+    device atomic_int* fault [[buffer(16)]],          // [1]
+    threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float* queries = scratch;                      // [8][K]
   threadgroup float* keys = queries + kStepTokens * kHeadK;  // [8][K]
   threadgroup float* decays = keys + kStepTokens * kHeadK;   // [8]
@@ -79,5 +77,6 @@ kernel void recurrent_gated_delta_rule(constant RecurrentParameters& p [[buffer(
       if (kHasStates) store_rows(state, snapshots, kSnapshotType, p.snapshots, row, token, head, value, lane);
     }
   }
-  if (kHasFinal && slot.index >= 0) store_rows(state, final_state, kStateType, p.final, slot.index, 0, head, value, lane);
+  if (kHasFinal && slot.index >= 0)
+    store_rows(state, final_state, kStateType, p.final, slot.index, 0, head, value, lane);
 }

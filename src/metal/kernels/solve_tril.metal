@@ -2,15 +2,14 @@
 
 #include "metal/kernels/invert.h"
 
-[[max_total_threads_per_threadgroup(128)]]
-kernel void solve_tril(constant SolveParameters& p [[buffer(0)]],
-                       device const float* a [[buffer(1)]],       // [B,T,HV,C]
-                       device const int* bounds [[buffer(2)]],    // [N+1]
-                       device void* a_inv [[buffer(3)]],          // [B,T,HV,C]
-                       threadgroup float* scratch [[threadgroup(0)]],
-                       uint3 group [[threadgroup_position_in_grid]],
-                       uint thread_index [[thread_index_in_threadgroup]],
-                       uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+[[max_total_threads_per_threadgroup(128)]] kernel void solve_tril(constant SolveParameters& p [[buffer(0)]],
+                                                                  device const float* a [[buffer(1)]],     // [B,T,HV,C]
+                                                                  device const int* bounds [[buffer(2)]],  // [N+1]
+                                                                  device void* a_inv [[buffer(3)]],        // [B,T,HV,C]
+                                                                  threadgroup float* scratch [[threadgroup(0)]],
+                                                                  uint3 group [[threadgroup_position_in_grid]],
+                                                                  uint thread_index [[thread_index_in_threadgroup]],
+                                                                  uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   threadgroup float* lower = scratch;
   threadgroup float* temporary = lower + kLowerFloats;
   const Chunk chunk = find_chunk(p.sequences, bounds, int(group.x));

@@ -48,7 +48,7 @@ inline void store_rows(thread const StateRows& rows, device void* data, int type
 
 // One token: S = decay S; S += beta (v - S k) k^T; returns S q. Lane r gives v of row r and gets the result of row r.
 inline float advance(thread StateRows& rows, threadgroup const float* q, threadgroup const float* k, float decay,
-                  float beta, float v, uint lane) {
+                     float beta, float v, uint lane) {
   float result = 0.0f;
   THALWEG_UNROLL
   for (int r = 0; r < kStepRows; ++r) {
@@ -76,8 +76,8 @@ inline float advance(thread StateRows& rows, threadgroup const float* q, threadg
 }
 
 // row [K], times `scale`, its norm and the norm's weights. A simdgroup works on it; each lane on what it wrote itself.
-inline void normalize_row(threadgroup float* row, float scale, float eps, device const void* weights, int64_t weight_place,
-                      uint lane) {
+inline void normalize_row(threadgroup float* row, float scale, float eps, device const void* weights,
+                          int64_t weight_place, uint lane) {
   float squares = 0.0f;
   for (int key = int(lane); key < kHeadK; key += 32) squares += row[key] * row[key];
   const float factor = scale * (kNorm ? norm_factor(simd_sum(squares), eps) : 1.0f);

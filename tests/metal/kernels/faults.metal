@@ -44,8 +44,8 @@ kernel void turns_around(constant Sizes& p [[buffer(0)]], device const float* x 
 }
 
 kernel void swaps_without_a_barrier(constant Sizes& p [[buffer(0)]], device const float* x [[buffer(1)]],
-                                     device float* y [[buffer(2)]], threadgroup float* s [[threadgroup(0)]],
-                                     uint t [[thread_index_in_threadgroup]]) {
+                                    device float* y [[buffer(2)]], threadgroup float* s [[threadgroup(0)]],
+                                    uint t [[thread_index_in_threadgroup]]) {
   s[t] = x[t];
   threadgroup_barrier(mem_flags::mem_threadgroup);
   s[t] = s[t ^ 1];

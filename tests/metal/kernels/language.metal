@@ -11,9 +11,9 @@ struct Sizes {
   int count;
 };
 
-kernel void rounds(constant Sizes& p [[buffer(0)]], device const float* x [[buffer(1)]], device half* halves [[buffer(2)]],
-                   device bfloat* bfloats [[buffer(3)]], uint3 group [[threadgroup_position_in_grid]],
-                   uint t [[thread_index_in_threadgroup]]) {
+kernel void rounds(constant Sizes& p [[buffer(0)]], device const float* x [[buffer(1)]],
+                   device half* halves [[buffer(2)]], device bfloat* bfloats [[buffer(3)]],
+                   uint3 group [[threadgroup_position_in_grid]], uint t [[thread_index_in_threadgroup]]) {
   const int i = int(group.x * 32 + t);
   if (i >= p.count) return;
   halves[i] = half(x[i]);
@@ -31,9 +31,9 @@ kernel void widens(constant Sizes& p [[buffer(0)]], device const half* halves [[
 }
 
 // Single operations on 16-bit floats round each time.
-kernel void adds(constant Sizes& p [[buffer(0)]], device const half* a [[buffer(1)]], device const half* b [[buffer(2)]],
-                 device half* sums [[buffer(3)]], uint3 group [[threadgroup_position_in_grid]],
-                 uint t [[thread_index_in_threadgroup]]) {
+kernel void adds(constant Sizes& p [[buffer(0)]], device const half* a [[buffer(1)]],
+                 device const half* b [[buffer(2)]], device half* sums [[buffer(3)]],
+                 uint3 group [[threadgroup_position_in_grid]], uint t [[thread_index_in_threadgroup]]) {
   const int i = int(group.x * 32 + t);
   if (i < p.count) sums[i] = a[i] + b[i];
 }
@@ -53,8 +53,8 @@ kernel void simdgroup_functions(constant Sizes& p [[buffer(0)]], device const fl
 }
 
 // y = x x^T + 2 I, for the 8 x 8 matrix of each simdgroup.
-kernel void multiplies(constant Sizes& p [[buffer(0)]], device const float* x [[buffer(1)]], device float* y [[buffer(2)]],
-                       uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+kernel void multiplies(constant Sizes& p [[buffer(0)]], device const float* x [[buffer(1)]],
+                       device float* y [[buffer(2)]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   simdgroup_float8x8 a;
   simdgroup_float8x8 b;
   simdgroup_load(a, x + 64 * simdgroup);
