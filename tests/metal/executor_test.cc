@@ -149,6 +149,12 @@ TEST_F(Executor, RefusesWhatMetalWouldRefuse) {
   launch = launch_of("copies");
   launch.num_buffers = 1;
   EXPECT_NE(fault_of(launch).find("missing buffers"), std::string::npos);
+  launch = launch_of("copies");
+  const std::array<std::uint32_t, 3> grid = {1, 1, 1};
+  launch.indirect_grid = grid.data();
+  EXPECT_NE(fault_of(launch).find("may not have been written yet"), std::string::npos);
+  launch.after_previous = true;
+  EXPECT_EQ(fault_of(launch), "");
   EXPECT_NE(fault_of("no_such_kernel").find("no_such_kernel"), std::string::npos);
 }
 

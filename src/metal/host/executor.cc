@@ -168,6 +168,7 @@ void Machine::launch(const std::string& operation, const Launch& launch) {
     refuse(std::to_string(launch.threadgroup_bytes) + " bytes of threadgroup memory");
   }
   if (kernel.buffers >> (launch.num_buffers + 1) != 0 || launch.parameter_bytes > 4096) refuse("missing buffers");
+  if (launch.indirect_grid != nullptr && !launch.after_previous) refuse("a grid that may not have been written yet");
   prepare(launch, kernel, *program);
   if (launch.after_previous) now_.launch_begin = now_.interval + 1;
   std::array<std::uint32_t, 3> grid = launch.grid;
