@@ -9,6 +9,8 @@ types.gguf                a value of each metadata type, a tensor of each format
                           does not compute with; data aligned to 64 bytes
 plain.gguf                the same values and formats, in the default layout: what the library's writer must repeat to the byte
 split-0000N-of-00003.gguf five tensors in three parts
+tool-0000N-of-00004.gguf  the same tensors as llama.cpp's llama-gguf-split cuts them, the first part without tensors;
+                          only with --gguf-split PROGRAM
 types.safetensors         a tensor of each type that the library reads, and some of types that it only lists
 sharded/                  two shards and their index
 
@@ -18,6 +20,8 @@ Byte i of tensor t (counted from 0 in each file or model) is (7 i + 13 t + 1) mo
 import argparse
 import json
 import pathlib
+import subprocess
+import tempfile
 
 import gguf
 import numpy as np
@@ -76,12 +80,20 @@ def make_gguf_types(path, plain):
     write(writer)
 
 
-def make_gguf_split(folder):
-    writer = gguf.GGUFWriter(folder / "split.gguf", "qwen35moe", split_max_tensors=2)
+def make_gguf_split(path, tensors_per_part):
+    writer = gguf.GGUFWriter(path, "qwen35moe", split_max_tensors=tensors_per_part)
     writer.add_uint32("test.u32", 7)
     for number in range(5):
         add_tensor(writer, number, f"blk.{number}.weight", gguf.GGMLQuantizationType.Q8_0, (number + 1, 64))
     write(writer)
+
+
+def make_gguf_split_by(program, folder):
+    with tempfile.TemporaryDirectory() as scratch:
+        whole = pathlib.Path(scratch) / "whole.gguf"
+        make_gguf_split(whole, 0)
+        options = ["--split", "--split-max-tensors", "2", "--no-tensor-first-split"]
+        subprocess.run([program, *options, whole, folder / "tool"], check=True)
 
 
 def save(path, tensors, metadata=None):
@@ -126,11 +138,15 @@ def make_safetensors(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
-    folder = parser.parse_args().folder
+    parser.add_argument("--gguf-split", type=pathlib.Path, help="llama.cpp's llama-gguf-split")
+    options = parser.parse_args()
+    folder = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     make_gguf_types(folder / "types.gguf", plain=False)
     make_gguf_types(folder / "plain.gguf", plain=True)
-    make_gguf_split(folder)
+    make_gguf_split(folder / "split.gguf", 2)
+    if options.gguf_split:
+        make_gguf_split_by(options.gguf_split.resolve(), folder)
     make_safetensors(folder)
 
 

@@ -17,6 +17,8 @@ import zlib
 
 import story_words as words
 
+# Training stories have more words, wordings and kinds of questions than test stories, and their random draws are their
+# own: what a test set holds depends on its seed only, whatever is added for training.
 TRAIN, TEST = "train", "test"
 
 
@@ -55,6 +57,7 @@ class Story:
 
     def __init__(self, rng: random.Random, mode: str, size: int):
         self.rng, self.mode = rng, mode
+        self.rare = rng.choice((0.05, 0.05, 0.3)) if mode == TRAIN else 0.05  # share of invented words
         scale = max(1.0, size / 60.0)
         self.people = self._people(rng.randint(2, int(min(16, 3 + scale**0.6))))
         self.places = [self._place() for _ in range(rng.randint(3, int(min(24, 4 + scale**0.7))))]
@@ -71,12 +74,21 @@ class Story:
         self.facts = {}  # (person, kind) -> value
         self.asked = set()
         self.dull = rng.uniform(0.1, 0.6)  # share of sentences that do not matter
+        # Some training stories are more about people than about where things are put.
+        self.still = rng.choice((1.0, 1.0, 0.4)) if mode == TRAIN else 1
         self.plain = rng.random() < 0.3  # no adverbs, no commas
         self.last = None  # (person, thing) of the sentence before, for pronouns
 
     # -- what there is in the story ------------------------------------------------------------------------------------
 
+    def _wide(self, share) -> bool:
+        """Whether to leave the words and wordings of the test stories; never in a test story."""
+        return self.mode == TRAIN and self.rng.random() < share
+
     def _invented(self) -> str:
+        if self._wide(0.5):
+            letters = "".join(self.rng.choice("bcdfghjklmnprstvwz") + self.rng.choice("aeiou") for _ in range(2))
+            return letters + self.rng.choice(("", "n", "r", "ck", "st", "ffle", "d", "ber", "t", "sh"))
         return "".join(self.rng.choice(words.SYLLABLES) for _ in range(self.rng.randint(2, 3)))
 
     def _people(self, count):
@@ -86,6 +98,10 @@ class Story:
             name = rng.choice(words.WOMEN if gender == "f" else words.MEN)
             if rng.random() < 0.06:
                 name = upper(self._invented())
+            elif self._wide(0.12):
+                gender, name = rng.choice(words.ROLES)
+                if "{V}" in name:
+                    name = name.format(V=rng.choice(words.FAMILY_NAMES))
             if name not in taken:
                 taken.add(name)
                 people.append(Person(name, gender))
@@ -95,12 +111,14 @@ class Story:
         rng = self.rng
         if rng.random() < 0.62:
             at, noun = rng.choice(words.ROOMS)
-            if rng.random() < 0.05:
+            if rng.random() < self.rare:
                 at, noun = "in", self._invented()
+            elif self._wide(0.2):
+                at, noun = rng.choice(words.MORE_ROOMS)
             if rng.random() < 0.08:
                 noun = rng.choice(words.PLACE_ADJECTIVES) + " " + noun
             return Place(f"{at} the {noun}", f"to the {noun}", f"the {noun}")
-        ats, noun = rng.choice(words.SPOTS)
+        ats, noun = rng.choice(words.MORE_SPOTS if self._wide(0.25) else words.SPOTS)
         at = f"{rng.choice(ats.split('|'))} the {noun}"
         if rng.random() < 0.15:
             room_at, room = rng.choice(words.ROOMS)
@@ -112,8 +130,10 @@ class Story:
         for _ in range(20):
             plural = rng.random() < 0.12
             noun = rng.choice(words.PLURALS if plural else words.THINGS)
-            if rng.random() < 0.05:
+            if rng.random() < self.rare:
                 noun, plural = self._invented(), False
+            elif not plural and self._wide(0.35):
+                noun = rng.choice(words.MORE_THINGS)
             phrase = noun
             # Siblings ("the red ball" and "the blue ball") make the adjective matter.
             if self.things and rng.random() < 0.25:
@@ -122,7 +142,7 @@ class Story:
                 plural = other.be == "are"
             draw = rng.random()
             if draw < 0.5:
-                phrase = rng.choice(words.ADJECTIVES) + " " + noun
+                phrase = rng.choice(words.MORE_ADJECTIVES if self._wide(0.3) else words.ADJECTIVES) + " " + noun
             elif draw < 0.56:
                 phrase = rng.choice(words.SIZES) + " " + rng.choice(words.COLOURS) + " " + noun
             a = ("some " if plural else "an " if phrase[0] in "aeiou" else "a ") + phrase
@@ -162,6 +182,10 @@ class Story:
         return self.rng.choice(rest) if rest else None
 
     # -- sentences that change what is true ----------------------------------------------------------------------------
+
+    def _wording(self, name):
+        more = words.MORE_WORDINGS.get(name) if self._wide(0.25) else None
+        return self.rng.choice(more or getattr(words, name))
 
     def _opening(self, sentence):
         if self.plain or self.rng.random() < 0.6:
@@ -206,13 +230,13 @@ class Story:
             return None
         fresh = thing not in self.where
         if stated:
-            template = rng.choice(words.STATED_FIRST if fresh else words.STATED_AGAIN)
+            template = self._wording("STATED_FIRST" if fresh else "STATED_AGAIN")
             text = upper(template.format(O=thing.the, A=thing.a, L=place.at, be=thing.be, was=thing.was))
         else:
             if pronoun:
                 template = rng.choice(words.CARRY_AGAIN if walk else words.PUT_AGAIN)
             else:
-                template = rng.choice(words.CARRY if walk else words.PUT)
+                template = self._wording("CARRY" if walk else "PUT")
             who, what, to = pronoun or person.name, thing.the, place.to
             if fresh and template.startswith("{P}"):  # "a ball", "her ball"
                 first = rng.random()
@@ -224,9 +248,11 @@ class Story:
                 to = "into" + to[2:]
             text = template.format(
                 P=who, O=what, L=place.at, T=to, B=place.bare, it=thing.it, he=person.he, He=upper(person.he),
-                was=thing.was)  # fmt: skip
+                his=person.his, was=thing.was)  # fmt: skip
             text = self._opening(text) + self._ending()
-            self.whereabouts[person] = None
+            # Who takes something to a room is there; test stories do not ask for that.
+            there = self.mode == TRAIN and place.to and template.startswith("{P}") and not words.SENT.search(template)
+            self.whereabouts[person] = (place, False) if there else None
             self.placed_by.setdefault((thing, place.at), set()).add(person)
         self._leave(thing)
         self.where[thing] = ("at", place, person, walk)
@@ -241,14 +267,15 @@ class Story:
         old = self.where.get(thing)
         if old and old[0] == "held" and old[1] is person or not self._allowed(person.name, thing.noun, "has"):
             return None
-        templates = words.HOLD_FIRST if old is None else words.HOLD
         if old and old[0] == "at" and old[1].to and rng.random() < 0.3:
             text = rng.choice(words.HOLD_FROM).format(P=person.name, O=thing.the, B=old[1].bare)
         else:
-            text = rng.choice(templates).format(P=person.name, O=thing.the, A=thing.a)
+            template = self._wording("HOLD_FIRST" if old is None else "HOLD")
+            text = template.format(P=person.name, O=thing.the, A=thing.a, it=thing.it, his=person.his)
         self._leave(thing)
         self.where[thing] = ("held", person)
-        self.whereabouts[person] = None
+        if self.mode == TEST or old:  # it may have lain elsewhere
+            self.whereabouts[person] = None
         self.last = (person, thing)
         return self._opening(text) + self._ending()
 
@@ -267,7 +294,7 @@ class Story:
         if again:
             text = rng.choice(words.GIVE_AGAIN).format(P=giver.he, Q=receiver.name, it=thing.it)
         else:
-            text = rng.choice(words.GIVE).format(P=giver.name, Q=receiver.name, O=thing.the)
+            text = self._wording("GIVE").format(P=giver.name, Q=receiver.name, O=thing.the, it=thing.it)
         self._leave(thing)
         self.where[thing] = ("held", receiver)
         self.gifts.append((giver, thing, receiver))
@@ -291,7 +318,7 @@ class Story:
         who = person.name
         if self.last and self.last[0] is person and moved and rng.random() < 0.5:
             who = "then " + person.he
-        text = rng.choice(words.GO if moved else words.STAY).format(P=who, L=place.at, T=place.to)
+        text = self._wording("GO" if moved else "STAY").format(P=who, L=place.at, T=place.to)
         self.whereabouts[person] = (place, moved)
         self.last = (person, None)
         return self._opening(text) + self._ending() if who == person.name else upper(text) + "."
@@ -322,17 +349,18 @@ class Story:
             return rng.choice(words.SMALL_TALK)
         thing = rng.choice(list(self.where)) if self.where else None
         room = rng.choice(words.ROOMS)[1]
-        return template.format(
+        text = template.format(
             P=person.name, Q=other.name if other else "a friend", O=thing.the if thing else "", he=person.he,
             his=person.his, him=person.him, R=room, be=thing.be if thing else "is", F=rng.choice(words.FOODS),
             N=rng.choice(words.THINGS))  # fmt: skip
+        return upper(text)
 
     def sentence(self) -> str:
         rng = self.rng
         while True:
             if rng.random() < self.dull and self.where:
                 return self._say_nothing()
-            draw = rng.random()
+            draw = rng.random() ** self.still
             say = (
                 self._say_at if draw < 0.58 else
                 self._say_hold if draw < 0.66 else
@@ -357,8 +385,8 @@ class Story:
             if len(mine) == 1 and rng.random() < 0.2:
                 return kind, key, f"What does {person.name} have?", answer
             if rng.random() < 0.3:
-                return kind, key, rng.choice(words.ASK_WHERE).format(O=thing.the, be=thing.be), answer
-            return kind, key, rng.choice(words.ASK_WHO_HAS).format(O=thing.the), answer
+                return kind, key, self._wording("ASK_WHERE").format(O=thing.the, be=thing.be), answer
+            return kind, key, self._wording("ASK_WHO_HAS").format(O=thing.the, be=thing.be), answer
         _, place, person, _ = state
         answer = upper(f"{thing.the} {thing.be} {place.at}.")
         draw = rng.random()
@@ -375,10 +403,7 @@ class Story:
             return kind, key + ("who",), f"Who {verb} {form}?", f"{person.name} {verb} {form}."
         if draw < 0.32 and person:
             return kind, key, f"Where did {person.name} put {thing.the}?", f"{person.name} put {thing.the} {place.at}."
-        if draw < 0.37:
-            if self.mode == TRAIN and self._alone(thing):
-                return kind, key, f"What is {place.at}?", answer
-        return kind, key, rng.choice(words.ASK_WHERE).format(O=thing.the, be=thing.be), answer
+        return kind, key, self._wording("ASK_WHERE").format(O=thing.the, be=thing.be), answer
 
     def _alone(self, thing):
         """Whether this thing is the only one that ever was where it is now."""
@@ -394,6 +419,21 @@ class Story:
         at = self.where[thing][1].at
         return "inverse", f"What is {at}?", upper(f"{thing.the} {thing.be} {at}.")
 
+    def _ask_inverse(self):
+        """What or who is at a place, in training."""
+        if self.rng.random() < 0.75:
+            kind, question, answer = self.inverse_question() or (None, "", "")
+            at = question[len("What is ") : -1]
+            return kind and (kind, (at, answer), self._wording("ASK_WHAT").format(L=at), answer)
+        known = [(person, state[0].at) for person, state in self.whereabouts.items() if state]
+        person, at = self.rng.choice(known) if known else (None, None)
+        maybe = {p for (_, where), people in self.placed_by.items() for p in people if where == at}
+        others = [p for p in self.people if p is not person and self.whereabouts.get(p) is None]
+        if not known or sum(where == at for _, where in known) > 1 or maybe.intersection(others):
+            return None
+        question = self.rng.choice(("Who is {L}?", "Who is {L}?", "Who is {L} now?", "Which person is {L}?"))
+        return "inverse", (person, at), question.format(L=at), f"{person.name} is {at}."
+
     def _ask_person(self):
         known = [p for p, w in self.whereabouts.items() if w]
         if not known:
@@ -403,7 +443,7 @@ class Story:
         key = (person, place.at)
         if moved and self.rng.random() < 0.3:
             return "person", key, f"Where did {person.name} go?", f"{person.name} went {place.to}."
-        question = self.rng.choice(words.ASK_PERSON).format(P=person.name)
+        question = self._wording("ASK_PERSON").format(P=person.name)
         return "person", key, question, f"{person.name} is {place.at}."
 
     def _ask_gift(self):
@@ -435,13 +475,15 @@ class Story:
         """(kind, question, answer), or None if the story has nothing left to ask that was not asked before."""
         for _ in range(12):
             draw = self.rng.random()
-            if draw < 0.72 and self.where:
+            if self.mode == TRAIN and self.rng.random() < 0.2:
+                found = self._ask_inverse()
+            elif draw < 0.72 and self.where:
                 found = self._ask_thing()
             else:
                 found = (self._ask_person if draw < 0.82 else self._ask_gift if draw < 0.92 else self._ask_fact)()
             if found and (found[1] not in self.asked or self.rng.random() < 0.03):
                 self.asked.add(found[1])
-                return found[0], found[2], found[3]
+                return found[0], found[2], upper(found[3])
         return None
 
 
@@ -511,6 +553,7 @@ def training_document(rng: random.Random, size: int):
     kind = rng.random()
     between = 0.0 if kind < 0.5 else rng.choice((0.05, 0.15, 0.3))
     sums = 0.02 if rng.random() < 0.9 else 0.5
+    joined = rng.choice((0.0, 0.0, 0.15))  # how often two sentences become one
     used = 0
     reserve = 24 * rng.randint(1, max(1, min(48, size // 60)))
 
@@ -549,6 +592,11 @@ def training_document(rng: random.Random, size: int):
         return parts
     while used + estimate(text) < size - reserve:
         sentence = story.sentence()
+        if rng.random() < joined and text.endswith(".") and sentence.endswith("."):
+            name = sentence.startswith(tuple(upper(person.name) for person in story.people))
+            text = text[:-1] + rng.choice(words.JOINTS)
+            text += sentence if name and not sentence.startswith("The ") else sentence[0].lower() + sentence[1:]
+            continue
         text += ("\n" if text and rng.random() < lines else " " if text or parts else "") + sentence
         if between and story.where and rng.random() < between:
             ask()

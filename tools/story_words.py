@@ -1,5 +1,7 @@
 """Words and sentence templates of tools/stories.py."""
 
+import re
+
 WOMEN = """Anna Maria Emma Olivia Sophia Mia Ella Lily Grace Chloe Emily Sarah Laura Julia Alice Eva Clara Nora Ruth
 Hannah Lucy Kate Jane Mary Linda Susan Karen Nancy Betty Helen Sandra Donna Carol Sharon Michelle Amanda Melissa Rebecca
 Stephanie Nicole Rachel Heather Diane Virginia Janet Catherine Victoria Martha Gloria Teresa Rose Amy Ashley Jessica
@@ -261,3 +263,100 @@ LESS = """{P} has {a} {n}. {P} gives {b} to {Q}.|{P} had {a} {n}. {P} lost {b} o
 {P} had {a} {n}. {P} sold {b} {n} to {Q}.|{P} has {a} {n} and gives {b} of them away.""".replace("\n", "").split("|")
 ASK_SUM = """What is {a} {op} {b}?|What is {a} {op} {b}?|How much is {a} {op} {b}?|Tell me, what is {a} {op} {b}?|
 What do you get for {a} {op} {b}?""".replace("\n", "").split("|")
+
+# -- for training only -------------------------------------------------------------------------------------------------
+
+MORE_THINGS = """cat dog kitten puppy rabbit hamster parrot goldfish turtle frog hen duck goat pony lamb hedgehog snail crab
+beetle spider mouse bird ant car truck van tractor boat ship plane helicopter rocket train wagon sledge tent canoe paddle
+surfboard ski skate parachute anchor compass microphone speaker television computer monitor printer scanner calendar
+clipboard stapler folder binder marker crayon chalk paintbrush easel canvas palette scroll quill ink bookmark novel comic
+recipe contract bill receipt cheque passbook badge mask costume cape gown robe pyjamas vest blouse skirt belt tie bow sock
+slipper sandal boot shoe apron bib diaper pram cradle crib rattle pacifier bracelet earring brooch pearl diamond emerald
+ruby jewel gem treasure coin nugget brick tile pipe wire nail screw bolt nut hinge lock padlock chain hook rod net bait
+axe chisel pliers wrench tape glue string yarn thread wool fabric leather silk cotton cork lid straw napkin tablecloth
+plug socket bulb switch fan heater iron vacuum mop duster sink kettle toaster blender mixer whisk grater ladle spatula
+tongs skillet wok cauldron barrel crate carton sack pouch satchel briefcase trunk chest casket urn goblet chalice pitcher
+flask thermos canteen lunchbox burger hotdog taco burrito pancake waffle muffin croissant bagel pretzel doughnut cupcake
+brownie pudding yoghurt steak ham bacon turkey salmon lobster shrimp oyster carrot radish turnip beetroot leek garlic
+ginger spinach lettuce broccoli cauliflower cucumber pea bean corn mushroom olive walnut almond peanut chestnut acorn
+coconut pineapple mango papaya kiwi fig date raisin apricot grapefruit lime strawberry blueberry raspberry watermelon
+trombone tuba accordion banjo ukulele tambourine xylophone triangle dice chessboard domino jigsaw yoyo frisbee racquet
+puck dart bow arrow spear dagger pistol cannon armour crown throne sceptre orb potion spellbook broomstick fossil bone
+skull tooth egg nest shell pebble rock crystal meteorite snowball icicle pinecone mushroom cactus fern ivy tulip daisy
+sunflower daffodil orchid lily wreath bouquet firework lighter ashtray pipe cigar syringe stethoscope crutch wheelchair
+plaster medicine vitamin ointment shampoo perfume lipstick razor tissue wig lens binoculars drone joystick console
+cartridge cassette record tape disc chip battery engine wheel tyre pedal saddle bridle whip collar leash bowl cage
+aquarium kennel hive feeder gift present prize secret message note sign banner sticker badge thing item object""".split()
+MORE_ADJECTIVES = """turquoise crimson violet beige maroon navy scarlet ivory bronze copper checked spotted furry fluffy
+woollen rubber velvet stone porcelain ceramic digital electric magic secret lost stolen forgotten hidden ancient modern
+rusty cracked torn folded sharp blunt heavy tiny enormous gigantic narrow wide curved flat crooked sticky smooth rough
+fresh stale frozen hot sweet sour ripe rotten tall fat thick pretty ugly lovely funny famous rare precious worthless
+second-hand handmade Italian French Chinese Persian Swiss brand-new well-known dark bright pale colourful transparent""".split()
+MORE_ROOMS = [
+    (at, noun.replace("|", " "))
+    for at, noun in [("in", noun) for noun in """living|room dining|room bedroom guest|room playroom sunroom conservatory closet
+storeroom storage|room wine|cellar bunker dungeon tower castle palace temple cave forest wood meadow field desert valley
+village city tent cabin cottage igloo cockpit engine|room control|room waiting|room meeting|room conference|room boardroom
+changing|room courtroom prison cell vault warehouse hangar depot showroom salon gallery chapel cathedral monastery
+backyard courtyard orchard vineyard pond pool spaceship submarine caravan taxi car elevator stairwell archive""".split()]
+    + [("at", noun) for noun in """office school station shop market pub gym club hotel spa museum theatre harbour dock
+border crossroads entrance exit front|desk checkout gate circus fair wedding party concert match dentist's baker's""".split()]
+    + [("on", noun) for noun in "patio beach rooftop ship ferry plane tram pier stage field pitch court farm mountain moon".split()]
+]  # fmt: skip
+MORE_SPOTS = [
+    ("on|under|near", "kitchen table"), ("on|under", "coffee table"), ("on|behind|under", "couch"), ("in|under", "cradle"),
+    ("on|next to|under", "workbench"), ("in|on|behind", "dishwasher"), ("in|on", "microwave"), ("on|in", "stove"),
+    ("in|behind", "closet"), ("in", "glove compartment"), ("in|behind|under", "car"), ("in|on", "boat"), ("in", "tent"),
+    ("in", "top drawer"), ("on", "top shelf"), ("on", "bottom shelf"), ("in", "shopping bag"), ("in", "handbag"),
+    ("in|on|under", "crate"), ("in|behind", "barrel"), ("in|under|on", "pot"), ("in|on|next to", "dustbin"), ("on", "roof"),
+    ("on|under|behind", "rock"), ("in|under|behind", "hedge"), ("in|near", "pond"), ("under|near", "bridge"),
+    ("on|behind", "stage"), ("on|behind|under", "blackboard"), ("on|in", "teacher's desk"), ("in|on|beside", "pram"),
+    ("in", "jewellery box"), ("in", "tool box"), ("in", "lunchbox"), ("in", "shoe box"), ("in", "envelope"), ("in", "wallet"),
+    ("in|behind|on", "chimney"), ("on|beside", "doormat"), ("on", "hook"), ("on", "plate"), ("in", "bowl"), ("in", "cup"),
+    ("behind|next to", "lamp"), ("behind|on", "clock"), ("under|on", "hat"), ("in|under", "coat"), ("on", "wall"),
+    ("in|under|on", "hammock"), ("under|in", "sofa bed"), ("on|under", "bunk bed"), ("next to|behind", "statue"),
+]  # fmt: skip
+FAMILY_NAMES = """Smith Jones Brown Taylor Wilson Miller Davis Clark Lee Walker Hall Young King Wright Hill Green Baker
+Adams Nelson Carter Parker Evans Turner Collins Morris Cook Bell Murphy Cooper Reed Bailey Gray Watson Wood Price Ross
+Schmidt Weber Garcia Rossi Novak Tanaka Kim Patel Khan Chen""".split()
+WOMENS_ROLES = """Mum|Mother|Mom|Grandma|Granny|Mrs {V}|Miss {V}|Aunt Rose|Queen Mary|the teacher|the nurse|the queen|
+the girl|my sister|my mother|her aunt|our neighbour|the old woman|the witch|the princess|the waitress|the doctor|the boss"""
+MENS_ROLES = """Dad|Father|Daddy|Grandpa|Grandad|Mr {V}|Dr {V}|Uncle Bob|King Arthur|the teacher|the farmer|the king|the boy|
+my brother|my father|his uncle|our neighbour|the old man|the wizard|the prince|the waiter|the baker|the policeman"""
+ROLES = [("f", name) for name in WOMENS_ROLES.replace("\n", "").split("|")]
+ROLES += [("m", name) for name in MENS_ROLES.replace("\n", "").split("|")]
+
+JOINTS = (", and ", ", and ", " and ", ", while ", "; ", ", but ", ", then ")
+ASK_WHAT = """What is {L}?|What is {L}?|What is {L}?|What is {L} now?|What is there {L}?|Which thing is {L}?""".split("|")
+SENT = re.compile("sent|deliver|transfer|left|forgot|kept|stored|threw|push|discard|hid|lock|return")
+MORE_WORDINGS = {
+    "PUT": """{P} hung {O} {L}|{P} has left {O} {L}|{P} tossed {O} away, and now it lies {L}|{P} carefully put {O} {L}|
+{P} stuffed {O} away {L}|{P} set {O} {L}|{P} rested {O} {L}|{P} stashed {O} {L}|{P} slid {O} away {L}|{P} puts {O} {L}|
+{P} quickly hid {O} {L}|{P} wanted {O} to be safe and put {it} {L}|{P} had {O} in {his} hand and put {it} {L}|
+{P} held {O} for a while and then left {it} {L}|{P} came in and put {O} {L}|{O} {was} hidden {L} by {P}|
+{O} {was} placed {L} by {P}|{P} leaves {O} {L}|{P} is putting {O} {L}|{P} positioned {O} {L}|{P} just put {O} {L}""",
+    "CARRY": """{P} dragged {O} {T}|{P} takes {O} {T}|{P} brings {O} {T}|{P} rushed {O} {T}|{P} rolled {O} {T}|
+{P} fetched {O} and brought {it} {T}|{P} has taken {O} {T}|{P} has moved {O} {T}|{P} walked {T} with {O} and put {it} down|
+{P} put {O} in a bag and carried {it} {T}|{O} {was} brought {T} by {P}|{O} {was} moved {T} by {P}|{P} hauled {O} {T}|{P} shifted {O} {T}|{P} gently carried {O} {T}|{P} moves {O} {T}""",
+    "STATED_FIRST": """{O} {be} still {L}.|{O} {be} usually {L}.|{O} {was} left {L}.|there {was} {A} {L}.|
+someone put {O} {L}.|{O} {be} right {L}.|everybody knows that {O} {be} {L}.|{O} {be} sitting {L}.|{O} stood {L}.""",
+    "STATED_AGAIN": """someone put {O} {L}.|someone moved {O}, and now {O} {be} {L}.|{O} {be} no longer there. Now {O} {be} {L}.|
+{O} had to be put {L}.|after that, {O} {was} {L}.|{O} turned up {L}.""",
+    "HOLD_FIRST": """{P} is carrying {A}|{P} owns {A}|{P} holds {O}|{P} got {A} as a present|{P} carries {O}|{P} won {A}""",
+    "HOLD": """{P} took {O} away|{P} picked {O} up|{P} holds {O} now|{P} is carrying {O} now|{P} grabbed {O} and kept {it}|
+{P} came for {O} and took {it}|{P} put {O} in {his} pocket""",
+    "GIVE": """{P} offered {O} to {Q}, and {Q} took {it}|{P} threw {O} to {Q}|{P} gives {O} to {Q}|{P} gives {Q} {O}|
+{P} lent {Q} {O}|{P} sold {Q} {O}|{P} brought {Q} {O}|{Q} was given {O} by {P}|{Q} took {O} from {P}|
+{P} gave {O} back to {Q}|{P} made {Q} a present of {O}|{Q} bought {O} from {P}""",
+    "GO": """{P} goes {T}|{P} wandered {T}|{P} rushed {T}|{P} has gone {T}|{P} strolled {T}|{P} drove back {T}|{P} flew {T}|{P} walks {T}|{P} has just come {T}""",
+    "STAY": """{P} is still {L}|{P} is standing {L}|{P} is working {L}|{P} sat down {L}|{P} is hiding {L}|{P} waits {L}""",
+    "ASK_WHERE": """Where {be} {O} right now?|Where did {O} end up?|What is the location of {O}?|Any idea where {O} {be}?|
+Where {be} {O} kept?|Where should I look for {O}?|Please tell me where {O} {be}.|where {be} {O}|Where can {O} be found?|
+Where {be} {O} located?|where {be} {O}?|Could you tell me where {O} {be}?|In what place {be} {O}?|Where was {O} put last?""",
+    "ASK_WHO_HAS": """Who has {O} at the moment?|Who holds {O}?|Who {be} {O} with?|who has {O}?|Who has {O} in the end?|
+Do you know who has {O}?|Tell me who has {O}.|Who carries {O}?""",
+    "ASK_PERSON": """Where is {P} right now?|Tell me where {P} is.|Where can {P} be found?|where is {P}?|So where is {P}?|
+Can you tell me where {P} is?|Where is {P} at the moment?|Where has {P} gone?|What is {P}'s location?""",
+    "ASK_WHAT": """What can I find {L}?|What lies {L}?|Tell me what is {L}.|what is {L}?|What did they leave {L}?""",
+}
+MORE_WORDINGS = {name: text.replace("\n", "").split("|") for name, text in MORE_WORDINGS.items()}

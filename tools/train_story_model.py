@@ -175,7 +175,8 @@ def test_rows(job):
         name = os.path.basename(name).removesuffix(".jsonl").removeprefix("stories-")
         every = 0
     else:
-        rows = stories.sums_set(seed, count) if name == "sums" else stories.test_set(seed, count, int(name))
+        special = {"sums": stories.sums_set, "inverse": stories.inverse_set}.get(name)
+        rows = special(seed, count) if special else stories.test_set(seed, count, int(name))
         every = 3
     result = []
     for index, row in enumerate(rows):
@@ -193,7 +194,7 @@ def test_sets(path, count, seed=20, workers=7, folder=None):
     if folder:
         names = [f"stories-{n}.jsonl" for n in EVALUATION] + ["inverse.jsonl", "sums.jsonl"]
         return dict(test_rows((path, os.path.join(folder, name), 0, 0)) for name in names)
-    jobs = [(path, str(n), count, seed) for n in EVALUATION] + [(path, "sums", count, seed)]
+    jobs = [(path, str(n), count, seed) for n in EVALUATION] + [(path, name, count, seed) for name in ("inverse", "sums")]
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         return dict(pool.map(test_rows, jobs, chunksize=1))
 
@@ -489,7 +490,9 @@ def evaluate(model, sets, end):
                     if not right and len(wrong) < 400:
                         wrong.append((name, kind, p, a, best[i : i + len(a)]))
                     i += len(a)
-            result[name] = {"exact": exact / len(rows), "kinds": {k: v[0] / v[1] for k, v in kinds.items()}}
+            counts = {k: v[1] for k, v in kinds.items()}
+            result[name] = {"questions": len(rows), "exact": exact / len(rows), "counts": counts}
+            result[name]["kinds"] = {k: v[0] / v[1] for k, v in kinds.items()}
     model.train()
     return result, wrong
 
@@ -508,6 +511,9 @@ PROMPTS = [
     "Sam gave the book to Nora. Then Nora gave the book to Ali.\n\nQuestion: Who has the book?\nAnswer:",
     "What is 17 plus 5?",
     "Peter has 5 apples. Mary gives Peter 3 more. How many apples does Peter have now?",
+    "The cat is on the sofa. The dog is in the garden. Where is the cat?",
+    "Tom is in the garden. Anna is in the kitchen. Who is in the garden?",
+    "Anna put the red ball in the kitchen. Tom took the lamp to the attic. What is in the attic?",
 ]
 
 
@@ -698,7 +704,7 @@ def evaluate_export(options):
     path = os.path.join(options.model, "tokenizer.json")
     tokenizer = tokenizers.Tokenizer.from_file(path)
     end = tokenizer.token_to_id(SPECIAL[0])
-    sets = test_sets(path, options.stories, folder=options.sets)
+    sets = test_sets(path, options.stories, options.seed, folder=options.sets)
     model = Qwen3_5MoeForCausalLM.from_pretrained(options.model, dtype=getattr(torch, options.dtype))
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     if options.bits:  # as a block format would store the matrices
@@ -708,7 +714,10 @@ def evaluate_export(options):
                     p.copy_(round_blocks(p.detach().float().contiguous(), options.bits))
     result, wrong = evaluate(model, sets, end)
     print("exact:", table(result))
-    print(json.dumps(result))
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=1)
+            file.write("\n")
     with open(options.wrong, "w", encoding="utf-8") as file:
         for name, kind, p, a, best in wrong:
             row = {"set": name, "kind": kind, "question": tokenizer.decode(p[-40:])}
@@ -745,6 +754,8 @@ def main():
     part.add_argument("--sets", help="folder of an evaluation set by tools/stories.py, to use that instead")
     part.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     part.add_argument("--bits", type=int, default=0, help="round matrices to blocks of 32 with so many bits first")
+    part.add_argument("--seed", type=int, default=20, help="of the generated stories")
+    part.add_argument("--json", help="file for the results")
     part.add_argument("--wrong", default=os.devnull, help="file for the questions answered wrongly")
     options = parser.parse_args()
     if options.command == "tokenizer":

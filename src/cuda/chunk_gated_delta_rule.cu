@@ -2,6 +2,7 @@
 #include <string>
 
 #include "cuda/chunk_kernels.h"
+#include "cuda/gated_delta.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
 #include "cuda/views.h"
@@ -22,8 +23,43 @@ std::int64_t sequence_count(const Args& args) {
   return args.cu_seqlens.defined() ? args.cu_seqlens.dim(0) - 1 : args.q.dim(0);
 }
 
-std::int64_t record_slots(const Args& args) {
-  return SequenceMap::slots(args.cu_seqlens.defined(), sequence_count(args), args.q.dim(1));
+std::int64_t pieces(const Args& args, std::int64_t unit) {
+  return SequenceMap::pieces(args.cu_seqlens.defined(), sequence_count(args), args.q.dim(1), unit);
+}
+
+// Chunks per segment, or 0 if heads and sequences fill the device as they are.
+int choose_segment_chunks(const Args& args, int multiprocessors) {
+  constexpr std::int64_t kLeast = 16;  // a segment repeats some 6 chunks of the one before
+  const std::int64_t chunks = pieces(args, kChunk);
+  const std::int64_t slices = args.v.dim(2) * (args.v.dim(3) / 64);  // 64 rows of a head's state
+  const std::int64_t sequences = std::max<std::int64_t>(sequence_count(args), 1);
+  if (slices == 0 || slices * sequences * 4 > multiprocessors) return 0;
+  const std::int64_t segments = 2 * multiprocessors / slices;
+  const std::int64_t length = std::max(kLeast, (chunks + segments - 1) / segments);
+  return chunks >= 3 * length ? static_cast<int>(length) : 0;
+}
+
+// Places in the workspace.
+struct Layout {
+  int segment_chunks;
+  std::int64_t slots;
+  std::int64_t segments;
+  std::size_t chunk_gates;
+  std::size_t carries;
+  std::size_t bytes;
+};
+
+Layout lay_out(const Args& args, const Stream& stream) {
+  const auto up = [](std::int64_t bytes) { return static_cast<std::size_t>((bytes + 255) / 256 * 256); };
+  const std::int64_t hv = args.v.dim(2);
+  Layout result{};
+  result.segment_chunks = choose_segment_chunks(args, properties(stream.device.index).multiprocessors);
+  result.slots = pieces(args, kChunk);
+  result.segments = result.segment_chunks > 0 ? pieces(args, std::int64_t{kChunk} * result.segment_chunks) : 0;
+  result.chunk_gates = up(result.slots * hv * ChunkRecord::kPitch);
+  result.carries = result.chunk_gates + up(result.slots * hv * 4);
+  result.bytes = result.carries + up(result.segments * hv * segment_floats(args.q.dim(3), args.v.dim(3)) * 4);
+  return result;
 }
 
 // Whether every row of 16-bit elements begins at a multiple of 16 bytes.
@@ -60,11 +96,9 @@ std::string supports_wgmma(const Args& args, const Stream& stream) {
   return supports_chunks(args, stream);
 }
 
-std::size_t record_bytes(const Args& args, const Stream&) {
-  return static_cast<std::size_t>(record_slots(args) * args.v.dim(2) * ChunkRecord::kBytes);
-}
+std::size_t workspace_bytes(const Args& args, const Stream& stream) { return lay_out(args, stream).bytes; }
 
-ChunkArguments make_arguments(const Args& args, Workspace workspace) {
+ChunkArguments make_arguments(const Args& args, Workspace workspace, const Stream& stream) {
   ChunkArguments result{};
   result.q = view<const void>(args.q);
   result.k = view<const void>(args.k);
@@ -82,10 +116,15 @@ ChunkArguments make_arguments(const Args& args, Workspace workspace) {
   result.state_slots = state.defined() ? state.dim(0) : sequence_count(args);
   result.o = view<void>(args.o);
   result.fault = static_cast<std::int32_t*>(args.fault.data);
+  const Layout layout = lay_out(args, stream);
   result.records = static_cast<std::byte*>(workspace.data);
+  result.chunk_gates = reinterpret_cast<float*>(result.records + layout.chunk_gates);
+  result.carries = reinterpret_cast<float*>(result.records + layout.carries);
+  result.segment_chunks = layout.segment_chunks;
+  result.segments = layout.segments;
+  result.slots = layout.slots;
   result.map = {static_cast<const std::int32_t*>(args.cu_seqlens.data), static_cast<int>(sequence_count(args)),
                 static_cast<int>(args.q.dim(1))};
-  result.slots = record_slots(args);
   result.hk = static_cast<int>(args.q.dim(2));
   result.hv = static_cast<int>(args.v.dim(2));
   result.key_width = static_cast<int>(args.q.dim(3));
@@ -103,16 +142,28 @@ ChunkArguments make_arguments(const Args& args, Workspace workspace) {
 void run_wgmma(const Args& args, Workspace workspace, const Stream& stream) {
   if (sequence_count(args) == 0 || args.v.dim(2) == 0) return;
   const CurrentDevice current(stream, Args::kName);
-  const ChunkArguments arguments = make_arguments(args, workspace);
+  const ChunkArguments arguments = make_arguments(args, workspace, stream);
+  const DeviceProperties& device = properties(stream.device.index);
   launch_chunk_prepare(arguments, args.q.dtype, native(stream));
-  sm90::launch_chunk_scan(arguments, args.q.dtype, properties(stream.device.index).multiprocessors, native(stream));
+  if (arguments.segment_chunks > 0) {
+    sm90::launch_chunk_carries(arguments, args.q.dtype, device, native(stream));
+    launch_chunk_carry(arguments, device, native(stream));
+  }
+  sm90::launch_chunk_scan(arguments, args.q.dtype, device, native(stream));
+}
+
+std::string supports_tokens(const Args& args, const Stream&) { return token_by_token_supports(args); }
+
+void run_tokens(const Args& args, Workspace, const Stream& stream) {
+  run_token_by_token(args, {}, stream, Args::kName);
 }
 
 }  // namespace
 
 KernelList<Args> chunk_gated_delta_rule_kernels() {
   static constexpr Kernel<Args> kKernels[] = {
-      {"wgmma", supports_wgmma, record_bytes, run_wgmma, nullptr, Arithmetic::k16Bit},
+      {"wgmma", supports_wgmma, workspace_bytes, run_wgmma, nullptr, Arithmetic::k16Bit},
+      {"token_by_token", supports_tokens, no_workspace<Args>, run_tokens},
   };
   return kKernels;
 }

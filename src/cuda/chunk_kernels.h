@@ -1,46 +1,36 @@
 #pragma once
 
-// The two passes of the chunked gated delta rule on tensor cores. The first works on all chunks at once and leaves a
-// record of each (device/chunk_record.h); the second walks through each sequence's chunks with the state in registers.
+// The passes of the chunked gated delta rule on tensor cores. The first works on all chunks at once and leaves a record
+// of each (device/chunk_record.h); the second walks through each sequence's chunks with the state in registers.
+//
+// Where heads and sequences are too few for the device, the second pass walks through segments of each sequence at the
+// same time. A segment begins with the state at its start, which it gets in one of two ways, decided on the device:
+//   - If the gates of the segment before it sum up to less than kForget, it starts from zero that many chunks earlier
+//     that what lies before has decayed below f32's own rounding.
+//   - Else from the exact state: over a segment a state S [V,K] becomes S M + B, where B is what the segment makes of a
+//     zero state and M [K,K] what it makes of the identity with all v = 0. Both are computed for all such segments at
+//     once, then chained.
 
 #include <cuda_runtime.h>
 
-#include "cuda/device/chunk_record.h"
-#include "cuda/device/scalars.h"
-#include "cuda/device/tensor_view.h"
-#include "thalweg/gated_delta_rule.h"
+#include "cuda/device/chunk_arguments.h"
+#include "cuda/launch.h"
+#include "thalweg/dtype.h"
 
 namespace thalweg::cu {
 
-struct ChunkArguments {
-  TensorView<const void> q, k, v;  // bf16 or f16, rows aligned to 16 bytes
-  TensorView<const float> g, beta;
-  ScalarView gate_a, gate_b, a_log, dt_bias;  // instead of g and beta, if a is present
-  TensorView<const void> initial_state;
-  TensorView<void> final_state;
-  const std::int32_t* state_indices;
-  std::int64_t state_slots;
-  TensorView<void> o;
-  std::int32_t* fault;
-  std::byte* records;
-  SequenceMap map;
-  std::int64_t slots;  // of records
-  int hk, hv, key_width, value_width;
-  bool tiled;        // head map
-  bool normalize;    // q and k to norm 1
-  bool state_is_kv;  // layout
-  bool state_is_bf16;
-  bool o_is_f32;
-  float norm_eps;
-  float scale;
-};
+// Chains the segments' B and M into the states at their starts.
+void launch_chunk_carry(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream);
 
 // dtype of q: kBF16 or kF16; key_width 64 or 128.
 void launch_chunk_prepare(const ChunkArguments& args, DType dtype, cudaStream_t stream);
 
 namespace sm90 {
 // By wgmma, for GPUs of compute capability 9.0. value_width is a multiple of 64.
-void launch_chunk_scan(const ChunkArguments& args, DType dtype, int multiprocessors, cudaStream_t stream);
+// Segments' B and M, where a segment after them needs them.
+void launch_chunk_carries(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
+// Outputs and final states.
+void launch_chunk_scan(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
 }  // namespace sm90
 
 }  // namespace thalweg::cu

@@ -38,7 +38,8 @@ void bind_gated_delta(Binder& binder, const std::string& layer, GatedDeltaWeight
   }
   w.conv = binder.small(layer + "ssm_conv1d.weight", {channels, c.conv_width});
   w.a_log = log_of_decay(binder, layer + "ssm_a", c.value_heads);
-  w.dt_bias = binder.small(layer + "ssm_dt.bias", {c.value_heads});
+  // Ollama's converter leaves the suffix out.
+  w.dt_bias = binder.small(layer + (binder.has(layer + "ssm_dt") ? "ssm_dt" : "ssm_dt.bias"), {c.value_heads});
   w.norm = binder.small(layer + "ssm_norm.weight", {c.value_dim});
   w.out = binder.matrix(layer + "ssm_out.weight", {c.hidden, inner});
 }
@@ -47,9 +48,16 @@ void bind_attention(Binder& binder, const std::string& layer, AttentionWeights& 
   const ModelConfig& c = binder.config();
   const std::int64_t inner = std::int64_t{c.heads} * c.head_dim;
   const std::int64_t keys = std::int64_t{c.kv_heads} * c.head_dim;
-  w.q = binder.matrix(layer + "attn_q.weight", {2 * inner, c.hidden});
-  w.k = binder.matrix(layer + "attn_k.weight", {keys, c.hidden});
-  w.v = binder.matrix(layer + "attn_v.weight", {keys, c.hidden});
+  if (binder.has(layer + "attn_qkv.weight")) {
+    const ConstTensor all = binder.matrix(layer + "attn_qkv.weight", {2 * inner + 2 * keys, c.hidden});
+    w.q = {all.row(0), all.dtype, {2 * inner, c.hidden}};
+    w.k = {all.row(2 * inner), all.dtype, {keys, c.hidden}};
+    w.v = {all.row(2 * inner + keys), all.dtype, {keys, c.hidden}};
+  } else {
+    w.q = binder.matrix(layer + "attn_q.weight", {2 * inner, c.hidden});
+    w.k = binder.matrix(layer + "attn_k.weight", {keys, c.hidden});
+    w.v = binder.matrix(layer + "attn_v.weight", {keys, c.hidden});
+  }
   w.o = binder.matrix(layer + "attn_output.weight", {c.hidden, inner});
   w.q_norm = binder.small(layer + "attn_q_norm.weight", {c.head_dim});
   w.k_norm = binder.small(layer + "attn_k_norm.weight", {c.head_dim});

@@ -9,7 +9,8 @@
 
 namespace thalweg::model {
 
-// Takes tensors out of a source by name, with the checks that all of them share.
+// Takes tensors out of a source by name, with the checks that all of them share. Dimensions of 1 do not count, since
+// writers leave them out or put them in: [C,1,W] in the file is [C,W], and [D] is [1,D].
 class Binder {
  public:
   Binder(const ModelConfig& config, const io::TensorSource& source, Weights& weights)
@@ -20,8 +21,7 @@ class Binder {
   // A matrix or a stack of matrices: any dtype but I32.
   ConstTensor matrix(const std::string& name, std::initializer_list<std::int64_t> shape);
 
-  // A vector or a small tensor in one of the float types whose values are finite. Dimensions of 1 in the file do not
-  // count: [C,1,W] is [C,W], and [1,D] is [D].
+  // A vector or a small tensor in one of the float types whose values are finite.
   ConstTensor small(const std::string& name, std::initializer_list<std::int64_t> shape);
 
   [[noreturn]] void fail(std::string_view name, std::string_view expected, std::string_view given) const;
@@ -36,7 +36,7 @@ class Binder {
   const ModelConfig& config() const { return config_; }
 
  private:
-  ConstTensor take(const std::string& name, std::initializer_list<std::int64_t> shape, bool squeeze);
+  ConstTensor take(const std::string& name, std::initializer_list<std::int64_t> shape, TensorUse use);
 
   const ModelConfig& config_;
   const io::TensorSource& source_;

@@ -132,8 +132,9 @@ ModelConfig read_config(const io::GgufMetadata& metadata, const io::TensorSource
   }
   config.value_dim = inner / config.value_heads;
   config.conv_width = keys.size("ssm.conv_kernel");
-  // The converter re-orders the value heads of Qwen3.5 and leaves those of Qwen3-Next.
-  config.head_map = config.architecture == "qwen3next" ? HeadMap::kGrouped : HeadMap::kTiled;
+  // Converters re-order the value heads of Qwen3.5 and leave those of Qwen3-Next. Ollama's says so.
+  const bool tiled = metadata.boolean(keys.name("ssm.v_head_reordered"), config.architecture != "qwen3next");
+  config.head_map = tiled ? HeadMap::kTiled : HeadMap::kGrouped;
 
   config.experts = keys.size("expert_count", 0);
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
@@ -141,14 +142,15 @@ ModelConfig read_config(const io::GgufMetadata& metadata, const io::TensorSource
   }
   if (any_sparse(config)) {
     config.experts_used = keys.size("expert_used_count");
-    config.expert_hidden = keys.size("expert_feed_forward_length");
+    config.expert_hidden = keys.size_of_layers("expert_feed_forward_length");
     config.shared_hidden = keys.size("expert_shared_feed_forward_length", 0);
-    config.renormalize = metadata.boolean(keys.name("expert_weights_norm"), true);
+    const bool renormalize = metadata.boolean(keys.name("norm_top_k_prob"), true);  // Ollama's name
+    config.renormalize = metadata.boolean(keys.name("expert_weights_norm"), renormalize);
     // 0 is what writers put for "none".
     const double scale = keys.number("expert_weights_scale", 1.0);
     if (scale != 0.0 && scale != 1.0) keys.fail("expert_weights_scale", "1", std::to_string(scale));
   }
-  if (any_dense(config)) config.dense_hidden = keys.size("feed_forward_length");
+  if (any_dense(config)) config.dense_hidden = keys.size_of_layers("feed_forward_length");
   read_end_tokens(config, metadata);
   check_config(config, [&](std::string_view what) {
     return keys.name(what == "heads"         ? "attention.head_count"

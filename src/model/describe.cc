@@ -109,7 +109,9 @@ void describe_tensors(const Model::Impl& model, const std::vector<FileTensor>& t
     const auto use = model.weights.used.find(tensor.name);
     entry.used = use != model.weights.used.end();
     if (entry.used) {
-      const ConstTensor view = model.source().tensor(tensor.name);
+      ConstTensor view = model.source().tensor(tensor.name);
+      // Of a matrix of one row, writers may leave a vector.
+      if (view.rank == 1) view = {view.data, view.dtype, {1, view.size()}};
       if (use->second == TensorUse::kMatrix) kernels.fill(entry, view);
       info.parameters += static_cast<std::uint64_t>(view.size());
       info.weight_bytes += tensor.bytes;

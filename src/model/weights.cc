@@ -75,37 +75,26 @@ void Binder::fail(std::string_view name, std::string_view expected, std::string_
   throw Error(config_.path, name, expected, given);
 }
 
-ConstTensor Binder::take(const std::string& name, std::initializer_list<std::int64_t> shape, bool squeeze) {
+ConstTensor Binder::take(const std::string& name, std::initializer_list<std::int64_t> shape, TensorUse use) {
   if (!source_.has(name)) fail(name, "a tensor " + shape_text(shape), "none of that name");
-  ConstTensor tensor = source_.tensor(name);
-  weights_.used[name] = squeeze ? TensorUse::kSmall : TensorUse::kMatrix;
-  const ConstTensor whole = tensor;
-  const int rank = static_cast<int>(shape.size());
-  if (squeeze && tensor.rank > rank) {
-    ConstTensor squeezed = tensor;
-    squeezed.rank = 0;
-    for (int i = 0; i < tensor.rank; ++i) {
-      if (tensor.dim(i) == 1) continue;
-      squeezed.shape[static_cast<std::size_t>(squeezed.rank)] = tensor.dim(i);
-      squeezed.strides[static_cast<std::size_t>(squeezed.rank++)] = tensor.stride(i);
-    }
-    tensor = squeezed;
-  }
-  bool same = tensor.rank == rank;
-  int i = 0;
-  for (std::int64_t extent : shape) same = same && tensor.dim(i++) == extent;
-  if (!same) fail(name, shape_text(shape), to_string(whole));
-  return tensor;
+  const ConstTensor tensor = source_.tensor(name);
+  weights_.used[name] = use;
+  std::vector<std::int64_t> expected = shape;
+  std::vector<std::int64_t> given(tensor.shape.begin(), tensor.shape.begin() + tensor.rank);
+  std::erase(expected, 1);
+  std::erase(given, 1);
+  if (given != expected) fail(name, shape_text(shape), to_string(tensor));
+  return {tensor.data, tensor.dtype, shape};
 }
 
 ConstTensor Binder::matrix(const std::string& name, std::initializer_list<std::int64_t> shape) {
-  const ConstTensor tensor = take(name, shape, false);
+  const ConstTensor tensor = take(name, shape, TensorUse::kMatrix);
   if (tensor.dtype == DType::kI32) fail(name, "weights", to_string(tensor));
   return tensor;
 }
 
 ConstTensor Binder::small(const std::string& name, std::initializer_list<std::int64_t> shape) {
-  const ConstTensor tensor = take(name, shape, true);
+  const ConstTensor tensor = take(name, shape, TensorUse::kSmall);
   if (!is_float(tensor.dtype)) fail(name, "F32, F16 or BF16", to_string(tensor));
   for (std::int64_t i = 0; i < tensor.size(); ++i) {
     const float value = element(tensor, i);

@@ -62,24 +62,36 @@ TEST(GgufGoldens, ReadsWhatThePythonPackageWrites) {
   expect_error([&] { file.tensor("tensor.none"); }, "tensor tensor.none", {"types.gguf", "none of that name among 18"});
 }
 
-TEST(GgufGoldens, AnyPartOpensASplitModel) {
-  for (int given = 1; given <= 3; ++given) {
-    const GgufFile file(golden("split-0000" + std::to_string(given) + "-of-00003.gguf"));
-    ASSERT_EQ(file.paths().size(), 3U);
-    EXPECT_TRUE(file.paths()[1].ends_with("split-00002-of-00003.gguf"));
+void open_each(const std::vector<std::string>& parts, const std::vector<std::int64_t>& first_shape) {
+  for (const std::string& part : parts) {
+    const GgufFile file(golden(part));
+    ASSERT_EQ(file.paths().size(), parts.size());
+    EXPECT_EQ(file.paths()[1], golden(parts[1]));
     EXPECT_EQ(file.metadata().integer("test.u32"), 7);
     ASSERT_EQ(file.names().size(), 5U);
     for (std::size_t i = 0; i < 5; ++i) {
       const std::string name = "blk." + std::to_string(i) + ".weight";
       EXPECT_EQ(file.names()[i], name);
       const ConstTensor tensor = file.tensor(name);
-      EXPECT_EQ(shape_of(tensor), (std::vector<std::int64_t>{static_cast<std::int64_t>(i) + 1, 64}));
+      const std::vector<std::int64_t> shape = {static_cast<std::int64_t>(i) + 1, 64};
+      EXPECT_EQ(shape_of(tensor), i == 0 ? first_shape : shape);
       EXPECT_EQ(content(tensor), pattern(i, (i + 1) * 68));
     }
     double last = 0.0;
     file.prefetch([&](double done) { last = done; });
     EXPECT_EQ(last, 1.0);
   }
+}
+
+TEST(GgufGoldens, AnyPartOpensASplitModel) {
+  open_each({"split-00001-of-00003.gguf", "split-00002-of-00003.gguf", "split-00003-of-00003.gguf"}, {1, 64});
+}
+
+// Its first part holds metadata only, and an outer dimension of 1 is gone.
+TEST(GgufGoldens, AnyPartOpensWhatLlamaCppHasCut) {
+  open_each(
+      {"tool-00001-of-00004.gguf", "tool-00002-of-00004.gguf", "tool-00003-of-00004.gguf", "tool-00004-of-00004.gguf"},
+      {64});
 }
 
 TEST(GgufGoldens, TheWriterRepeatsThemToTheByte) {

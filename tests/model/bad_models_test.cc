@@ -165,7 +165,7 @@ TEST(BadConfig, OfAGgufFile) {
       [](io::GgufMetadata& m) {
         m.set("qwen35moe.attention.recurrent_layers", io::GgufArray{std::vector<bool>{false, true}});
       },
-      {"blk.0.attn_q.weight"});
+      {"blk.0.attn_qkv.weight"});
 }
 
 TEST(BadOptions, AreNamed) {

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "io/gguf.h"
@@ -157,15 +158,16 @@ TEST(Convert, TakesTheTokenizerAlong) {
   const std::string pattern =
       "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}|"
       " ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-  nlohmann::json tokenizer = {
-      {"added_tokens",
-       {{{"id", 5}, {"content", "<end>"}, {"special", true}}, {{"id", 6}, {"content", "<tool>"}, {"special", false}}}},
-      {"pre_tokenizer",
-       {{"type", "Sequence"}, {"pretokenizers", {{{"type", "Split"}, {"pattern", {{"Regex", pattern}}}}}}}},
-      {"model",
-       {{"type", "BPE"},
-        {"vocab", {{"a", 0}, {"b", 1}, {"ab", 2}, {"c", 3}, {"abc", 4}}},
-        {"merges", nlohmann::json::array({"a b", "ab c"})}}}};
+  nlohmann::json tokenizer = nlohmann::json::parse(R"({
+    "added_tokens": [{"id": 5, "content": "<end>", "special": true, "normalized": false},
+                     {"id": 6, "content": "<tool>", "special": false, "normalized": false}],
+    "normalizer": {"type": "NFC"},
+    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+      {"type": "Split", "pattern": {}, "behavior": "Isolated", "invert": false},
+      {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]},
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "c": 3, "abc": 4}, "merges": ["a b", "ab c"]}})");
+  const auto split = [](nlohmann::json& t) -> nlohmann::json& { return t["pre_tokenizer"]["pretokenizers"][0]; };
+  split(tokenizer)["pattern"]["Regex"] = pattern;
   write_file(folder / "hf/tokenizer.json", tokenizer.dump());
   write_file(folder / "hf/tokenizer_config.json",
              R"({"eos_token": {"content": "<end>"}, "pad_token": null, "chat_template": "{{ messages }}"})");
@@ -180,18 +182,27 @@ TEST(Convert, TakesTheTokenizerAlong) {
   EXPECT_EQ(metadata.integer("tokenizer.ggml.eot_token_id"), 0);  // of config.json
   EXPECT_EQ(metadata.string("tokenizer.chat_template"), "{{ messages }}");
 
-  tokenizer["model"]["merges"] = nlohmann::json::parse(R"([["a", "b"], ["ab", "c"]])");
-  write_file(folder / "hf/tokenizer.json", tokenizer.dump());
+  nlohmann::json pairs = tokenizer;
+  pairs["model"]["merges"] = nlohmann::json::parse(R"([["a", "b"], ["ab", "c"]])");
+  write_file(folder / "hf/tokenizer.json", pairs.dump());
   convert_to(folder / "hf", folder / "pairs.gguf", "F32");
   EXPECT_EQ(read_file(folder / "pairs.gguf"), read_file(folder / "out.gguf"));
 
-  tokenizer["model"]["vocab"]["d"] = 8;
-  write_file(folder / "hf/tokenizer.json", tokenizer.dump());
-  expect_error([&] { convert_to(folder / "hf", folder / "bad.gguf", "F32"); }, {"token d", "from 0 to 7", "got 8"});
-  tokenizer["model"]["vocab"].erase("d");
-  tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+";
-  write_file(folder / "hf/tokenizer.json", tokenizer.dump());
-  expect_error([&] { convert_to(folder / "hf", folder / "bad.gguf", "F32"); }, {"pre_tokenizer", "Qwen3.5", "\\w+"});
+  const auto refused = [&](const std::function<void(nlohmann::json&)>& change,
+                           std::initializer_list<std::string_view> parts) {
+    nlohmann::json changed = tokenizer;
+    change(changed);
+    write_file(folder / "hf/tokenizer.json", changed.dump());
+    expect_error([&] { convert_to(folder / "hf", folder / "bad.gguf", "F32"); }, parts);
+    EXPECT_FALSE(std::filesystem::exists(folder / "bad.gguf"));
+  };
+  using Json = nlohmann::json;
+  refused([](Json& t) { t["model"]["vocab"]["d"] = 8; }, {"token d", "from 0 to 7", "got 8"});
+  refused([](Json& t) { t["model"]["merges"].push_back("a d"); }, {"merges[2]", "a d"});
+  refused([&](Json& t) { split(t)["pattern"]["Regex"] = "\\w+"; }, {"pre_tokenizer", "Qwen3.5", "\\w+"});
+  refused([](Json& t) { t["normalizer"] = nullptr; }, {"normalizer", "NFC", "GGUF"});
+  refused([](Json& t) { t["model"]["ignore_merges"] = true; }, {"model.ignore_merges", "false", "GGUF"});
+  refused([](Json& t) { t["added_tokens"][1]["normalized"] = true; }, {"added token <tool>", "normalized", "GGUF"});
 }
 
 TEST(Convert, RefusesWhatCannotBe) {

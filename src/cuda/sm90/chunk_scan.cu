@@ -4,7 +4,8 @@
 // one sequence. With everything transposed, each product's result is the next one's left operand and never leaves the
 // registers (accumulators and operands have the same layout but for the rounding to 16 bits):
 //
-//   X^T = S k^T    Y^T = v^T - X^T x    V'^T = Y^T T^T    O^T = (S q^T) o + V'^T P^T    S = S decay + (V'^T d) k
+//   X^T = S k^T    Y^T = v^T - X^T x    V'^T = Y^T beta + Y^T T^T    O^T = (S q^T) o + V'^T P^T    S = S decay + (V'^T
+//   d) k
 //
 // The two warpgroups never wait for each other, so that one's products fill the other's arithmetic. A third warpgroup
 // copies the chunks' tiles into a ring of shared memory ahead of them, and the outputs from there to their place: a
@@ -17,8 +18,11 @@
 #include "cuda/device/async_copy.h"
 #include "cuda/device/barrier.h"
 #include "cuda/device/fragments.h"
+#include "cuda/device/launch_order.h"
+#include "cuda/device/segments.h"
 #include "cuda/device/wgmma.h"
 #include "cuda/launch.h"
+#include "thalweg/gated_delta_rule.h"
 
 namespace thalweg::cu::sm90 {
 namespace {
@@ -34,7 +38,7 @@ struct Ring {
   static constexpr int kQueries = kKeys;
   static constexpr int kValues = 2 * kKeys;
   static constexpr int kRecord = kValues + kGroups * kTile;
-  static constexpr int kStageBytes = kRecord + ChunkRecord::kBytes;
+  static constexpr int kStageBytes = (kRecord + ChunkRecord::kBytes + 1023) / 1024 * 1024;
   static constexpr int kStages = 3;
   static constexpr int kBytes = kStages * kStageBytes;
   static constexpr int kSharedBytes = kBytes + 1024;  // room to align
@@ -53,40 +57,100 @@ __device__ inline void store_blocks_transposed(std::uint32_t address, std::uint3
                : "memory");
 }
 
-// What a block works on.
+enum class Pass {
+  kScan,     // outputs and final states, of whole sequences or of segments
+  kCarries,  // B and M of segments
+};
+
+// What a block works on: rows of a head's state over a run of chunks.
 struct Work {
-  SequenceMap::Sequence sequence;
+  enum class Start { kZero, kIdentity, kPool, kGiven };
+
+  bool valid;
+  int row;     // batch row
+  int begin;   // token in the row
+  int length;  // tokens
+  int chunks;
+  int silent;  // chunks at the beginning whose output somebody else writes
   int head;
   int key_head;
   int first_row;  // of the state
-  int chunks;
-  std::int64_t slot;  // of the state pools, -1: none
+  Start start;
+  const float* given;  // [.,K], for kGiven
+  bool no_values;      // v is all zeros
+  std::int64_t slot;   // of the state pools, -1: none
+  float* carry_to;     // [.,K], instead of the final state
+  bool is_last;        // its last state is the sequence's
   const std::byte* records;
 };
 
-__device__ Work find_work(const ChunkArguments& args, int rows_per_block) {
-  Work work;
-  const int n = static_cast<int>(blockIdx.z);
-  work.sequence = args.map.sequence(n);
-  work.head = static_cast<int>(blockIdx.y);
-  work.key_head = args.tiled ? work.head % args.hk : work.head / (args.hv / args.hk);
-  work.first_row = static_cast<int>(blockIdx.x) * rows_per_block;
-  work.chunks = (work.sequence.length + kChunk - 1) / kChunk;
-  work.slot = args.state_indices != nullptr ? args.state_indices[n] : n;
-  const bool slot_valid = work.slot >= -1 && work.slot < args.state_slots;
+// Skips and reports a sequence whose bounds or slot are out of range.
+__device__ bool check_sequence(const ChunkArguments& args, int n, const SequenceMap::Sequence& sequence,
+                               std::int64_t slot, bool report) {
   const bool has_state = args.initial_state.data != nullptr || args.final_state.data != nullptr;
-  bool bounds_valid = work.sequence.valid;
+  const bool slot_valid = !has_state || (slot >= -1 && slot < args.state_slots);
+  bool bounds_valid = sequence.valid;
   if (args.map.cu_seqlens != nullptr) {
     if (n == 0 && args.map.cu_seqlens[0] != 0) bounds_valid = false;
     if (n == args.map.sequences - 1 && args.map.cu_seqlens[n + 1] != args.map.tokens) bounds_valid = false;
   }
-  if (args.fault != nullptr && threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0) {
-    const int fault = (bounds_valid ? 0 : kFaultCuSeqlens) | (slot_valid || !has_state ? 0 : kFaultStateIndices);
+  if (report && args.fault != nullptr && threadIdx.x == 0) {
+    const int fault = (bounds_valid ? 0 : kFaultCuSeqlens) | (slot_valid ? 0 : kFaultStateIndices);
     if (fault != 0) atomicOr(args.fault, fault);
   }
-  if (has_state && !slot_valid) work.sequence.valid = false;
-  work.records = args.records + (static_cast<std::int64_t>(args.map.first_slot(n)) * args.hv + work.head) *
-                                    static_cast<std::int64_t>(ChunkRecord::kBytes);
+  return sequence.valid && slot_valid;
+}
+
+__device__ Work find_work(const ChunkArguments& args, Pass pass, int rows_per_block) {
+  Work work{};
+  const int segment_tokens = args.segment_chunks * kChunk;
+  const int piece = static_cast<int>(blockIdx.z);
+  const int n = args.segment_chunks > 0 ? args.map.sequence_of(piece, segment_tokens) : piece;
+  const int p = args.segment_chunks > 0 ? piece - args.map.first_piece(n, segment_tokens) : 0;
+  const SequenceMap::Sequence sequence = args.map.sequence(n);
+  const int segments = args.segment_chunks > 0 ? max(1, segment_count(args, sequence.length)) : 1;
+  work.slot = args.state_indices != nullptr ? args.state_indices[n] : n;
+  const bool report = pass == Pass::kScan && p == 0 && blockIdx.x == 0 && blockIdx.y == 0;
+  work.valid = check_sequence(args, n, sequence, work.slot, report) && p >= 0 && p < segments;
+  if (!work.valid) return work;
+  work.head = static_cast<int>(blockIdx.y);
+  work.key_head = args.tiled ? work.head % args.hk : work.head / (args.hv / args.hk);
+  work.first_row = static_cast<int>(blockIdx.x) * rows_per_block;
+  work.start = args.initial_state.data != nullptr && work.slot >= 0 ? Work::Start::kPool : Work::Start::kZero;
+  work.is_last = p == segments - 1;
+  int first = 0;  // chunk of the sequence
+  int last = (sequence.length + kChunk - 1) / kChunk;
+  if (args.segment_chunks > 0) {
+    first = p * args.segment_chunks;
+    last = min(last, first + args.segment_chunks);
+  }
+  if (pass == Pass::kCarries) {
+    // M of a segment that does not forget; B of one that does not, or whose successor needs an exact start.
+    const bool forgets = !work.is_last && chunks_remembered(args, n, p, work.head) > 0;
+    const bool wanted = !forgets || (p + 2 < segments && chunks_remembered(args, n, p + 1, work.head) == 0);
+    const bool is_m = work.first_row >= args.value_width;
+    work.valid = !work.is_last && (is_m ? !forgets : wanted);
+    if (!work.valid) return work;
+    const Carry to = carry(args, n, p, work.head);
+    if (is_m) work.first_row -= args.value_width;
+    work.start = is_m ? Work::Start::kIdentity : Work::Start::kZero;
+    work.no_values = is_m;
+    work.carry_to = is_m ? to.m : to.b;
+    work.silent = last - first;
+  } else if (p > 0) {
+    const int remembered = chunks_remembered(args, n, p - 1, work.head);
+    first -= remembered;
+    work.silent = remembered;
+    work.start = remembered > 0 ? Work::Start::kZero : Work::Start::kGiven;
+    work.given = carry(args, n, p, work.head).start;
+  }
+  work.row = sequence.row;
+  work.begin = sequence.begin + first * kChunk;
+  work.length = min(sequence.length, last * kChunk) - first * kChunk;
+  work.chunks = last - first;
+  work.records =
+      args.records + (static_cast<std::int64_t>(args.map.first_piece(n, kChunk) + first) * args.hv + work.head) *
+                         static_cast<std::int64_t>(ChunkRecord::kPitch);
   return work;
 }
 
@@ -100,8 +164,7 @@ __device__ void copy_chunks(const ChunkArguments& args, const Work& work, std::u
   constexpr int kValueRows = kWarpgroup / kValuePieces;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const auto base = [&](const auto& tensor, int head, int column) {
-    return tensor.strides[0] * work.sequence.row + tensor.strides[1] * work.sequence.begin + tensor.strides[2] * head +
-           column;
+    return tensor.strides[0] * work.row + tensor.strides[1] * work.begin + tensor.strides[2] * head + column;
   };
   const int key_row = thread / kKeyPieces;
   const int key_piece = thread % kKeyPieces;
@@ -123,11 +186,11 @@ __device__ void copy_chunks(const ChunkArguments& args, const Work& work, std::u
   const std::uint32_t value_place =
       static_cast<std::uint32_t>(R::kValues + value_piece / 8 * kTile) + swizzled(value_row, value_piece % 8);
   const std::byte* record = work.records;
-  const std::int64_t record_step = static_cast<std::int64_t>(args.hv) * ChunkRecord::kBytes;
+  const std::int64_t record_step = static_cast<std::int64_t>(args.hv) * ChunkRecord::kPitch;
 
   int loaded = 0;  // tokens
   const auto load = [&](int stage) {
-    const int length = work.sequence.length - loaded;  // those of this chunk and after
+    const int length = work.length - loaded;  // those of this chunk and after
     if (length > 0) {
       const std::uint32_t place = ring + static_cast<std::uint32_t>(stage * R::kStageBytes);
       if (thread == 0) {
@@ -146,7 +209,7 @@ __device__ void copy_chunks(const ChunkArguments& args, const Work& work, std::u
       }
 #pragma unroll
       for (int i = 0; i < kChunk / kValueRows; ++i) {
-        const bool valid = value_row + i * kValueRows < length;
+        const bool valid = !work.no_values && value_row + i * kValueRows < length;
         copy_16_bytes(place + value_place + static_cast<std::uint32_t>(i * kValueRows * 128), valid ? v : args.v.data,
                       valid);
         v += v_step;
@@ -171,7 +234,7 @@ __device__ void copy_chunks(const ChunkArguments& args, const Work& work, std::u
     if (chunk + 1 < work.chunks) announce(next);
     barrier_wait(done + 8 * stage, chunk / R::kStages % 2);
     if (!args.o_is_f32) {
-      const int length = work.sequence.length - chunk * kChunk;
+      const int length = chunk < work.silent ? 0 : work.length - chunk * kChunk;
       const std::byte* from = ring_bytes + stage * R::kStageBytes + value_place;
 #pragma unroll
       for (int i = 0; i < kChunk / kValueRows; ++i) {
@@ -223,11 +286,28 @@ __device__ void load_state_of(const ChunkArguments& args, const Work& work, int 
   }
 }
 
+// Pair i of a lane's values in a contiguous f32 matrix [.,K].
+template <int K, class Float>
+__device__ auto carried_pair(Float* matrix, int row, int lane, int i) {
+  using Pair = std::conditional_t<std::is_const_v<Float>, const float2, float2>;
+  return reinterpret_cast<Pair*>(matrix + (row + lane / 4 + i % 2 * 8) * K + i / 2 * 8 + lane % 4 * 2);
+}
+
 template <int kCount>
 __device__ void load_state(const ChunkArguments& args, const Work& work, int row, int lane, float (&s)[kCount]) {
-  if (args.initial_state.data == nullptr || work.slot < 0) {
+  if (work.start == Work::Start::kZero || work.start == Work::Start::kIdentity) {
+    const float one = work.start == Work::Start::kIdentity ? 1.0F : 0.0F;
 #pragma unroll
-    for (float& value : s) value = 0.0F;
+    for (int i = 0; i < kCount; ++i) {
+      s[i] = row + lane / 4 + i / 2 % 2 * 8 == i / 4 * 8 + lane % 4 * 2 + i % 2 ? one : 0.0F;
+    }
+  } else if (work.start == Work::Start::kGiven) {
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      const float2 pair = *carried_pair<2 * kCount>(work.given, row, lane, i);
+      s[2 * i] = pair.x;
+      s[2 * i + 1] = pair.y;
+    }
   } else if (args.state_is_bf16) {
     load_state_of<__nv_bfloat16, __nv_bfloat162>(args, work, row, lane, s);
   } else {
@@ -259,7 +339,14 @@ __device__ void store_state_of(const ChunkArguments& args, const Work& work, int
 
 template <int kCount>
 __device__ void store_state(const ChunkArguments& args, const Work& work, int row, int lane, const float (&s)[kCount]) {
-  if (args.final_state.data == nullptr || work.slot < 0) return;
+  if (work.carry_to != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      *carried_pair<2 * kCount>(work.carry_to, row, lane, i) = {s[2 * i], s[2 * i + 1]};
+    }
+    return;
+  }
+  if (args.final_state.data == nullptr || work.slot < 0 || !work.is_last) return;
   if (args.state_is_bf16) {
     store_state_of<__nv_bfloat16, __nv_bfloat162>(args, work, row, lane, s);
   } else {
@@ -297,10 +384,10 @@ __device__ void consume(const ChunkArguments& args, const Work& work, std::uint3
   // Of a finished chunk: its output to where its v was, and the stage back to the copying warpgroup.
   const auto leave_output = [&](int chunk, int stage) {
     if (args.o_is_f32) {
-      const int length = work.sequence.length - chunk * kChunk;
-      float* to = static_cast<float*>(args.o.data) + work.sequence.row * args.o.strides[0] +
-                  (work.sequence.begin + chunk * kChunk) * args.o.strides[1] + work.head * args.o.strides[2] +
-                  first_row + 16 * warp + lane / 4;
+      const int length = chunk < work.silent ? 0 : work.length - chunk * kChunk;
+      float* to = static_cast<float*>(args.o.data) + work.row * args.o.strides[0] +
+                  (work.begin + chunk * kChunk) * args.o.strides[1] + work.head * args.o.strides[2] + first_row +
+                  16 * warp + lane / 4;
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
         const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -361,7 +448,10 @@ __device__ void consume(const ChunkArguments& args, const Work& work, std::uint3
 #pragma unroll
     for (float& value : s) value *= decay;
 
-    // Y^T = v^T - X^T x
+    // Y^T = v^T - X^T x, and in x the first part of V'^T, Y^T beta
+    float2 betas[8];
+#pragma unroll
+    for (int block = 0; block < 8; ++block) betas[block] = scalars[ChunkRecord::kBeta / 8 + 4 * block];
     wgmma_wait<1>();
     pin(x);
 #pragma unroll
@@ -369,16 +459,22 @@ __device__ void consume(const ChunkArguments& args, const Work& work, std::uint3
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         std::uint32_t& packed = y[block / 2][block % 2 * 2 + half];
+        float& low = x[4 * block + 2 * half];
+        float& high = x[4 * block + 2 * half + 1];
         const float2 v = unpack<T>(packed);
-        packed = pack<T>(v.x - x[4 * block + 2 * half] * scales[block].x,
-                         v.y - x[4 * block + 2 * half + 1] * scales[block].y);
+        low = v.x - low * scales[block].x;
+        high = v.y - high * scales[block].y;
+        packed = pack<T>(low, high);
+        low *= betas[block].x;
+        high *= betas[block].y;
       }
     }
-    // V'^T = Y^T T^T
+    // V'^T += Y^T T^T
+    pin(x);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      wgmma<T, false>(x, y[step], describe_rows(record, ChunkRecord::kT + step * 32), step > 0);
+      wgmma<T, false>(x, y[step], describe_rows(record, ChunkRecord::kT + step * 32), 1);
     }
     wgmma_commit();
     query(kSteps / 2, kSteps);
@@ -441,12 +537,10 @@ __device__ void consume(const ChunkArguments& args, const Work& work, std::uint3
 
 template <class T, int K, int kGroups>
 __global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
-    chunk_scan(const __grid_constant__ ChunkArguments args) {
+    chunk_scan(const __grid_constant__ ChunkArguments args, const Pass pass) {
   using R = Ring<K, kGroups>;
   extern __shared__ __align__(1024) std::byte shared[];
   __shared__ Barriers<R::kStages> barriers;
-  const Work work = find_work(args, kGroups * kRows);
-  if (!work.sequence.valid) return;
   const std::uint32_t full = shared_address(barriers.full);
   const std::uint32_t done = shared_address(barriers.done);
   if (threadIdx.x == 0) {
@@ -457,6 +551,9 @@ __global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
     fence_barrier_init();
   }
   __syncthreads();
+  wait_for_launch_order();
+  const Work work = find_work(args, pass, kGroups * kRows);
+  if (!work.valid) return;
   const std::uint32_t offset = (1024 - shared_address(shared) % 1024) % 1024;
   const std::uint32_t ring = shared_address(shared) + offset;
   if (threadIdx.x < kWarpgroup) {
@@ -469,37 +566,49 @@ __global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
 }
 
 template <class T, int K, int kGroups>
-void launch(const ChunkArguments& args, cudaStream_t stream) {
+void launch(const ChunkArguments& args, Pass pass, const DeviceProperties& device, cudaStream_t stream) {
   static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
   constexpr int kBytes = Ring<K, kGroups>::kSharedBytes;
   allow_shared_memory(reinterpret_cast<const void*>(chunk_scan<T, K, kGroups>), kBytes, kOperation);
-  const dim3 grid(static_cast<unsigned>(args.value_width / (kGroups * kRows)), static_cast<unsigned>(args.hv),
-                  static_cast<unsigned>(args.map.sequences));
-  chunk_scan<T, K, kGroups><<<grid, (kGroups + 1) * kWarpgroup, kBytes, stream>>>(args);
-  check(cudaGetLastError(), kOperation);
+  const int rows = args.value_width + (pass == Pass::kCarries ? args.key_width : 0);
+  const std::int64_t pieces = args.segment_chunks > 0 ? args.segments : args.map.sequences;
+  const dim3 grid(static_cast<unsigned>(rows / (kGroups * kRows)), static_cast<unsigned>(args.hv),
+                  static_cast<unsigned>(pieces));
+  launch_early(chunk_scan<T, K, kGroups>, grid, (kGroups + 1) * kWarpgroup, kBytes, device, stream, kOperation, args,
+               pass);
 }
 
 template <class T, int K>
-void launch(const ChunkArguments& args, int multiprocessors, cudaStream_t stream) {
+void launch(const ChunkArguments& args, Pass pass, const DeviceProperties& device, cudaStream_t stream) {
   // Two warpgroups share a block's tiles; with few heads, one each on more multiprocessors is faster.
-  const std::int64_t blocks = static_cast<std::int64_t>(args.value_width / kRows) * args.hv * args.map.sequences;
-  if (args.value_width % (2 * kRows) == 0 && blocks > multiprocessors) {
-    launch<T, K, 2>(args, stream);
+  const std::int64_t pieces = args.segment_chunks > 0 ? args.segments : args.map.sequences;
+  const std::int64_t blocks = static_cast<std::int64_t>(args.value_width / kRows) * args.hv * pieces;
+  if (pass == Pass::kScan && args.value_width % (2 * kRows) == 0 && blocks > device.multiprocessors) {
+    launch<T, K, 2>(args, pass, device, stream);
   } else {
-    launch<T, K, 1>(args, stream);
+    launch<T, K, 1>(args, pass, device, stream);
+  }
+}
+
+void launch(const ChunkArguments& args, DType dtype, Pass pass, const DeviceProperties& device, cudaStream_t stream) {
+  if (dtype == DType::kBF16) {
+    args.key_width == 128 ? launch<__nv_bfloat16, 128>(args, pass, device, stream)
+                          : launch<__nv_bfloat16, 64>(args, pass, device, stream);
+  } else {
+    args.key_width == 128 ? launch<__half, 128>(args, pass, device, stream)
+                          : launch<__half, 64>(args, pass, device, stream);
   }
 }
 
 }  // namespace
 
-void launch_chunk_scan(const ChunkArguments& args, DType dtype, int multiprocessors, cudaStream_t stream) {
-  const bool bf16 = dtype == DType::kBF16;
-  if (args.key_width == 128) {
-    bf16 ? launch<__nv_bfloat16, 128>(args, multiprocessors, stream)
-         : launch<__half, 128>(args, multiprocessors, stream);
-  } else {
-    bf16 ? launch<__nv_bfloat16, 64>(args, multiprocessors, stream) : launch<__half, 64>(args, multiprocessors, stream);
-  }
+void launch_chunk_carries(const ChunkArguments& args, DType dtype, const DeviceProperties& device,
+                          cudaStream_t stream) {
+  launch(args, dtype, Pass::kCarries, device, stream);
+}
+
+void launch_chunk_scan(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream) {
+  launch(args, dtype, Pass::kScan, device, stream);
 }
 
 }  // namespace thalweg::cu::sm90
