@@ -145,6 +145,15 @@ TEST_F(DeviceValues, MatmulsLeaveOutIdsThatNameNoExpert) {
   check(MulMvIdArgs{});
 }
 
+TEST_F(DeviceValues, RowListsOfNoIds) {
+  ExpertRowsArgs args;
+  args.expert_ids = input(DType::kI32, {0, 2});
+  args.expert_offsets = output(DType::kI32, {71});
+  args.rows = output(DType::kI32, {0});
+  run_and_check(args);
+  for (int e = 0; e <= 70; ++e) EXPECT_EQ(static_cast<const std::int32_t*>(args.expert_offsets.data)[e], 0);
+}
+
 // More ids than the chip's memory holds at a time: the lists are made block by block.
 TEST_F(DeviceValues, RowListsOfManyIds) {
   constexpr std::int64_t kPairs = 10000;

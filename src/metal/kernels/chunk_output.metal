@@ -56,7 +56,7 @@
             chunk.row * p.h.slot + chunk.number * p.h.chunk + head * p.h.head + value * p.h.value + key;
         others[i] = value < kHeadV && key < kHeadK ? load(h, kType, place) : 0.0f;
       }
-      threadgroup_barrier(mem_flags::mem_threadgroup);
+      // Each thread has staged the elements that it scales.
       for (int i = int(thread_index); i < kChunk * kBlock; i += int(kThreads)) {
         rows[i] *= i / kBlock < chunk.length ? precise::exp(gates[i / kBlock]) : 0.0f;
       }

@@ -32,7 +32,7 @@
       threadgroup_barrier(mem_flags::mem_threadgroup);
       stage(rows, k, p.k, chunk, kh, column, kHeadK, thread_index);
       if (kSeed) {
-        threadgroup_barrier(mem_flags::mem_threadgroup);
+        // Each thread has staged the elements that it scales.
         for (int i = int(thread_index); i < kChunk * kBlock; i += int(kThreads)) {
           scaled[i] = seed_round(rows[i] * writes[i / kBlock]);
         }

@@ -65,7 +65,7 @@
       }
     }
     if (placing == 1) continue;
-    // Counts become starts.
+    // Counts become starts. (Without ids there has been no barrier yet.)
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simdgroup == 0) {
       int before = 0;
