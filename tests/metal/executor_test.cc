@@ -119,6 +119,14 @@ TEST_F(Executor, FindsDataRacesInDeviceMemory) {
   EXPECT_NE(fault_of(launch).find("of another threadgroup"), std::string::npos);
 }
 
+// Whatever lane has which element.
+TEST_F(Executor, FindsDataRacesOfMatrices) {
+  for (std::size_t i = 0; i < y_.size(); ++i) y_[i] = static_cast<float>(i);
+  EXPECT_EQ(fault_of("transposes_in_place"), "");
+  EXPECT_EQ(y_[1], 8.0F);
+  EXPECT_FAULT("copies_in_place_without_a_barrier", "data race: written after it was read by thread");
+}
+
 TEST_F(Executor, FindsMissingDependenciesBetweenLaunches) {
   for (const bool after : {true, false}) {
     ExecutorEncoder encoder("test");

@@ -30,6 +30,7 @@ struct Thread {
   Fibre fibre;
   Place place{};
   Accessor accessor;
+  std::uint32_t matrix_access = 0;  // as thalweg_matrix_access() was told
 };
 
 // Where the lanes of a simdgroup meet. Values stay until the meeting after the next: a lane can be one ahead at most.
@@ -233,7 +234,7 @@ void Machine::run_threadgroup(std::uint32_t x, std::uint32_t y, std::uint32_t z)
     std::copy_n(position.begin(), 3, thread.place.threadgroup_position_in_grid);
     thread.state = Thread::State::kReady;
     thread.accessor = {};
-    thread.accessor.thread = i;
+    thread.matrix_access = 0;
     thread.fibre.start(stacks_, i, &Machine::body, &thread);
     simdgroups_[i / kLanes].arrived = 0;
   }
@@ -281,6 +282,8 @@ void Machine::access(const void* address, std::size_t bytes, bool write, bool at
     return;
   }
   Accessor& by = current_->accessor;
+  const std::uint32_t index = current_->place.thread_index_in_threadgroup;
+  by.thread = index / kLanes * kLanes + (index + current_->matrix_access) % kLanes;
   by.interval = now_.interval;
   by.threadgroup_interval = now_.threadgroup_interval;
   by.device_interval = now_.device_interval;
@@ -481,6 +484,7 @@ unsigned thalweg_simd_prefix_sum_uint(unsigned value, bool inclusive, int line) 
   return sum;
 }
 
+void thalweg_matrix_access(unsigned kind) { machine().current().matrix_access = kind; }
 unsigned thalweg_lane() { return thalweg::metal::lane(); }
 
 void thalweg_simdgroup_multiply(const float a[2], const float b[2], const float c[2], float result[2], int line) {

@@ -22,6 +22,9 @@ unsigned thalweg_simd_prefix_sum_uint(unsigned value, bool inclusive, int line);
 // result = a b + c, 8 x 8. A lane holds elements (lane / 4, 2 (lane % 4)) and the one to its right.
 void thalweg_simdgroup_multiply(const float a[2], const float b[2], const float c[2], float result[2], int line);
 unsigned thalweg_lane();
+// Accesses up to the next call are those of a matrix: loads (1), stores (2), or of the thread itself again (0). Metal
+// does not say which lane has which element, so that a load and a store of one element count as two lanes'.
+void thalweg_matrix_access(unsigned kind);
 
 // These return what was in the 32-bit word before.
 unsigned thalweg_atomic_add(void* address, unsigned value);

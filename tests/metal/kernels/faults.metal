@@ -143,6 +143,24 @@ kernel void multiplies_an_unset_matrix(constant Sizes& p [[buffer(0)]], device c
   if (t < 32) simdgroup_store(sum, y);
 }
 
+kernel void transposes_in_place(constant Sizes& p [[buffer(0)]], device const float* x [[buffer(1)]],
+                                device float* y [[buffer(2)]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+  if (simdgroup > 0) return;
+  simdgroup_float8x8 a;
+  simdgroup_load(a, y, 8, 0, true);
+  simdgroup_barrier(mem_flags::mem_device);
+  simdgroup_store(a, y);
+}
+
+kernel void copies_in_place_without_a_barrier(constant Sizes& p [[buffer(0)]], device const float* x [[buffer(1)]],
+                                              device float* y [[buffer(2)]],
+                                              uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+  if (simdgroup > 0) return;
+  simdgroup_float8x8 a;
+  simdgroup_load(a, y);
+  simdgroup_store(a, y);
+}
+
 kernel void counts_with_atomics(constant Sizes& p [[buffer(0)]], device const float* x [[buffer(1)]],
                                 device atomic_uint* y [[buffer(2)]], uint t [[thread_index_in_threadgroup]]) {
   if (x[t] > 0.0f) atomic_fetch_add_explicit(y, 1u, memory_order_relaxed);
