@@ -1,6 +1,6 @@
-// metal_embed VARIABLE OUT ROOT FILES...: writes C++ that holds the files as one Metal program in a string (as plain text
-// if VARIABLE is -), with what they include below ROOT put in
-// its place, once: a library that is made at run time has no folder to include from.
+// metal_embed VARIABLE OUT ROOT FILES...: writes C++ that holds the files as one Metal program in a string, or plain
+// text if VARIABLE is "-". What they include below ROOT is put in its place, once: a library that is made at run time
+// has no folder to include from.
 
 #include <fstream>
 #include <iostream>
