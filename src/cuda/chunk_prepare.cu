@@ -372,8 +372,13 @@ __global__ void __launch_bounds__(kThreads, 4) chunk_prepare(const __grid_consta
   extern __shared__ __align__(1024) std::byte shared[];
   __shared__ Scalars scalars;
   allow_next_kernel();
-  const int slot = static_cast<int>(blockIdx.x);
-  const int key_head = static_cast<int>(blockIdx.y);
+  // Blocks come in the opposite order of what the second pass reads, the last chunks of all sequences first: what it
+  // begins with is what the second-level cache still holds. Exact for sequences of one length, a permutation for any.
+  const int key_head = static_cast<int>(blockIdx.x) % args.hk;
+  const int place = static_cast<int>(blockIdx.x) / args.hk;
+  const int per_sequence = (static_cast<int>(args.slots) + args.map.sequences - 1) / args.map.sequences;
+  const int slot = place % args.map.sequences * per_sequence + per_sequence - 1 - place / args.map.sequences;
+  if (slot >= args.slots) return;
   const int n = args.map.sequence_of(slot, kChunk);
   const SequenceMap::Sequence sequence = args.map.sequence(n);
   const int first = (slot - args.map.first_piece(n, kChunk)) * kChunk;
@@ -385,6 +390,12 @@ __global__ void __launch_bounds__(kThreads, 4) chunk_prepare(const __grid_consta
   const int warp = thread / 32;
   const int lane = thread % 32;
   const std::uint32_t tiles = shared_address(shared);
+  const int heads = args.hv / args.hk;
+  const auto value_head = [&](int j) { return args.tiled ? key_head + j * args.hk : key_head * heads + j; };
+  // A warp has the gates of one head of a batch. They are asked for first: they are what the block waits for longest.
+  const auto has_gates = [&](int j) { return warp < min(heads - j, kHeadsAtOnce); };
+  RawGates gates{};
+  if (has_gates(0)) gates = load_gates(args, sequence.row, begin, length, value_head(warp), lane);
   if (thread < kCopiers) {
     constexpr int kPieces = K / 8;
     constexpr int kRows = kCopiers / kPieces;  // a multiple of 8: a thread's swizzle is always the same
@@ -396,7 +407,7 @@ __global__ void __launch_bounds__(kThreads, 4) chunk_prepare(const __grid_consta
     };
     const T* k = source(args.k);
     const T* q = source(args.q);
-    const std::uint32_t place =
+    const std::uint32_t to =
         tiles + static_cast<std::uint32_t>(piece / 8 * (kChunk * 128)) + swizzled(row, piece % 8);
     const std::int64_t k_step = kRows * args.k.strides[1];
     const std::int64_t q_step = kRows * args.q.strides[1];
@@ -404,19 +415,12 @@ __global__ void __launch_bounds__(kThreads, 4) chunk_prepare(const __grid_consta
     for (int i = 0; i < kChunk / kRows; ++i) {
       const bool valid = row + i * kRows < length;
       const std::int64_t steps = valid ? i : 0;  // a row past the end is not read, but its address may be checked
-      copy_16_bytes(place + static_cast<std::uint32_t>(i * kRows * 128), k + steps * k_step, valid);
-      copy_16_bytes(place + static_cast<std::uint32_t>(S::kTile + i * kRows * 128), q + steps * q_step, valid);
+      copy_16_bytes(to + static_cast<std::uint32_t>(i * kRows * 128), k + steps * k_step, valid);
+      copy_16_bytes(to + static_cast<std::uint32_t>(S::kTile + i * kRows * 128), q + steps * q_step, valid);
     }
     commit_copies();
   }
-  const int heads = args.hv / args.hk;
-  const auto value_head = [&](int j) { return args.tiled ? key_head + j * args.hk : key_head * heads + j; };
-  const auto work_out_gates = [&](int j) {
-    if (warp >= min(heads - j, kHeadsAtOnce)) return;
-    const RawGates gates = load_gates(args, sequence.row, begin, length, value_head(j + warp), lane);
-    work_out_decays(gates, scalars.heads[warp], lane);
-  };
-  work_out_gates(0);
+  if (has_gates(0)) work_out_decays(gates, scalars.heads[warp], lane);
   wait_for_copies<0>();
   __syncthreads();
 
@@ -433,15 +437,15 @@ __global__ void __launch_bounds__(kThreads, 4) chunk_prepare(const __grid_consta
     for (int s = 0; s < 4; ++s) {
 #pragma unroll
       for (int half = 0; half < K / 64; ++half) {
-        const auto place = [&](std::uint32_t first) {
+        const auto at = [&](std::uint32_t first) {
           return (first ^ static_cast<std::uint32_t>(s * 32)) + static_cast<std::uint32_t>(half * kChunk * 128);
         };
         std::uint32_t k_rows[4];
         std::uint32_t q_rows[4];
         std::uint32_t columns[4];
-        load_blocks(k_rows, place(k_row));
-        load_blocks(q_rows, place(q_row));
-        load_blocks(columns, place(column));
+        load_blocks(k_rows, at(k_row));
+        load_blocks(q_rows, at(q_row));
+        load_blocks(columns, at(column));
         multiply_add<T>(kk[b][0], k_rows, columns[0], columns[1]);
         multiply_add<T>(kk[b][1], k_rows, columns[2], columns[3]);
         multiply_add<T>(qk[b][0], q_rows, columns[0], columns[1]);
@@ -463,19 +467,21 @@ __global__ void __launch_bounds__(kThreads, 4) chunk_prepare(const __grid_consta
   __syncthreads();
 
   auto* matrix = reinterpret_cast<float*>(shared + S::kMatrix);
-  // What lies above the diagonal blocks of T and P is zero for every head.
-  for (int i = thread; i < 2 * kChunk * 8; i += kThreads) {
-    const int row = i / 8 % kChunk;
-    const int piece = i % 8;
-    if (piece / 2 > row / 16) {
-      *reinterpret_cast<uint4*>(shared + i / (kChunk * 8) * (ChunkRecord::kP - ChunkRecord::kT) +
-                                swizzled(row, piece)) = {0, 0, 0, 0};
-    }
+  // What lies above the diagonal blocks of T and P is zero for every head: six blocks of 16 rows of 32 bytes in each.
+  for (int i = thread; i < 2 * 6 * 32; i += kThreads) {
+    const int index = i / 32 % 6;
+    const int block_column = index < 1 ? 1 : index < 3 ? 2 : 3;
+    const int block_row = index - block_column * (block_column - 1) / 2;
+    *reinterpret_cast<uint4*>(shared + (i < 6 * 32 ? ChunkRecord::kT : ChunkRecord::kP) +
+                              swizzled(16 * block_row + i % 32 / 2, 2 * block_column + i % 2)) = {0, 0, 0, 0};
   }
   for (int j = 0; j < heads; ++j) {
-    const int place = j % kHeadsAtOnce;
-    if (j > 0 && place == 0) work_out_gates(j);
-    if (args.normalize && place == 0) {
+    const int in_batch = j % kHeadsAtOnce;
+    if (j > 0 && in_batch == 0 && has_gates(j)) {
+      work_out_decays(load_gates(args, sequence.row, begin, length, value_head(j + warp), lane), scalars.heads[warp],
+                      lane);
+    }
+    if (args.normalize && in_batch == 0) {
       __syncthreads();
       for (int i = thread; i < kHeadsAtOnce * 3 * kChunk; i += kThreads) {
         scalars.heads[i / (3 * kChunk)].left[i / kChunk % 3][i % kChunk] *= scalars.k_factor[i % kChunk];
@@ -483,11 +489,12 @@ __global__ void __launch_bounds__(kThreads, 4) chunk_prepare(const __grid_consta
     }
     if (j > 0 && thread == 0) wait_for_bulk_reads();
     __syncthreads();  // the record and both matrices are free
-    prepare_head<T>(kk, qk, scalars, scalars.heads[place], args.scale, shared, matrix);
+    prepare_head<T>(kk, qk, scalars, scalars.heads[in_batch], args.scale, shared, matrix);
     std::byte* record = args.records + (static_cast<std::int64_t>(slot) * args.hv + value_head(j)) *
                                            static_cast<std::int64_t>(ChunkRecord::kPitch);
     if (thread == 0) {
-      args.chunk_gates[static_cast<std::int64_t>(slot) * args.hv + value_head(j)] = scalars.heads[place].g[kChunk - 1];
+      args.chunk_gates[static_cast<std::int64_t>(slot) * args.hv + value_head(j)] =
+          scalars.heads[in_batch].g[kChunk - 1];
     }
     store_record(record, shared, thread);
   }
@@ -500,7 +507,8 @@ void launch(const ChunkArguments& args, cudaStream_t stream) {
   if (args.slots == 0) return;
   constexpr int kBytes = Shared<K>::kBytes;
   allow_shared_memory(reinterpret_cast<const void*>(chunk_prepare<T, K>), kBytes, kOperation);
-  const dim3 grid(static_cast<unsigned>(args.slots), static_cast<unsigned>(args.hk));
+  const std::int64_t per_sequence = (args.slots + args.map.sequences - 1) / args.map.sequences;
+  const auto grid = static_cast<unsigned>(per_sequence * args.map.sequences * args.hk);
   chunk_prepare<T, K><<<grid, kThreads, kBytes, stream>>>(args);
   check(cudaGetLastError(), kOperation);
 }

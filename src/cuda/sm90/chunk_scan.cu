@@ -239,7 +239,7 @@ __device__ void copy_chunks(const ChunkArguments& args, const Work& work, std::u
 #pragma unroll
       for (int i = 0; i < kChunk / kValueRows; ++i) {
         const uint4 piece = *reinterpret_cast<const uint4*>(from + i * kValueRows * 128);
-        if (value_row + i * kValueRows < length) *reinterpret_cast<uint4*>(o) = piece;
+        if (value_row + i * kValueRows < length) __stcs(reinterpret_cast<uint4*>(o), piece);
         o += o_step;
       }
     }
