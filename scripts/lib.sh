@@ -123,7 +123,7 @@ counts_line() {
 # The C++ and CUDA files of the working tree, new ones included.
 cpp_files() {
   local file
-  git ls-files --cached --others --exclude-standard -- '*.h' '*.cc' '*.cpp' '*.cu' '*.cuh' '*.mm' |
+  git ls-files --cached --others --exclude-standard -- '*.h' '*.cc' '*.cpp' '*.cu' '*.cuh' '*.mm' '*.metal' |
     while read -r file; do
       if [[ -f $file ]]; then echo "$file"; fi
     done

@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "commands.h"
+#include "metal/host/attach.h"
 #include "model_commands.h"
 
 namespace thalweg::app {
@@ -130,6 +131,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    thalweg::metal::attach_executor();
     return thalweg::app::run(argc, argv);
   } catch (const std::exception& error) {
     fmt::print(stderr, "thalweg: {}\n", error.what());

@@ -31,6 +31,7 @@ int print_operations(bool markdown) {
   if (markdown) return 0;
   for (const BackendInfo& backend : list) {
     fmt::print("\n{}: {}", device_type_name(backend.type), backend.available ? "available" : backend.reason);
+    if (!backend.note.empty()) fmt::print(", {}", backend.note);
     for (const std::string& set : backend.instruction_sets) fmt::print(" {}", set);
   }
   fmt::print("\n");

@@ -120,8 +120,9 @@ int verify(const VerifyOptions& options) {
   const std::vector<const cases::Case*> selected = select_cases(options.selection, false);
   const std::vector<BackendInfo> backends = select_backends(options.selection);
   for (const BackendInfo& backend : backends) {
-    if (backend.available) continue;
-    fmt::print("{}: skipped, {}\n", device_type_name(backend.type), backend.reason);
+    const std::string_view name = device_type_name(backend.type);
+    if (!backend.available) fmt::print("{}: skipped, {}\n", name, backend.reason);
+    if (backend.available && !backend.note.empty()) fmt::print("{}: {}\n", name, backend.note);
   }
   fmt::print("seed {}\n\n", options.seed);
   fmt::print("{:<28} {:<6} {:>5} {:>6} {:>7} {:>8} {:>12}\n", "operation", "on", "cases", "runs", "failed", "skipped",

@@ -21,6 +21,7 @@ struct BackendInfo {
   std::string reason;                         // why not available
   std::vector<std::string> instruction_sets;  // that this machine can run, best first; empty for GPUs
   std::vector<OperationInfo> operations;      // every public operation
+  std::string note;                           // how it runs, where its name does not say it
 };
 
 // Every backend, absent ones included, CPU first.

@@ -79,6 +79,7 @@ struct Backend {
   std::vector<std::string> (*instruction_sets)() = nullptr;
   bool (*select_instruction_set)(std::string_view name) = nullptr;
   const DeviceFunctions* device = nullptr;
+  std::string note;  // how it runs, where its name does not say it
 
   template <class Args>
   KernelList<Args> kernels_of() const {

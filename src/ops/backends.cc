@@ -94,7 +94,7 @@ std::vector<BackendInfo> backends() {
   std::vector<BackendInfo> result;
   for (const DeviceType type : {DeviceType::kCpu, DeviceType::kCuda, DeviceType::kMetal}) {
     const Backend& source = backend(type);
-    BackendInfo info{type, source.unavailable.empty(), source.unavailable, {}, {}};
+    BackendInfo info{type, source.unavailable.empty(), source.unavailable, {}, {}, source.note};
     if (source.instruction_sets != nullptr) info.instruction_sets = source.instruction_sets();
     for_each_operation([&]<class Args>() {
       OperationInfo operation{std::string(Args::kName), {}};

@@ -346,6 +346,12 @@ std::vector<Stage> stages() {
     list.push_back({{.tokens = 70, .hv = 6, .k = 64, .dtype = DType::kBF16, .head_map = HeadMap::kTiled}, c, seed});
     list.push_back({{.k = 64, .lengths = {65, 0, 20}, .dtype = DType::kBF16, .gates = Gates::kMixed}, c, seed});
   }
+  // The large head sizes, with a partial chunk.
+  for (const std::int64_t k : {64, 128, 256}) {
+    const DType dtype = k == 128 ? DType::kF16 : DType::kBF16;
+    list.push_back({.shape = {.tokens = 70, .hk = 1, .hv = 2, .k = k, .v = 256, .dtype = dtype}});
+    list.push_back({.shape = {.hk = 1, .hv = 2, .k = 256, .v = k, .lengths = {9, 65}, .head_map = HeadMap::kTiled}});
+  }
   return list;
 }
 

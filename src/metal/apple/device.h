@@ -1,0 +1,70 @@
+#pragma once
+
+// The Metal device, its library of kernels and its queues. For Objective-C++ alone.
+
+#import <Metal/Metal.h>
+
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "metal/launch.h"
+
+namespace thalweg::metal {
+
+// Everything about the default device; made once. `problem` is empty if it can be used.
+class AppleDevice {
+ public:
+  static AppleDevice& instance();
+
+  const std::string& problem() const { return problem_; }
+  id<MTLDevice> device() const { return device_; }
+
+  // The kernel specialised by the launch's constants; compiled at the first call. Throws thalweg::Error.
+  id<MTLComputePipelineState> pipeline(std::string_view operation, const Launch& launch);
+
+  // The stream's queue, or ours.
+  id<MTLCommandQueue> queue(const Stream& stream) const;
+
+  // Memory that Metal and the host share: whole pages around [data, data + bytes), not copied. `offset` says where data
+  // is in it. The command buffer keeps it alive.
+  id<MTLBuffer> share(const void* data, std::size_t bytes, std::size_t& offset) const;
+
+  // Puts a command buffer behind all earlier ones of its queue: Metal sees buffers, not the memory that they share, so
+  // that it would let runs overtake each other.
+  void order(id<MTLCommandQueue> queue, id<MTLCommandBuffer> buffer, id<MTLEvent>& event, std::uint64_t& value);
+
+ private:
+  AppleDevice();
+
+  struct Order {
+    id<MTLEvent> event;
+    std::uint64_t last = 0;
+  };
+
+  std::string problem_;
+  id<MTLDevice> device_;
+  id<MTLLibrary> library_;
+  id<MTLCommandQueue> queue_;
+  std::mutex mutex_;
+  std::unordered_map<std::string, id<MTLComputePipelineState>> pipelines_;
+  std::unordered_map<const void*, Order> orders_;
+};
+
+// While one exists, its thread's command buffers are kept, to read their times.
+class CommandRecorder {
+ public:
+  CommandRecorder();
+  ~CommandRecorder();
+  CommandRecorder(const CommandRecorder&) = delete;
+  CommandRecorder& operator=(const CommandRecorder&) = delete;
+
+  static void add(id<MTLCommandBuffer> buffer);
+  // From the start of the first to the end of the last, in seconds; waits for it.
+  double seconds() const;
+
+ private:
+  NSMutableArray<id<MTLCommandBuffer>>* buffers_;
+};
+
+}  // namespace thalweg::metal

@@ -1,0 +1,173 @@
+// The expert-indexed matmuls. For many rows: a pass that lists each expert's rows and the tiles to be made of them,
+// then a launch of exactly those tiles, whose number only the device knows.
+
+#include <algorithm>
+
+#include "metal/kernels.h"
+#include "metal/kernels/parameters.h"
+#include "metal/launch.h"
+
+namespace thalweg::metal {
+namespace {
+
+// kernels/formats.h and kernels/common.h number the formats by hand.
+static_assert(static_cast<int>(DType::kF32) == 0 && static_cast<int>(DType::kF16) == 1 &&
+              static_cast<int>(DType::kBF16) == 2 && static_cast<int>(DType::kQ4_0) == 4 &&
+              static_cast<int>(DType::kQ8_0) == 8 && static_cast<int>(DType::kQ2_K) == 9 &&
+              static_cast<int>(DType::kQ6_K) == 13 && static_cast<int>(DType::kMXFP4) == 16);
+
+std::uint32_t whole(std::int64_t count, std::int64_t piece) {
+  return static_cast<std::uint32_t>((count + piece - 1) / piece);
+}
+
+// Where the lists lie in the workspace.
+struct Lists {
+  std::int64_t pairs;
+  std::int64_t experts;
+  std::int64_t tiles;  // at most
+
+  Lists(std::int64_t pairs_, std::int64_t experts_)
+      : pairs(pairs_), experts(experts_), tiles(std::min(pairs, pairs / kRowsOfTile + experts)) {}
+
+  static std::size_t words(std::int64_t count) { return static_cast<std::size_t>((count + 15) / 16 * 16); }
+  std::size_t offsets_at() const { return 0; }
+  std::size_t rows_at() const { return words(experts + 1); }
+  std::size_t tiles_at() const { return rows_at() + words(pairs); }
+  std::size_t grid_at() const { return tiles_at() + words(3 * tiles); }
+  std::size_t bytes() const { return (grid_at() + words(3)) * sizeof(std::int32_t); }
+};
+
+Launch rows_launch(const ConstTensor& ids, std::int64_t experts, ExpertRowsParameters& p) {
+  p.pairs = static_cast<std::int32_t>(ids.size());
+  p.slots = static_cast<std::int32_t>(std::max<std::int64_t>(ids.dim(1), 1));
+  p.experts = static_cast<std::int32_t>(experts);
+  p.parts = static_cast<std::int32_t>(std::max<std::int64_t>(kRowsThreads / experts, 1));
+  p.ids_token = ids.stride(0);
+  Launch launch;
+  launch.kernel = "expert_rows";
+  launch.set(p).add(ids);
+  launch.threads = kRowsThreads;
+  const std::int64_t words = kCachedIds / 2 + experts + 1 + p.parts * experts + experts;
+  launch.threadgroup_bytes = static_cast<std::size_t>((words + 3) / 4 * 4) * sizeof(std::int32_t);
+  return launch;
+}
+
+bool lists_fit(std::int64_t experts) {
+  return kCachedIds / 2 + 2 * experts + 1 + std::max<std::int64_t>(kRowsThreads, experts) <= 32768 / 4;
+}
+
+constexpr std::string_view kTooManyExperts = "needs lists of all experts in 32 KB of threadgroup memory";
+
+std::string supports_rows(const ExpertRowsArgs& args, const Stream&) {
+  return lists_fit(args.expert_offsets.dim(0) - 1) ? "" : std::string(kTooManyExperts);
+}
+
+void run_rows(const ExpertRowsArgs& args, Workspace, const Stream& stream) {
+  ExpertRowsParameters p{};
+  Launch launch = rows_launch(args.expert_ids, args.expert_offsets.dim(0) - 1, p);
+  launch.add(args.expert_offsets).add(args.rows).add(nullptr, 0).add(nullptr, 0);
+  launch.constant("kListsTiles", 0);
+  make_encoder(args.kName, stream)->launch(launch);
+}
+
+ExpertMatmulParameters parameters_of(const ExpertMatmulArgs& args) {
+  const bool per_slot = args.x.rank == 3;
+  ExpertMatmulParameters p{};
+  p.slots = static_cast<std::int32_t>(args.expert_ids.dim(1));
+  p.n = static_cast<std::int32_t>(args.weight.dim(1));
+  p.k = static_cast<std::int32_t>(args.weight.dim(2));
+  p.experts = static_cast<std::int32_t>(args.weight.dim(0));
+  p.weight_expert = bytes_of(args.weight.dtype, args.weight.stride(0));
+  p.weight_row = bytes_of(args.weight.dtype, args.weight.stride(1));
+  p.x_token = args.x.stride(0);
+  p.x_slot = per_slot ? args.x.stride(1) : 0;
+  p.y_token = args.y.stride(0);
+  p.y_slot = args.y.stride(1);
+  p.ids_token = args.expert_ids.stride(0);
+  return p;
+}
+
+void add_constants(Launch& launch, const ExpertMatmulArgs& args) {
+  launch.constant("kType", args.x.dtype).constant("kOutType", args.y.dtype).constant("kFormat", args.weight.dtype);
+  launch.constant("kPerSlot", args.x.rank == 3);
+}
+
+std::string supports_mm(const ExpertMatmulArgs& args) {
+  return lists_fit(args.weight.dim(0)) ? "" : std::string(kTooManyExperts);
+}
+
+std::size_t workspace_mm(const ExpertMatmulArgs& args) {
+  return Lists(args.expert_ids.size(), args.weight.dim(0)).bytes();
+}
+
+void run_mm(std::string_view operation, const ExpertMatmulArgs& args, const Workspace& memory, const Stream& stream) {
+  if (args.y.size() == 0) return;
+  const Lists lists(args.expert_ids.size(), args.weight.dim(0));
+  auto* words = static_cast<std::int32_t*>(memory.data);
+  ExpertRowsParameters p{};
+  Launch launch = rows_launch(args.expert_ids, lists.experts, p);
+  p.column_blocks = static_cast<std::int32_t>(whole(args.weight.dim(1), kColumnsOfTile));
+  const Buffer rows{words + lists.rows_at(), static_cast<std::size_t>(lists.pairs) * sizeof(std::int32_t)};
+  const Buffer tiles{words + lists.tiles_at(), static_cast<std::size_t>(lists.tiles) * sizeof(RowTile)};
+  launch.add(words + lists.offsets_at(), static_cast<std::size_t>(lists.experts + 1) * sizeof(std::int32_t));
+  launch.add(rows).add(tiles).add(words + lists.grid_at(), 3 * sizeof(std::uint32_t));
+  launch.constant("kListsTiles", 1);
+  const ExpertMatmulParameters q = parameters_of(args);
+  Launch product;
+  product.kernel = "mul_mm_id";
+  product.set(q).add(args.weight).add(args.x).add(rows).add(tiles).add(args.y);
+  add_constants(product, args);
+  product.threads = 128;
+  product.threadgroup_bytes = (kColumnsOfTile + kRowsOfTile) * kDepthOfTile * sizeof(float);
+  product.indirect_grid = reinterpret_cast<const std::uint32_t*>(words + lists.grid_at());
+  product.after_previous = true;
+  const auto encoder = make_encoder(operation, stream);
+  encoder->launch(launch);
+  encoder->launch(product);
+}
+
+void run_mv(std::string_view operation, const ExpertMatmulArgs& args, const Stream& stream) {
+  const ExpertMatmulParameters p = parameters_of(args);
+  Launch launch;
+  launch.kernel = "mul_mv_id";
+  launch.set(p).add(args.weight).add(args.x).add(args.expert_ids).add(args.y);
+  add_constants(launch, args);
+  launch.threads = 128;
+  launch.grid = {whole(p.n, kColumnsOfVector), static_cast<std::uint32_t>(args.expert_ids.size()), 1};
+  make_encoder(operation, stream)->launch(launch);
+}
+
+template <class Args>
+constexpr Kernel<Args> kTiles = {
+    "tiles", [](const Args& args, const Stream&) { return supports_mm(args); },
+    [](const Args& args, const Stream&) { return workspace_mm(args); },
+    [](const Args& args, Workspace memory, const Stream& stream) { run_mm(Args::kName, args, memory, stream); }};
+
+template <class Args>
+void run_vector(const Args& args, Workspace, const Stream& stream) {
+  run_mv(Args::kName, args, stream);
+}
+
+// With at most one row for each expert on average, the vector kernel reads no weight twice as often as it must.
+std::string supports_few(const MulMatIdArgs& args, const Stream&) {
+  return args.expert_ids.size() <= args.weight.dim(0) ? "" : "is for no more rows than there are experts";
+}
+
+constexpr Kernel<ExpertRowsArgs> kRows[] = {{"counting", supports_rows, no_workspace<ExpertRowsArgs>, run_rows}};
+constexpr Kernel<MulMmIdArgs> kMm[] = {kTiles<MulMmIdArgs>};
+constexpr Kernel<MulMvIdArgs> kMv[] = {
+    {"simdgroup_rows", always_supported<MulMvIdArgs>, no_workspace<MulMvIdArgs>, run_vector<MulMvIdArgs>}};
+constexpr Kernel<MulMatIdArgs> kMat[] = {
+    {"mv", supports_few, no_workspace<MulMatIdArgs>, run_vector<MulMatIdArgs>},
+    {"mm", kTiles<MulMatIdArgs>.supports, kTiles<MulMatIdArgs>.workspace, kTiles<MulMatIdArgs>.run}};
+
+}  // namespace
+
+void add_expert_kernels(Backend& backend) {
+  std::get<KernelList<ExpertRowsArgs>>(backend.kernels) = kRows;
+  std::get<KernelList<MulMmIdArgs>>(backend.kernels) = kMm;
+  std::get<KernelList<MulMvIdArgs>>(backend.kernels) = kMv;
+  std::get<KernelList<MulMatIdArgs>>(backend.kernels) = kMat;
+}
+
+}  // namespace thalweg::metal

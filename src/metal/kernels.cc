@@ -1,0 +1,13 @@
+#include "metal/kernels.h"
+
+namespace thalweg::metal {
+
+void add_kernels(Backend& backend) {
+  add_chunk_stage_kernels(backend);
+  add_expert_kernels(backend);
+  std::get<KernelList<ChunkGatedDeltaRuleArgs>>(backend.kernels) = chunk_gated_delta_rule_kernels();
+  std::get<KernelList<RecurrentGatedDeltaRuleArgs>>(backend.kernels) = recurrent_gated_delta_rule_kernels();
+  std::get<KernelList<GatedDeltaPrepStepArgs>>(backend.kernels) = gated_delta_prep_step_kernels();
+}
+
+}  // namespace thalweg::metal

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "core/kernel.h"
+
+namespace thalweg::metal {
+
+// Everything that the backend offers.
+void add_kernels(Backend& backend);
+
+// Its parts.
+void add_chunk_stage_kernels(Backend& backend);
+void add_expert_kernels(Backend& backend);
+KernelList<ChunkGatedDeltaRuleArgs> chunk_gated_delta_rule_kernels();
+KernelList<RecurrentGatedDeltaRuleArgs> recurrent_gated_delta_rule_kernels();
+KernelList<GatedDeltaPrepStepArgs> gated_delta_prep_step_kernels();
+
+}  // namespace thalweg::metal

@@ -1,0 +1,120 @@
+// First half of the prefill: all that does not depend on the state. A threadgroup is a chunk and a key head: k k^T and
+// q k^T are made once, on and below the diagonal, and serve every value head of that key head. For each value head it
+// leaves a record: (I + A)^-1, scale tril(q k^T exp(..)), and the factors of the chunk's rows.
+
+#include "metal/kernels/gates.h"
+#include "metal/kernels/invert.h"
+
+// block [64][kBlock] = rows of q or k times the norm's weights; squares [64] += those of the rows themselves.
+inline void stage_weighted(threadgroup float* block, threadgroup float* squares, device const void* data,
+                           constant View& view, device const void* weights, int64_t weight_head, Chunk chunk, int head,
+                           int column, uint simdgroup, uint lane) {
+  const int place = column + int(lane);
+  const float weight =
+      kNorm == kNormRms && place < kHeadK ? load(weights, kWeightType, head * weight_head + place) : 1.0f;
+  for (int row = int(simdgroup); row < kChunk; row += int(kSimdgroups)) {
+    const bool inside = row < chunk.length && place < kHeadK;
+    const float value = inside ? load(data, kType, at(view, chunk.row, chunk.begin + row, head) + place) : 0.0f;
+    block[row * kBlock + int(lane)] = value * weight;
+    if (kNorm) {
+      const float sum = simd_sum(value * value);
+      if (lane == 0) squares[row] = column == 0 ? sum : squares[row] + sum;
+    }
+  }
+}
+
+[[max_total_threads_per_threadgroup(128)]] kernel void chunk_prepare(
+    constant PrepareParameters& p [[buffer(0)]],
+    device const void* q [[buffer(1)]],         // [B,T,HK,K]
+    device const void* k [[buffer(2)]],         // [B,T,HK,K]
+    device const void* g [[buffer(3)]],         // [B,T,HV], or a
+    device const void* beta [[buffer(4)]],      // [B,T,HV], or b
+    device const void* a_log [[buffer(5)]],     // [HV]
+    device const void* dt_bias [[buffer(6)]],   // [HV]
+    device const void* q_weight [[buffer(7)]],  // [HK,K]
+    device const void* k_weight [[buffer(8)]],  // [HK,K]
+    device const int* bounds [[buffer(9)]],     // [N+1]
+    device float* records [[buffer(10)]],       // [chunks,HV,kRecordFloats]
+    threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float* products = scratch;                    // lower [C,C]: k k^T
+  threadgroup float* lower = products + kLowerFloats;       // lower [C,C]
+  threadgroup float* temporary = lower + kLowerFloats;      // 16 tiles
+  threadgroup float* gates = temporary + 16 * kTileFloats;  // [64] G
+  threadgroup float* writes = gates + kMaxChunk;            // [64] beta
+  threadgroup float* q_norms = writes + kMaxChunk;          // [64] sums of squares, then factors
+  threadgroup float* k_norms = q_norms + kMaxChunk;         // [64]
+  threadgroup float* q_rows = products;                     // [64][32], while the products are made
+  threadgroup float* k_rows = products + kMaxChunk * kBlock;
+  const Chunk chunk = find_chunk(p.sequences, bounds, int(group.x));
+  const int kh = int(group.y);
+  const int heads = p.hv / p.hk;
+  if (chunk.length == 0) return;
+
+  LowerTiles key_products;
+  LowerTiles query_products;
+  clear(key_products);
+  clear(query_products);
+  for (int column = 0; column < kHeadK; column += kBlock) {
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    stage_weighted(q_rows, q_norms, q, p.q, q_weight, p.q_weight_head, chunk, kh, column, simdgroup, lane);
+    stage_weighted(k_rows, k_norms, k, p.k, k_weight, p.k_weight_head, chunk, kh, column, simdgroup, lane);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    multiply_lower(key_products, k_rows, k_rows, simdgroup);
+    multiply_lower(query_products, q_rows, k_rows, simdgroup);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  store_lower(key_products, products, simdgroup);
+  if (int(thread_index) < kChunk) {
+    q_norms[thread_index] = kNorm ? norm_factor(q_norms[thread_index], p.norm_eps) : 1.0f;
+    k_norms[thread_index] = kNorm ? norm_factor(k_norms[thread_index], p.norm_eps) : 1.0f;
+  }
+
+  const int cells = lower_tile((chunk.length + 7) / 8, 0);  // of the rows of tiles that the chunk has
+  for (int i = 0; i < heads; ++i) {
+    const int h = value_head(kh, i, p.hk, p.hv);
+    device float* record = records + (int64_t(group.x) * p.hv + h) * kRecordFloats;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (simdgroup == 0) {
+      float before = 0.0f;
+      for (int row = int(lane); row < kMaxChunk; row += 32) {
+        Gate gate;
+        gate.g = 0.0f;
+        gate.beta = 0.0f;
+        if (row < chunk.length) gate = gate_at(g, beta, a_log, dt_bias, p.gates, chunk.row, chunk.begin + row, h);
+        gates[row] = before + simd_prefix_inclusive_sum(gate.g);
+        writes[row] = gate.beta;
+        before += simd_sum(gate.g);
+      }
+    }
+    store_lower(query_products, lower, simdgroup);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    // Element (row, column) of a tile in the order of memory.
+    for (int cell = int(thread_index); cell < cells; cell += int(kThreads)) {
+      const TilePlace tile = tile_place(cell / kTileFloats);
+      const int row = tile.row * 8 + cell % kTileFloats / 8;
+      const int column = tile.column * 8 + cell % 8;
+      const bool inside = column <= row && row < chunk.length;
+      const float decay = inside ? precise::exp(gates[row] - gates[column]) * k_norms[column] : 0.0f;
+      record[kLowerFloats + cell] = p.scale * q_norms[row] * decay * lower[cell];
+      lower[cell] = column < row ? -writes[row] * k_norms[row] * decay * products[cell] : 0.0f;
+    }
+    // Rows of tiles behind the chunk's end do not take part, but are read.
+    for (int cell = cells + int(thread_index); cell < kLowerFloats; cell += int(kThreads)) lower[cell] = 0.0f;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    invert(lower, temporary, thread_index, simdgroup);
+    for (int cell = int(thread_index); cell < cells; cell += int(kThreads)) record[cell] = lower[cell];
+    if (int(thread_index) < chunk.length) {
+      device float* factors = record + 2 * kLowerFloats;
+      const int row = int(thread_index);
+      const float last = gates[chunk.length - 1];
+      const float decay = precise::exp(gates[row]);
+      factors[row] = writes[row];                                                     // of v
+      factors[kMaxChunk + row] = -writes[row] * decay * k_norms[row];                 // of k, against the state before
+      factors[2 * kMaxChunk + row] = p.scale * decay * q_norms[row];                  // of q
+      factors[3 * kMaxChunk + row] = precise::exp(last - gates[row]) * k_norms[row];  // of k, into the state after
+      if (row == 0) factors[4 * kMaxChunk] = precise::exp(last);                      // of the state
+    }
+  }
+}

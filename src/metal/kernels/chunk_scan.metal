@@ -1,0 +1,168 @@
+// Second half of the prefill: from chunk to chunk. A threadgroup is a sequence, a value head and up to 128 rows of its
+// state; a simdgroup keeps eight of them in registers, as S^T [K,8], with their columns of everything else:
+//
+//   r  = beta v - beta exp(G) k S^T          what the chunk wants to write, given the state before it
+//   v' = (I + A)^-1 r                        what it writes: w and u are never made
+//   o  = scale (exp(G) q S^T + tril(q k^T exp(..)) v')
+//   S  = exp(G_last) S + v'^T (exp(G_last - G) k)
+
+#include "metal/kernels/state_tiles.h"
+
+// block [64][kBlock] = factors times rows of q or k times the norm's weights.
+inline void stage_scaled(threadgroup float* block, device const void* data, constant View& view,
+                         device const void* weights, int64_t weight_head, threadgroup const float* factors, Chunk chunk,
+                         int head, int column, uint thread_index, uint threads) {
+  for (int i = int(thread_index); i < kChunk * kBlock; i += int(threads)) {
+    const int row = i / kBlock;
+    const int place = column + i % kBlock;
+    float value = 0.0f;
+    if (row < chunk.length && place < kHeadK) {
+      value = load(data, kType, at(view, chunk.row, chunk.begin + row, head) + place) * factors[row];
+      if (kNorm == kNormRms) value *= load(weights, kWeightType, head * weight_head + place);
+    }
+    block[i] = value;
+  }
+}
+
+inline void stage_lower(threadgroup float* lower, device const float* record, Chunk chunk, uint thread_index,
+                        uint threads) {
+  const int cells = lower_tile((chunk.length + 7) / 8, 0);
+  for (int cell = int(thread_index); cell < kLowerFloats; cell += int(threads)) {
+    lower[cell] = cell < cells ? record[cell] : 0.0f;
+  }
+}
+
+[[max_total_threads_per_threadgroup(512)]] kernel void chunk_scan(
+    constant ScanParameters& p [[buffer(0)]],
+    device const void* q [[buffer(1)]],              // [B,T,HK,K]
+    device const void* k [[buffer(2)]],              // [B,T,HK,K]
+    device const void* v [[buffer(3)]],              // [B,T,HV,V]
+    device const void* q_weight [[buffer(4)]],       // [HK,K]
+    device const void* k_weight [[buffer(5)]],       // [HK,K]
+    device const void* initial_state [[buffer(6)]],  // [slots,HV,V,K]
+    device const int* indices [[buffer(7)]],         // [N]
+    device const int* bounds [[buffer(8)]],          // [N+1]
+    device const float* records [[buffer(9)]],       // [chunks,HV,kRecordFloats]
+    device void* o [[buffer(10)]],                   // [B,T,HV,V]
+    device void* final_state [[buffer(11)]],         // like initial_state
+    device atomic_int* fault [[buffer(12)]],         // [1]
+    threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float* lower = scratch;
+  threadgroup float* k_rows = lower + kLowerFloats;          // [64][32]
+  threadgroup float* q_rows = k_rows + kMaxChunk * kBlock;   // [64][32]
+  threadgroup float* factors = q_rows + kMaxChunk * kBlock;  // five [64]
+  threadgroup float* exchange = factors + 5 * kMaxChunk + simdgroup * kTileFloats;
+  const uint threads = simdgroups * 32;
+  const int value = int((group.x * simdgroups + simdgroup) * 8);
+  const int head = int(group.y);
+  const int n = int(group.z);
+  const int kh = key_head(head, p.hk, p.hv);
+  const Slot slot = slot_of(indices, n, p.slots);
+  if (kHasFault && group.x == 0 && head == 0 && thread_index == 0) {
+    const int bits = (slot.valid ? 0 : kBadIndices) | (bounds_are_wrong(p.sequences, bounds, n) ? kBadBounds : 0);
+    if (bits != 0) atomic_fetch_or_explicit(fault, bits, memory_order_relaxed);
+  }
+  if (!slot.valid) return;
+
+  StateTiles state;
+  if (kHasInitial && slot.index >= 0) {
+    load_state(state, initial_state, p.initial, slot.index, head, value, exchange, lane);
+  } else {
+    clear(state);
+  }
+  const int length = sequence_length(p.sequences, bounds, n);
+  Chunk chunk;
+  chunk.row = sequence_row(n);
+  chunk.number = kRagged ? 0 : n * chunks_of(p.sequences.tokens);  // among all chunks
+  if (kRagged) {
+    for (int m = 0; m < n; ++m) chunk.number += chunks_of(sequence_length(p.sequences, bounds, m));
+  }
+  for (int done = 0; done < length && chunk.number < p.chunks; done += kChunk) {
+    chunk.begin = sequence_begin(bounds, n) + done;
+    chunk.length = min(kChunk, length - done);
+    device const float* record = records + (int64_t(chunk.number) * p.hv + head) * kRecordFloats;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    stage_lower(lower, record, chunk, thread_index, threads);
+    for (int i = int(thread_index); i < 5 * kMaxChunk; i += int(threads)) {
+      const bool present = i < 4 * kMaxChunk ? i % kMaxChunk < chunk.length : i == 4 * kMaxChunk;
+      factors[i] = present ? record[2 * kLowerFloats + i] : 0.0f;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+    ColumnTiles writes;
+    THALWEG_UNROLL
+    for (int i = 0; i < kMostRows; ++i) {
+      if (i >= row_tiles()) continue;
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+      for (int cell = int(lane); cell < 64; cell += 32) {
+        const int row = i * 8 + cell / 8;
+        const int place = value + cell % 8;
+        const bool inside = row < chunk.length && place < kHeadV;
+        const float x = inside ? load(v, kType, at(p.v, chunk.row, chunk.begin + row, head) + place) : 0.0f;
+        exchange[cell] = factors[row] * x;
+      }
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+      simdgroup_load(writes.tile[i], exchange);
+    }
+    ColumnTiles outputs;
+    clear(outputs);
+    for (int column = 0; column < kHeadK; column += kBlock) {
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      stage_scaled(k_rows, k, p.k, k_weight, p.k_weight_head, factors + kMaxChunk, chunk, kh, column, thread_index,
+                   threads);
+      stage_scaled(q_rows, q, p.q, q_weight, p.q_weight_head, factors + 2 * kMaxChunk, chunk, kh, column, thread_index,
+                   threads);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      multiply_state(writes, k_rows, column, state);
+      multiply_state(outputs, q_rows, column, state);
+    }
+    // In place, from the last row of tiles up: row i needs those above it as they were.
+    THALWEG_UNROLL
+    for (int i = kMostRows - 1; i >= 0; --i) {
+      if (i >= row_tiles()) continue;
+      simdgroup_float8x8 sum = zero_tile();
+      THALWEG_UNROLL
+      for (int j = 0; j <= i; ++j) {
+        simdgroup_float8x8 left;
+        simdgroup_load(left, lower + lower_tile(i, j));
+        simdgroup_multiply_accumulate(sum, left, writes.tile[j], sum);
+      }
+      writes.tile[i] = sum;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    stage_lower(lower, record + kLowerFloats, chunk, thread_index, threads);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    THALWEG_UNROLL
+    for (int i = 0; i < kMostRows; ++i) {
+      if (i * 8 >= chunk.length) continue;
+      THALWEG_UNROLL
+      for (int j = 0; j <= i; ++j) {
+        simdgroup_float8x8 left;
+        simdgroup_load(left, lower + lower_tile(i, j));
+        simdgroup_multiply_accumulate(outputs.tile[i], left, writes.tile[j], outputs.tile[i]);
+      }
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+      simdgroup_store(outputs.tile[i], exchange);
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+      for (int cell = int(lane); cell < 64; cell += 32) {
+        const int row = i * 8 + cell / 8;
+        const int place = value + cell % 8;
+        if (row >= chunk.length || place >= kHeadV) continue;
+        store(o, kOutType, at(p.o, chunk.row, chunk.begin + row, head) + place, exchange[cell]);
+      }
+    }
+    for (int column = 0; column < kHeadK; column += kBlock) {
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      stage_scaled(k_rows, k, p.k, k_weight, p.k_weight_head, factors + 3 * kMaxChunk, chunk, kh, column, thread_index,
+                   threads);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      update_state(state, factors[4 * kMaxChunk], k_rows, column, writes);
+    }
+    ++chunk.number;
+  }
+  if (kHasFinal && slot.index >= 0) {
+    store_state(state, final_state, kStateType, p.final, slot.index, 0, head, value, exchange, lane);
+  }
+}

@@ -1,0 +1,247 @@
+#pragma once
+
+// What launches hand to kernels in buffer(0), for both sides.
+
+#ifndef __METAL_VERSION__
+#include <cstdint>
+namespace thalweg {
+namespace metal {
+#endif
+
+enum {
+  kMaxChunk = 64,
+  kMaxHeadSize = 256,
+  kBlockColumns = 32,      // columns of a matrix that are staged at a time
+  kLowerFloats = 36 * 64,  // a lower triangular [64,64], by tiles of 8 x 8
+  kTileFloats = 64,
+  // What chunk_prepare leaves for each chunk and value head: two lower triangular matrices, five vectors [64].
+  kRecordFloats = 2 * kLowerFloats + 5 * kMaxChunk,
+  // The recurrence: tokens that are staged at a time, rows of a state that a simdgroup holds.
+  kStepTokens = 8,
+  kStepRows = 4,
+  kRecurrentSimdgroups = 8,
+  kStepSimdgroups = 16,
+};
+
+// The expert matmuls.
+enum {
+  kRowsThreads = 1024,
+  kCachedIds = 4096,      // ids that expert_rows keeps on the chip
+  kRowsOfTile = 32,       // a tile of mul_mm_id: rows of activations
+  kColumnsOfTile = 64,    //   weight rows
+  kDepthOfTile = 32,      //   inputs at a time
+  kColumnsOfVector = 16,  // weight rows of a threadgroup of mul_mv_id
+};
+
+// Bits of the host's DeviceFault.
+enum {
+  kBadBounds = 1,
+  kBadIndices = 2,
+};
+
+// Strides in elements of a tensor [B,T,H,..]; the innermost dimension is contiguous.
+struct View {
+  int64_t row;
+  int64_t token;
+  int64_t head;
+};
+
+// The sequences of a batch: rows of B x T tokens, or the N pieces of one row that cu_seqlens marks.
+struct SequencesOf {
+  int32_t count;
+  int32_t tokens;  // T
+};
+
+struct CumsumParameters {
+  SequencesOf sequences;
+  int32_t hv;
+  View g;
+  View sums;
+};
+
+struct L2normParameters {
+  int32_t tokens;
+  int32_t heads;
+  int64_t rows;  // B T H
+  float eps;
+  View x;
+  View y;
+};
+
+struct KktParameters {
+  SequencesOf sequences;
+  int32_t hk;
+  int32_t hv;
+  View k;
+  View beta;
+  View g;
+  View a;
+};
+
+struct SolveParameters {
+  SequencesOf sequences;
+  int32_t hv;
+  View a;
+  View a_inv;
+};
+
+struct WUParameters {
+  SequencesOf sequences;
+  int32_t hk;
+  int32_t hv;
+  View k;
+  View v;
+  View beta;
+  View g;
+  View a_inv;
+  View w;
+  View u;
+};
+
+// Strides of states [slots,HV,V,K] or [slots,HV,K,V], and of [B,NC,HV,V,K]: slot is the first dimension's there, chunk
+// the second's.
+struct StateView {
+  int64_t slot;
+  int64_t chunk;
+  int64_t head;
+  int64_t value;
+  int64_t key;
+};
+
+struct StateParameters {
+  SequencesOf sequences;
+  int32_t hk;
+  int32_t hv;
+  int32_t slots;  // of the pools
+  View k;
+  View w;
+  View u;
+  View g;
+  View v_new;
+  StateView initial;
+  StateView final;
+  StateView h;
+};
+
+struct OutputParameters {
+  SequencesOf sequences;
+  int32_t hk;
+  int32_t hv;
+  float scale;
+  View q;
+  View k;
+  View v_new;
+  View g;
+  View o;
+  StateView h;
+};
+
+// g and beta, or what they are made of.
+struct GateViews {
+  View g;     // or a
+  View beta;  // or b
+};
+
+struct PrepareParameters {
+  SequencesOf sequences;
+  int32_t hk;
+  int32_t hv;
+  float scale;
+  float norm_eps;
+  View q;
+  View k;
+  GateViews gates;
+  int64_t q_weight_head;  // strides of the norms' weights [HK,K]
+  int64_t k_weight_head;
+};
+
+struct ScanParameters {
+  SequencesOf sequences;
+  int32_t hk;
+  int32_t hv;
+  int32_t slots;
+  int32_t chunks;  // records that there is room for
+  View q;
+  View k;
+  View v;
+  View o;
+  int64_t q_weight_head;
+  int64_t k_weight_head;
+  StateView initial;
+  StateView final;
+};
+
+struct RecurrentParameters {
+  SequencesOf sequences;
+  int32_t hk;
+  int32_t hv;
+  int32_t slots;
+  float scale;
+  float norm_eps;
+  View q;
+  View k;
+  View v;
+  View o;
+  GateViews gates;
+  int64_t q_weight_head;
+  int64_t k_weight_head;
+  StateView initial;
+  StateView final;
+  StateView snapshots;  // [B,T,HV,V,K]
+};
+
+struct StepParameters {
+  int32_t tokens;  // T
+  int32_t hk;
+  int32_t hv;
+  int32_t slots;
+  float scale;
+  float norm_eps;      // of q and k
+  float out_norm_eps;  // of the gated norm
+  View x;              // [B,T,channels]
+  int64_t conv_weight_channel;
+  View conv_state;  // [slots,channels,W-1]
+  View z;
+  View y;
+  GateViews gates;
+  int64_t q_weight_head;
+  int64_t k_weight_head;
+  StateView state_in;
+  StateView state_out;
+  StateView snapshots;
+};
+
+// A stretch of one expert's row list: a tile of mul_mm_id.
+struct RowTile {
+  int32_t expert;
+  int32_t first;  // in rows
+  int32_t count;  // at most kRowsOfTile
+};
+
+struct ExpertRowsParameters {
+  int32_t pairs;  // T S
+  int32_t slots;  // S
+  int32_t experts;
+  int32_t parts;          // threads that share an expert
+  int32_t column_blocks;  // of the product, for the grid
+  int64_t ids_token;      // stride of the ids
+};
+
+struct ExpertMatmulParameters {
+  int32_t slots;
+  int32_t n;
+  int32_t k;
+  int32_t experts;
+  int64_t weight_expert;  // bytes
+  int64_t weight_row;     // bytes
+  int64_t x_token;
+  int64_t x_slot;  // 0: slots share a row
+  int64_t y_token;
+  int64_t y_slot;
+  int64_t ids_token;
+};
+
+#ifndef __METAL_VERSION__
+}  // namespace metal
+}  // namespace thalweg
+#endif
