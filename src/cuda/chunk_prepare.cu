@@ -407,8 +407,7 @@ __global__ void __launch_bounds__(kThreads, 4) chunk_prepare(const __grid_consta
     };
     const T* k = source(args.k);
     const T* q = source(args.q);
-    const std::uint32_t to =
-        tiles + static_cast<std::uint32_t>(piece / 8 * (kChunk * 128)) + swizzled(row, piece % 8);
+    const std::uint32_t to = tiles + static_cast<std::uint32_t>(piece / 8 * (kChunk * 128)) + swizzled(row, piece % 8);
     const std::int64_t k_step = kRows * args.k.strides[1];
     const std::int64_t q_step = kRows * args.q.strides[1];
 #pragma unroll
