@@ -9,7 +9,7 @@ from ._arrays import Blocks
 from ._core import Error, backends
 from .model import Model, Sequence
 from .ops import dequantize, quantize
-from .transformers import patch_transformers, unpatch_transformers
+from .transformers import patch_transformers, unpatch
 
 __version__ = "0.1.0"
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "ops",
     "patch_transformers",
     "quantize",
-    "unpatch_transformers",
+    "unpatch",
 ]
 
 
