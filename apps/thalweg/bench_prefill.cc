@@ -76,7 +76,11 @@ std::vector<Row> published_rows() {
     std::string field;
     while (std::getline(parts, field, ',')) fields.push_back(field);
     if (fields.size() != 7) continue;
-    rows.push_back({fields[0], fields[1], parse_lengths(fields[1]), std::stoll(fields[2]), std::stoll(fields[3]),
+    rows.push_back({fields[0],
+                    fields[1],
+                    parse_lengths(fields[1]),
+                    std::stoll(fields[2]),
+                    std::stoll(fields[3]),
                     {std::stod(fields[4]), std::stod(fields[5]), std::stod(fields[6])}});
   }
   return rows;
@@ -205,15 +209,19 @@ double measure(const DeviceFunctions& functions, const Stream& stream, Inputs& i
 
 int bench_prefill(const BenchOptions& options) {
   const bool published = options.suite == "published";
-  if (!published && options.suite != "short") throw std::runtime_error("the suites are 'published' and 'short'");
+  const bool decode = options.suite == "decode";
+  if (!published && !decode && options.suite != "short") {
+    throw std::runtime_error("the suites are 'published', 'short' and 'decode'");
+  }
   const std::vector<BackendInfo> backends = select_backends(options.selection);
   if (backends.size() != 1 || backends[0].type == DeviceType::kCpu) {
-    throw std::runtime_error("the suites of prefill are for a GPU: name it, as in --backend cuda");
+    throw std::runtime_error("the suites are for a GPU: name it, as in --backend cuda");
   }
   if (!backends[0].available) {
     fmt::print("{}: skipped, {}\n", device_type_name(backends[0].type), backends[0].reason);
     return 0;
   }
+  if (decode) return bench_decode(options, backends[0]);
   std::vector<Row> rows = published ? published_rows() : short_rows();
   const std::regex pattern(options.selection.case_regex);
   std::erase_if(rows, [&](const Row& row) {
@@ -252,9 +260,10 @@ int bench_prefill(const BenchOptions& options) {
                        published ? fmt::format("{}", row.published_ms[2]) : "", row.floor_ms());
   }
   if (published) {
-    fmt::print("\n{} rows: (better of FlashQLA and FlashInfer, as published) / ours: geometric mean {:.3f}, least "
-               "{:.2f}, above 1 in {}\n",
-               rows.size(), std::exp(log_sum / static_cast<double>(rows.size())), least, faster);
+    fmt::print(
+        "\n{} rows: (better of FlashQLA and FlashInfer, as published) / ours: geometric mean {:.3f}, least "
+        "{:.2f}, above 1 in {}\n",
+        rows.size(), std::exp(log_sum / static_cast<double>(rows.size())), least, faster);
   }
   if (!options.csv.empty()) write_text(options.csv, csv);
   return 0;

@@ -28,7 +28,7 @@ struct BenchOptions {
   double seconds = 0.5;  // measured time per case, at least
   bool all_kernels = false;
   std::string json;
-  std::string suite;  // "published" or "short": prefill on a GPU; else the cases
+  std::string suite;  // of shapes on a GPU: "published" or "short" prefill, "decode"; else the cases
   std::string csv;    // of a suite
 };
 
@@ -36,6 +36,7 @@ struct BenchOptions {
 int verify(const VerifyOptions& options);
 int bench(const BenchOptions& options);
 int bench_prefill(const BenchOptions& options);
+int bench_decode(const BenchOptions& options, const BackendInfo& backend);
 int print_operations(bool markdown);
 
 // The selected cases, in the table's order; throws std::runtime_error for an operation that there is not.

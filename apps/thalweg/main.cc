@@ -98,7 +98,7 @@ int run(int argc, char** argv) {
   bench_command->add_flag("--all-kernels", bench_options.all_kernels, "Every kernel, not only the chosen one");
   bench_command->add_option("--json", bench_options.json, "Write the results to this file");
   bench_command->add_option("--suite", bench_options.suite,
-                            "Prefill on a GPU instead: 'published', over the shapes of a published table, or 'short'");
+                            "Shapes on a GPU instead of the cases: prefill 'published' or 'short', or 'decode'");
   bench_command->add_option("--csv", bench_options.csv, "Write a suite's rows to this file");
   bench_command->callback(
       [&] { exit_code = bench_options.suite.empty() ? bench(bench_options) : bench_prefill(bench_options); });

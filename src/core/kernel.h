@@ -53,6 +53,12 @@ struct KernelTable<TypeList<Args...>> {
 };
 }  // namespace detail
 
+// What a device reaches, measured when asked: floors of benchmarks rest on it.
+struct DeviceSpeed {
+  double bytes_per_second = 0.0;  // of a copy far larger than the caches, bytes read plus bytes written
+  double flops_per_second = 0.0;  // f32 multiply-adds on registers, two flops each
+};
+
 // How a backend's device is reached by device_memory.h and timed by the benchmark; the CPU needs none of it. All of
 // them throw thalweg::Error on failure.
 struct DeviceFunctions {
@@ -62,6 +68,7 @@ struct DeviceFunctions {
   void (*synchronize)(const Stream& stream);
   // Seconds of each of `replays` runs of what `enqueue` puts into a stream, without the cost of launching it.
   std::vector<double> (*time)(Device device, const std::function<void(const Stream&)>& enqueue, int replays);
+  DeviceSpeed (*speed)(Device device);
 };
 
 // A backend: for every operation its kernels in order of preference.

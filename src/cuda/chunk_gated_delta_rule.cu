@@ -2,6 +2,7 @@
 #include <string>
 
 #include "cuda/chunk_kernels.h"
+#include "cuda/gated_delta.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
 #include "cuda/views.h"
@@ -55,7 +56,7 @@ Layout lay_out(const Args& args, const Stream& stream) {
   result.segment_chunks = choose_segment_chunks(args, properties(stream.device.index).multiprocessors);
   result.slots = pieces(args, kChunk);
   result.segments = result.segment_chunks > 0 ? pieces(args, std::int64_t{kChunk} * result.segment_chunks) : 0;
-  result.chunk_gates = up(result.slots * hv * ChunkRecord::kBytes);
+  result.chunk_gates = up(result.slots * hv * ChunkRecord::kPitch);
   result.carries = result.chunk_gates + up(result.slots * hv * 4);
   result.bytes = result.carries + up(result.segments * hv * segment_floats(args.q.dim(3), args.v.dim(3)) * 4);
   return result;
@@ -142,12 +143,19 @@ void run_wgmma(const Args& args, Workspace workspace, const Stream& stream) {
   if (sequence_count(args) == 0 || args.v.dim(2) == 0) return;
   const CurrentDevice current(stream, Args::kName);
   const ChunkArguments arguments = make_arguments(args, workspace, stream);
+  const DeviceProperties& device = properties(stream.device.index);
   launch_chunk_prepare(arguments, args.q.dtype, native(stream));
   if (arguments.segment_chunks > 0) {
-    sm90::launch_chunk_carries(arguments, args.q.dtype, native(stream));
-    launch_chunk_carry(arguments, native(stream));
+    sm90::launch_chunk_carries(arguments, args.q.dtype, device, native(stream));
+    launch_chunk_carry(arguments, device, native(stream));
   }
-  sm90::launch_chunk_scan(arguments, args.q.dtype, properties(stream.device.index).multiprocessors, native(stream));
+  sm90::launch_chunk_scan(arguments, args.q.dtype, device, native(stream));
+}
+
+std::string supports_tokens(const Args& args, const Stream&) { return token_by_token_supports(args); }
+
+void run_tokens(const Args& args, Workspace, const Stream& stream) {
+  run_token_by_token(args, {}, stream, Args::kName);
 }
 
 }  // namespace
@@ -155,6 +163,7 @@ void run_wgmma(const Args& args, Workspace workspace, const Stream& stream) {
 KernelList<Args> chunk_gated_delta_rule_kernels() {
   static constexpr Kernel<Args> kKernels[] = {
       {"wgmma", supports_wgmma, workspace_bytes, run_wgmma, nullptr, Arithmetic::k16Bit},
+      {"token_by_token", supports_tokens, no_workspace<Args>, run_tokens},
   };
   return kKernels;
 }

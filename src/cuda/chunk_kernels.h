@@ -14,12 +14,13 @@
 #include <cuda_runtime.h>
 
 #include "cuda/device/chunk_arguments.h"
+#include "cuda/launch.h"
 #include "thalweg/dtype.h"
 
 namespace thalweg::cu {
 
 // Chains the segments' B and M into the states at their starts.
-void launch_chunk_carry(const ChunkArguments& args, cudaStream_t stream);
+void launch_chunk_carry(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream);
 
 // dtype of q: kBF16 or kF16; key_width 64 or 128.
 void launch_chunk_prepare(const ChunkArguments& args, DType dtype, cudaStream_t stream);
@@ -27,9 +28,9 @@ void launch_chunk_prepare(const ChunkArguments& args, DType dtype, cudaStream_t 
 namespace sm90 {
 // By wgmma, for GPUs of compute capability 9.0. value_width is a multiple of 64.
 // Segments' B and M, where a segment after them needs them.
-void launch_chunk_carries(const ChunkArguments& args, DType dtype, cudaStream_t stream);
+void launch_chunk_carries(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
 // Outputs and final states.
-void launch_chunk_scan(const ChunkArguments& args, DType dtype, int multiprocessors, cudaStream_t stream);
+void launch_chunk_scan(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
 }  // namespace sm90
 
 }  // namespace thalweg::cu

@@ -46,6 +46,8 @@ struct Capture {
   }
 };
 
+}  // namespace
+
 std::vector<double> time(Device device, const std::function<void(const Stream&)>& enqueue, int replays) {
   const CurrentDevice current(Stream{device, 0, nullptr}, "time");
   Capture capture;
@@ -76,8 +78,6 @@ std::vector<double> time(Device device, const std::function<void(const Stream&)>
   }
   return seconds;
 }
-
-}  // namespace
 
 void check(cudaError_t error, std::string_view operation) {
   if (error == cudaSuccess) return;
@@ -116,7 +116,7 @@ void allow_shared_memory(const void* kernel, std::size_t bytes, std::string_view
 }
 
 const DeviceFunctions& device_functions() {
-  static const DeviceFunctions functions{allocate, release, copy, synchronize, time};
+  static const DeviceFunctions functions{allocate, release, copy, synchronize, time, measure_speed};
   return functions;
 }
 

@@ -37,7 +37,32 @@ struct DeviceProperties {
 };
 const DeviceProperties& properties(int device);
 
+// Adds an attribute to a launch of a kernel that begins with wait_for_launch_order() (device/launch_order.h): it may be
+// sent to the device before the kernel ahead of it has ended. Only where the machine code is that of 9.0: other code
+// does not wait.
+inline void launch_early(cudaLaunchConfig_t& config, cudaLaunchAttribute* attributes, const DeviceProperties& device) {
+  if (device.major != 9 || device.minor != 0) return;
+  cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = attributes;
+}
+
 // Lets a kernel use up to `bytes` of shared memory per block, on the current device.
 void allow_shared_memory(const void* kernel, std::size_t bytes, std::string_view operation);
+
+template <class... Parameters, class... Arguments>
+void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
+                  const DeviceProperties& device, cudaStream_t stream, std::string_view operation,
+                  Arguments... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  cudaLaunchAttribute attribute{};
+  launch_early(config, &attribute, device);
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), operation);
+}
 
 }  // namespace thalweg::cu

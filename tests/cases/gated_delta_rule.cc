@@ -385,6 +385,31 @@ void add_step_cases(std::vector<Case>& cases) {
   cases.push_back(step_case({.batch = 4, .tokens = 2, .k = 32, .pool = true, .layout = StateLayout::kKV}));
   cases.push_back(
       step_case({.batch = 16, .dtype = DType::kBF16, .state_dtype = DType::kBF16, .taps = 4, .in_place = true}));
+  for (const std::int64_t tokens : {1, 2, 3, 8}) {
+    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+      StepShape shape{.batch = 3, .tokens = tokens, .k = 128, .v = 128, .dtype = dtype, .taps = 4, .gated_norm = true};
+      cases.push_back(step_case(shape));
+      shape.pool = true;
+      shape.taps = 2;
+      shape.state_dtype = dtype;
+      shape.head_map = HeadMap::kTiled;
+      shape.qk_norm = QkNorm::kL2;
+      cases.push_back(step_case(shape));
+      shape.k = 64;
+      shape.v = 96;
+      shape.hv = 6;
+      shape.strided = true;
+      cases.push_back(step_case(shape));
+      shape.snapshots = true;
+      shape.state_dtype = DType::kF32;
+      cases.push_back(step_case(shape));
+      shape.snapshots = false;
+      shape.gated_norm = false;
+      shape.taps = 0;
+      shape.v = 16;
+      cases.push_back(step_case(shape));
+    }
+  }
   const StepShape model{.batch = 1,
                         .hk = 16,
                         .hv = 32,
@@ -413,6 +438,25 @@ void add_gated_delta_rule_cases(std::vector<Case>& cases) {
       cases.push_back(rule_case<RecurrentGatedDeltaRuleArgs>(shape, {.layout = layout, .snapshots = true}));
       cases.push_back(rule_case<RecurrentGatedDeltaRuleArgs>(
           shape, {.states = States::kPool, .state_dtype = DType::kBF16, .layout = layout, .snapshots = true}));
+    }
+  }
+  // A few tokens at the head sizes of the published models.
+  for (const std::int64_t tokens : {1, 2, 3, 8}) {
+    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+      RuleShape shape{.tokens = tokens, .k = 128, .v = 128, .batch = 3, .dtype = dtype};
+      cases.push_back(rule_case<RecurrentGatedDeltaRuleArgs>(shape, {.qk_norm = QkNorm::kL2}));
+      shape.gates = Gates::kMixed;
+      shape.head_map = HeadMap::kTiled;
+      const Options pool{.states = States::kPool, .state_dtype = dtype, .raw_gates = true, .f32_output = true};
+      cases.push_back(rule_case<RecurrentGatedDeltaRuleArgs>(shape, pool));
+      shape.k = 64;
+      shape.v = 32;
+      shape.gates = Gates::kStrong;
+      cases.push_back(rule_case<RecurrentGatedDeltaRuleArgs>(shape, {.states = States::kInPlace}));
+      shape.v = 192;
+      shape.strided = true;
+      cases.push_back(rule_case<RecurrentGatedDeltaRuleArgs>(shape, {.raw_gates = true, .qk_norm = QkNorm::kRms}));
+      cases.push_back(rule_case<RecurrentGatedDeltaRuleArgs>(shape, {.state_dtype = DType::kBF16, .snapshots = true}));
     }
   }
   add_step_cases(cases);

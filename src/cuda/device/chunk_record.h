@@ -2,12 +2,14 @@
 
 // What the first pass of the chunked gated delta rule leaves for the second, per chunk of 64 tokens and value head:
 //
-//   T [64,64]   (I + tril(beta_i s_i s_j k_i.k_j exp(G_i - G_j), -1))^-1 diag(beta), 16-bit, swizzled tile
+//   T [64,64]   ((I + tril(beta_i s_i s_j k_i.k_j exp(G_i - G_j), -1))^-1 - I) diag(beta), 16-bit, swizzled tile
 //   P [64,64]   tril(scale sq_i s_j q_i.k_j exp(G_i - G_j)), 16-bit, swizzled tile
-//   scalars     x: s_t exp(G_t); d: s_t exp(G_last - G_t); o: scale sq_t exp(G_t), 64 f32 each; exp(G_last)
+//   scalars     x: s_t exp(G_t); d: s_t exp(G_last - G_t); o: scale sq_t exp(G_t); beta_t, 64 f32 each; exp(G_last)
 //
 // with s and sq the factors that bring k and q to norm 1, or 1. Given the state S before the chunk, with
-// Y = v - x (k S^T):  V' = T Y;  o = o (q S^T) + P V';  S = exp(G_last) S + (d V')^T k.
+// Y = v - x (k S^T):  V' = beta Y + T Y;  o = o (q S^T) + P V';  S = exp(G_last) S + (d V')^T k.
+// The diagonal of the inverse, which is 1, is left out of T and added in f32: it is the largest part of V', which so
+// escapes two roundings to 16 bits.
 
 #include <cstdint>
 
@@ -23,8 +25,10 @@ struct ChunkRecord {
   static constexpr int kX = 16384;
   static constexpr int kD = kX + 256;
   static constexpr int kO = kD + 256;
-  static constexpr int kDecay = kO + 256;
-  static constexpr int kBytes = 17408;  // keeps every record aligned to 1024 bytes
+  static constexpr int kBeta = kO + 256;
+  static constexpr int kDecay = kBeta + 256;
+  static constexpr int kBytes = kDecay + 16;
+  static constexpr int kPitch = (kBytes + 127) / 128 * 128;  // from one record to the next
 };
 
 // The sequences of a batch: its rows, or the pieces of its one row that cu_seqlens marks, whose values nobody has

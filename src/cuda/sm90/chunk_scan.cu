@@ -4,7 +4,8 @@
 // one sequence. With everything transposed, each product's result is the next one's left operand and never leaves the
 // registers (accumulators and operands have the same layout but for the rounding to 16 bits):
 //
-//   X^T = S k^T    Y^T = v^T - X^T x    V'^T = Y^T T^T    O^T = (S q^T) o + V'^T P^T    S = S decay + (V'^T d) k
+//   X^T = S k^T    Y^T = v^T - X^T x    V'^T = Y^T beta + Y^T T^T    O^T = (S q^T) o + V'^T P^T    S = S decay + (V'^T
+//   d) k
 //
 // The two warpgroups never wait for each other, so that one's products fill the other's arithmetic. A third warpgroup
 // copies the chunks' tiles into a ring of shared memory ahead of them, and the outputs from there to their place: a
@@ -17,6 +18,7 @@
 #include "cuda/device/async_copy.h"
 #include "cuda/device/barrier.h"
 #include "cuda/device/fragments.h"
+#include "cuda/device/launch_order.h"
 #include "cuda/device/segments.h"
 #include "cuda/device/wgmma.h"
 #include "cuda/launch.h"
@@ -36,7 +38,7 @@ struct Ring {
   static constexpr int kQueries = kKeys;
   static constexpr int kValues = 2 * kKeys;
   static constexpr int kRecord = kValues + kGroups * kTile;
-  static constexpr int kStageBytes = kRecord + ChunkRecord::kBytes;
+  static constexpr int kStageBytes = (kRecord + ChunkRecord::kBytes + 1023) / 1024 * 1024;
   static constexpr int kStages = 3;
   static constexpr int kBytes = kStages * kStageBytes;
   static constexpr int kSharedBytes = kBytes + 1024;  // room to align
@@ -148,7 +150,7 @@ __device__ Work find_work(const ChunkArguments& args, Pass pass, int rows_per_bl
   work.chunks = last - first;
   work.records =
       args.records + (static_cast<std::int64_t>(args.map.first_piece(n, kChunk) + first) * args.hv + work.head) *
-                         static_cast<std::int64_t>(ChunkRecord::kBytes);
+                         static_cast<std::int64_t>(ChunkRecord::kPitch);
   return work;
 }
 
@@ -184,7 +186,7 @@ __device__ void copy_chunks(const ChunkArguments& args, const Work& work, std::u
   const std::uint32_t value_place =
       static_cast<std::uint32_t>(R::kValues + value_piece / 8 * kTile) + swizzled(value_row, value_piece % 8);
   const std::byte* record = work.records;
-  const std::int64_t record_step = static_cast<std::int64_t>(args.hv) * ChunkRecord::kBytes;
+  const std::int64_t record_step = static_cast<std::int64_t>(args.hv) * ChunkRecord::kPitch;
 
   int loaded = 0;  // tokens
   const auto load = [&](int stage) {
@@ -237,7 +239,7 @@ __device__ void copy_chunks(const ChunkArguments& args, const Work& work, std::u
 #pragma unroll
       for (int i = 0; i < kChunk / kValueRows; ++i) {
         const uint4 piece = *reinterpret_cast<const uint4*>(from + i * kValueRows * 128);
-        if (value_row + i * kValueRows < length) *reinterpret_cast<uint4*>(o) = piece;
+        if (value_row + i * kValueRows < length) __stcs(reinterpret_cast<uint4*>(o), piece);
         o += o_step;
       }
     }
@@ -446,7 +448,10 @@ __device__ void consume(const ChunkArguments& args, const Work& work, std::uint3
 #pragma unroll
     for (float& value : s) value *= decay;
 
-    // Y^T = v^T - X^T x
+    // Y^T = v^T - X^T x, and in x the first part of V'^T, Y^T beta
+    float2 betas[8];
+#pragma unroll
+    for (int block = 0; block < 8; ++block) betas[block] = scalars[ChunkRecord::kBeta / 8 + 4 * block];
     wgmma_wait<1>();
     pin(x);
 #pragma unroll
@@ -454,16 +459,22 @@ __device__ void consume(const ChunkArguments& args, const Work& work, std::uint3
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         std::uint32_t& packed = y[block / 2][block % 2 * 2 + half];
+        float& low = x[4 * block + 2 * half];
+        float& high = x[4 * block + 2 * half + 1];
         const float2 v = unpack<T>(packed);
-        packed = pack<T>(v.x - x[4 * block + 2 * half] * scales[block].x,
-                         v.y - x[4 * block + 2 * half + 1] * scales[block].y);
+        low = v.x - low * scales[block].x;
+        high = v.y - high * scales[block].y;
+        packed = pack<T>(low, high);
+        low *= betas[block].x;
+        high *= betas[block].y;
       }
     }
-    // V'^T = Y^T T^T
+    // V'^T += Y^T T^T
+    pin(x);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      wgmma<T, false>(x, y[step], describe_rows(record, ChunkRecord::kT + step * 32), step > 0);
+      wgmma<T, false>(x, y[step], describe_rows(record, ChunkRecord::kT + step * 32), 1);
     }
     wgmma_commit();
     query(kSteps / 2, kSteps);
@@ -530,8 +541,6 @@ __global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
   using R = Ring<K, kGroups>;
   extern __shared__ __align__(1024) std::byte shared[];
   __shared__ Barriers<R::kStages> barriers;
-  const Work work = find_work(args, pass, kGroups * kRows);
-  if (!work.valid) return;
   const std::uint32_t full = shared_address(barriers.full);
   const std::uint32_t done = shared_address(barriers.done);
   if (threadIdx.x == 0) {
@@ -542,6 +551,9 @@ __global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
     fence_barrier_init();
   }
   __syncthreads();
+  wait_for_launch_order();
+  const Work work = find_work(args, pass, kGroups * kRows);
+  if (!work.valid) return;
   const std::uint32_t offset = (1024 - shared_address(shared) % 1024) % 1024;
   const std::uint32_t ring = shared_address(shared) + offset;
   if (threadIdx.x < kWarpgroup) {
@@ -554,7 +566,7 @@ __global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
 }
 
 template <class T, int K, int kGroups>
-void launch(const ChunkArguments& args, Pass pass, cudaStream_t stream) {
+void launch(const ChunkArguments& args, Pass pass, const DeviceProperties& device, cudaStream_t stream) {
   static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
   constexpr int kBytes = Ring<K, kGroups>::kSharedBytes;
   allow_shared_memory(reinterpret_cast<const void*>(chunk_scan<T, K, kGroups>), kBytes, kOperation);
@@ -562,40 +574,41 @@ void launch(const ChunkArguments& args, Pass pass, cudaStream_t stream) {
   const std::int64_t pieces = args.segment_chunks > 0 ? args.segments : args.map.sequences;
   const dim3 grid(static_cast<unsigned>(rows / (kGroups * kRows)), static_cast<unsigned>(args.hv),
                   static_cast<unsigned>(pieces));
-  chunk_scan<T, K, kGroups><<<grid, (kGroups + 1) * kWarpgroup, kBytes, stream>>>(args, pass);
-  check(cudaGetLastError(), kOperation);
+  launch_early(chunk_scan<T, K, kGroups>, grid, (kGroups + 1) * kWarpgroup, kBytes, device, stream, kOperation, args,
+               pass);
 }
 
 template <class T, int K>
-void launch(const ChunkArguments& args, Pass pass, int multiprocessors, cudaStream_t stream) {
+void launch(const ChunkArguments& args, Pass pass, const DeviceProperties& device, cudaStream_t stream) {
   // Two warpgroups share a block's tiles; with few heads, one each on more multiprocessors is faster.
   const std::int64_t pieces = args.segment_chunks > 0 ? args.segments : args.map.sequences;
   const std::int64_t blocks = static_cast<std::int64_t>(args.value_width / kRows) * args.hv * pieces;
-  if (pass == Pass::kScan && args.value_width % (2 * kRows) == 0 && blocks > multiprocessors) {
-    launch<T, K, 2>(args, pass, stream);
+  if (pass == Pass::kScan && args.value_width % (2 * kRows) == 0 && blocks > device.multiprocessors) {
+    launch<T, K, 2>(args, pass, device, stream);
   } else {
-    launch<T, K, 1>(args, pass, stream);
+    launch<T, K, 1>(args, pass, device, stream);
   }
 }
 
-void launch(const ChunkArguments& args, DType dtype, Pass pass, int multiprocessors, cudaStream_t stream) {
+void launch(const ChunkArguments& args, DType dtype, Pass pass, const DeviceProperties& device, cudaStream_t stream) {
   if (dtype == DType::kBF16) {
-    args.key_width == 128 ? launch<__nv_bfloat16, 128>(args, pass, multiprocessors, stream)
-                          : launch<__nv_bfloat16, 64>(args, pass, multiprocessors, stream);
+    args.key_width == 128 ? launch<__nv_bfloat16, 128>(args, pass, device, stream)
+                          : launch<__nv_bfloat16, 64>(args, pass, device, stream);
   } else {
-    args.key_width == 128 ? launch<__half, 128>(args, pass, multiprocessors, stream)
-                          : launch<__half, 64>(args, pass, multiprocessors, stream);
+    args.key_width == 128 ? launch<__half, 128>(args, pass, device, stream)
+                          : launch<__half, 64>(args, pass, device, stream);
   }
 }
 
 }  // namespace
 
-void launch_chunk_carries(const ChunkArguments& args, DType dtype, cudaStream_t stream) {
-  launch(args, dtype, Pass::kCarries, 0, stream);
+void launch_chunk_carries(const ChunkArguments& args, DType dtype, const DeviceProperties& device,
+                          cudaStream_t stream) {
+  launch(args, dtype, Pass::kCarries, device, stream);
 }
 
-void launch_chunk_scan(const ChunkArguments& args, DType dtype, int multiprocessors, cudaStream_t stream) {
-  launch(args, dtype, Pass::kScan, multiprocessors, stream);
+void launch_chunk_scan(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream) {
+  launch(args, dtype, Pass::kScan, device, stream);
 }
 
 }  // namespace thalweg::cu::sm90

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cuda/device/decode_step.h"
+
+namespace thalweg::cu {
+
+// The decode kernels are for these: K = 64 or 128, states of f32 or bf16, one after the other or all tokens together.
+using DecodeKernel = void (*)(TokenByToken);
+using DecodeStepKernel = void (*)(PrepStep);
+
+DecodeKernel decode_kernel(std::int64_t k, DType state, Tokens tokens);
+// For compute capability 9.0; null where a build leaves that out.
+DecodeStepKernel decode_step_kernel(std::int64_t k, DType state, bool together);
+
+// pick.template operator()<K, State>() of the kernel.
+template <class Pick>
+auto pick_decode(std::int64_t k, DType state, Pick pick) {
+  const auto with_k = [&]<int kK>() {
+    return state == DType::kBF16 ? pick.template operator()<kK, Bf16>() : pick.template operator()<kK, float>();
+  };
+  return k == 64 ? with_k.template operator()<64>() : with_k.template operator()<128>();
+}
+
+}  // namespace thalweg::cu

@@ -1,0 +1,29 @@
+#pragma once
+
+// Blocks of one cluster: for code of compute capability 9.0 alone.
+
+#include <cstdint>
+
+namespace thalweg::cu {
+
+__device__ inline unsigned cluster_rank() {
+  unsigned rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// What a thread wrote before it arrived is seen by those that have waited.
+__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+// The value at the same place of another block's shared memory.
+__device__ inline float load_from_block(const float* here, unsigned rank) {
+  const auto local = static_cast<std::uint32_t>(__cvta_generic_to_shared(here));
+  std::uint32_t remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(remote) : "memory");
+  return value;
+}
+
+}  // namespace thalweg::cu

@@ -1,0 +1,258 @@
+#pragma once
+
+// The recurrence for a few tokens of each sequence, with everything known beforehand that is common in decoding: K, the
+// state's type, its layout [V,K], rows that can be read four elements at a time. What a token needs is asked for before
+// the state is, and prepared while the state is on its way. One token, or tokens with a snapshot after each, go one by
+// one; more of them together, on the tensor cores.
+
+#include "cuda/device/launch_order.h"
+#include "cuda/device/token_by_token.h"
+#include "cuda/device/token_products.h"
+
+namespace thalweg::cu {
+
+// How the tokens go: one by one, or together, either for any q and k or for those of 16 bits without weights of a norm.
+enum class Tokens { kOneByOne, kAll, kAllExact };
+
+// A block's shared memory; all ways through the tokens.
+template <int kK>
+struct DecodeMemory {
+  static constexpr int kPitch = kK + 16;
+
+  float* q;                  // [tokens,kPitch]
+  float* k;                  // [tokens,kPitch]
+  float* v;                  // [tokens,rows of the slice]; each value makes way for its output
+  float* decay;              // [kTogether]: exp(g), or the sum of g up to the token if they go together
+  float* beta;               // [kTogether]
+  float* k_dot_q;            // [kTogether]
+  float* squares;            // [kTogether]
+  TogetherScratch* scratch;  // [warps]
+
+  __device__ DecodeMemory(float4* memory, int tokens, int rows)
+      : q(reinterpret_cast<float*>(memory)),
+        k(q + tokens * kPitch),
+        v(k + tokens * kPitch),
+        decay(v + tokens * rows),
+        beta(decay + kTogether),
+        k_dot_q(beta + kTogether),
+        squares(k_dot_q + kTogether),
+        scratch(reinterpret_cast<TogetherScratch*>(squares + kTogether)) {}
+};
+
+inline std::size_t decode_memory_bytes(std::int64_t k, bool together, std::int64_t tokens, std::int64_t rows,
+                                       std::int64_t tile_warps) {
+  const std::int64_t slots = together ? kTogether : tokens;
+  return sizeof(float) * static_cast<std::size_t>(slots * (2 * (k + 16) + rows) + 4 * kTogether) +
+         (together ? sizeof(TogetherScratch) * static_cast<std::size_t>(tile_warps) : 0);
+}
+
+// Four elements in a row, on their way: read now, converted later.
+struct RawFour {
+  uint4 bits;
+
+  __device__ static RawFour read(const Elements& from, std::int64_t offset) {
+    if (from.dtype == DType::kF32) {
+      return {*reinterpret_cast<const uint4*>(static_cast<const float*>(from.data) + offset)};
+    }
+    const uint2 half = *reinterpret_cast<const uint2*>(static_cast<const std::uint16_t*>(from.data) + offset);
+    return {uint4{half.x, half.y, 0, 0}};
+  }
+  __device__ void convert(const Elements& from, float (&x)[4]) const {
+    if (from.dtype == DType::kF32) {
+      x[0] = __uint_as_float(bits.x), x[1] = __uint_as_float(bits.y);
+      x[2] = __uint_as_float(bits.z), x[3] = __uint_as_float(bits.w);
+    } else {
+      x[0] = from.convert(bits.x & 0xFFFFU), x[1] = from.convert(bits.x >> 16);
+      x[2] = from.convert(bits.y & 0xFFFFU), x[3] = from.convert(bits.y >> 16);
+    }
+  }
+};
+
+// Norm, scale and product of q and k, with four neighbouring elements of each in a lane, from 4 lane on.
+template <int kK>
+__device__ inline float normalize_fours(const NormOptions& options, int key_head, float scale, float (&q)[4],
+                                        float (&k)[4]) {
+  const int at = 4 * (static_cast<int>(threadIdx.x) % kWarpSize);
+  if (options.norm != QkNorm::kNone) {
+    float squares[2] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      squares[0] = fmaf(q[i], q[i], squares[0]);
+      squares[1] = fmaf(k[i], k[i], squares[1]);
+    }
+    scale *= options.factor(warp_sum(squares[0]), kK);
+    const float k_factor = options.factor(warp_sum(squares[1]), kK);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) k[i] *= k_factor;
+  }
+  float product = 0.0F;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    q[i] *= scale;
+    if (options.norm == QkNorm::kRms && at < kK) {
+      q[i] *= options.q_weight.load(options.q_weight.offset(key_head) + at + i);
+      k[i] *= options.k_weight.load(options.k_weight.offset(key_head) + at + i);
+    }
+    product = fmaf(q[i], k[i], product);
+  }
+  return warp_sum(product);
+}
+
+// Gates of the tokens by eight neighbouring lanes of one warp, a token each (g = 0 and beta = 0 beyond the last).
+__device__ inline void store_gate(Gate gate, bool together, int t, float* decay, float* beta) {
+  if (together) {
+#pragma unroll
+    for (int distance = 1; distance < kTogether; distance *= 2) {
+      const float before = __shfl_up_sync(0xFFU, gate.g, static_cast<unsigned>(distance));
+      if (t >= distance) gate.g += before;
+    }
+    decay[t] = gate.g;
+  } else {
+    decay[t] = expf(gate.g);
+  }
+  beta[t] = gate.beta;
+}
+
+// All tokens through a warp's tile.
+template <int kK, Tokens kTokens, class Tile, class After>
+__device__ inline void decode_tokens(Tile& tile, const DecodeMemory<kK>& memory, int count, int rows, int warp_v,
+                                     After after) {
+  constexpr int kPitch = DecodeMemory<kK>::kPitch;
+  if constexpr (kTokens == Tokens::kOneByOne) {
+    run_tokens<kPitch>(tile, memory, count, rows, warp_v, after);
+  } else {
+    const TogetherTokens tokens{memory.q, memory.k,     memory.squares, memory.k_dot_q,
+                                memory.v, memory.decay, memory.beta};
+    constexpr bool kExact = kTokens == Tokens::kAllExact;
+    run_together<kPitch, kExact>(tile, tokens, count, rows, warp_v, memory.scratch[threadIdx.x / kWarpSize]);
+  }
+}
+
+// At least half as many warps as tokens; without cu_seqlens.
+template <int kK, class State, Tokens kTokens>
+__global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_constant__ TokenByToken p) {
+  using Tile = StateTile<kK, StateLayout::kVK>;
+  constexpr bool kAllTogether = kTokens != Tokens::kOneByOne;
+  constexpr int kRounds = kAllTogether ? 2 : 1;  // of tokens for a warp, before the state is asked for
+  constexpr int kValues = 4;                     // of v for a thread
+  extern __shared__ float4 shared[];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  const int warp = thread / kWarpSize;
+  const int warps = threads / kWarpSize;
+  const int lane = thread % kWarpSize;
+  const int slice = static_cast<int>(blockIdx.x % static_cast<unsigned>(p.slices));
+  const int head = static_cast<int>(blockIdx.x / static_cast<unsigned>(p.slices) % static_cast<unsigned>(p.hv));
+  const std::int64_t row = blockIdx.x / static_cast<unsigned>(p.slices * p.hv);
+  const int count = static_cast<int>(p.sequences.tokens);
+  const int slots = kAllTogether ? kTogether : count;
+  const int from = key_head(p.head_map, head, p.hk, p.hv);
+  const int slice_rows = p.v_size / p.slices;
+  const int warp_v = warp * Tile::kWarpV;
+  const int v0 = slice * slice_rows + warp_v;
+  const bool works = warp_v < slice_rows;
+  const DecodeMemory<kK> memory(shared, slots, slice_rows);
+  wait_for_launch_order();
+
+  RawFour raw_q[kRounds];
+  RawFour raw_k[kRounds];
+#pragma unroll
+  for (int r = 0; r < kRounds; ++r) {
+    const int t = min(warp + r * warps, count - 1);
+    const int at = min(4 * lane, kK - 4);
+    raw_q[r] = RawFour::read(p.q, p.q.offset(row, t, from) + at);
+    raw_k[r] = RawFour::read(p.k, p.k.offset(row, t, from) + at);
+  }
+  std::uint32_t raw_v[kValues];
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) {
+    const int at = min(thread + i * threads, count * slice_rows - 1);
+    raw_v[i] = p.v.read(p.v.offset(row, at / slice_rows, head) + slice * slice_rows + at % slice_rows);
+  }
+  Gate gate{};
+  const int gate_token = thread - (warps - 1) * kWarpSize;  // the last warp's first lanes
+  if (gate_token >= 0 && gate_token < count) {
+    gate = p.g.defined()
+               ? Gate{p.g.load(p.g.offset(row, gate_token) + head), p.beta.load(p.beta.offset(row, gate_token) + head)}
+               : p.gates.compute(row, gate_token, head);
+  }
+  const SequenceSpan sequence = find_sequence(p.sequences, row);
+  if (!sequence.valid) return;
+  const bool stored = sequence.slot >= 0;
+  Tile tile;
+  if (works && stored && p.initial_state.defined()) {
+    const auto* state = static_cast<const State*>(p.initial_state.data);
+    tile.load_fours(state + p.initial_state.offset(sequence.slot, head), p.initial_state.strides[2], v0);
+  } else {
+    tile.clear();
+  }
+
+  const auto stage = [&](int t, const RawFour& q_bits, const RawFour& k_bits) {
+    float q[4];
+    float k[4];
+    q_bits.convert(p.q, q);
+    k_bits.convert(p.k, k);
+    if (t >= count || 4 * lane >= kK) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) q[i] = k[i] = 0.0F;
+    }
+    if constexpr (kTokens == Tokens::kAllExact) {
+      float squares[2] = {};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        squares[0] = fmaf(q[i], q[i], squares[0]);
+        squares[1] = fmaf(k[i], k[i], squares[1]);
+      }
+      const float q_factor = t < count ? p.scale * p.norm.factor(warp_sum(squares[0]), kK) : 0.0F;
+      const float k_factor = t < count ? p.norm.factor(warp_sum(squares[1]), kK) : 0.0F;
+      if (lane == 0) memory.squares[t] = q_factor;
+      if (lane == 0) memory.k_dot_q[t] = k_factor;
+    } else if (t < count) {
+      const float k_dot_q = normalize_fours<kK>(p.norm, from, p.scale, q, k);
+      if (lane == 0) memory.k_dot_q[t] = k_dot_q;
+    }
+    if (4 * lane < kK) {
+      *reinterpret_cast<float4*>(memory.q + t * memory.kPitch + 4 * lane) = {q[0], q[1], q[2], q[3]};
+      *reinterpret_cast<float4*>(memory.k + t * memory.kPitch + 4 * lane) = {k[0], k[1], k[2], k[3]};
+    }
+  };
+#pragma unroll
+  for (int r = 0; r < kRounds; ++r) {
+    if (warp + r * warps < slots) stage(warp + r * warps, raw_q[r], raw_k[r]);
+  }
+#pragma unroll 1
+  for (int t = warp + kRounds * warps; t < slots; t += warps) {  // one by one, with fewer warps than tokens
+    const int at = min(4 * lane, kK - 4);
+    const int token = min(t, count - 1);
+    stage(t, RawFour::read(p.q, p.q.offset(row, token, from) + at),
+          RawFour::read(p.k, p.k.offset(row, token, from) + at));
+  }
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) {
+    const int at = thread + i * threads;
+    if (at < count * slice_rows) memory.v[at] = p.v.convert(raw_v[i]);
+  }
+  if (gate_token >= 0 && gate_token < kTogether) {
+    store_gate(gate, kAllTogether, gate_token, memory.decay, memory.beta);
+  }
+  __syncthreads();
+  if (!works) return;
+  decode_tokens<kK, kTokens>(tile, memory, count, slice_rows, warp_v, [&](int t) {
+    if (!p.snapshots.defined()) return;
+    auto* state = static_cast<State*>(p.snapshots.data);
+    tile.store_fours(state + p.snapshots.offset(row, t, head), p.snapshots.strides[3], v0);
+  });
+  if (stored && p.final_state.defined()) {
+    auto* state = static_cast<State*>(p.final_state.data);
+    tile.store_fours(state + p.final_state.offset(sequence.slot, head), p.final_state.strides[2], v0);
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int i = lane; i < count * Tile::kWarpV; i += kWarpSize) {
+    const int t = i / Tile::kWarpV;
+    const int v = i % Tile::kWarpV;
+    p.o.store(p.o.offset(row, t, head) + v0 + v, memory.v[t * slice_rows + warp_v + v]);
+  }
+}
+
+}  // namespace thalweg::cu

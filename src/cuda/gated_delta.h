@@ -1,0 +1,36 @@
+#pragma once
+
+// What the CUDA kernels of the gated delta rule share on the host.
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "cuda/device/rule.h"
+#include "cuda/views.h"
+#include "thalweg/gated_delta_rule.h"
+
+namespace thalweg::cu {
+
+inline float resolve_scale(const std::optional<float>& scale, std::int64_t k) {
+  return scale ? *scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(k)));
+}
+
+inline RawGates raw_gates(const GateInputs& gates) {
+  return {elements(gates.a), elements(gates.b), elements(gates.a_log), elements(gates.dt_bias)};
+}
+
+// An optional i32 argument that kernels read from device memory.
+inline const std::int32_t* integers(const ConstTensor& tensor) {
+  return tensor.defined() ? static_cast<const std::int32_t*>(tensor.data) : nullptr;
+}
+
+// The whole rule, one token after the other, in f32: every shape, dtype, layout and stride of the contract.
+// `snapshots` may be absent. Empty if the arguments fit into one launch, else the reason why not.
+std::string token_by_token_supports(const GatedDeltaRuleArgs& args);
+void run_token_by_token(const GatedDeltaRuleArgs& args, const Tensor& snapshots, const Stream& stream,
+                        std::string_view operation);
+
+}  // namespace thalweg::cu

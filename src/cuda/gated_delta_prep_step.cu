@@ -1,0 +1,218 @@
+#include <algorithm>
+#include <limits>
+
+#include "cuda/decode.h"
+#include "cuda/gated_delta.h"
+#include "cuda/kernels.h"
+#include "cuda/launch.h"
+#include "cuda/prep_step.h"
+
+namespace thalweg::cu {
+namespace {
+
+struct Sizes {
+  std::int64_t batch, tokens, hk, hv, k, v;
+
+  explicit Sizes(const GatedDeltaPrepStepArgs& args)
+      : batch(args.x.dim(0)),
+        tokens(args.x.dim(1)),
+        hv(args.state_in.dim(1)),
+        k(args.state_in.dim(args.state_layout == StateLayout::kVK ? 3 : 2)),
+        v(args.state_in.dim(args.state_layout == StateLayout::kVK ? 2 : 3)) {
+    hk = (args.x.dim(2) - hv * v) / (2 * k);
+  }
+  std::int64_t ratio() const { return hv / hk; }
+};
+
+bool is_vk(const GatedDeltaPrepStepArgs& args) { return args.state_layout == StateLayout::kVK; }
+
+PrepStep parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s, const PrepStepKernel& kernel, int slices) {
+  PrepStep p;
+  p.x = elements(args.x);
+  p.conv_weight = elements(args.conv_weight);
+  p.conv_state = elements(args.conv_state);
+  p.gates = raw_gates(args.gates);
+  p.norm = {args.qk_norm, args.qk_norm_eps, elements(args.q_norm_weight), elements(args.k_norm_weight)};
+  p.state_in = elements(args.state_in);
+  p.state_out = elements(args.state_out);
+  p.snapshots = elements(args.snapshots);
+  p.z = elements(args.z);
+  p.norm_weight = elements(args.norm_weight);
+  p.y = elements(args.y);
+  p.sequences = {nullptr, integers(args.state_indices),
+                 args.fault.defined() ? static_cast<std::int32_t*>(args.fault.data) : nullptr, s.tokens,
+                 args.state_in.dim(0)};
+  p.hk = static_cast<int>(s.hk);
+  p.hv = static_cast<int>(s.hv);
+  p.v_size = static_cast<int>(s.v);
+  p.taps = args.conv_weight.defined() ? static_cast<int>(args.conv_weight.dim(1)) : 0;
+  p.tile_warps = static_cast<int>(s.v / slices / kernel.warp_rows);
+  p.slices = slices;
+  p.block_tokens = static_cast<int>(std::clamp<std::int64_t>(s.tokens, 1, kBlockTokens));
+  p.head_map = args.head_map;
+  p.scale = args.scale;
+  p.norm_eps = args.norm_eps;
+  return p;
+}
+
+std::size_t shared_memory(const PrepStep& p, const Sizes& s) {
+  return TokenMemory::bytes(p.block_tokens, static_cast<int>(s.k), p.v_size / p.slices);
+}
+
+// Whether a head can be cut into that many slices of whole warps, of which a block can hold all.
+bool can_slice(const Sizes& s, const PrepStepKernel& kernel, int slices) {
+  const std::int64_t warps = s.v / kernel.warp_rows;
+  return warps % slices == 0 && warps / slices <= kMaxWarps;
+}
+
+// ---- one block for all that shares a key head
+
+int block_slices(const Sizes& s, const PrepStepKernel& kernel) {
+  int slices = 1;
+  while (!can_slice(s, kernel, slices)) ++slices;
+  return slices;
+}
+
+PrepStepKernel block_kernel(const GatedDeltaPrepStepArgs& args, const Sizes& s) {
+  return is_vk(args) ? prep_step_kernel_vk(s.k) : prep_step_kernel_kv(s.k);
+}
+
+std::string block_supports(const GatedDeltaPrepStepArgs& args, const Stream&) {
+  const Sizes s(args);
+  const bool fits = s.batch * s.hk <= std::numeric_limits<std::int32_t>::max();
+  return fits ? "" : "more than 2^31 key heads";
+}
+
+std::size_t block_workspace(const GatedDeltaPrepStepArgs& args, const Stream&) {
+  const Sizes s(args);
+  if (!args.z.defined() || block_slices(s, block_kernel(args, s)) == 1) return 0;
+  return sizeof(float) * static_cast<std::size_t>(s.batch * s.tokens * s.hv * s.v);
+}
+
+void run_blocks(const GatedDeltaPrepStepArgs& args, Workspace workspace, const Stream& stream) {
+  const Sizes s(args);
+  if (s.batch == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  const PrepStepKernel chosen = block_kernel(args, s);
+  PrepStep p = parameters(args, s, chosen, block_slices(s, chosen));
+  p.outputs = static_cast<float*>(workspace.data);
+  constexpr unsigned kThreads = kMaxWarps * kWarpSize;
+  chosen.kernel<<<static_cast<unsigned>(s.batch * s.hk), kThreads, shared_memory(p, s), native(stream)>>>(p);
+  check(cudaGetLastError(), args.kName);
+}
+
+// ---- a cluster for all that shares a key head
+
+constexpr std::int64_t kMaxCluster = 8;  // that every device grants
+
+PrepStepKernel cluster_kernel(const GatedDeltaPrepStepArgs& args, const Sizes& s) {
+  return is_vk(args) ? prep_step_cluster_kernel_vk(s.k) : prep_step_cluster_kernel_kv(s.k);
+}
+
+// The fewest slices that give every multiprocessor a block, as far as a cluster goes; 0 if there is no way.
+int cluster_slices(const Sizes& s, const PrepStepKernel& kernel, int multiprocessors) {
+  int chosen = 0;
+  for (int slices = 1; slices * s.ratio() <= kMaxCluster; ++slices) {
+    if (!can_slice(s, kernel, slices)) continue;
+    if (chosen > 0 && s.batch * s.hv * chosen * 10 >= std::int64_t{9} * multiprocessors) break;
+    chosen = slices;
+  }
+  return chosen;
+}
+
+std::string cluster_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  const Sizes s(args);
+  const DeviceProperties& device = properties(stream.device.index);
+  const PrepStepKernel kernel = cluster_kernel(args, s);
+  if (kernel.kernel == nullptr) return "not in this build";
+  if (device.major != 9 || device.minor != 0) return "needs compute capability 9.0";
+  if (s.tokens > kBlockTokens) return "more than 16 tokens";
+  if (s.batch * s.hk > std::numeric_limits<std::int32_t>::max() / kMaxCluster) return "more than 2^28 key heads";
+  return cluster_slices(s, kernel, device.multiprocessors) > 0 ? "" : "a key head needs more than 8 blocks";
+}
+
+void launch(void (*kernel)(PrepStep), const PrepStep& p, std::int64_t clusters, std::int64_t members,
+            std::int64_t threads, std::size_t shared_bytes, const Stream& stream, bool early) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(members), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(clusters * members));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = native(stream);
+  config.attrs = attributes;
+  config.numAttrs = 1;
+  if (early) launch_early(config, attributes, properties(stream.device.index));
+  check(cudaLaunchKernelEx(&config, kernel, p), GatedDeltaPrepStepArgs::kName);
+}
+
+void run_clusters(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+  const Sizes s(args);
+  if (s.batch == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  const PrepStepKernel chosen = cluster_kernel(args, s);
+  const int slices = cluster_slices(s, chosen, properties(stream.device.index).multiprocessors);
+  const PrepStep p = parameters(args, s, chosen, slices);
+  const std::int64_t members = s.ratio() * slices;
+  // A thread per channel of q, k and v, as long as that leaves room for other blocks.
+  const std::int64_t channels = 2 * s.k + s.v / slices;
+  const std::int64_t most = s.batch * s.hk * members > 2 * properties(stream.device.index).multiprocessors ? 256 : 384;
+  const std::int64_t threads =
+      std::clamp((channels + kWarpSize - 1) / kWarpSize * kWarpSize, std::int64_t{p.tile_warps * kWarpSize}, most);
+  launch(chosen.kernel, p, s.batch * s.hk, members, threads, shared_memory(p, s), stream, false);
+}
+
+// ---- the same for a few tokens and what is common in decoding
+
+PrepStepKernel decode_tiles() { return {nullptr, StateTile<128, StateLayout::kVK>::kWarpV}; }
+
+std::int64_t decode_threads(const Sizes& s, int slices) {
+  const std::int64_t rows = s.v / slices;
+  // Rounds of channels, and half a thread for each element of the state's rows.
+  const std::int64_t channels = (2 * s.k + rows + kStepRounds - 1) / kStepRounds;
+  return (std::max(channels, 2 * rows) + kWarpSize - 1) / kWarpSize * kWarpSize;
+}
+
+std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  const Sizes s(args);
+  const DeviceProperties& device = properties(stream.device.index);
+  if (decode_step_kernel(128, DType::kF32, false) == nullptr) return "not in this build";
+  if (device.major != 9 || device.minor != 0) return "needs compute capability 9.0";
+  if (s.k != 64 && s.k != 128) return "takes K = 64 or 128, not " + std::to_string(s.k);
+  if (s.tokens < 1 || s.tokens > kTogether) return "takes 1 to 8 tokens, not " + std::to_string(s.tokens);
+  if (!is_vk(args)) return "takes states [V,K]";
+  if (args.state_in.dtype == DType::kF16) return "takes states of f32 or bf16";
+  if (args.conv_weight.defined() && args.conv_weight.dim(1) > kFewTaps) return "takes up to 4 taps";
+  if (args.snapshots.defined() && args.snapshots.dtype != args.state_in.dtype) {
+    return "takes snapshots of the states' dtype";
+  }
+  for (const ConstTensor& tensor : {args.state_in, ConstTensor(args.state_out), ConstTensor(args.snapshots)}) {
+    if (tensor.defined() && !elements(tensor).fours) return "takes rows aligned to four elements";
+  }
+  if (s.batch * s.hk > std::numeric_limits<std::int32_t>::max() / kMaxCluster) return "more than 2^28 key heads";
+  return cluster_slices(s, decode_tiles(), device.multiprocessors) > 0 ? "" : "a key head needs more than 8 blocks";
+}
+
+void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+  const Sizes s(args);
+  if (s.batch == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  const int slices = cluster_slices(s, decode_tiles(), properties(stream.device.index).multiprocessors);
+  const PrepStep p = parameters(args, s, decode_tiles(), slices);
+  const bool together = s.tokens > 1 && !args.snapshots.defined();
+  launch(decode_step_kernel(s.k, args.state_in.dtype, together), p, s.batch * s.hk, s.ratio() * slices,
+         decode_threads(s, slices), decode_memory_bytes(s.k, together, s.tokens, s.v / slices, p.tile_warps), stream,
+         true);
+}
+
+constexpr Kernel<GatedDeltaPrepStepArgs> kKernels[] = {
+    {"decode", decode_supports, no_workspace<GatedDeltaPrepStepArgs>, run_decode},
+    {"cluster", cluster_supports, no_workspace<GatedDeltaPrepStepArgs>, run_clusters},
+    {"block", block_supports, block_workspace, run_blocks}};
+
+}  // namespace
+
+KernelList<GatedDeltaPrepStepArgs> gated_delta_prep_step_kernels() { return kKernels; }
+
+}  // namespace thalweg::cu

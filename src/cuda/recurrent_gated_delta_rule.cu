@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "cuda/decode.h"
+#include "cuda/gated_delta.h"
+#include "cuda/kernels.h"
+#include "cuda/launch.h"
+#include "cuda/token_by_token.h"
+
+namespace thalweg::cu {
+namespace {
+
+struct Sizes {
+  std::int64_t tokens, sequences, hk, hv, k, v;
+
+  explicit Sizes(const GatedDeltaRuleArgs& args)
+      : tokens(args.k.dim(1)),
+        sequences(args.cu_seqlens.defined() ? args.cu_seqlens.dim(0) - 1 : args.k.dim(0)),
+        hk(args.k.dim(2)),
+        hv(args.v.dim(2)),
+        k(args.k.dim(3)),
+        v(args.v.dim(3)) {}
+};
+
+TokenByTokenKernel choose(const GatedDeltaRuleArgs& args, std::int64_t k) {
+  return args.state_layout == StateLayout::kVK ? token_by_token_kernel<StateLayout::kVK>(k)
+                                               : token_by_token_kernel<StateLayout::kKV>(k);
+}
+
+// Warps of a block: as many as share the staging of the tokens without leaving multiprocessors idle.
+int choose_warps(const Sizes& s, int warp_rows, int multiprocessors) {
+  const std::int64_t per_head = s.v / warp_rows;
+  int warps = static_cast<int>(std::min<std::int64_t>(kMaxWarps / 2, per_head));
+  const auto blocks = [&](int w) { return s.sequences * s.hv * ((per_head + w - 1) / w); };
+  while (warps > 1 && blocks(warps) * 10 < std::int64_t{9} * multiprocessors) warps /= 2;
+  return warps;
+}
+
+TokenByToken parameters(const GatedDeltaRuleArgs& args, const Tensor& snapshots, const Sizes& s) {
+  TokenByToken p;
+  p.q = elements(args.q);
+  p.k = elements(args.k);
+  p.v = elements(args.v);
+  p.g = elements(args.g);
+  p.beta = elements(args.beta);
+  p.gates = raw_gates(args.gates);
+  p.norm = {args.qk_norm, args.qk_norm_eps, elements(args.q_norm_weight), elements(args.k_norm_weight)};
+  p.initial_state = elements(args.initial_state);
+  p.final_state = elements(args.final_state);
+  p.snapshots = elements(snapshots);
+  p.o = elements(args.o);
+  p.sequences = {integers(args.cu_seqlens), integers(args.state_indices),
+                 args.fault.defined() ? static_cast<std::int32_t*>(args.fault.data) : nullptr, s.tokens,
+                 args.initial_state.defined() ? args.initial_state.dim(0)
+                                              : (args.final_state.defined() ? args.final_state.dim(0) : 0)};
+  p.hk = static_cast<int>(s.hk);
+  p.hv = static_cast<int>(s.hv);
+  p.v_size = static_cast<int>(s.v);
+  p.head_map = args.head_map;
+  p.scale = resolve_scale(args.scale, s.k);
+  return p;
+}
+
+}  // namespace
+
+std::string token_by_token_supports(const GatedDeltaRuleArgs& args) {
+  const Sizes s(args);
+  // 16 rows are the fewest that a block takes.
+  const bool fits = s.sequences * s.hv <= std::numeric_limits<std::int32_t>::max() / ((s.v + 7) / 8);
+  return fits ? "" : "more than 2^31 pieces of states";
+}
+
+void run_token_by_token(const GatedDeltaRuleArgs& args, const Tensor& snapshots, const Stream& stream,
+                        std::string_view operation) {
+  const Sizes s(args);
+  if (s.sequences * s.hv == 0) return;
+  const CurrentDevice current(stream, operation);
+  const TokenByTokenKernel chosen = choose(args, s.k);
+  const int warps = choose_warps(s, chosen.warp_rows, properties(stream.device.index).multiprocessors);
+  const int rows = warps * chosen.warp_rows;
+  TokenByToken p = parameters(args, snapshots, s);
+  p.slices = static_cast<int>((s.v + rows - 1) / rows);
+  p.block_tokens = static_cast<int>(std::clamp<std::int64_t>(s.tokens, 1, kBlockTokens));
+  const auto blocks = static_cast<unsigned>(s.sequences * s.hv * p.slices);
+  const std::size_t memory = TokenMemory::bytes(p.block_tokens, static_cast<int>(s.k), rows);
+  chosen.kernel<<<blocks, static_cast<unsigned>(warps * kWarpSize), memory, native(stream)>>>(p);
+  check(cudaGetLastError(), operation);
+}
+
+namespace {
+
+// ---- a few tokens of each sequence
+
+// The type of every state of the call, if there is only one.
+std::optional<DType> state_type(const RecurrentGatedDeltaRuleArgs& args) {
+  std::optional<DType> type;
+  for (const ConstTensor& state : {args.initial_state, ConstTensor(args.final_state), ConstTensor(args.snapshots)}) {
+    if (!state.defined()) continue;
+    if (type && *type != state.dtype) return std::nullopt;
+    type = state.dtype;
+  }
+  return type ? type : DType::kF32;
+}
+
+std::string decode_supports(const RecurrentGatedDeltaRuleArgs& args, const Stream&) {
+  const Sizes s(args);
+  if (s.k != 64 && s.k != 128) return "takes K = 64 or 128, not " + std::to_string(s.k);
+  if (s.tokens < 1 || s.tokens > kTogether) return "takes 1 to 8 tokens, not " + std::to_string(s.tokens);
+  if (args.cu_seqlens.defined()) return "takes no cu_seqlens";
+  if (args.state_layout != StateLayout::kVK) return "takes states [V,K]";
+  if (!state_type(args)) return "takes snapshots of the states' dtype";
+  for (const ConstTensor& tensor :
+       {args.q, args.k, args.initial_state, ConstTensor(args.final_state), ConstTensor(args.snapshots)}) {
+    if (tensor.defined() && !elements(tensor).fours) return "takes rows aligned to four elements";
+  }
+  return token_by_token_supports(args);
+}
+
+void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
+  const Sizes s(args);
+  if (s.sequences * s.hv == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  constexpr int kWarpRows = StateTile<128, StateLayout::kVK>::kWarpV;
+  static_assert(StateTile<64, StateLayout::kVK>::kWarpV == kWarpRows);
+  const bool together = s.tokens > 1 && !args.snapshots.defined();
+  const std::int64_t per_head = s.v / kWarpRows;
+  // Blocks of whole slices: a divisor of the head's warps.
+  std::int64_t tile_warps = choose_warps(s, kWarpRows, properties(stream.device.index).multiprocessors);
+  while (per_head % tile_warps != 0) --tile_warps;
+  const std::int64_t warps = std::max(tile_warps, (s.tokens + 1) / 2);
+  TokenByToken p = parameters(args, args.snapshots, s);
+  p.slices = static_cast<int>(per_head / tile_warps);
+  const std::size_t memory = decode_memory_bytes(s.k, together, s.tokens, tile_warps * kWarpRows, tile_warps);
+  Tokens tokens = Tokens::kOneByOne;
+  if (together) {
+    const bool exact = args.q.dtype != DType::kF32 && args.qk_norm != QkNorm::kRms;
+    tokens = exact ? Tokens::kAllExact : Tokens::kAll;
+  }
+  cudaLaunchAttribute attributes[1] = {};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(s.sequences * s.hv * p.slices));
+  config.blockDim = dim3(static_cast<unsigned>(warps * kWarpSize));
+  config.dynamicSmemBytes = memory;
+  config.stream = native(stream);
+  launch_early(config, attributes, properties(stream.device.index));
+  check(cudaLaunchKernelEx(&config, decode_kernel(s.k, *state_type(args), tokens), p), args.kName);
+}
+
+// ---- any number
+
+std::string supports(const RecurrentGatedDeltaRuleArgs& args, const Stream&) { return token_by_token_supports(args); }
+
+void run(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
+  run_token_by_token(args, args.snapshots, stream, RecurrentGatedDeltaRuleArgs::kName);
+}
+
+constexpr Kernel<RecurrentGatedDeltaRuleArgs> kKernels[] = {
+    {"decode", decode_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_decode},
+    {"registers", supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run}};
+
+}  // namespace
+
+KernelList<RecurrentGatedDeltaRuleArgs> recurrent_gated_delta_rule_kernels() { return kKernels; }
+
+}  // namespace thalweg::cu

@@ -1,0 +1,73 @@
+// Every case of the operations that the CUDA backend offers, by each kernel that takes it.
+
+#include "cases/case.h"
+#include "core/kernel.h"
+#include "cuda/device.h"
+#include "ops/backends.h"
+
+namespace thalweg {
+namespace {
+
+class Cases : public OnDevice {
+ protected:
+  template <class Args>
+  void verify_all() {
+    int runs = 0;
+    for (const cases::Case& test : cases::all_cases()) {
+      if (!test.verify || test.operation != Args::kName) continue;
+      const std::unique_ptr<cases::Problem> problem = test.make(1);
+      for (const KernelVerdict& kernel : problem->explanation(cuda_stream()).kernels) {
+        if (!kernel.supported) {
+          EXPECT_FALSE(kernel.reason.empty()) << test.name << " by " << kernel.kernel;
+          continue;
+        }
+        select_kernel(Args::kName, kernel.kernel);
+        const cases::Verdict verdict = cases::verify(*problem, cuda_stream());
+        select_kernel(Args::kName, "");
+        ++runs;
+        EXPECT_TRUE(verdict.ok) << Args::kName << " " << test.name << " by " << kernel.kernel << ": "
+                                << verdict.problem;
+        for (const cases::Comparison& output : verdict.outputs) {
+          EXPECT_LE(output.error, output.bound) << test.name << " " << output.output << " by " << kernel.kernel;
+        }
+      }
+    }
+    EXPECT_GE(runs, 10);
+  }
+};
+
+TEST_F(Cases, ChunkLocalCumsum) { verify_all<ChunkLocalCumsumArgs>(); }
+TEST_F(Cases, L2norm) { verify_all<L2normArgs>(); }
+TEST_F(Cases, ChunkScaledDotKkt) { verify_all<ChunkScaledDotKktArgs>(); }
+TEST_F(Cases, SolveTril) { verify_all<SolveTrilArgs>(); }
+TEST_F(Cases, RecomputeWU) { verify_all<RecomputeWUArgs>(); }
+TEST_F(Cases, ChunkState) { verify_all<ChunkStateArgs>(); }
+TEST_F(Cases, ChunkOutput) { verify_all<ChunkOutputArgs>(); }
+TEST_F(Cases, ChunkGatedDeltaRule) { verify_all<ChunkGatedDeltaRuleArgs>(); }
+TEST_F(Cases, RecurrentGatedDeltaRule) { verify_all<RecurrentGatedDeltaRuleArgs>(); }
+TEST_F(Cases, GatedDeltaPrepStep) { verify_all<GatedDeltaPrepStepArgs>(); }
+
+// The same bits every time.
+TEST_F(Cases, RunsRepeatThemselves) {
+  for (const std::string_view operation : {ChunkGatedDeltaRuleArgs::kName, RecurrentGatedDeltaRuleArgs::kName,
+                                           GatedDeltaPrepStepArgs::kName, ChunkStateArgs::kName}) {
+    int compared = 0;
+    for (const cases::Case& test : cases::all_cases()) {
+      if (!test.verify || test.operation != operation || ++compared > 20) continue;
+      const std::unique_ptr<cases::Problem> problem = test.make(1);
+      std::vector<std::vector<double>> first;
+      for (int run = 0; run < 3; ++run) {
+        ASSERT_TRUE(cases::verify(*problem, cuda_stream()).ok) << operation << " " << test.name;
+        std::vector<std::vector<double>> outputs;
+        for (const cases::Expected& output : problem->expected()) {
+          outputs.push_back(reference::read(output.actual).values);
+        }
+        if (run == 0) first = outputs;
+        EXPECT_EQ(outputs, first) << operation << " " << test.name;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace thalweg

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Puts the times of CUDA prefill into docs/performance.md and draws them.
+
+    build/cuda/bin/thalweg bench --backend cuda --suite published --csv docs/data/cuda-prefill.csv
+    build/cuda/bin/thalweg bench --backend cuda --suite short --csv docs/data/cuda-prefill-short.csv
+    python3 tools/peer_prefill.py --csv docs/data/fla-prefill.csv
+    python3 tools/record_prefill.py          # needs matplotlib
+
+Fills what stands between <!-- prefill --> and <!-- /prefill -->, and so on, and draws docs/data/cuda-prefill.svg.
+"""
+
+import csv
+import math
+import pathlib
+import re
+
+import matplotlib
+
+matplotlib.use("svg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DATA = ROOT / "docs/data"
+PAGE = ROOT / "docs/performance.md"
+
+
+def read(name):
+    with open(DATA / name, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def best(row):
+    return min(float(row["flashqla_ms"]), float(row["flashinfer_ms"]))
+
+
+def ratio(row):
+    return best(row) / float(row["thalweg_ms"])
+
+
+def mean(values):
+    values = list(values)
+    return math.exp(sum(math.log(v) for v in values) / len(values))
+
+
+def summary(rows):
+    """One line for each configuration of heads."""
+    lines = ["| HK, HV | 1x2048 | 1x8192 | 1x32768 | 1024x8 | 8192x4 | geometric mean of 19 | least |",
+             "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    configurations = list(dict.fromkeys((r["num_k_heads"], r["num_v_heads"]) for r in rows))
+    for heads in configurations:
+        mine = [r for r in rows if (r["num_k_heads"], r["num_v_heads"]) == heads]
+        cells = []
+        for name in ("1x2048", "1x8192", "1x32768", "1024x8", "8192x4"):
+            row = next(r for r in mine if r["seqlens"] == name)
+            cells.append(f"{float(row['thalweg_ms']):.3f} ms ({ratio(row):.2f})")
+        lines.append(f"| {heads[0]}, {heads[1]} | {' | '.join(cells)} | {mean(map(ratio, mine)):.2f} | "
+                     f"{min(map(ratio, mine)):.2f} |")
+    over = sum(ratio(r) > 1 for r in rows)
+    lines.append(f"\nAll {len(rows)} rows: geometric mean {mean(map(ratio, rows)):.3f}, least "
+                 f"{min(map(ratio, rows)):.2f}, above 1 in {over}.")
+    return "\n".join(lines)
+
+
+def short(rows):
+    names = [r["seqlens"].removeprefix("1x") for r in rows]
+    times = [f"{1e3 * float(r['thalweg_ms']):.1f}" for r in rows]
+    return "\n".join(["| tokens | " + " | ".join(names) + " |", "| --- |" + " ---: |" * len(rows),
+                      "| us | " + " | ".join(times) + " |"])
+
+
+def calibration(rows):
+    lines = ["| HK, HV | sequences | FLA here, ms | published, ms | ratio |", "| --- | --- | ---: | ---: | ---: |"]
+    for r in rows:
+        here, published = float(r["fla_ms"]), float(r["fla_published_ms"])
+        lines.append(f"| {r['num_k_heads']}, {r['num_v_heads']} | {r['seqlens']} | {here:.3f} | {published:.3f} | "
+                     f"{here / published:.2f} |")
+    return "\n".join(lines)
+
+
+def draw(rows):
+    figure, axes = plt.subplots(figsize=(7.5, 5.0))
+    series = (("FLA", "fla_ms", "#bbbbbb", "v"), ("FlashInfer", "flashinfer_ms", "#7aa6c2", "s"),
+              ("FlashQLA", "flashqla_ms", "#e0a96d", "^"), ("Thalweg", "thalweg_ms", "#b3261e", "o"))
+    for label, column, color, marker in series:
+        axes.scatter([float(r["floor_ms"]) for r in rows], [float(r[column]) for r in rows], s=14, c=color,
+                     marker=marker, label=label, linewidths=0)
+    ends = [0.003, 0.5]
+    axes.plot(ends, ends, color="black", linewidth=0.8)
+    axes.text(0.16, 0.128, "floor", rotation=38, fontsize=8)
+    axes.set(xscale="log", yscale="log", xlabel="floor of the row, ms (bytes at 4.3 TB/s or products at 790 TFLOP/s)",
+             ylabel="time, ms")
+    axes.grid(True, which="major", linewidth=0.3)
+    axes.legend(frameon=False, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(DATA / "cuda-prefill.svg", metadata={"Date": None})
+
+
+def main():
+    rows = read("cuda-prefill.csv")
+    page = PAGE.read_text()
+    for name, text in (("prefill", summary(rows)), ("short", short(read("cuda-prefill-short.csv"))),
+                       ("calibration", calibration(read("fla-prefill.csv")))):
+        page = re.sub(f"<!-- {name} -->.*?<!-- /{name} -->", f"<!-- {name} -->\n{text}\n<!-- /{name} -->", page,
+                      flags=re.DOTALL)
+    PAGE.write_text(page)
+    draw(rows)
+
+
+if __name__ == "__main__":
+    main()
