@@ -29,13 +29,15 @@ std::int64_t pieces(const Args& args, std::int64_t unit) {
 
 // Chunks per segment, or 0 if heads and sequences fill the device as they are.
 int choose_segment_chunks(const Args& args, int multiprocessors) {
-  constexpr std::int64_t kLeast = 16;  // a segment repeats some 6 chunks of the one before
   const std::int64_t chunks = pieces(args, kChunk);
   const std::int64_t slices = args.v.dim(2) * (args.v.dim(3) / 64);  // 64 rows of a head's state
-  const std::int64_t sequences = std::max<std::int64_t>(sequence_count(args), 1);
-  if (slices == 0 || slices * sequences * 4 > multiprocessors) return 0;
+  const std::int64_t at_once = slices * std::max<std::int64_t>(sequence_count(args), 1);
+  if (slices == 0 || at_once * 2 > multiprocessors) return 0;
+  // A segment repeats some 6 chunks of the one before, and segments of heads that do not forget are walked through
+  // twice: the better the device is filled as it is, the longer a segment has to be to pay.
+  const std::int64_t least = at_once * 4 > multiprocessors ? 64 : 16;
   const std::int64_t segments = 2 * multiprocessors / slices;
-  const std::int64_t length = std::max(kLeast, (chunks + segments - 1) / segments);
+  const std::int64_t length = std::max(least, (chunks + segments - 1) / segments);
   return chunks >= 3 * length ? static_cast<int>(length) : 0;
 }
 

@@ -44,6 +44,7 @@ PrepStep parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s, const Pr
                  args.state_in.dim(0)};
   p.hk = static_cast<int>(s.hk);
   p.hv = static_cast<int>(s.hv);
+  p.ratio = static_cast<int>(s.ratio());
   p.v_size = static_cast<int>(s.v);
   p.taps = args.conv_weight.defined() ? static_cast<int>(args.conv_weight.dim(1)) : 0;
   p.tile_warps = static_cast<int>(s.v / slices / kernel.warp_rows);
@@ -109,12 +110,13 @@ PrepStepKernel cluster_kernel(const GatedDeltaPrepStepArgs& args, const Sizes& s
   return is_vk(args) ? prep_step_cluster_kernel_vk(s.k) : prep_step_cluster_kernel_kv(s.k);
 }
 
-// The fewest slices that give every multiprocessor a block, as far as a cluster goes; 0 if there is no way.
+// The fewest slices that give two of five multiprocessors a block, as far as a cluster goes: with more, every block
+// prepares the same q and k for less of the state. 0 if there is no way.
 int cluster_slices(const Sizes& s, const PrepStepKernel& kernel, int multiprocessors) {
   int chosen = 0;
   for (int slices = 1; slices * s.ratio() <= kMaxCluster; ++slices) {
     if (!can_slice(s, kernel, slices)) continue;
-    if (chosen > 0 && s.batch * s.hv * chosen * 10 >= std::int64_t{9} * multiprocessors) break;
+    if (chosen > 0 && s.batch * s.hv * chosen * 5 >= std::int64_t{2} * multiprocessors) break;
     chosen = slices;
   }
   return chosen;
@@ -131,19 +133,18 @@ std::string cluster_supports(const GatedDeltaPrepStepArgs& args, const Stream& s
   return cluster_slices(s, kernel, device.multiprocessors) > 0 ? "" : "a key head needs more than 8 blocks";
 }
 
-void launch(void (*kernel)(PrepStep), const PrepStep& p, std::int64_t clusters, std::int64_t members,
-            std::int64_t threads, std::size_t shared_bytes, const Stream& stream, bool early) {
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(members), 1, 1};
+void launch(void (*kernel)(PrepStep), const PrepStep& p, dim3 blocks, std::int64_t members, std::int64_t threads,
+            std::size_t shared_bytes, const Stream& stream) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(members), 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * members));
+  config.gridDim = blocks;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = native(stream);
-  config.attrs = attributes;
+  config.attrs = &cluster;
   config.numAttrs = 1;
-  if (early) launch_early(config, attributes, properties(stream.device.index));
   check(cudaLaunchKernelEx(&config, kernel, p), GatedDeltaPrepStepArgs::kName);
 }
 
@@ -160,18 +161,34 @@ void run_clusters(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& s
   const std::int64_t most = s.batch * s.hk * members > 2 * properties(stream.device.index).multiprocessors ? 256 : 384;
   const std::int64_t threads =
       std::clamp((channels + kWarpSize - 1) / kWarpSize * kWarpSize, std::int64_t{p.tile_warps * kWarpSize}, most);
-  launch(chosen.kernel, p, s.batch * s.hk, members, threads, shared_memory(p, s), stream, false);
+  launch(chosen.kernel, p, dim3(static_cast<unsigned>(s.batch * s.hk * members)), members, threads, shared_memory(p, s),
+         stream);
 }
 
 // ---- the same for a few tokens and what is common in decoding
 
 PrepStepKernel decode_tiles() { return {nullptr, StateTile<128, StateLayout::kVK>::kWarpV}; }
 
+// The fewest slices of at most 64 rows that give every multiprocessor a block, as far as a cluster goes; 0 if there is
+// no way.
+int decode_slices(const Sizes& s, int multiprocessors) {
+  int chosen = 0;
+  for (int slices = 1; slices * s.ratio() <= kMaxCluster; ++slices) {
+    if (!can_slice(s, decode_tiles(), slices)) continue;
+    const bool enough = s.batch * s.hv * chosen * 10 >= std::int64_t{9} * multiprocessors;
+    if (chosen > 0 && s.v / chosen <= 64 && enough) break;
+    chosen = slices;
+  }
+  return chosen;
+}
+
+// A thread for each channel of a block, or for two if its warps are enough for that, and two for each row.
 std::int64_t decode_threads(const Sizes& s, int slices) {
   const std::int64_t rows = s.v / slices;
-  // Rounds of channels, and half a thread for each element of the state's rows.
-  const std::int64_t channels = (2 * s.k + rows + kStepRounds - 1) / kStepRounds;
-  return (std::max(channels, 2 * rows) + kWarpSize - 1) / kWarpSize * kWarpSize;
+  const std::int64_t members = s.ratio() * slices;
+  const std::int64_t channels = (2 * s.k + members - 1) / members + rows;
+  const std::int64_t threads = std::max(2 * rows, (channels + kStepRounds - 1) / kStepRounds);
+  return (threads + kWarpSize - 1) / kWarpSize * kWarpSize;
 }
 
 std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
@@ -190,20 +207,21 @@ std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& st
   for (const ConstTensor& tensor : {args.state_in, ConstTensor(args.state_out), ConstTensor(args.snapshots)}) {
     if (tensor.defined() && !elements(tensor).fours) return "takes rows aligned to four elements";
   }
-  if (s.batch * s.hk > std::numeric_limits<std::int32_t>::max() / kMaxCluster) return "more than 2^28 key heads";
-  return cluster_slices(s, decode_tiles(), device.multiprocessors) > 0 ? "" : "a key head needs more than 8 blocks";
+  if (s.batch > 65535 || s.hk > 65535) return "takes at most 65535 sequences and key heads";
+  return decode_slices(s, device.multiprocessors) > 0 ? "" : "a key head needs more than 8 blocks";
 }
 
 void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
   const Sizes s(args);
   if (s.batch == 0) return;
   const CurrentDevice current(stream, args.kName);
-  const int slices = cluster_slices(s, decode_tiles(), properties(stream.device.index).multiprocessors);
+  const int slices = decode_slices(s, properties(stream.device.index).multiprocessors);
   const PrepStep p = parameters(args, s, decode_tiles(), slices);
   const bool together = s.tokens > 1 && !args.snapshots.defined();
-  launch(decode_step_kernel(s.k, args.state_in.dtype, together), p, s.batch * s.hk, s.ratio() * slices,
-         decode_threads(s, slices), decode_memory_bytes(s.k, together, s.tokens, s.v / slices, p.tile_warps), stream,
-         true);
+  const std::int64_t members = s.ratio() * slices;
+  const dim3 blocks(static_cast<unsigned>(members), static_cast<unsigned>(s.hk), static_cast<unsigned>(s.batch));
+  launch(decode_step_kernel(s.k, args.state_in.dtype, together), p, blocks, members, decode_threads(s, slices),
+         decode_memory_bytes(s.k, together, s.tokens, s.v / slices, p.tile_warps), stream);
 }
 
 constexpr Kernel<GatedDeltaPrepStepArgs> kKernels[] = {

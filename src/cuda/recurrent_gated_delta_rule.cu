@@ -57,6 +57,7 @@ TokenByToken parameters(const GatedDeltaRuleArgs& args, const Tensor& snapshots,
                                               : (args.final_state.defined() ? args.final_state.dim(0) : 0)};
   p.hk = static_cast<int>(s.hk);
   p.hv = static_cast<int>(s.hv);
+  p.ratio = static_cast<int>(s.hv / s.hk);
   p.v_size = static_cast<int>(s.v);
   p.head_map = args.head_map;
   p.scale = resolve_scale(args.scale, s.k);
@@ -93,6 +94,8 @@ namespace {
 
 // ---- a few tokens of each sequence
 
+constexpr std::int64_t kMostGrid = 65535;  // blocks along y and z
+
 // The type of every state of the call, if there is only one.
 std::optional<DType> state_type(const RecurrentGatedDeltaRuleArgs& args) {
   std::optional<DType> type;
@@ -115,7 +118,8 @@ std::string decode_supports(const RecurrentGatedDeltaRuleArgs& args, const Strea
        {args.q, args.k, args.initial_state, ConstTensor(args.final_state), ConstTensor(args.snapshots)}) {
     if (tensor.defined() && !elements(tensor).fours) return "takes rows aligned to four elements";
   }
-  return token_by_token_supports(args);
+  if (s.sequences > kMostGrid || s.hv > kMostGrid) return "takes at most 65535 sequences and heads";
+  return {};
 }
 
 void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
@@ -132,20 +136,17 @@ void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream
   const std::int64_t warps = std::max(tile_warps, (s.tokens + 1) / 2);
   TokenByToken p = parameters(args, args.snapshots, s);
   p.slices = static_cast<int>(per_head / tile_warps);
+  p.tile_warps = static_cast<int>(tile_warps);
   const std::size_t memory = decode_memory_bytes(s.k, together, s.tokens, tile_warps * kWarpRows, tile_warps);
   Tokens tokens = Tokens::kOneByOne;
   if (together) {
     const bool exact = args.q.dtype != DType::kF32 && args.qk_norm != QkNorm::kRms;
     tokens = exact ? Tokens::kAllExact : Tokens::kAll;
   }
-  cudaLaunchAttribute attributes[1] = {};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(s.sequences * s.hv * p.slices));
-  config.blockDim = dim3(static_cast<unsigned>(warps * kWarpSize));
-  config.dynamicSmemBytes = memory;
-  config.stream = native(stream);
-  launch_early(config, attributes, properties(stream.device.index));
-  check(cudaLaunchKernelEx(&config, decode_kernel(s.k, *state_type(args), tokens), p), args.kName);
+  const dim3 blocks(static_cast<unsigned>(p.slices), static_cast<unsigned>(s.hv), static_cast<unsigned>(s.sequences));
+  decode_kernel(s.k, *state_type(args),
+                tokens)<<<blocks, static_cast<unsigned>(warps * kWarpSize), memory, native(stream)>>>(p);
+  check(cudaGetLastError(), args.kName);
 }
 
 // ---- any number

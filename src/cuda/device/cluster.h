@@ -16,6 +16,14 @@ __device__ inline unsigned cluster_rank() {
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
+// Writes to the same place of another block's shared memory; that block must have begun.
+__device__ inline void store_to_block(float* here, unsigned rank, float value) {
+  const auto local = static_cast<std::uint32_t>(__cvta_generic_to_shared(here));
+  std::uint32_t remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(value) : "memory");
+}
+
 // The value at the same place of another block's shared memory.
 __device__ inline float load_from_block(const float* here, unsigned rank) {
   const auto local = static_cast<std::uint32_t>(__cvta_generic_to_shared(here));

@@ -5,7 +5,6 @@
 // the state is, and prepared while the state is on its way. One token, or tokens with a snapshot after each, go one by
 // one; more of them together, on the tensor cores.
 
-#include "cuda/device/launch_order.h"
 #include "cuda/device/token_by_token.h"
 #include "cuda/device/token_products.h"
 
@@ -36,13 +35,13 @@ struct DecodeMemory {
         beta(decay + kTogether),
         k_dot_q(beta + kTogether),
         squares(k_dot_q + kTogether),
-        scratch(reinterpret_cast<TogetherScratch*>(squares + kTogether)) {}
+        scratch(reinterpret_cast<TogetherScratch*>(squares + kMaxWarps * kTogether)) {}
 };
 
 inline std::size_t decode_memory_bytes(std::int64_t k, bool together, std::int64_t tokens, std::int64_t rows,
                                        std::int64_t tile_warps) {
   const std::int64_t slots = together ? kTogether : tokens;
-  return sizeof(float) * static_cast<std::size_t>(slots * (2 * (k + 16) + rows) + 4 * kTogether) +
+  return sizeof(float) * static_cast<std::size_t>(slots * (2 * (k + 16) + rows) + (3 + kMaxWarps) * kTogether) +
          (together ? sizeof(TogetherScratch) * static_cast<std::size_t>(tile_warps) : 0);
 }
 
@@ -66,6 +65,12 @@ struct RawFour {
       x[2] = from.convert(bits.y & 0xFFFFU), x[3] = from.convert(bits.y >> 16);
     }
   }
+};
+
+// Which elements of [tokens,16 rows] a lane reads and writes: a row of tokens token(0), token(1), ..
+struct WarpRows {
+  __device__ static int row() { return static_cast<int>(threadIdx.x) % 16; }
+  __device__ static int token(int i) { return 2 * i + static_cast<int>(threadIdx.x) % kWarpSize / 16; }
 };
 
 // Norm, scale and product of q and k, with four neighbouring elements of each in a lane, from 4 lane on.
@@ -134,25 +139,23 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
   using Tile = StateTile<kK, StateLayout::kVK>;
   constexpr bool kAllTogether = kTokens != Tokens::kOneByOne;
   constexpr int kRounds = kAllTogether ? 2 : 1;  // of tokens for a warp, before the state is asked for
-  constexpr int kValues = 4;                     // of v for a thread
+  constexpr int kPasses = kAllTogether ? 4 : 1;  // over the rows of v: 16 of two tokens at a time
   extern __shared__ float4 shared[];
   const int thread = static_cast<int>(threadIdx.x);
-  const int threads = static_cast<int>(blockDim.x);
   const int warp = thread / kWarpSize;
-  const int warps = threads / kWarpSize;
+  const int warps = static_cast<int>(blockDim.x) / kWarpSize;
   const int lane = thread % kWarpSize;
-  const int slice = static_cast<int>(blockIdx.x % static_cast<unsigned>(p.slices));
-  const int head = static_cast<int>(blockIdx.x / static_cast<unsigned>(p.slices) % static_cast<unsigned>(p.hv));
-  const std::int64_t row = blockIdx.x / static_cast<unsigned>(p.slices * p.hv);
+  const int slice = static_cast<int>(blockIdx.x);
+  const int head = static_cast<int>(blockIdx.y);
+  const std::int64_t row = blockIdx.z;
   const int count = static_cast<int>(p.sequences.tokens);
   const int slots = kAllTogether ? kTogether : count;
-  const int from = key_head(p.head_map, head, p.hk, p.hv);
-  const int slice_rows = p.v_size / p.slices;
+  const int from = p.head_map == HeadMap::kTiled ? head % p.hk : head / p.ratio;
+  const int slice_rows = p.tile_warps * Tile::kWarpV;
   const int warp_v = warp * Tile::kWarpV;
   const int v0 = slice * slice_rows + warp_v;
-  const bool works = warp_v < slice_rows;
+  const bool works = warp < p.tile_warps;
   const DecodeMemory<kK> memory(shared, slots, slice_rows);
-  wait_for_launch_order();
 
   RawFour raw_q[kRounds];
   RawFour raw_k[kRounds];
@@ -163,18 +166,22 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
     raw_q[r] = RawFour::read(p.q, p.q.offset(row, t, from) + at);
     raw_k[r] = RawFour::read(p.k, p.k.offset(row, t, from) + at);
   }
-  std::uint32_t raw_v[kValues];
+  const WarpRows warp_rows;
+  std::uint32_t raw_v[kPasses];
 #pragma unroll
-  for (int i = 0; i < kValues; ++i) {
-    const int at = min(thread + i * threads, count * slice_rows - 1);
-    raw_v[i] = p.v.read(p.v.offset(row, at / slice_rows, head) + slice * slice_rows + at % slice_rows);
+  for (int i = 0; i < kPasses; ++i) {
+    const int t = warp_rows.token(i);
+    raw_v[i] = works && t < count ? p.v.read(p.v.offset(row, t, head) + v0 + warp_rows.row()) : 0;
   }
-  Gate gate{};
+  RawGate raw_gate{};
   const int gate_token = thread - (warps - 1) * kWarpSize;  // the last warp's first lanes
   if (gate_token >= 0 && gate_token < count) {
-    gate = p.g.defined()
-               ? Gate{p.g.load(p.g.offset(row, gate_token) + head), p.beta.load(p.beta.offset(row, gate_token) + head)}
-               : p.gates.compute(row, gate_token, head);
+    if (p.g.defined()) {
+      raw_gate.a = p.g.read(p.g.offset(row, gate_token) + head);
+      raw_gate.b = p.beta.read(p.beta.offset(row, gate_token) + head);
+    } else {
+      raw_gate = p.gates.read(row, gate_token, head);
+    }
   }
   const SequenceSpan sequence = find_sequence(p.sequences, row);
   if (!sequence.valid) return;
@@ -227,12 +234,20 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
     stage(t, RawFour::read(p.q, p.q.offset(row, token, from) + at),
           RawFour::read(p.k, p.k.offset(row, token, from) + at));
   }
+  float* const values = memory.v + warp_v + warp_rows.row();  // of the warp's rows: its outputs later on
 #pragma unroll
-  for (int i = 0; i < kValues; ++i) {
-    const int at = thread + i * threads;
-    if (at < count * slice_rows) memory.v[at] = p.v.convert(raw_v[i]);
+  for (int i = 0; i < kPasses; ++i) {
+    if (works && warp_rows.token(i) < count) values[warp_rows.token(i) * slice_rows] = p.v.convert(raw_v[i]);
+  }
+#pragma unroll 1
+  for (int t = warp_rows.token(kPasses); works && t < count; t += 2) {  // one by one
+    values[t * slice_rows] = p.v.load(p.v.offset(row, t, head) + v0 + warp_rows.row());
   }
   if (gate_token >= 0 && gate_token < kTogether) {
+    Gate gate{};
+    if (gate_token < count) {
+      gate = p.g.defined() ? Gate{p.g.convert(raw_gate.a), p.beta.convert(raw_gate.b)} : p.gates.compute(raw_gate);
+    }
     store_gate(gate, kAllTogether, gate_token, memory.decay, memory.beta);
   }
   __syncthreads();
@@ -248,10 +263,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
   }
   __syncwarp();
 #pragma unroll 1
-  for (int i = lane; i < count * Tile::kWarpV; i += kWarpSize) {
-    const int t = i / Tile::kWarpV;
-    const int v = i % Tile::kWarpV;
-    p.o.store(p.o.offset(row, t, head) + v0 + v, memory.v[t * slice_rows + warp_v + v]);
+  for (int t = warp_rows.token(0); t < count; t += 2) {
+    p.o.store(p.o.offset(row, t, head) + v0 + warp_rows.row(), values[t * slice_rows]);
   }
 }
 

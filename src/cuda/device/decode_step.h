@@ -1,7 +1,9 @@
 #pragma once
 
-// The fused step for a few tokens, with everything known beforehand that is common in decoding (see decode.h), by
-// clusters (see prep_step.h). What the tokens need, the gate of the norm included, is asked for before the state is.
+// The fused step for a few tokens, with everything known beforehand that is common in decoding (see decode.h). All
+// blocks of a sequence's key head are a cluster, in which every channel has one block that convolves it, updates its
+// state and gives its values to the others. What the tokens need, the gate of the norm included, is asked for before
+// the state is.
 
 #include "cuda/device/decode.h"
 #include "cuda/device/prep_step.h"
@@ -37,8 +39,9 @@ struct FewTaps {
     for (int t = 0; t < kTokens; ++t) x[t] = t < count ? p.x.read(p.x.offset(row, t) + channel) : 0;
   }
 
-  // The channel's values: to[t * stride].
-  __device__ void prepare(const PrepStep& p, std::int64_t row, std::int64_t channel, int count, float* to, int stride) {
+  // Calls write(t, value) with the channel's values.
+  template <class Write>
+  __device__ void prepare(const PrepStep& p, std::int64_t row, std::int64_t channel, int count, Write write) {
     float weight[kFewTaps];
 #pragma unroll
     for (int i = 0; i < kFewTaps; ++i) weight[i] = p.conv_weight.convert(taps[i]);
@@ -53,7 +56,7 @@ struct FewTaps {
         value = sum * sigmoid(sum);
       }
       window[0] = window[1], window[1] = window[2], window[2] = input;
-      to[t * stride] = value;
+      write(t, value);
     };
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
@@ -73,46 +76,50 @@ struct FewTaps {
   }
 };
 
-// At least half as many threads as channels of q, k and the slice, and twice as many as its rows. 1 to kTogether
-// tokens.
+// At least half as many threads as the block has channels, and twice as many as rows. 1 to kTogether tokens.
 template <int kK, class State, bool kAllTogether>
 __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_constant__ PrepStep p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Tile = StateTile<kK, StateLayout::kVK>;
   constexpr int kEarly = kAllTogether ? kTogether : 1;  // tokens asked for beforehand
   constexpr Tokens kTokens = kAllTogether ? Tokens::kAll : Tokens::kOneByOne;
-  constexpr int kOutputs = kAllTogether ? 4 : 1;  // of a thread, whose gates are asked for beforehand
+  constexpr int kPasses = kAllTogether ? 4 : 1;  // over the outputs: 16 rows of two tokens at a time
   extern __shared__ float4 shared[];
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
   const int warp = thread / kWarpSize;
   const int warps = threads / kWarpSize;
   const int lane = thread % kWarpSize;
-  const int ratio = p.hv / p.hk;
-  const int members = ratio * p.slices;
-  const int rank = static_cast<int>(blockIdx.x % static_cast<unsigned>(members));
-  const int group = static_cast<int>(blockIdx.x / static_cast<unsigned>(members));
-  const int from = group % p.hk;
-  const std::int64_t row = group / p.hk;
+  const int members = static_cast<int>(gridDim.x);
+  const int rank = static_cast<int>(blockIdx.x);  // in the cluster
+  const int from = static_cast<int>(blockIdx.y);
+  const std::int64_t row = blockIdx.z;
   const int slice = rank % p.slices;
-  const int head = p.head_map == HeadMap::kTiled ? from + rank / p.slices * p.hk : from * ratio + rank / p.slices;
+  const int head = p.head_map == HeadMap::kTiled ? from + rank / p.slices * p.hk : from * p.ratio + rank / p.slices;
   const int count = static_cast<int>(p.sequences.tokens);
   const int slots = kAllTogether ? kTogether : count;
-  const int rows = p.v_size / p.slices;
+  const int rows = p.tile_warps * Tile::kWarpV;
   const int first_v = slice * rows;
   const int warp_v = warp * Tile::kWarpV;
   const int v0 = first_v + warp_v;
   const bool works = warp < p.tile_warps;
   const DecodeMemory<kK> memory(shared, slots, rows);
-  wait_for_launch_order();
+  cluster_arrive();  // has begun, and can be written to
   const SequenceSpan sequence = find_sequence(p.sequences, row);
-  if (!sequence.valid) return;
+  if (!sequence.valid) {
+    cluster_wait();
+    return;
+  }
   const std::int64_t slot = sequence.slot;
 
-  const int channels = 2 * kK + rows;
+  // The block's channels: its share of q and k, then v of its rows.
+  const int share = (2 * kK + members - 1) / members;
+  const int keys = min(share, max(0, 2 * kK - rank * share));
+  const int channels = keys + rows;
   const auto channel_of = [&](int i) -> std::int64_t {
-    if (i >= 2 * kK) return 2 * p.hk * kK + static_cast<std::int64_t>(head) * p.v_size + first_v + i - 2 * kK;
-    return (i < kK ? 0 : p.hk * kK) + from * kK + i % kK;
+    if (i >= keys) return 2 * p.hk * kK + static_cast<std::int64_t>(head) * p.v_size + first_v + i - keys;
+    const int key = rank * share + i;
+    return (key < kK ? 0 : p.hk * kK) + from * kK + key % kK;
   };
   FewTaps<kEarly> inputs[kStepRounds];
 #pragma unroll
@@ -120,14 +127,19 @@ __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_cons
     const int i = thread + r * threads;
     if (i < channels) inputs[r].read(p, row, slot, channel_of(i), count);
   }
-  std::uint32_t z[kOutputs];
-  std::uint32_t weight[kOutputs];
+  const int gate_token = thread - (warps - 1) * kWarpSize;  // the last warp's first lanes
+  RawGate raw_gate{};
+  if (gate_token >= 0 && gate_token < count) raw_gate = p.gates.read(row, gate_token, head);
+  const WarpRows warp_rows;
+  std::uint32_t z[kPasses] = {};
+  std::uint32_t weight = 0;
+  if (works && p.z.defined()) {
+    weight = p.norm_weight.read(v0 + warp_rows.row());
 #pragma unroll
-  for (int i = 0; i < kOutputs; ++i) {
-    const int at = thread + i * threads;
-    const bool gated = p.z.defined() && at < count * rows;
-    z[i] = gated ? p.z.read(p.z.offset(row, at / rows, head) + first_v + at % rows) : 0;
-    weight[i] = gated ? p.norm_weight.read(first_v + at % rows) : 0;
+    for (int i = 0; i < kPasses; ++i) {
+      const int t = warp_rows.token(i);
+      if (t < count) z[i] = p.z.read(p.z.offset(row, t, head) + v0 + warp_rows.row());
+    }
   }
   Tile tile;
   if (works && slot >= 0) {
@@ -137,21 +149,29 @@ __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_cons
     tile.clear();
   }
 
+  cluster_wait();
 #pragma unroll
   for (int r = 0; r < kStepRounds; ++r) {
     const int i = thread + r * threads;
     if (i >= channels) continue;
-    const bool value = i >= 2 * kK;
-    float* const to = value ? memory.v + i - 2 * kK : (i < kK ? memory.q + i : memory.k + i - kK);
-    inputs[r].prepare(p, row, channel_of(i), count, to, value ? rows : memory.kPitch);
+    if (i >= keys) {
+      float* const to = memory.v + i - keys;
+      inputs[r].prepare(p, row, channel_of(i), count, [&](int t, float value) { to[t * rows] = value; });
+    } else {
+      const int key = rank * share + i;
+      float* const to = key < kK ? memory.q + key : memory.k + key - kK;
+      inputs[r].prepare(p, row, channel_of(i), count, [&](int t, float value) {
+        for (int m = 0; m < members; ++m) store_to_block(to + t * memory.kPitch, static_cast<unsigned>(m), value);
+      });
+    }
+    if (p.taps > 0 && slot >= 0) inputs[r].update_state(p, slot, channel_of(i));
   }
-  const int gate_token = thread - (warps - 1) * kWarpSize;  // the last warp's first lanes
   if (gate_token >= 0 && gate_token < kTogether) {
-    const Gate gate = gate_token < count ? p.gates.compute(row, gate_token, head) : Gate{};
+    const Gate gate = gate_token < count ? p.gates.compute(raw_gate) : Gate{};
     store_gate(gate, kAllTogether, gate_token, memory.decay, memory.beta);
   }
-  __syncthreads();
-  cluster_arrive();  // has read the states of the key head's channels
+  cluster_arrive();  // has given its values to the others
+  cluster_wait();
 #pragma unroll 1
   for (int t = warp; t < slots; t += warps) {
     float4* const q_row = reinterpret_cast<float4*>(memory.q + t * memory.kPitch) + lane;
@@ -182,57 +202,52 @@ __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_cons
       tile.store_fours(state + p.state_out.offset(slot, head), p.state_out.strides[2], v0);
     }
   }
-  cluster_wait();
-  if (p.taps > 0 && slot >= 0) {
-    const int share = (2 * kK + members - 1) / members;
-#pragma unroll
-    for (int r = 0; r < kStepRounds; ++r) {
-      const int i = thread + r * threads;
-      const bool own = i >= 2 * kK || i / share == rank;
-      if (i < channels && own) inputs[r].update_state(p, slot, channel_of(i));
-    }
-  }
-  __syncthreads();
+  __syncwarp();
 
+  // A warp writes the outputs of its own rows; the norm's sums come from all warps of the head.
+  float outputs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int t = warp_rows.token(i);
+    outputs[i] = works && t < count ? memory.v[t * rows + warp_v + warp_rows.row()] : 0.0F;
+  }
   if (p.z.defined()) {
-    float* const own = p.slices > 1 ? memory.beta : memory.squares;  // the tokens have used the former
-#pragma unroll 1
-    for (int t = warp; t < count; t += warps) {
-      float sum = 0.0F;
-#pragma unroll 1
-      for (int v = lane; v < rows; v += kWarpSize) sum = fmaf(memory.v[t * rows + v], memory.v[t * rows + v], sum);
-      sum = warp_sum(sum);
-      if (lane == 0) own[t] = sum;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (2 * i >= count) break;
+      const float sum = warp_sum<16>(outputs[i] * outputs[i]);
+      if (works && warp_rows.row() == 0) memory.squares[warp * kTogether + warp_rows.token(i)] = sum;
     }
+    __syncthreads();
     if (p.slices > 1) {
       cluster_arrive();
       cluster_wait();
-      if (thread < count) {
-        float sum = 0.0F;
-        for (int s = 0; s < p.slices; ++s) {
-          sum += load_from_block(own + thread, static_cast<unsigned>(rank - slice + s));
-        }
-        memory.squares[thread] = sum;
-      }
-      cluster_arrive();  // no block may leave before its sums have been read
     }
-    __syncthreads();
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int at = thread + i * threads;
-    if (at >= count * rows) break;
-    const int t = at / rows;
-    const int v = first_v + at % rows;
-    float value = memory.v[at];
+    const int t = warp_rows.token(i);
+    if (!works || t >= count) continue;
+    float value = outputs[i];
     if (p.z.defined()) {
-      const float gate = p.z.convert(i < kOutputs ? z[i % kOutputs] : p.z.read(p.z.offset(row, t, head) + v));
-      const float factor = p.norm_weight.convert(i < kOutputs ? weight[i % kOutputs] : p.norm_weight.read(v));
-      value *= rsqrtf(memory.squares[t] / static_cast<float>(p.v_size) + p.norm_eps) * factor * gate * sigmoid(gate);
+      float squares = 0.0F;
+      for (int s = 0; s < p.slices; ++s) {
+        for (int w = 0; w < p.tile_warps; ++w) {
+          const float* const sum = memory.squares + w * kTogether + t;
+          squares += p.slices > 1 ? load_from_block(sum, static_cast<unsigned>(rank - slice + s)) : *sum;
+        }
+      }
+      const float gate =
+          p.z.convert(i < kPasses ? z[i % kPasses] : p.z.read(p.z.offset(row, t, head) + v0 + warp_rows.row()));
+      value *= rsqrtf(squares / static_cast<float>(p.v_size) + p.norm_eps) * p.norm_weight.convert(weight) * gate *
+               sigmoid(gate);
     }
-    p.y.store(p.y.offset(row, t, head) + v, value);
+    p.y.store(p.y.offset(row, t, head) + v0 + warp_rows.row(), value);
   }
-  if (p.z.defined() && p.slices > 1) cluster_wait();
+  if (p.z.defined() && p.slices > 1) {
+    cluster_arrive();  // no block may leave before its sums have been read
+    cluster_wait();
+  }
 #endif
 }
 

@@ -31,6 +31,7 @@ struct PrepStep {
   SequenceTable sequences;
   int hk = 0;
   int hv = 0;
+  int ratio = 1;  // value heads of a key head
   int v_size = 0;
   int taps = 0;        // 0: no convolution
   int tile_warps = 1;  // warps of a block that hold pieces of the state; the others help to prepare the tokens
@@ -111,7 +112,7 @@ template <int kK, StateLayout kLayout, bool kCluster>
 class PrepStepBlock {
  public:
   __device__ PrepStepBlock(const PrepStep& p, float* shared) : p_(p) {
-    const int members = kCluster ? p.hv / p.hk * p.slices : 1;  // blocks of a sequence's key head
+    const int members = kCluster ? p.ratio * p.slices : 1;  // blocks of a sequence's key head
     const int group = static_cast<int>(blockIdx.x) / members;
     key_head_ = group % p.hk;
     row_ = group / p.hk;
@@ -124,11 +125,11 @@ class PrepStepBlock {
     if (!sequence.valid) return;
     slot_ = sequence.slot;
     if constexpr (kCluster) {
-      const int rank = static_cast<int>(blockIdx.x) % (p_.hv / p_.hk * p_.slices);
+      const int rank = static_cast<int>(blockIdx.x) % (p_.ratio * p_.slices);
       run_piece(rank / p_.slices, rank % p_.slices);
     } else {
 #pragma unroll 1
-      for (int i = 0; i < p_.hv / p_.hk; ++i) {
+      for (int i = 0; i < p_.ratio; ++i) {
 #pragma unroll 1
         for (int slice = 0; slice < p_.slices; ++slice) run_piece(i, slice);
         if (keeps_outputs()) {
@@ -136,7 +137,7 @@ class PrepStepBlock {
           normalize_outputs(i);
         }
       }
-      update_conv_states(0, 1, 0, p_.hv / p_.hk * p_.v_size);
+      update_conv_states(0, 1, 0, p_.ratio * p_.v_size);
     }
   }
 
@@ -148,7 +149,7 @@ class PrepStepBlock {
 
   // The i-th value head of the key head.
   __device__ int value_head(int i) const {
-    return p_.head_map == HeadMap::kTiled ? key_head_ + i * p_.hk : key_head_ * (p_.hv / p_.hk) + i;
+    return p_.head_map == HeadMap::kTiled ? key_head_ + i * p_.hk : key_head_ * (p_.ratio) + i;
   }
   // The key head's channels 0..2K-1: q, then k.
   __device__ std::int64_t key_channel(int i) const {
@@ -182,7 +183,7 @@ class PrepStepBlock {
         cluster_arrive();  // has read the states of the key head's channels
         normalize_tokens(count);
         cluster_wait();
-        const int members = p_.hv / p_.hk * p_.slices;
+        const int members = p_.ratio * p_.slices;
         update_conv_states(static_cast<int>(cluster_rank()), members, first_v_, rows_);
       } else
 #endif
@@ -217,7 +218,7 @@ class PrepStepBlock {
     }
     const int t = threads() - 1 - thread();
     if (t < count) {
-      const Gate gate = p_.gates.compute(row_, begin + t, head_);
+      const Gate gate = p_.gates.compute(p_.gates.read(row_, begin + t, head_));
       memory_.decay[t] = expf(gate.g);
       memory_.beta[t] = gate.beta;
     }

@@ -53,16 +53,21 @@ __device__ inline int key_head(HeadMap map, int value_head, int hk, int hv) {
   return map == HeadMap::kTiled ? value_head % hk : value_head / (hv / hk);
 }
 
-__device__ inline float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
+__device__ inline float sigmoid(float x) { return __fdividef(1.0F, 1.0F + expf(-x)); }
 
-// GateInputs on the device.
+// GateInputs on the device, in two steps like Elements.
+struct RawGate {
+  std::uint32_t a, b, a_log, dt_bias;
+};
 struct RawGates {
   Elements a, b, a_log, dt_bias;
 
-  __device__ Gate compute(std::int64_t row, std::int64_t token, int head) const {
-    const std::uint32_t bits[] = {a.read(a.offset(row, token) + head), b.read(b.offset(row, token) + head),
-                                  a_log.read(head), dt_bias.read(head)};
-    return compute_gate(a.convert(bits[0]), b.convert(bits[1]), a_log.convert(bits[2]), dt_bias.convert(bits[3]));
+  __device__ RawGate read(std::int64_t row, std::int64_t token, int head) const {
+    return {a.read(a.offset(row, token) + head), b.read(b.offset(row, token) + head), a_log.read(head),
+            dt_bias.read(head)};
+  }
+  __device__ Gate compute(const RawGate& raw) const {
+    return compute_gate(a.convert(raw.a), b.convert(raw.b), a_log.convert(raw.a_log), dt_bias.convert(raw.dt_bias));
   }
 };
 

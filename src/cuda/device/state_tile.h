@@ -158,14 +158,18 @@ struct StateTile {
   __device__ void for_each_four(std::int64_t stride, int v, Body body) {
     // Else the compiler computes the addresses of all rows once for all accesses, and has no registers left.
     asm volatile("" : "+l"(stride));
+    if constexpr (kVK) {
+      // Along the rows: what is next to each other in memory is asked for one after the other.
 #pragma unroll
-    for (int j = 0; j < kSteps; ++j) {
-      if constexpr (kVK) {
+      for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
+        for (int j = 0; j < kSteps; ++j) {
           body((v + v_of(c)) * stride + k_of(j), [&](int i) -> float& { return s[j][i][c]; });
         }
-      } else {
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kSteps; ++j) {
 #pragma unroll
         for (int i = 0; i < kRun; ++i) {
           body((k_of(j) + i) * stride + v + v_of(0), [&](int c) -> float& { return s[j][i][c]; });

@@ -20,8 +20,10 @@ struct TokenByToken {
   SequenceTable sequences;
   int hk = 0;
   int hv = 0;
+  int ratio = 1;  // value heads of a key head
   int v_size = 0;
-  int slices = 1;  // blocks of a head
+  int slices = 1;      // blocks of a head
+  int tile_warps = 1;  // warps of a block that hold pieces of the state
   int block_tokens = 1;
   HeadMap head_map = HeadMap::kGrouped;
   float scale = 1.0F;
@@ -73,7 +75,7 @@ __device__ void stage_tokens(const TokenByToken& p, std::int64_t row, std::int64
   if (t < count) {
     const Gate gate = p.g.defined() ? Gate{p.g.load(p.g.offset(row, begin + t) + head),
                                            p.beta.load(p.beta.offset(row, begin + t) + head)}
-                                    : p.gates.compute(row, begin + t, head);
+                                    : p.gates.compute(p.gates.read(row, begin + t, head));
     memory.decay[t] = expf(gate.g);
     memory.beta[t] = gate.beta;
   }

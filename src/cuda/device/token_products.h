@@ -20,7 +20,9 @@ constexpr int kTogether = 8;
 struct SplitFloat {
   std::uint32_t high, low;
 };
+template <bool kExact = false>  // kExact: x is a tf32 number
 __device__ inline SplitFloat split(float x) {
+  if constexpr (kExact) return {__float_as_uint(x), 0};
   const std::uint32_t high = __float_as_uint(x) & 0xFFFFE000U;
   return {high, __float_as_uint(x - __uint_as_float(high))};
 }
@@ -78,8 +80,8 @@ __device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count
   for (int j = 0; j < Tile::kSteps; ++j) {
     const float4 k4 = *reinterpret_cast<const float4*>(tokens.k + group * kPitch + 16 * j + 4 * place);
     const float4 q4 = *reinterpret_cast<const float4*>(tokens.q + group * kPitch + 16 * j + 4 * place);
-    const SplitFloat k[4] = {split(k4.x), split(k4.y), split(k4.z), split(k4.w)};
-    const SplitFloat q[4] = {split(q4.x), split(q4.y), split(q4.z), split(q4.w)};
+    const SplitFloat k[4] = {split<kExact>(k4.x), split<kExact>(k4.y), split<kExact>(k4.z), split<kExact>(k4.w)};
+    const SplitFloat q[4] = {split<kExact>(q4.x), split<kExact>(q4.y), split<kExact>(q4.z), split<kExact>(q4.w)};
 #pragma unroll
     for (int half = 0; half < 4; half += 2) {
       const SplitFloat a[4] = {split(tile.s[j][half][0]), split(tile.s[j][half][1]), split(tile.s[j][half + 1][0]),
@@ -146,8 +148,8 @@ __device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count
     for (int half = 0; half < 4; half += 2) {
       float sum[4] = {decay * tile.s[j][half][0], decay * tile.s[j][half + 1][0], decay * tile.s[j][half][1],
                       decay * tile.s[j][half + 1][1]};
-      const SplitFloat b0 = split(keys[16 * j + half]);
-      const SplitFloat b1 = split(keys[16 * j + half + 4 * kPitch]);
+      const SplitFloat b0 = split<kExact>(keys[16 * j + half]);
+      const SplitFloat b1 = split<kExact>(keys[16 * j + half + 4 * kPitch]);
       multiply_add_f32<true, !kExact>(sum, sum, d, b0, b1);
       tile.s[j][half][0] = sum[0];
       tile.s[j][half + 1][0] = sum[1];
