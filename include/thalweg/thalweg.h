@@ -14,6 +14,7 @@
 // Programs compare thalweg_abi_version() with the THALWEG_ABI_VERSION they were compiled with: structs may grow when it
 // changes.
 
+// NOLINTBEGIN: this is C
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -604,3 +605,4 @@ thalweg_status thalweg_generate(thalweg_model* model, thalweg_sequence* sequence
 #ifdef __cplusplus
 }
 #endif
+// NOLINTEND
