@@ -215,7 +215,7 @@ void step(Input& in, Views& views, const Sizes& s) {
 void dense(Input& in, Views& views, const Sizes& s) {
   const std::int64_t t = s.t;
   const std::int64_t d = s.k;
-  switch (in.byte() % 8) {
+  switch (in.byte() % 11) {
     case 0:
       call(CausalConv1dArgs{.x = views.view(s.dtype, {s.b, t, d}),
                             .weight = views.view(s.dtype, {d, 4}),
@@ -261,6 +261,28 @@ void dense(Input& in, Views& views, const Sizes& s) {
       call(EmbeddingArgs{.ids = views.integers({t}, {2, 1, 0}),
                          .table = views.view(DType::kQ4_0, {3, 64}),
                          .y = views.view(s.dtype, {t, 64})});
+      break;
+    case 7: {
+      const auto length = static_cast<std::int32_t>(t);
+      call(StoreKvArgs{.k = views.view(s.dtype, {t, s.hk, d}),
+                       .v = views.view(s.dtype, {t, s.hk, d}),
+                       .cu_seqlens = views.integers({2}, {0, length}),
+                       .lengths = views.integers({1}, {length + 2}),
+                       .slots = views.integers({1}, {1}, true),
+                       .k_cache = views.view(DType::kF16, {2, t + 3, s.hk, d}),
+                       .v_cache = views.view(DType::kF16, {2, t + 3, s.hk, d})});
+      break;
+    }
+    case 8:
+      call(SplitQkvzArgs{.x = views.view(s.dtype, {t, s.hk, 2 * s.k + 2 * s.v}),
+                         .q = views.view(s.dtype, {t, s.hk, s.k}),
+                         .k = views.view(s.dtype, {t, s.hk, s.k}),
+                         .v = views.view(s.dtype, {t, s.hk, s.v}),
+                         .z = views.view(s.dtype, {t, s.hk, s.v})});
+      break;
+    case 9:
+      call(AddArgs{
+          .a = views.view(s.dtype, {t, d}), .b = views.view(s.dtype, {t, d}), .y = views.view(s.dtype, {t, d})});
       break;
     default:
       call(SwigluArgs{

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Puts the times of CUDA prefill into docs/performance.md and draws them.
+"""Puts the times of the gated delta rule on CUDA into docs/performance.md and draws those of prefill.
 
     build/cuda/bin/thalweg bench --backend cuda --suite published --csv docs/data/cuda-prefill.csv
     build/cuda/bin/thalweg bench --backend cuda --suite short --csv docs/data/cuda-prefill-short.csv
+    build/cuda/bin/thalweg bench --backend cuda --suite decode --csv docs/data/cuda-decode.csv
     python3 tools/peer_prefill.py --csv docs/data/fla-prefill.csv
     python3 tools/record_prefill.py          # needs matplotlib
 
@@ -68,6 +69,14 @@ def short(rows):
                       "| us | " + " | ".join(times) + " |"])
 
 
+def decode(rows):
+    lines = ["| shape | us | floor us | share of the copy's speed |", "| --- | ---: | ---: | ---: |"]
+    for r in rows:
+        lines.append(f"| {r['shape']} | {float(r['us']):.1f} | {float(r['floor_us']):.1f} | "
+                     f"{100 * float(r['share_of_copy']):.0f} % |")
+    return "\n".join(lines)
+
+
 def calibration(rows):
     lines = ["| HK, HV | sequences | FLA here, ms | published, ms | ratio |", "| --- | --- | ---: | ---: | ---: |"]
     for r in rows:
@@ -99,6 +108,7 @@ def main():
     rows = read("cuda-prefill.csv")
     page = PAGE.read_text()
     for name, text in (("prefill", summary(rows)), ("short", short(read("cuda-prefill-short.csv"))),
+                       ("decode", decode(read("cuda-decode.csv"))),
                        ("calibration", calibration(read("fla-prefill.csv")))):
         page = re.sub(f"<!-- {name} -->.*?<!-- /{name} -->", f"<!-- {name} -->\n{text}\n<!-- /{name} -->", page,
                       flags=re.DOTALL)

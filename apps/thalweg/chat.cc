@@ -102,7 +102,8 @@ class Chat {
       std::fflush(stdout);
       return !InterruptWatch::pressed();
     };
-    const Generated generated = model_.generate(sequence_, prompt, options_.sampling, options_.max_tokens, hear);
+    const Generated generated = model_.generate(sequence_, prompt, options_.sampling, options_.max_tokens, hear,
+                                                [] { return !InterruptWatch::pressed(); });
     InterruptWatch::take();
     fmt::print("\n");
     flush_output();

@@ -30,6 +30,10 @@ struct BenchOptions {
   std::string json;
   std::string suite;  // of shapes on a GPU: "published" or "short" prefill, "decode"; else the cases
   std::string csv;    // of a suite
+  // Of bench_model:
+  std::vector<std::string> models;  // empty: synthetic ones
+  double gigabytes = 1.5;           // size of those
+  double model_seconds = 10.0;      // measured time per model, at least
 };
 
 // Each returns the process's exit code.
@@ -37,6 +41,8 @@ int verify(const VerifyOptions& options);
 int bench(const BenchOptions& options);
 int bench_prefill(const BenchOptions& options);
 int bench_decode(const BenchOptions& options, const BackendInfo& backend);
+// Decode speed of whole models against the memory bandwidth: what `bench --op model` runs.
+int bench_model(const BenchOptions& options);
 int print_operations(bool markdown);
 
 // The selected cases, in the table's order; throws std::runtime_error for an operation that there is not.

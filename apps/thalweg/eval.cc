@@ -1,13 +1,16 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "io/json_file.h"
@@ -24,6 +27,7 @@ struct Options {
   LoadOptions load;
   std::vector<std::string> sets = {"models/eval/*.jsonl"};
   std::size_t limit = 0;
+  int batch = 8;
   bool json = false;
   bool show = false;
 };
@@ -123,49 +127,103 @@ void print_row(const std::string& name, const Score& score) {
   fmt::print("{:<24} {:>9} {:>9} {:>8.1f} %\n", name, score.total, score.exact, 100 * score.share());
 }
 
+class Stopwatch {
+ public:
+  double lap() {
+    const Clock::time_point before = std::exchange(begin_, Clock::now());
+    return std::chrono::duration<double>(begin_ - before).count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point begin_ = Clock::now();
+};
+
+// A question on its way.
+struct Asked {
+  std::vector<std::int32_t> prompt;
+  std::int64_t room = 0;  // most tokens of the answer; 0: the prompt does not fit into the context
+  std::vector<std::int32_t> answer;
+};
+
+// The likeliest answers, all in one batch; `sequences` has as many.
+void answer(Model& model, std::vector<Sequence>& sequences, std::vector<Asked>& asked, Generated& time) {
+  std::vector<SequenceInput> prompts;
+  std::vector<std::size_t> open;
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    if (asked[i].room == 0) continue;
+    sequences[i].clear();
+    prompts.push_back({&sequences[i], asked[i].prompt});
+    open.push_back(i);
+    time.prompt_tokens += static_cast<std::int64_t>(asked[i].prompt.size());
+  }
+  Stopwatch watch;
+  model.prefill(prompts);
+  time.prefill_seconds += watch.lap();
+  while (!open.empty()) {
+    std::vector<std::size_t> still;
+    std::vector<Sequence*> who;
+    std::vector<std::int32_t> tokens;
+    for (const std::size_t i : open) {
+      const std::int32_t token = model.sample(sequences[i], {});
+      if (model.is_end_token(token)) continue;
+      asked[i].answer.push_back(token);
+      if (static_cast<std::int64_t>(asked[i].answer.size()) == asked[i].room) continue;
+      still.push_back(i);
+      who.push_back(&sequences[i]);
+      tokens.push_back(token);
+    }
+    model.step(who, tokens);
+    time.steps += static_cast<std::int64_t>(tokens.size());
+    open = std::move(still);
+  }
+  time.decode_seconds += watch.lap();
+}
+
 int evaluate(const Options& options) {
   std::vector<Question> questions;
   for (const std::string& path : find_sets(options.sets)) {
     std::vector<Question> more = read_set(path, options.limit);
     std::move(more.begin(), more.end(), std::back_inserter(questions));
   }
-  Model model = load_model(options.load);
-  Sequence sequence = model.start();
+  Model model = load_model(options.load, options.batch);
+  std::vector<Sequence> sequences;
+  for (int i = 0; i < options.batch; ++i) sequences.push_back(model.start());
   std::map<std::string, Score> by_set;
   std::map<std::int64_t, Score> by_length;
   Score all;
   Generated time;
   std::size_t too_long = 0;
   WorkBar bar("asking");
-  for (std::size_t i = 0; i < questions.size(); ++i) {
-    const Question& question = questions[i];
-    const std::vector<std::int32_t> prompt = model.tokenize(question.prompt);
-    // A little more than the answer needs, so that one which goes on is seen to be wrong.
-    const auto room = static_cast<std::int64_t>(model.tokenize(" " + question.answer).size()) + 8;
-    std::string text;
-    if (static_cast<std::int64_t>(prompt.size()) + room > model.context()) {
-      ++too_long;
-    } else {
-      sequence.clear();
-      const Generated generated = model.generate(sequence, prompt, {}, room, [&](std::string_view bytes) {
-        text += bytes;
-        return true;
-      });
-      time.prompt_tokens += generated.prompt_tokens;
-      time.prefill_seconds += generated.prefill_seconds;
-      time.steps += generated.steps;
-      time.decode_seconds += generated.decode_seconds;
+  for (std::size_t first = 0; first < questions.size(); first += sequences.size()) {
+    const auto batch = std::span(questions).subspan(first, std::min(sequences.size(), questions.size() - first));
+    std::vector<Asked> asked;
+    for (const Question& question : batch) {
+      Asked one;
+      one.prompt = model.tokenize(question.prompt);
+      // A little more than the answer needs, so that one which goes on is seen to be wrong.
+      one.room = static_cast<std::int64_t>(model.tokenize(" " + question.answer).size()) + 8;
+      if (static_cast<std::int64_t>(one.prompt.size()) + one.room > model.context()) {
+        one.room = 0;
+        ++too_long;
+      }
+      asked.push_back(std::move(one));
     }
-    const bool right = trimmed(text) == trimmed(question.answer);
-    if (options.show && !right) {
-      bar.clear();
-      fmt::print(stderr, "{}: expected '{}', got '{}'\n", question.set, question.answer, trimmed(text));
+    answer(model, sequences, asked, time);
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      const Question& question = batch[i];
+      const std::string text = trimmed(model.detokenize(asked[i].answer));
+      const bool right = text == trimmed(question.answer);
+      if (options.show && !right) {
+        bar.clear();
+        fmt::print(stderr, "{}: expected '{}', got '{}'\n", question.set, question.answer, text);
+      }
+      by_set[question.set].add(right);
+      const auto length = static_cast<std::int64_t>(asked[i].prompt.size());
+      by_length[length_class(question.tokens > 0 ? question.tokens : length)].add(right);
+      all.add(right);
     }
-    by_set[question.set].add(right);
-    by_length[length_class(question.tokens > 0 ? question.tokens : static_cast<std::int64_t>(prompt.size()))].add(
-        right);
-    all.add(right);
-    bar.update(static_cast<double>(i + 1) / static_cast<double>(questions.size()));
+    bar.update(static_cast<double>(first + batch.size()) / static_cast<double>(questions.size()));
   }
   bar.clear();
   if (options.json) {
@@ -203,6 +261,9 @@ void add_eval(CLI::App& app, int& exit_code) {
                    "Files, or folders of files, with {\"prompt\", \"answer\", \"tokens\"} on each line")
       ->capture_default_str();
   command->add_option("--limit", options->limit, "Only this many questions of each set, 0 for all")
+      ->capture_default_str();
+  command->add_option("--batch", options->batch, "Questions that are asked together; the answers do not depend on it")
+      ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_flag("--show", options->show, "Show the answers that are wrong");
   command->add_flag("--json", options->json, "Print as JSON");

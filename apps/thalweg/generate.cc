@@ -107,7 +107,8 @@ int generate(const Options& options) {
     }
     return !InterruptWatch::pressed();
   };
-  const Generated generated = model.generate(sequence, prompt, options.sampling, options.max_tokens, hear);
+  const Generated generated = model.generate(sequence, prompt, options.sampling, options.max_tokens, hear,
+                                             [] { return !InterruptWatch::pressed(); });
   if (options.json) {
     print_json(generated, text, model);
   } else {

@@ -1,6 +1,29 @@
 #pragma once
 
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "thalweg/device.h"
+
 namespace thalweg::app {
+
+// Reads a buffer that is far larger than the caches, with every thread of a stream.
+class MemoryReader {
+ public:
+  explicit MemoryReader(std::int64_t bytes);
+
+  std::int64_t bytes() const;
+  void pass(const Stream& stream);
+
+ private:
+  struct Free {
+    void operator()(float* memory) const;
+  };
+
+  std::unique_ptr<float, Free> buffer_;
+  std::vector<float> sums_;  // of each piece: somebody has to want what was read
+};
 
 // What the processor reaches with `threads` threads, measured now: floors of bench rows rest on it.
 struct Machine {

@@ -91,7 +91,8 @@ int run(int argc, char** argv) {
   });
 
   BenchOptions bench_options;
-  CLI::App* bench_command = app.add_subcommand("bench", "Time the kernels, after checking what they compute");
+  CLI::App* bench_command = app.add_subcommand(
+      "bench", "Time the kernels, after checking what they compute; --op model: decoding of whole models");
   add_selection(*bench_command, bench_options.selection);
   bench_command->add_option("--threads", bench_options.threads, "Threads, 0 for all")->capture_default_str();
   bench_command->add_option("--seconds", bench_options.seconds, "Time to measure each case for")->capture_default_str();
@@ -100,8 +101,16 @@ int run(int argc, char** argv) {
   bench_command->add_option("--suite", bench_options.suite,
                             "Shapes on a GPU instead of the cases: prefill 'published' or 'short', or 'decode'");
   bench_command->add_option("--csv", bench_options.csv, "Write a suite's rows to this file");
-  bench_command->callback(
-      [&] { exit_code = bench_options.suite.empty() ? bench(bench_options) : bench_prefill(bench_options); });
+  bench_command->add_option("-m,--model", bench_options.models, "Models of --op model, instead of synthetic ones");
+  bench_command->add_option("--gigabytes", bench_options.gigabytes, "Size of the synthetic models of --op model")
+      ->check(CLI::Range(0.001, 1000.0))
+      ->capture_default_str();
+  bench_command->callback([&] {
+    const bool whole_models = bench_options.selection.operations == std::vector<std::string>{"model"};
+    exit_code = whole_models                  ? bench_model(bench_options)
+                : bench_options.suite.empty() ? bench(bench_options)
+                                              : bench_prefill(bench_options);
+  });
 
   bool markdown = false;
   CLI::App* operations_command = app.add_subcommand("operations", "The operations and who offers them");

@@ -39,6 +39,9 @@ struct ModelOptions {
   std::function<void(double done)> progress;  // hears a growing part of 1 while loading, and 1 at the end
 };
 
+// Asked now and then during long work; false stops it.
+using GoOn = std::function<bool()>;
+
 // How the next token is chosen: repetition penalty, then temperature, top-k, top-p and min-p, then a draw. The draw
 // depends on seed and position only: a restored or repeated run draws the same. Ties go to the lower id.
 struct Sampling {
@@ -126,7 +129,8 @@ struct Generated {
 };
 
 // One text with everything the model remembers of it. Holds one of the model's places until it is destroyed; keeps the
-// model alive.
+// model alive. When an error ends a run of tokens half-way (memory runs out, a callback throws), the sequences in it no
+// longer hold what their tokens say: all further use of them throws, but for clear() and restore().
 class Sequence {
  public:
   Sequence();  // of no model: only assignment and destruction
@@ -194,9 +198,10 @@ class Model {
 
   // Runs new tokens through the model, in chunks; sequences of a batch may have different numbers of them, none
   // included. A batch with one token each takes the decode step. Throws before anything changes if a token is not in
-  // the vocabulary or a sequence would be longer than context().
-  void prefill(std::span<const SequenceInput> batch);
-  void prefill(Sequence& sequence, std::span<const std::int32_t> tokens);
+  // the vocabulary or a sequence would be longer than context(). Between chunks `go_on` is asked; if it says no, the
+  // sequences are as they were before the call, which returns false.
+  bool prefill(std::span<const SequenceInput> batch, const GoOn& go_on = {});
+  bool prefill(Sequence& sequence, std::span<const std::int32_t> tokens, const GoOn& go_on = {});
 
   // One token for each sequence of the batch.
   void step(Sequence& sequence, std::int32_t token);
@@ -214,9 +219,10 @@ class Model {
 
   // Prefills the prompt (may be empty if the sequence has tokens), then up to `max_tokens` tokens, each of which is
   // passed on as UTF-8, in whole characters, and run through the model; `on_bytes` returns false to stop. The end token
-  // is neither passed on nor run.
+  // is neither passed on nor run. `go_on` can stop the prefill: then the sequence is as it was before the call.
   Generated generate(Sequence& sequence, std::span<const std::int32_t> prompt, const Sampling& sampling,
-                     std::int64_t max_tokens, const std::function<bool(std::string_view bytes)>& on_bytes = {});
+                     std::int64_t max_tokens, const std::function<bool(std::string_view bytes)>& on_bytes = {},
+                     const GoOn& go_on = {});
 
   struct Impl;
 

@@ -87,6 +87,30 @@ struct AttentionArgs {
   std::optional<float> scale;  // nullopt: D^-1/2
 };
 
+// Puts new tokens' keys and values where attention looks for them: token i (of T_n new ones) of sequence n goes to
+// position lengths[n] - T_n + i of its slot, rounded to the cache's dtype. The rest of the cache stays as it is.
+struct StoreKvArgs {
+  static constexpr std::string_view kName = "store_kv";
+  ConstTensor k;           // [T,HKV,D], packed
+  ConstTensor v;           // [T,HKV,D], dtype of k
+  ConstTensor cu_seqlens;  // [N+1] i32: the new tokens of each sequence
+  ConstTensor lengths;     // [N] i32: tokens in the cache, the new ones included; T_n <= lengths[n] <= S
+  ConstTensor slots;       // [N] i32, optional: the sequence's place in the cache, each once; n without it
+  Tensor k_cache;          // [slots,S,HKV,D], any float dtype
+  Tensor v_cache;          // [slots,S,HKV,D], dtype of k_cache
+};
+
+// Sorts the rows of a projection that interleaves by key head (Qwen3-Next): of each key head in turn q, k, then v and z
+// of its R value heads.
+struct SplitQkvzArgs {
+  static constexpr std::string_view kName = "split_qkvz";
+  ConstTensor x;  // [T,HK,2*K+2*RV], RV = R value heads of V
+  Tensor q;       // [T,HK,K], dtype of x as all of them
+  Tensor k;       // [T,HK,K]
+  Tensor v;       // [T,HK,RV]
+  Tensor z;       // [T,HK,RV]
+};
+
 // How a product with quantised weights treats its activations.
 enum class MatmulPrecision : std::uint8_t {
   kExact,  // f32 activations, weights unpacked exactly, f32 sums
@@ -111,6 +135,14 @@ struct EmbeddingArgs {
   Tensor y;           // [T,D], f32, f16 or bf16
 };
 
+// y = a + b.
+struct AddArgs {
+  static constexpr std::string_view kName = "add";
+  ConstTensor a;  // [T,D]
+  ConstTensor b;  // [T,D], dtype of a
+  Tensor y;       // [T,D], dtype of a or f32; may be a or b itself
+};
+
 // y = silu(gate) * up.
 struct SwigluArgs {
   static constexpr std::string_view kName = "swiglu";
@@ -125,8 +157,11 @@ void rms_norm(const RmsNormArgs& a, Workspace w, const Stream& s);
 void gated_rms_norm(const GatedRmsNormArgs& a, Workspace w, const Stream& s);
 void rope(const RopeArgs& a, Workspace w, const Stream& s);
 void attention(const AttentionArgs& a, Workspace w, const Stream& s);
+void store_kv(const StoreKvArgs& a, Workspace w, const Stream& s);
+void split_qkvz(const SplitQkvzArgs& a, Workspace w, const Stream& s);
 void linear(const LinearArgs& a, Workspace w, const Stream& s);
 void embedding(const EmbeddingArgs& a, Workspace w, const Stream& s);
+void add(const AddArgs& a, Workspace w, const Stream& s);
 void swiglu(const SwigluArgs& a, Workspace w, const Stream& s);
 
 }  // namespace thalweg

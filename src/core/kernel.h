@@ -41,8 +41,8 @@ using Operations =
     TypeList<ChunkLocalCumsumArgs, L2normArgs, ChunkScaledDotKktArgs, SolveTrilArgs, RecomputeWUArgs, ChunkStateArgs,
              ChunkOutputArgs, ChunkGatedDeltaRuleArgs, RecurrentGatedDeltaRuleArgs, GatedDeltaPrepStepArgs,
              CausalConv1dArgs, CausalConv1dUpdateArgs, RmsNormArgs, GatedRmsNormArgs, RopeArgs, AttentionArgs,
-             LinearArgs, EmbeddingArgs, SwigluArgs, RouteTopKArgs, ExpertRowsArgs, MulMmIdArgs, MulMvIdArgs,
-             MulMatIdArgs, MoeFfnArgs, DequantizeArgs, QuantizeArgs>;
+             StoreKvArgs, SplitQkvzArgs, LinearArgs, EmbeddingArgs, AddArgs, SwigluArgs, RouteTopKArgs, ExpertRowsArgs,
+             MulMmIdArgs, MulMvIdArgs, MulMatIdArgs, MoeFfnArgs, DequantizeArgs, QuantizeArgs>;
 
 namespace detail {
 template <class List>

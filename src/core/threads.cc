@@ -22,6 +22,12 @@ inline void pause_briefly() {
 #endif
 }
 
+// Operations of a model follow each other within microseconds, and going to sleep costs as much: spin a little before.
+template <class Condition>
+void spin_while(Condition&& condition) {
+  for (int spin = 0; spin < 2000 && condition(); ++spin) pause_briefly();
+}
+
 class ThreadPool {
  public:
   static ThreadPool& instance() {
@@ -59,7 +65,12 @@ class ThreadPool {
     {
       std::unique_lock lock(mutex_);
       job_ = nullptr;  // nobody joins from here on
-      done_.wait(lock, [this] { return running_ == 0; });
+      if (running_.load(std::memory_order_relaxed) != 0) {
+        lock.unlock();
+        spin_while([this] { return running_.load(std::memory_order_acquire) != 0; });
+        lock.lock();
+      }
+      done_.wait(lock, [this] { return running_.load(std::memory_order_relaxed) == 0; });
     }
     busy_.clear(std::memory_order_release);
   }
@@ -87,17 +98,16 @@ class ThreadPool {
         seen = generation_.load(std::memory_order_relaxed);
         Job* job = job_;
         const int worker = ++joined_;
-        ++running_;
+        running_.fetch_add(1, std::memory_order_relaxed);
         lock.unlock();
         job->work(worker);
         lock.lock();
-        if (--running_ == 0) done_.notify_one();
+        if (running_.fetch_sub(1, std::memory_order_release) == 1) done_.notify_one();
         continue;
       }
-      // Operations of a model follow each other within microseconds: spin a little before sleeping.
       const std::uint64_t idle = generation_.load(std::memory_order_relaxed);
       lock.unlock();
-      for (int spin = 0; spin < 2000 && generation_.load(std::memory_order_acquire) == idle; ++spin) pause_briefly();
+      spin_while([&] { return generation_.load(std::memory_order_acquire) == idle; });
       lock.lock();
       wake_.wait(lock, [&] { return stopping_ || generation_.load(std::memory_order_relaxed) != idle; });
     }
@@ -111,7 +121,7 @@ class ThreadPool {
   Job* job_ = nullptr;
   int joined_ = 0;
   int wanted_ = 0;
-  int running_ = 0;
+  std::atomic<int> running_{0};  // changes under the mutex
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

@@ -1,7 +1,8 @@
 // Attention as blocks of a softmax that is kept up as it goes: some tokens of one sequence times the query heads that
 // share a key head make the rows of a task, 64 keys at a time its columns, so that a row of the cache is read once for
-// all of them. Where few tokens meet a long cache (decode), the cache is cut into spans for tasks of their own, whose
-// partial results are joined in order afterwards. Blocks and spans follow from the shapes alone.
+// all of them. The softmax of 512 keys is joined to that of the keys before as one: in the task itself, or, where few
+// tokens meet a long cache (decode), afterwards, from tasks of their own. Either way a row's arithmetic depends on its
+// own sequence alone, not on the rest of the batch, nor on how large the cache is.
 
 #include <hwy/cache_control.h>
 
@@ -22,8 +23,9 @@ namespace {
 constexpr std::int64_t kRows = 64;
 constexpr std::int64_t kKeys = 64;
 constexpr std::int64_t kFewTasks = 64;  // up to here, tokens and key heads alone do not keep a large machine busy
-constexpr std::int64_t kMinSpan = 512;
-constexpr std::int64_t kMaxSpans = 32;
+constexpr std::int64_t kSpan = 512;
+constexpr std::int64_t kMostPieces = 2048;  // of tokens and spans: each takes memory for a token's heads
+static_assert(kSpan % kKeys == 0);
 
 struct Plan {
   explicit Plan(const AttentionArgs& args)
@@ -34,25 +36,22 @@ struct Plan {
         group(std::max<std::int64_t>(1, heads / key_heads)),
         tokens(std::clamp<std::int64_t>(kRows / group, 1, std::max<std::int64_t>(1, args.q.dim(0)))),
         rows(tokens * group) {
-    const std::int64_t capacity = std::max<std::int64_t>(1, args.k_cache.dim(1));
-    if (args.q.dim(0) * key_heads <= kFewTasks) {
-      spans = std::clamp<std::int64_t>((capacity + kMinSpan - 1) / kMinSpan, 1, kMaxSpans);
-    }
-    span = round_up((capacity + spans - 1) / spans, kKeys);
-    partials = spans > 1 ? args.q.dim(0) * heads * spans : 0;
+    spans = std::max<std::int64_t>(1, (args.k_cache.dim(1) + kSpan - 1) / kSpan);
+    const std::int64_t all = args.q.dim(0);
+    if (spans > 1 && all * key_heads <= kFewTasks && all * spans <= kMostPieces) partials = all * heads * spans;
   }
 
   std::int64_t shared_floats() const { return Scratch::floats(2 * partials, partials * padded); }
   std::int64_t worker_floats() const {
-    return Scratch::floats(rows * width, kKeys * padded, rows * kKeys, rows * padded, rows, rows, padded);
+    return Scratch::floats(rows * width, kKeys * padded, rows * kKeys, rows * padded, rows, rows,
+                           spans > 1 ? rows * padded : 0, rows, rows, padded);
   }
 
   std::int64_t heads, width, padded;  // query heads, head size, head size in whole vectors
   std::int64_t key_heads, group;      // query heads that share a key head
   std::int64_t tokens, rows;          // of a task, at most
-  std::int64_t spans = 1;
-  std::int64_t span = 0;      // keys
-  std::int64_t partials = 0;  // (token, head, span) triples; 0: tasks write the output themselves
+  std::int64_t spans = 1;             // of the whole cache
+  std::int64_t partials = 0;          // (token, head, span) triples; 0: tasks write the output themselves
 };
 
 // Partial results of a cut cache, [T,HQ,spans]: the row's maximum and sum, and its sum of weighted values.
@@ -75,15 +74,21 @@ struct Task {
     sums = scratch.take(plan.rows * plan.padded);
     maxima = scratch.take(plan.rows);
     totals = scratch.take(plan.rows);
+    joined = scratch.take(plan.spans > 1 ? plan.rows * plan.padded : 0);
+    joined_maxima = scratch.take(plan.rows);
+    joined_totals = scratch.take(plan.rows);
     gate = scratch.take(plan.padded);
   }
   float* q;       // [rows,D]
   float* cached;  // [kKeys,padded]: keys, then values
   float* scores;  // [rows,kKeys]
-  float* sums;    // [rows,padded]: values weighted so far
+  float* sums;    // [rows,padded]: values of a span, weighted so far
   float* maxima;  // [rows]
   float* totals;  // [rows]: weights so far
-  float* gate;    // [padded]
+  float* joined;  // the same of all spans so far
+  float* joined_maxima;
+  float* joined_totals;
+  float* gate;  // [padded]
 };
 
 // Rows of one key head in a cache, and what will be read after them.
@@ -182,20 +187,62 @@ void finish_row(const AttentionArgs& args, std::int64_t token, std::int64_t head
   vector_ops().store(args.o.dtype, sums, width, args.o.row(token, head));
 }
 
-void join_spans(const AttentionArgs& args, const Plan& plan, const Partials& partials, std::int64_t row,
-                const Task& task) {
-  const float* statistics = partials.statistics + 2 * row * plan.spans;
-  float maximum = -std::numeric_limits<float>::infinity();
-  for (std::int64_t s = 0; s < plan.spans; ++s) maximum = std::max(maximum, statistics[2 * s]);
-  float total = 0.0F;
-  std::fill_n(task.sums, plan.padded, 0.0F);
-  for (std::int64_t s = 0; s < plan.spans; ++s) {
-    if (statistics[2 * s + 1] == 0.0F) continue;  // the row saw nothing of the span
-    const float weight = std::exp(statistics[2 * s] - maximum);
-    total += weight * statistics[2 * s + 1];
-    vector_ops().axpy(weight, partials.values + (row * plan.spans + s) * plan.padded, plan.width, task.sums);
+// A row's softmax so far.
+struct Softmax {
+  float* maximum;
+  float* total;
+  float* sums;  // [width]
+};
+
+// Joins one more span: its maximum, its weights' sum and its weighted values. Spans come in their order.
+void join(const Softmax& row, float maximum, float total, const float* sums, std::int64_t width) {
+  if (total == 0.0F) return;  // the row saw nothing of the span
+  if (*row.total == 0.0F) {
+    *row.maximum = maximum;
+    *row.total = total;
+    std::copy_n(sums, width, row.sums);
+    return;
   }
-  finish_row(args, row / plan.heads, row % plan.heads, total, task.sums, task.gate);
+  const float top = std::max(*row.maximum, maximum);
+  const float before = std::exp(*row.maximum - top);
+  const float now = std::exp(maximum - top);
+  *row.maximum = top;
+  *row.total = before * *row.total + now * total;
+  vector_ops().scale(before, row.sums, width, row.sums);
+  vector_ops().axpy(now, sums, width, row.sums);
+}
+
+void join_partials(const AttentionArgs& args, const Plan& plan, const Partials& partials, std::int64_t row,
+                   const Task& task) {
+  const float* statistics = partials.statistics + 2 * row * plan.spans;
+  *task.totals = 0.0F;
+  for (std::int64_t s = 0; s < plan.spans; ++s) {
+    join({task.maxima, task.totals, task.sums}, statistics[2 * s], statistics[2 * s + 1],
+         partials.values + (row * plan.spans + s) * plan.padded, plan.width);
+  }
+  finish_row(args, row / plan.heads, row % plan.heads, *task.totals, task.sums, task.gate);
+}
+
+// All spans of a task's keys, one after the other; task.totals and task.sums hold the whole in the end.
+void attend_spans(const AttentionArgs& args, const Plan& plan, const Task& task, const Keys& keys, std::int64_t length,
+                  float scale) {
+  if (keys.end <= kSpan) return attend(args, plan, task, keys, length, scale);
+  const std::int64_t rows = length * plan.group;
+  std::fill_n(task.joined_totals, rows, 0.0F);
+  for (std::int64_t begin = 0; begin < keys.end; begin += kSpan) {
+    Keys span = keys;
+    span.begin = begin;
+    span.end = std::min(begin + kSpan, keys.end);
+    attend(args, plan, task, span, length, scale);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      join({task.joined_maxima + row, task.joined_totals + row, task.joined + row * plan.padded}, task.maxima[row],
+           task.totals[row], task.sums + row * plan.padded, plan.width);
+    }
+  }
+  std::copy_n(task.joined_totals, rows, task.totals);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::copy_n(task.joined + row * plan.padded, plan.width, task.sums + row * plan.padded);
+  }
 }
 
 std::size_t attention_workspace(const AttentionArgs& args, const Stream& stream) {
@@ -212,40 +259,47 @@ void run_attention(const AttentionArgs& args, Workspace workspace, const Stream&
   const Sequences sequences(args.cu_seqlens, 1, args.q.dim(0));
   const float scale = args.scale ? *args.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(plan.width)));
   const auto* lengths = static_cast<const std::int32_t*>(args.lengths.data);
-  const std::int64_t per_chunk = plan.key_heads * plan.spans;
+  const std::int64_t parts = plan.partials > 0 ? plan.spans : 1;  // a span is a task of its own, or not
+  const std::int64_t per_chunk = plan.key_heads * parts;
 
   parallel_for(stream, sequences.total_chunks(plan.tokens) * per_chunk, [&](std::int64_t number, int worker) {
     const Task task(plan, workers, worker);
     const Chunk chunk = sequences.chunk(number / per_chunk, plan.tokens);
-    const std::int64_t head = number % per_chunk / plan.spans;
-    const std::int64_t span = number % plan.spans;
+    const std::int64_t head = number % per_chunk / parts;
+    const std::int64_t part = number % parts;
     const std::int64_t n = chunk.sequence;
     const std::int64_t visible = lengths[n] - sequences.length(n) + (chunk.begin - sequences.begin(n)) + 1;
-    const std::int64_t begin = span * plan.span;
-    const std::int64_t end = std::min(begin + plan.span, visible + chunk.length - 1);
-    const Keys keys{state_slot(args.slots, n), head, begin, std::max(begin, end), visible};
-    for (std::int64_t row = 0; row < chunk.length * plan.group && begin < end; ++row) {
-      vector_ops().load(args.q.dtype, args.q.row(chunk.begin + row / plan.group, head * plan.group + row % plan.group),
-                        plan.width, task.q + row * plan.width);
+    const std::int64_t rows = chunk.length * plan.group;
+    Keys keys{state_slot(args.slots, n), head, 0, visible + chunk.length - 1, visible};
+    if (parts > 1) {
+      keys.begin = std::min(part * kSpan, keys.end);
+      keys.end = std::min(keys.begin + kSpan, keys.end);
+    }
+    const auto token_of = [&](std::int64_t row) { return chunk.begin + row / plan.group; };
+    const auto head_of = [&](std::int64_t row) { return head * plan.group + row % plan.group; };
+    for (std::int64_t row = 0; row < rows && keys.begin < keys.end; ++row) {
+      vector_ops().load(args.q.dtype, args.q.row(token_of(row), head_of(row)), plan.width, task.q + row * plan.width);
+    }
+    if (parts == 1) {
+      attend_spans(args, plan, task, keys, chunk.length, scale);
+      for (std::int64_t row = 0; row < rows; ++row) {
+        finish_row(args, token_of(row), head_of(row), task.totals[row], task.sums + row * plan.padded, task.gate);
+      }
+      return;
     }
     attend(args, plan, task, keys, chunk.length, scale);
-    for (std::int64_t row = 0; row < chunk.length * plan.group; ++row) {
-      const std::int64_t token = chunk.begin + row / plan.group;
-      const std::int64_t query_head = head * plan.group + row % plan.group;
-      float* sums = task.sums + row * plan.padded;
-      if (plan.partials == 0) {
-        finish_row(args, token, query_head, task.totals[row], sums, task.gate);
-        continue;
-      }
-      const std::int64_t place = (token * plan.heads + query_head) * plan.spans + span;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::int64_t place = (token_of(row) * plan.heads + head_of(row)) * plan.spans + part;
       partials.statistics[2 * place] = task.maxima[row];
       partials.statistics[2 * place + 1] = task.totals[row];
-      std::copy_n(sums, begin < end ? plan.width : 0, partials.values + place * plan.padded);
+      if (keys.begin < keys.end) {
+        std::copy_n(task.sums + row * plan.padded, plan.width, partials.values + place * plan.padded);
+      }
     }
   });
-  if (plan.partials == 0) return;
+  if (parts == 1) return;
   parallel_for(stream, args.q.dim(0) * plan.heads, [&](std::int64_t row, int worker) {
-    join_spans(args, plan, partials, row, Task(plan, workers, worker));
+    join_partials(args, plan, partials, row, Task(plan, workers, worker));
   });
 }
 

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 
@@ -18,9 +20,6 @@ namespace thalweg::cpu {
 
 // Activation rows that share one decoding of the weights; more of them take further passes.
 inline constexpr std::int64_t kRowsPerPass = 96;
-// Weight rows of a task: enough work to be worth taking, enough tasks for one token.
-inline constexpr std::int64_t kRowsPerTask = 64;
-
 // Whether a product runs on 8-bit activations.
 inline bool uses_q8(MatmulPrecision precision, DType weight) {
   return precision == MatmulPrecision::kQ8 && is_block_format(weight);
@@ -73,31 +72,92 @@ struct WeightMatrix {
     return {weight.dtype, weight.row(expert), bytes_of(weight.dtype, weight.stride(1)), weight.dim(1), weight.dim(2)};
   }
 
+  const void* row(std::int64_t i) const { return static_cast<const char*>(data) + i * row_bytes; }
   WeightRows rows(std::int64_t first, std::int64_t count) const {
-    return {dtype, static_cast<const char*>(data) + first * row_bytes, row_bytes, count, k};
+    WeightRows tile;
+    tile.dtype = dtype;
+    tile.data = row(first);
+    tile.row_bytes = row_bytes;
+    tile.rows = count;
+    tile.k = k;
+    return tile;
   }
 };
 
-inline std::int64_t tasks_per_matrix(std::int64_t n) { return (n + kRowsPerTask - 1) / kRowsPerTask; }
+// Some rows of a matrix; `continues`: the same thread has just worked on the rows before them.
+struct RowRange {
+  std::int64_t begin;
+  std::int64_t end;
+  bool continues;
+};
+
+// How the rows of a matrix are cut: pieces that take a few microseconds.
+inline constexpr std::int64_t kRowsPerPiece = 64;
+inline std::int64_t pieces_of(std::int64_t n) { return (n + kRowsPerPiece - 1) / kRowsPerPiece; }
+inline RowRange piece_range(std::int64_t n, std::int64_t piece, bool continues) {
+  return {piece * kRowsPerPiece, std::min(n, (piece + 1) * kRowsPerPiece), continues && piece > 0};
+}
+
+// body(piece, worker, continues) for each of 0..pieces-1. Every thread goes through a stretch of its own in order,
+// because what follows is on its way from memory already, and then helps with the rest of the others'.
+template <class Body>
+void for_each_piece(const Stream& stream, std::int64_t pieces, Body&& body) {
+  struct alignas(64) Stretch {
+    std::atomic<std::int64_t> next{0};
+    std::int64_t end = 0;
+  };
+  constexpr std::int64_t kMost = 64;
+  std::array<Stretch, kMost> stretches;
+  const std::int64_t count = std::min({static_cast<std::int64_t>(thread_count(stream)), pieces, kMost});
+  for (std::int64_t i = 0; i < count; ++i) {
+    Stretch& stretch = stretches[static_cast<std::size_t>(i)];
+    stretch.next.store(pieces * i / count, std::memory_order_relaxed);
+    stretch.end = pieces * (i + 1) / count;
+  }
+  parallel_for(stream, count, [&](std::int64_t own, int worker) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      Stretch& stretch = stretches[static_cast<std::size_t>((own + i) % count)];
+      std::int64_t before = -2;
+      for (;;) {
+        const std::int64_t piece = stretch.next.fetch_add(1, std::memory_order_relaxed);
+        if (piece >= stretch.end) break;
+        body(piece, worker, piece == before + 1);
+        before = piece;
+      }
+    }
+  });
+}
+
+// A tile's sums to where they belong. Nearly all are whole tiles, for which this is a few moves instead of a call.
+inline void copy_sums(const float* sums, std::int64_t count, float* to) {
+  if (count == kMaxTileRows) {
+    std::memcpy(to, sums, kMaxTileRows * sizeof(float));
+  } else {
+    std::copy_n(sums, count, to);
+  }
+}
 
 // Scratch of one worker.
 inline std::int64_t product_floats() { return matmul_ops().scratch_floats + kRowsPerPass * kMaxTileRows; }
 
-// The products of one task's share of a matrix with rows: for each of them and each tile, store(row, n, count, sums),
-// in a fixed order. `rows` is a count, row(i) gives row i's activations.
+// The products of some rows of a matrix with rows of activations: for each of these and each tile, store(row, n, count,
+// sums), in a fixed order. `rows` is a count, row(i) gives row i's activations.
 template <class Row, class Store>
-void multiply_rows(const WeightMatrix& weights, std::int64_t task, bool q8, std::int64_t rows, Row&& row, Store&& store,
+void multiply_rows(const WeightMatrix& weights, RowRange range, bool q8, std::int64_t rows, Row&& row, Store&& store,
                    float* scratch) {
   const MatmulOps& ops = matmul_ops();
   float* sums = scratch + ops.scratch_floats;
-  const std::int64_t end = std::min(weights.n, (task + 1) * kRowsPerTask);
+  const bool gapless = weights.row_bytes == bytes_of(weights.dtype, weights.k);
   std::array<const float*, kRowsPerPass> activations;
   for (std::int64_t first = 0; first < rows; first += kRowsPerPass) {
     const std::int64_t m = std::min(kRowsPerPass, rows - first);
     for (std::int64_t i = 0; i < m; ++i) activations[static_cast<std::size_t>(i)] = row(first + i);
-    for (std::int64_t n = task * kRowsPerTask; n < end; n += ops.tile_rows) {
-      const std::int64_t count = std::min(ops.tile_rows, end - n);
-      (q8 ? ops.q8 : ops.exact)(weights.rows(n, count), activations.data(), m, sums, scratch);
+    for (std::int64_t n = range.begin; n < range.end; n += ops.tile_rows) {
+      const std::int64_t count = std::min(ops.tile_rows, range.end - n);
+      WeightRows tile = weights.rows(n, count);
+      tile.prefetched = gapless && (n > range.begin || range.continues);
+      if (gapless && n + 2 * ops.tile_rows <= weights.n) tile.next = weights.row(n + ops.tile_rows);
+      (q8 ? ops.q8 : ops.exact)(tile, activations.data(), m, sums, scratch);
       for (std::int64_t i = 0; i < m; ++i) store(first + i, n, count, sums + i * ops.tile_rows);
     }
   }
@@ -163,33 +223,33 @@ void multiply_matrix(const Stream& stream, const WeightMatrix& weights, bool q8,
                      Store&& store, float* scratch) {
   // The passes over one share of the weights follow each other.
   const std::int64_t passes = (rows + kRowsPerPass - 1) / kRowsPerPass;
-  parallel_for(stream, tasks_per_matrix(weights.n) * passes, [&](std::int64_t task, int worker) {
-    const std::int64_t first = task % passes * kRowsPerPass;
+  for_each_piece(stream, pieces_of(weights.n) * passes, [&](std::int64_t piece, int worker, bool continues) {
+    const std::int64_t first = piece % passes * kRowsPerPass;
     multiply_rows(
-        weights, task / passes, q8, std::min(kRowsPerPass, rows - first),
+        weights, piece_range(weights.n, piece / passes, continues), q8, std::min(kRowsPerPass, rows - first),
         [&](std::int64_t i) { return row(first + i); },
         [&](std::int64_t i, std::int64_t n, std::int64_t count, float* sums) { store(first + i, n, count, sums); },
         scratch + worker * product_floats());
   });
 }
 
-// A task's share of one expert of weight[E,N,K] with that expert's rows: row(pair), store(pair, n, count, sums).
+// Some rows of one expert of weight[E,N,K] with that expert's activations: row(pair), store(pair, n, count, sums).
 template <class Row, class Store>
-void multiply_expert(const ConstTensor& weight, std::int64_t expert, std::int64_t task, bool q8,
-                     const ExpertRows& lists, Row&& row, Store&& store, float* scratch) {
+void multiply_expert(const ConstTensor& weight, std::int64_t expert, RowRange range, bool q8, const ExpertRows& lists,
+                     Row&& row, Store&& store, float* scratch) {
   const std::int32_t* pairs = lists.rows + lists.offsets[expert];
   multiply_rows(
-      WeightMatrix::of(weight, expert), task, q8, lists.count(expert), [&](std::int64_t i) { return row(pairs[i]); },
+      WeightMatrix::of(weight, expert), range, q8, lists.count(expert), [&](std::int64_t i) { return row(pairs[i]); },
       [&](std::int64_t i, std::int64_t n, std::int64_t count, float* sums) { store(pairs[i], n, count, sums); },
       scratch);
 }
 
-// body(expert, task of its matrix, scratch) for all hit experts.
+// body(expert, range of its N rows, scratch) for all hit experts.
 template <class Body>
 void for_each_expert_task(const Stream& stream, const ExpertRows& lists, std::int64_t n, float* scratch, Body&& body) {
-  const std::int64_t tiles = tasks_per_matrix(n);
-  parallel_for(stream, lists.num_hits * tiles, [&](std::int64_t task, int worker) {
-    body(lists.hits[task / tiles], task % tiles, scratch + worker * product_floats());
+  const std::int64_t each = pieces_of(n);
+  for_each_piece(stream, lists.num_hits * each, [&](std::int64_t piece, int worker, bool continues) {
+    body(lists.hits[piece / each], piece_range(n, piece % each, continues), scratch + worker * product_floats());
   });
 }
 

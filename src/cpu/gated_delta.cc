@@ -53,6 +53,12 @@ void store_state(const Tensor& pool, StateLayout layout, std::int64_t slot, std:
   }
 }
 
+float* state_in_place(const Tensor& pool, StateLayout layout, std::int64_t slot, std::int64_t head) {
+  if (!pool.defined() || slot < 0 || pool.dtype != DType::kF32 || layout != StateLayout::kVK) return nullptr;
+  if (pool.stride(2) != pool.dim(3)) return nullptr;
+  return static_cast<float*>(pool.row(slot, head));
+}
+
 void normalize(QkNorm norm, float eps, const ConstTensor& weight, std::int64_t head, std::int64_t k, float* row,
                float* scratch) {
   if (norm == QkNorm::kNone) return;

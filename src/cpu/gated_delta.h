@@ -85,6 +85,9 @@ void load_state(const ConstTensor& pool, StateLayout layout, std::int64_t slot, 
 void store_state(const Tensor& pool, StateLayout layout, std::int64_t slot, std::int64_t head, std::int64_t v,
                  std::int64_t k, Orientation orientation, const float* state, float* staging);
 
+// The head's state where it lies, if that is as the kernels keep it, [V,K] in f32 without gaps; null otherwise.
+float* state_in_place(const Tensor& pool, StateLayout layout, std::int64_t slot, std::int64_t head);
+
 // The states [HV,V,K] of one batch row and token or chunk, [B,T or NC,HV,V,K], as a pool of one slot.
 template <class AnyTensor>
 AnyTensor state_pool(const AnyTensor& states, std::int64_t b, std::int64_t t) {

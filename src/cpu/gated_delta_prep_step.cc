@@ -88,7 +88,12 @@ void run(const GatedDeltaPrepStepArgs& args, Workspace memory, const Stream& str
     const std::int64_t h = task % s.hv;
     const std::int64_t kh = key_head(args.head_map, h, s.hk, s.hv);
     const std::int64_t slot = state_slot(args.state_indices, b);
-    load_state(args.state_in, args.state_layout, slot, h, s.v, s.k, Orientation::kVK, state, staging);
+    // A decoder's state is updated where it is: it is all that this operation reads of any size.
+    float* const place = state_in_place(args.state_out, args.state_layout, slot, h);
+    if (place != nullptr) state = place;
+    if (place == nullptr || args.state_in.row(slot, h) != place) {
+      load_state(args.state_in, args.state_layout, slot, h, s.v, s.k, Orientation::kVK, state, staging);
+    }
     for (std::int64_t t = 0; t < s.tokens; ++t) {
       const Chunk token{b, b, t, 1, t};
       const float* x = prepared + (b * s.tokens + t) * s.channels;
@@ -111,7 +116,9 @@ void run(const GatedDeltaPrepStepArgs& args, Workspace memory, const Stream& str
       }
       store_head(args.y, token, h, o);
     }
-    store_state(args.state_out, args.state_layout, slot, h, s.v, s.k, Orientation::kVK, state, staging);
+    if (place == nullptr) {
+      store_state(args.state_out, args.state_layout, slot, h, s.v, s.k, Orientation::kVK, state, staging);
+    }
   });
 }
 

@@ -33,6 +33,7 @@ void run_linear(const LinearArgs& args, Workspace workspace, const Stream& strea
       [&](std::int64_t i, std::int64_t n, std::int64_t count, float* sums) {
         if (args.bias.defined()) vector_ops().axpy(1.0F, bias + n, count, sums);
         char* row = static_cast<char*>(args.y.row(i)) + bytes_of(args.y.dtype, n);
+        if (args.y.dtype == DType::kF32) return copy_sums(sums, count, reinterpret_cast<float*>(row));
         vector_ops().store(args.y.dtype, sums, count, row);
       },
       plan.scratch);

@@ -82,7 +82,7 @@ void route(const MoeFfnArgs& args, Plan& plan, const Stream& stream) {
   multiply_matrix(
       stream, WeightMatrix::of(args.router), false, plan.tokens, [&](std::int64_t t) { return plan.x.row(false, t); },
       [&](std::int64_t t, std::int64_t n, std::int64_t count, const float* sums) {
-        std::copy_n(sums, count, plan.logits + t * experts + n);
+        copy_sums(sums, count, plan.logits + t * experts + n);
       },
       plan.scratch);
   parallel_for(stream, plan.tokens, [&](std::int64_t t, int worker) {
@@ -98,15 +98,15 @@ void run_experts(const MoeFfnArgs& args, const Plan& plan, const Stream& stream)
   const auto input = [&](std::int64_t pair) { return plan.x.row(q8, pair / plan.slots); };
   const auto activated = [&](std::int64_t pair, std::int64_t n) { return plan.activated + pair * plan.inner + n; };
   for_each_expert_task(stream, plan.lists, plan.inner, plan.scratch,
-                       [&](std::int64_t expert, std::int64_t task, float* scratch) {
+                       [&](std::int64_t expert, RowRange range, float* scratch) {
                          multiply_expert(
-                             args.gate, expert, task, q8, plan.lists, input,
+                             args.gate, expert, range, q8, plan.lists, input,
                              [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
-                               std::copy_n(sums, count, activated(pair, n));
+                               copy_sums(sums, count, activated(pair, n));
                              },
                              scratch);
                          multiply_expert(
-                             args.up, expert, task, q8, plan.lists, input,
+                             args.up, expert, range, q8, plan.lists, input,
                              [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
                                vector_ops().silu_multiply(activated(pair, n), sums, count, activated(pair, n));
                              },
@@ -114,12 +114,12 @@ void run_experts(const MoeFfnArgs& args, const Plan& plan, const Stream& stream)
                        });
   plan.activated_rows.prepare(stream);
   for_each_expert_task(stream, plan.lists, plan.hidden, plan.scratch,
-                       [&](std::int64_t expert, std::int64_t task, float* scratch) {
+                       [&](std::int64_t expert, RowRange range, float* scratch) {
                          multiply_expert(
-                             args.down, expert, task, uses_q8(args.precision, args.down.dtype), plan.lists,
+                             args.down, expert, range, uses_q8(args.precision, args.down.dtype), plan.lists,
                              [&](std::int64_t pair) { return plan.activated_rows.row(pair, 0); },
                              [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
-                               std::copy_n(sums, count, plan.products + pair * plan.hidden + n);
+                               copy_sums(sums, count, plan.products + pair * plan.hidden + n);
                              },
                              scratch);
                        });
@@ -134,7 +134,7 @@ void run_shared(const MoeFfnArgs& args, const Plan& plan, const Stream& stream) 
       stream, WeightMatrix::of(args.shared_gate), gate_q8, plan.tokens,
       [&](std::int64_t t) { return plan.x.row(gate_q8, t); },
       [&](std::int64_t t, std::int64_t n, std::int64_t count, const float* sums) {
-        std::copy_n(sums, count, activated(t, n));
+        copy_sums(sums, count, activated(t, n));
       },
       plan.scratch);
   const bool up_q8 = uses_q8(args.precision, args.shared_up.dtype);
@@ -150,7 +150,7 @@ void run_shared(const MoeFfnArgs& args, const Plan& plan, const Stream& stream) 
       stream, WeightMatrix::of(args.shared_down), uses_q8(args.precision, args.shared_down.dtype), plan.tokens,
       [&](std::int64_t t) { return plan.shared_rows.row(t, 0); },
       [&](std::int64_t t, std::int64_t n, std::int64_t count, const float* sums) {
-        std::copy_n(sums, count, plan.shared_products + t * plan.hidden + n);
+        copy_sums(sums, count, plan.shared_products + t * plan.hidden + n);
       },
       plan.scratch);
 }

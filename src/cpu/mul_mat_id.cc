@@ -39,9 +39,9 @@ void run_grouped(const Args& args, Workspace workspace, const Stream& stream) {
   plan.activations.prepare(stream);
   const std::int64_t slots = args.expert_ids.dim(1);
   for_each_expert_task(stream, plan.lists, args.weight.dim(1), plan.scratch,
-                       [&](std::int64_t expert, std::int64_t task, float* scratch) {
+                       [&](std::int64_t expert, RowRange range, float* scratch) {
                          multiply_expert(
-                             args.weight, expert, task, kQ8, plan.lists,
+                             args.weight, expert, range, kQ8, plan.lists,
                              [&](std::int64_t pair) { return plan.activations.row(pair / slots, pair % slots); },
                              [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
                                store_row(args, pair, n, count, sums);
@@ -75,11 +75,12 @@ void run_slots(const Args& args, Workspace workspace, const Stream& stream) {
   plan.activations.prepare(stream);
   const PairIds id(args.expert_ids);
   const std::int64_t slots = args.expert_ids.dim(1);
-  const std::int64_t tiles = tasks_per_matrix(args.weight.dim(1));
-  parallel_for(stream, args.expert_ids.size() * tiles, [&](std::int64_t task, int worker) {
-    const std::int64_t pair = task / tiles;
+  const std::int64_t rows = args.weight.dim(1);
+  const std::int64_t each = pieces_of(rows);
+  for_each_piece(stream, args.expert_ids.size() * each, [&](std::int64_t piece, int worker, bool continues) {
+    const std::int64_t pair = piece / each;
     multiply_rows(
-        WeightMatrix::of(args.weight, id(pair)), task % tiles, kQ8, 1,
+        WeightMatrix::of(args.weight, id(pair)), piece_range(rows, piece % each, continues), kQ8, 1,
         [&](std::int64_t) { return plan.activations.row(pair / slots, pair % slots); },
         [&](std::int64_t, std::int64_t n, std::int64_t count, const float* sums) {
           store_row(args, pair, n, count, sums);

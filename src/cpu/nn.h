@@ -15,7 +15,10 @@ KernelList<RmsNormArgs> rms_norm_kernels();
 KernelList<GatedRmsNormArgs> gated_rms_norm_kernels();
 KernelList<RopeArgs> rope_kernels();
 KernelList<AttentionArgs> attention_kernels();
+KernelList<StoreKvArgs> store_kv_kernels();
+KernelList<SplitQkvzArgs> split_qkvz_kernels();
 KernelList<EmbeddingArgs> embedding_kernels();
+KernelList<AddArgs> add_kernels();
 KernelList<SwigluArgs> swiglu_kernels();
 
 // Element `offset` of the innermost row at `row`; not for block formats.

@@ -10,7 +10,10 @@ void add_nn_kernels(Backend& backend) {
   std::get<KernelList<GatedRmsNormArgs>>(backend.kernels) = gated_rms_norm_kernels();
   std::get<KernelList<RopeArgs>>(backend.kernels) = rope_kernels();
   std::get<KernelList<AttentionArgs>>(backend.kernels) = attention_kernels();
+  std::get<KernelList<StoreKvArgs>>(backend.kernels) = store_kv_kernels();
+  std::get<KernelList<SplitQkvzArgs>>(backend.kernels) = split_qkvz_kernels();
   std::get<KernelList<EmbeddingArgs>>(backend.kernels) = embedding_kernels();
+  std::get<KernelList<AddArgs>>(backend.kernels) = add_kernels();
   std::get<KernelList<SwigluArgs>>(backend.kernels) = swiglu_kernels();
 }
 

@@ -76,7 +76,16 @@ void store(DType dtype, const float* from, std::int64_t n, void* to) {
         },
         [&](std::int64_t i) { half[i] = f32_to_bf16(from[i]); });
   } else if (dtype == DType::kF16) {
+#if HWY_TARGET <= HWY_AVX2
+    // The processor's own conversion: what f32_to_f16 gives, to the bit. Highway's way around it on older ones is not.
+    const hn::Rebind<hwy::float16_t, F32> d16;
+    auto* f16 = static_cast<hwy::float16_t*>(to);
+    for_row(
+        n, [&](std::int64_t i) { hn::StoreU(hn::DemoteTo(d16, hn::LoadU(kF32, from + i)), d16, f16 + i); },
+        [&](std::int64_t i) { half[i] = f32_to_f16(from[i]); });
+#else
     for (std::int64_t i = 0; i < n; ++i) half[i] = f32_to_f16(from[i]);
+#endif
   } else {
     std::copy_n(from, n, static_cast<float*>(to));
   }

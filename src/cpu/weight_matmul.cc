@@ -64,15 +64,27 @@ Rows piece_rows(const WeightRows& weights, std::int64_t k0, std::int64_t count, 
   return {buffers.staged, static_cast<std::ptrdiff_t>(stride)};
 }
 
-// The next piece of every row, on its way from memory while this one is worked on.
+void decode_piece(DType dtype, Rows rows, std::int64_t count, Tile tile) {
+  with_format(dtype, [&](const auto* format) HWY_ATTR { decode_piece(format, rows, count, tile); });
+}
+
+// Asks for what is read next while a piece is worked on. The rows' own next piece is 16 places far apart, which the
+// processor does not foresee; the same share of the rows that follow is one place, which also trains it.
 HWY_INLINE void prefetch_piece(const WeightRows& weights, std::int64_t k0) {
-  if (k0 >= weights.k) return;
-  const auto* data = static_cast<const std::uint8_t*>(weights.data) + bytes_of(weights.dtype, k0);
-  const std::int64_t bytes = bytes_of(weights.dtype, std::min<std::int64_t>(kPiece, weights.k - k0));
+  const std::int64_t k1 = k0 + kPiece;
+  if (weights.prefetched || k1 >= weights.k) return;
+  const auto* data = static_cast<const std::uint8_t*>(weights.data) + bytes_of(weights.dtype, k1);
+  const std::int64_t bytes = bytes_of(weights.dtype, std::min<std::int64_t>(kPiece, weights.k - k1));
   for (std::int64_t r = 0; r < weights.rows; ++r) {
     const std::uint8_t* row = data + r * weights.row_bytes;
     for (std::int64_t at = 0; at < bytes; at += 64) hwy::Prefetch(row + at);
   }
+}
+HWY_INLINE void prefetch_next(const WeightRows& weights, std::int64_t k0, std::int64_t count) {
+  if (weights.next == nullptr) return;
+  const auto* data = static_cast<const std::uint8_t*>(weights.next) + kLanes * bytes_of(weights.dtype, k0);
+  const std::int64_t bytes = kLanes * bytes_of(weights.dtype, count);
+  for (std::int64_t at = 0; at < bytes; at += 64) hwy::Prefetch(data + at);
 }
 
 // ---- f32 activations
@@ -172,7 +184,8 @@ void exact(const WeightRows& weights, const float* const* activations, std::int6
   for (std::int64_t k0 = 0; k0 < weights.k; k0 += kPiece) {
     const std::int64_t count = std::min<std::int64_t>(kPiece, weights.k - k0);
     const Rows rows = piece_rows(weights, k0, count, buffers);
-    prefetch_piece(weights, k0 + kPiece);
+    prefetch_piece(weights, k0);
+    prefetch_next(weights, k0, count);
     if (is_block_format(weights.dtype)) {
       decode_piece(weights.dtype, rows, count, buffers.tile);
       if (m <= kFewRows) {
@@ -290,6 +303,87 @@ HWY_INLINE void multiply_q8(Tile tile, std::int64_t count, const float* const* a
   for (int i = 0; i < kRows; ++i) hn::StoreU(total[i], kF32, sums + i * kLanes);
 }
 
+// What decode() hands over is multiplied at once, without the way through memory: for one row.
+template <class Block>
+struct DotSink {
+  static constexpr DTypeInfo kInfo = dtype_info(Block::kDType);
+  static constexpr int kGroupWords = group_size(Block::kDType) / 4;
+  static constexpr int kGroups = kInfo.block_size / group_size(Block::kDType);
+  static constexpr int kLines = (kInfo.block_bytes * kLanes + 63) / 64;
+
+  const std::int8_t* x;  // codes of the activations
+  hn::Vec<I32> dots[kGroups];
+  VF scales[kGroups];
+  VF minimums[kGroups];
+
+  // Asks for what is wanted next, as much as a block: much more at once fills what the core can have on its way, and
+  // less leaves it with nothing to do.
+  HWY_INLINE DotSink(const std::int8_t* codes, const std::uint8_t* next) : x(codes) {
+    for (int line = 0; line < kLines; ++line) hwy::Prefetch(next + 64 * line);
+    // A page of a mapped file is a small one, and each wants its translation: begin with that some pages earlier.
+    constexpr int kPagesAhead = 4;
+    hwy::Prefetch(next + 64 * kLines + 4096 * kPagesAhead);
+    for (auto& dot : dots) dot = hn::Zero(kI32);
+  }
+  HWY_INLINE void put(int word, VU codes) {
+    std::int32_t bytes = 0;
+    std::memcpy(&bytes, x + 4 * word, sizeof(bytes));
+    dots[word / kGroupWords] = dot4<narrow_codes(Block::kDType)>(dots[word / kGroupWords], codes, bytes);
+  }
+  HWY_INLINE void put_group(int group, VF scale, VF minimum) {
+    scales[group] = scale;
+    minimums[group] = minimum;
+  }
+};
+
+// The sums of multiply_q8 for one row, to the bit: weights k0 .. k0 + count of every row. `ahead` is asked for
+// meanwhile.
+template <class Block>
+HWY_NOINLINE void dot_rows(const Block* format, Rows rows, std::int64_t count, const std::uint8_t* ahead,
+                           const Q8Row& activations, std::int64_t k0, float* sums) {
+  using Sink = DotSink<Block>;
+  constexpr int kGroup = group_size(Block::kDType);
+  const std::int8_t* x = activations.codes + k0;
+  const float* scales = activations.scales + k0 / 32;
+  const float* group_sums = kGroup == 16 ? activations.sums16 + k0 / 16 : activations.sums32 + k0 / 32;
+  VF total = hn::LoadU(kF32, sums);
+  for (std::int64_t b = 0; b < count / Sink::kInfo.block_size; ++b) {
+    Sink sink(x, ahead);
+    decode(format, rows, sink);
+    unroll<Sink::kGroups>([&](auto i) HWY_ATTR {
+      const VF product = hn::Mul(hn::ConvertTo(kF32, sink.dots[i]), hn::Set(kF32, scales[i * kGroup / 32]));
+      const VF offset = hn::Mul(sink.minimums[i], hn::Set(kF32, group_sums[i]));
+      total = hn::Add(total, hn::MulSub(product, sink.scales[i], offset));
+    });
+    rows = rows + Sink::kInfo.block_bytes;
+    ahead += Sink::kInfo.block_bytes * kLanes;
+    x += Sink::kInfo.block_size;
+    scales += Sink::kInfo.block_size / 32;
+    group_sums += Sink::kGroups;
+  }
+  hn::StoreU(total, kF32, sums);
+}
+
+void q8_one_row(const WeightRows& weights, const Q8Row& x, float* sums, const Buffers& buffers) {
+  std::fill_n(sums, kLanes, 0.0F);
+  const auto* data = static_cast<const std::uint8_t*>(weights.data);
+  // Of the last tile, nothing is known to follow: it asks for itself, which costs nothing.
+  const auto* next = weights.next != nullptr ? static_cast<const std::uint8_t*>(weights.next) : data;
+  const auto dot = [&](Rows rows, std::int64_t count, const std::uint8_t* ahead, std::int64_t k0) {
+    with_format(weights.dtype, [&](const auto* format) HWY_ATTR { dot_rows(format, rows, count, ahead, x, k0, sums); });
+  };
+  if (weights.rows == kLanes && weights.prefetched) {
+    dot({data, static_cast<std::ptrdiff_t>(weights.row_bytes)}, weights.k, next, 0);
+    return;
+  }
+  for (std::int64_t k0 = 0; k0 < weights.k; k0 += kPiece) {
+    const std::int64_t count = std::min<std::int64_t>(kPiece, weights.k - k0);
+    const Rows rows = piece_rows(weights, k0, count, buffers);
+    prefetch_piece(weights, k0);
+    dot(rows, count, weights.rows == kLanes ? next + kLanes * bytes_of(weights.dtype, k0) : rows.data, k0);
+  }
+}
+
 template <int kGroup, bool kNarrow>
 HWY_NOINLINE void multiply_q8_piece(Tile tile, std::int64_t count, const float* const* activations, std::int64_t m,
                                     std::int64_t k, std::int64_t k0, float* sums) {
@@ -300,6 +394,7 @@ HWY_NOINLINE void multiply_q8_piece(Tile tile, std::int64_t count, const float* 
 
 void q8(const WeightRows& weights, const float* const* activations, std::int64_t m, float* sums, float* scratch) {
   const Buffers buffers = carve(scratch);
+  if (m == 1) return q8_one_row(weights, Q8Row(activations[0], weights.k), sums, buffers);
   const auto multiply = group_size(weights.dtype) == 16 ? multiply_q8_piece<16, true>
                         : narrow_codes(weights.dtype)   ? multiply_q8_piece<32, true>
                                                         : multiply_q8_piece<32, false>;
@@ -307,7 +402,8 @@ void q8(const WeightRows& weights, const float* const* activations, std::int64_t
   for (std::int64_t k0 = 0; k0 < weights.k; k0 += kPiece) {
     const std::int64_t count = std::min<std::int64_t>(kPiece, weights.k - k0);
     const Rows rows = piece_rows(weights, k0, count, buffers);
-    prefetch_piece(weights, k0 + kPiece);
+    prefetch_piece(weights, k0);
+    prefetch_next(weights, k0, count);
     decode_piece(weights.dtype, rows, count, buffers.tile);
     multiply(buffers.tile, count, activations, m, weights.k, k0, sums);
   }

@@ -22,6 +22,9 @@ struct WeightRows {
   std::int64_t row_bytes = 0;
   std::int64_t rows = 0;
   std::int64_t k = 0;
+  // For prefetching: what will be read after these rows, as much of it and without gaps; null if that is not known.
+  const void* next = nullptr;
+  bool prefetched = false;  // these rows have been a `next`
 };
 
 inline constexpr std::int64_t kMaxTileRows = 16;

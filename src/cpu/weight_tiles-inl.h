@@ -48,11 +48,17 @@ static_assert(kLanes == 4 || kLanes == 8 || kLanes == 16);
 
 constexpr int kPiece = 256;
 
-// Where a decoded piece goes; [.][kLanes] each.
+// Where a decoded piece goes; [.][kLanes] each. decode() takes anything with its two functions.
 struct Tile {
   std::uint32_t* codes;  // four codes along K per lane
   float* scales;         // per group of the format
   float* minimums;
+
+  HWY_INLINE void put(int word, VU four) const { hn::StoreU(four, kU32, codes + word * kLanes); }
+  HWY_INLINE void put_group(int group, VF scale, VF minimum) const {
+    hn::StoreU(scale, kF32, scales + group * kLanes);
+    hn::StoreU(minimum, kF32, minimums + group * kLanes);
+  }
 };
 
 // The formats whose scales hold for 16 weights; the others' hold for 32.
@@ -87,14 +93,14 @@ template <class D>
 HWY_INLINE hn::Vec<D> load_blocks(D d, Rows rows, std::ptrdiff_t first) {
   const std::uint8_t* from = rows.data + first * rows.stride;
 #if HWY_TARGET == HWY_AVX3_DL
-  // Inserts from memory cost no shuffle; Combine would go through half vectors.
+  // Masked broadcasts from memory cost no shuffle; Combine would go through half vectors.
   const auto block = [&](int i) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 4 * i * rows.stride));
   };
   __m512i v = _mm512_castsi128_si512(block(0));
-  v = _mm512_inserti32x4(v, block(1), 1);
-  v = _mm512_inserti32x4(v, block(2), 2);
-  return hn::Vec<D>{_mm512_inserti32x4(v, block(3), 3)};
+  v = _mm512_mask_broadcast_i32x4(v, 0x00F0, block(1));
+  v = _mm512_mask_broadcast_i32x4(v, 0x0F00, block(2));
+  return hn::Vec<D>{_mm512_mask_broadcast_i32x4(v, 0xF000, block(3))};
 #else
   if constexpr (hn::MaxLanes(D()) == 4) {
     const hn::Repartition<std::uint8_t, D> d8;
@@ -138,13 +144,13 @@ HWY_INLINE VU load_word(Rows rows) {
 // 16 * kQuads bytes of every row: body(vector, its number).
 template <int kQuads, class Body>
 HWY_INLINE void for_each_word(Rows rows, Body body) {
-  for (int quad = 0; quad < kQuads; ++quad) {
+  unroll<kQuads>([&](auto quad) {
     const Quad q = load_quad(rows + 16 * quad);
     body(q.v0, 4 * quad);
     body(q.v1, 4 * quad + 1);
     body(q.v2, 4 * quad + 2);
     body(q.v3, 4 * quad + 3);
-  }
+  });
 }
 
 // Every byte of a lane masked.
@@ -172,14 +178,10 @@ HWY_INLINE VF f16_low(VU v) {
 }
 HWY_INLINE VF f16_high(VU v) { return f16_low(hn::ShiftRight<16>(v)); }
 
-HWY_INLINE void store_codes(Tile tile, int word, VU codes) { hn::StoreU(codes, kU32, tile.codes + word * kLanes); }
-HWY_INLINE void store_group(Tile tile, int group, VF scale, VF minimum) {
-  hn::StoreU(scale, kF32, tile.scales + group * kLanes);
-  hn::StoreU(minimum, kF32, tile.minimums + group * kLanes);
-}
 // weight = scale (code - offset); the product is exact, the offsets are powers of two (or the scale is).
-HWY_INLINE void store_symmetric(Tile tile, int group, VF scale, float offset) {
-  store_group(tile, group, scale, hn::Mul(scale, hn::Set(kF32, offset)));
+template <class Sink>
+HWY_INLINE void put_symmetric(Sink& sink, int group, VF scale, float offset) {
+  sink.put_group(group, scale, hn::Mul(scale, hn::Set(kF32, offset)));
 }
 
 // Levels of a table, raised to be unsigned.
@@ -192,20 +194,22 @@ HWY_INLINE VU look_up(const std::array<std::int8_t, 16>& levels, VU nibbles) {
 
 // ---- Blocks of 32
 
-HWY_INLINE void decode(const BlockQ4_0*, Rows rows, Tile tile) {
-  store_symmetric(tile, 0, f16_low(load_word(rows)), 8.0F);
+template <class Sink>
+HWY_INLINE void decode(const BlockQ4_0*, Rows rows, Sink& sink) {
+  put_symmetric(sink, 0, f16_low(load_word(rows)), 8.0F);
   for_each_word<1>(rows + offsetof(BlockQ4_0, codes), [&](VU v, int word) {
-    store_codes(tile, word, low_nibbles(v));
-    store_codes(tile, word + 4, high_nibbles(v));
+    sink.put(word, low_nibbles(v));
+    sink.put(word + 4, high_nibbles(v));
   });
 }
 
-HWY_INLINE void decode(const BlockQ4_1*, Rows rows, Tile tile) {
+template <class Sink>
+HWY_INLINE void decode(const BlockQ4_1*, Rows rows, Sink& sink) {
   const VU header = load_word(rows);
-  store_group(tile, 0, f16_low(header), hn::Neg(f16_high(header)));
+  sink.put_group(0, f16_low(header), hn::Neg(f16_high(header)));
   for_each_word<1>(rows + offsetof(BlockQ4_1, codes), [&](VU v, int word) {
-    store_codes(tile, word, low_nibbles(v));
-    store_codes(tile, word + 4, high_nibbles(v));
+    sink.put(word, low_nibbles(v));
+    sink.put(word + 4, high_nibbles(v));
   });
 }
 
@@ -217,56 +221,63 @@ HWY_INLINE VU fifth_bits(VU high, int word) {
   return hn::ShiftLeft<4>(mask_bytes(spread, 1));
 }
 
-HWY_INLINE void decode_five_bits(Rows codes, VU high, Tile tile) {
+template <class Sink>
+HWY_INLINE void decode_five_bits(Rows codes, VU high, Sink& sink) {
   for_each_word<1>(codes, [&](VU v, int word) {
-    store_codes(tile, word, hn::Or(low_nibbles(v), fifth_bits(high, word)));
-    store_codes(tile, word + 4, hn::Or(high_nibbles(v), fifth_bits(high, word + 4)));
+    sink.put(word, hn::Or(low_nibbles(v), fifth_bits(high, word)));
+    sink.put(word + 4, hn::Or(high_nibbles(v), fifth_bits(high, word + 4)));
   });
 }
 
-HWY_INLINE void decode(const BlockQ5_0*, Rows rows, Tile tile) {
-  store_symmetric(tile, 0, f16_low(load_word(rows)), 16.0F);
+template <class Sink>
+HWY_INLINE void decode(const BlockQ5_0*, Rows rows, Sink& sink) {
+  put_symmetric(sink, 0, f16_low(load_word(rows)), 16.0F);
   const VU high = load_word(rows + offsetof(BlockQ5_0, high));
-  decode_five_bits(rows + offsetof(BlockQ5_0, codes), high, tile);
+  decode_five_bits(rows + offsetof(BlockQ5_0, codes), high, sink);
 }
 
-HWY_INLINE void decode(const BlockQ5_1*, Rows rows, Tile tile) {
+template <class Sink>
+HWY_INLINE void decode(const BlockQ5_1*, Rows rows, Sink& sink) {
   const Quad header = load_quad(rows);
-  store_group(tile, 0, f16_low(header.v0), hn::Neg(f16_high(header.v0)));
-  decode_five_bits(rows + offsetof(BlockQ5_1, codes), header.v1, tile);
+  sink.put_group(0, f16_low(header.v0), hn::Neg(f16_high(header.v0)));
+  decode_five_bits(rows + offsetof(BlockQ5_1, codes), header.v1, sink);
 }
 
-HWY_INLINE void decode(const BlockQ8_0*, Rows rows, Tile tile) {
-  store_symmetric(tile, 0, f16_low(load_word(rows)), 128.0F);
+template <class Sink>
+HWY_INLINE void decode(const BlockQ8_0*, Rows rows, Sink& sink) {
+  put_symmetric(sink, 0, f16_low(load_word(rows)), 128.0F);
   for_each_word<2>(rows + offsetof(BlockQ8_0, codes),
-                   [&](VU v, int word) { store_codes(tile, word, hn::Xor(v, hn::Set(kU32, 0x80808080U))); });
+                   [&](VU v, int word) { sink.put(word, hn::Xor(v, hn::Set(kU32, 0x80808080U))); });
 }
 
-HWY_INLINE void decode(const BlockIQ4_NL*, Rows rows, Tile tile) {
-  store_symmetric(tile, 0, f16_low(load_word(rows)), 128.0F);
+template <class Sink>
+HWY_INLINE void decode(const BlockIQ4_NL*, Rows rows, Sink& sink) {
+  put_symmetric(sink, 0, f16_low(load_word(rows)), 128.0F);
   for_each_word<1>(rows + offsetof(BlockIQ4_NL, codes), [&](VU v, int word) {
-    store_codes(tile, word, look_up<-128>(kIq4Levels, low_nibbles(v)));
-    store_codes(tile, word + 4, look_up<-128>(kIq4Levels, high_nibbles(v)));
+    sink.put(word, look_up<-128>(kIq4Levels, low_nibbles(v)));
+    sink.put(word + 4, look_up<-128>(kIq4Levels, high_nibbles(v)));
   });
 }
 
-HWY_INLINE void decode(const BlockMXFP4*, Rows rows, Tile tile) {
+template <class Sink>
+HWY_INLINE void decode(const BlockMXFP4*, Rows rows, Sink& sink) {
   // 2^(exponent - 128), subnormal below exponent 2.
   const VU exponent = hn::And(load_word(rows), hn::Set(kU32, 255));
   const VU normal = hn::ShiftLeft<23>(hn::Sub(exponent, hn::Set(kU32, 1)));
   const VU tiny = hn::Add(hn::Set(kU32, 0x200000), hn::ShiftLeft<21>(exponent));
   const auto is_tiny = hn::RebindMask(kU32, hn::Lt(hn::BitCast(kI32, exponent), hn::Set(kI32, 2)));
-  store_symmetric(tile, 0, hn::BitCast(kF32, hn::IfThenElse(is_tiny, tiny, normal)), 12.0F);
+  put_symmetric(sink, 0, hn::BitCast(kF32, hn::IfThenElse(is_tiny, tiny, normal)), 12.0F);
   for_each_word<1>(rows + offsetof(BlockMXFP4, codes), [&](VU v, int word) {
-    store_codes(tile, word, look_up<12>(kMxfp4Levels, low_nibbles(v)));
-    store_codes(tile, word + 4, look_up<12>(kMxfp4Levels, high_nibbles(v)));
+    sink.put(word, look_up<12>(kMxfp4Levels, low_nibbles(v)));
+    sink.put(word + 4, look_up<12>(kMxfp4Levels, high_nibbles(v)));
   });
 }
 
 // ---- Super-blocks of 256
 
 // The eight scales and minimums of Q4_K and Q5_K: header words scale | minimum, and the twelve bytes of groups.
-HWY_INLINE void decode_groups_45(Rows rows, Tile tile) {
+template <class Sink>
+HWY_INLINE void decode_groups_45(Rows rows, Sink& sink) {
   const Quad header = load_quad(rows);
   const VF scale = f16_low(header.v0);
   const VF minimum = f16_high(header.v0);
@@ -274,43 +285,46 @@ HWY_INLINE void decode_groups_45(Rows rows, Tile tile) {
   const VU high_scales = hn::Or(low_nibbles(header.v3), plane<6, 4>(header.v1, 3));
   const VU high_minimums = hn::Or(high_nibbles(header.v3), plane<6, 4>(header.v2, 3));
   unroll<4>([&](auto g) {
-    store_group(tile, g, hn::Mul(scale, field<8 * g>(header.v1, 63)), hn::Mul(minimum, field<8 * g>(header.v2, 63)));
-    store_group(tile, g + 4, hn::Mul(scale, field<8 * g>(high_scales, 63)),
-                hn::Mul(minimum, field<8 * g>(high_minimums, 63)));
+    sink.put_group(g, hn::Mul(scale, field<8 * g>(header.v1, 63)), hn::Mul(minimum, field<8 * g>(header.v2, 63)));
+    sink.put_group(g + 4, hn::Mul(scale, field<8 * g>(high_scales, 63)),
+                   hn::Mul(minimum, field<8 * g>(high_minimums, 63)));
   });
 }
 
-HWY_INLINE void decode(const BlockQ4_K*, Rows rows, Tile tile) {
+template <class Sink>
+HWY_INLINE void decode(const BlockQ4_K*, Rows rows, Sink& sink) {
   static_assert(offsetof(BlockQ4_K, groups) == 4);
-  decode_groups_45(rows, tile);
+  decode_groups_45(rows, sink);
   for_each_word<8>(rows + offsetof(BlockQ4_K, codes), [&](VU v, int word) {
     const int place = word / 8 * 16 + word % 8;
-    store_codes(tile, place, low_nibbles(v));
-    store_codes(tile, place + 8, high_nibbles(v));
+    sink.put(place, low_nibbles(v));
+    sink.put(place + 8, high_nibbles(v));
   });
 }
 
-HWY_INLINE void decode(const BlockQ5_K*, Rows rows, Tile tile) {
+template <class Sink>
+HWY_INLINE void decode(const BlockQ5_K*, Rows rows, Sink& sink) {
   static_assert(offsetof(BlockQ5_K, groups) == 4);
-  decode_groups_45(rows, tile);
-  for (int half = 0; half < 2; ++half) {
+  decode_groups_45(rows, sink);
+  unroll<2>([&](auto half) {
     const Quad high = load_quad(rows + offsetof(BlockQ5_K, high) + 16 * half);
     unroll<4>([&](auto pair) {
       const Quad low = load_quad(rows + offsetof(BlockQ5_K, codes) + 32 * pair + 16 * half);
       const auto put = [&](VU codes, VU bits, int word) {
         const int place = 16 * pair + 4 * half + word;
-        store_codes(tile, place, hn::Or(low_nibbles(codes), plane<2 * pair, 4>(bits, 1)));
-        store_codes(tile, place + 8, hn::Or(high_nibbles(codes), plane<2 * pair + 1, 4>(bits, 1)));
+        sink.put(place, hn::Or(low_nibbles(codes), plane<2 * pair, 4>(bits, 1)));
+        sink.put(place + 8, hn::Or(high_nibbles(codes), plane<2 * pair + 1, 4>(bits, 1)));
       };
       put(low.v0, high.v0, 0);
       put(low.v1, high.v1, 1);
       put(low.v2, high.v2, 2);
       put(low.v3, high.v3, 3);
     });
-  }
+  });
 }
 
-HWY_INLINE void decode(const BlockQ6_K*, Rows rows, Tile tile) {
+template <class Sink>
+HWY_INLINE void decode(const BlockQ6_K*, Rows rows, Sink& sink) {
   static_assert(offsetof(BlockQ6_K, scale) == 208);
   const VF scale = f16_high(load_quad(rows + 194).v3);
   int group = 0;
@@ -318,11 +332,11 @@ HWY_INLINE void decode(const BlockQ6_K*, Rows rows, Tile tile) {
     unroll<4>([&](auto g) {
       // An arithmetic shift of the byte moved to the top keeps its sign.
       const auto top = hn::BitCast(kI32, hn::ShiftLeft<24 - 8 * g>(v));
-      store_symmetric(tile, group++, hn::Mul(scale, hn::ConvertTo(kF32, hn::ShiftRight<24>(top))), 32.0F);
+      put_symmetric(sink, group++, hn::Mul(scale, hn::ConvertTo(kF32, hn::ShiftRight<24>(top))), 32.0F);
     });
   });
   // w = 128 h + 64 s + l: both halves s of a code byte have their upper bits in the same byte l % 32.
-  for (int part = 0; part < 4; ++part) {  // h and the halves of 32 bytes
+  unroll<4>([&](auto part) {  // h and the halves of 32 bytes
     const int h = part / 2;
     const int at = 16 * (part % 2);
     const Quad high = load_quad(rows + offsetof(BlockQ6_K, high) + 32 * h + at);
@@ -330,18 +344,19 @@ HWY_INLINE void decode(const BlockQ6_K*, Rows rows, Tile tile) {
       const Quad low = load_quad(rows + offsetof(BlockQ6_K, codes) + 64 * h + 32 * j + at);
       const auto put = [&](VU codes, VU bits, int word) {
         const int place = (128 * h + 32 * j + at) / 4 + word;
-        store_codes(tile, place, hn::Or(low_nibbles(codes), plane<2 * j, 4>(bits, 3)));
-        store_codes(tile, place + 16, hn::Or(high_nibbles(codes), plane<2 * j + 4, 4>(bits, 3)));
+        sink.put(place, hn::Or(low_nibbles(codes), plane<2 * j, 4>(bits, 3)));
+        sink.put(place + 16, hn::Or(high_nibbles(codes), plane<2 * j + 4, 4>(bits, 3)));
       };
       put(low.v0, high.v0, 0);
       put(low.v1, high.v1, 1);
       put(low.v2, high.v2, 2);
       put(low.v3, high.v3, 3);
     });
-  }
+  });
 }
 
-HWY_INLINE void decode(const BlockQ2_K*, Rows rows, Tile tile) {
+template <class Sink>
+HWY_INLINE void decode(const BlockQ2_K*, Rows rows, Sink& sink) {
   static_assert(offsetof(BlockQ2_K, scale) == 80 && offsetof(BlockQ2_K, minimum) == 82);
   const VU header = load_quad(rows + 68).v3;
   const VF scale = f16_low(header);
@@ -349,16 +364,17 @@ HWY_INLINE void decode(const BlockQ2_K*, Rows rows, Tile tile) {
   int group = 0;
   for_each_word<1>(rows + offsetof(BlockQ2_K, groups), [&](VU v, int) {
     unroll<4>([&](auto g) {
-      store_group(tile, group++, hn::Mul(scale, field<8 * g>(v, 15)), hn::Mul(minimum, field<8 * g + 4>(v, 15)));
+      sink.put_group(group++, hn::Mul(scale, field<8 * g>(v, 15)), hn::Mul(minimum, field<8 * g + 4>(v, 15)));
     });
   });
   for_each_word<4>(rows + offsetof(BlockQ2_K, codes), [&](VU v, int word) {
     const int place = word / 8 * 32 + word % 8;
-    unroll<4>([&](auto j) { store_codes(tile, place + 8 * j, plane<2 * j, 0>(v, 3)); });
+    unroll<4>([&](auto j) { sink.put(place + 8 * j, plane<2 * j, 0>(v, 3)); });
   });
 }
 
-HWY_INLINE void decode(const BlockQ3_K*, Rows rows, Tile tile) {
+template <class Sink>
+HWY_INLINE void decode(const BlockQ3_K*, Rows rows, Sink& sink) {
   static_assert(offsetof(BlockQ3_K, groups) == 96 && offsetof(BlockQ3_K, scale) == 108);
   const VF scale = f16_high(load_quad(rows + 94).v3);
   const Quad header = load_quad(rows + 92);  // groups in the last three words
@@ -369,10 +385,10 @@ HWY_INLINE void decode(const BlockQ3_K*, Rows rows, Tile tile) {
     const VU packed = hn::Or(low, plane<2 * quarter, 4>(header.v3, 3));
     unroll<4>([&](auto g) {
       const VF group_scale = hn::Sub(field<8 * g>(packed, 63), hn::Set(kF32, 32.0F));
-      store_symmetric(tile, 4 * quarter + g, hn::Mul(scale, group_scale), 4.0F);
+      put_symmetric(sink, 4 * quarter + g, hn::Mul(scale, group_scale), 4.0F);
     });
   });
-  for (int part = 0; part < 4; ++part) {
+  unroll<4>([&](auto part) {
     const int h = part / 2;
     const int at = 16 * (part % 2);
     const Quad low = load_quad(rows + offsetof(BlockQ3_K, codes) + 32 * h + at);
@@ -382,17 +398,18 @@ HWY_INLINE void decode(const BlockQ3_K*, Rows rows, Tile tile) {
       const VU four = h == 0 ? low_nibbles(bits) : high_nibbles(bits);
       unroll<4>([&](auto j) {
         const int place = (128 * h + 32 * j + at) / 4 + word;
-        store_codes(tile, place, hn::Or(plane<2 * j, 0>(codes, 3), plane<j, 2>(four, 1)));
+        sink.put(place, hn::Or(plane<2 * j, 0>(codes, 3), plane<j, 2>(four, 1)));
       });
     };
     put(low.v0, planes.v0, 0);
     put(low.v1, planes.v1, 1);
     put(low.v2, planes.v2, 2);
     put(low.v3, planes.v3, 3);
-  }
+  });
 }
 
-HWY_INLINE void decode(const BlockIQ4_XS*, Rows rows, Tile tile) {
+template <class Sink>
+HWY_INLINE void decode(const BlockIQ4_XS*, Rows rows, Sink& sink) {
   static_assert(offsetof(BlockIQ4_XS, groups_high) == 2 && offsetof(BlockIQ4_XS, groups_low) == 4);
   const Quad header = load_quad(rows);
   const VF scale = f16_low(header.v0);
@@ -400,60 +417,58 @@ HWY_INLINE void decode(const BlockIQ4_XS*, Rows rows, Tile tile) {
     const VU low = hn::And(hn::ShiftRight<4 * g>(header.v1), hn::Set(kU32, 15));
     const VU high = hn::And(hn::ShiftRight<16 + 2 * g>(header.v0), hn::Set(kU32, 3));
     const VF group_scale = hn::Sub(to_float(hn::Or(low, hn::ShiftLeft<4>(high))), hn::Set(kF32, 32.0F));
-    store_symmetric(tile, g, hn::Mul(scale, group_scale), 128.0F);
+    put_symmetric(sink, g, hn::Mul(scale, group_scale), 128.0F);
   });
   for_each_word<8>(rows + offsetof(BlockIQ4_XS, codes), [&](VU v, int word) {
     const int place = word / 4 * 8 + word % 4;
-    store_codes(tile, place, look_up<-128>(kIq4Levels, low_nibbles(v)));
-    store_codes(tile, place + 4, look_up<-128>(kIq4Levels, high_nibbles(v)));
+    sink.put(place, look_up<-128>(kIq4Levels, low_nibbles(v)));
+    sink.put(place + 4, look_up<-128>(kIq4Levels, high_nibbles(v)));
   });
+}
+
+// body(a null pointer to the format's block type); block formats only.
+template <class Body>
+HWY_INLINE void with_format(DType dtype, Body body) {
+  switch (dtype) {
+    case DType::kQ4_0:
+      return body(static_cast<const BlockQ4_0*>(nullptr));
+    case DType::kQ4_1:
+      return body(static_cast<const BlockQ4_1*>(nullptr));
+    case DType::kQ5_0:
+      return body(static_cast<const BlockQ5_0*>(nullptr));
+    case DType::kQ5_1:
+      return body(static_cast<const BlockQ5_1*>(nullptr));
+    case DType::kQ8_0:
+      return body(static_cast<const BlockQ8_0*>(nullptr));
+    case DType::kQ2_K:
+      return body(static_cast<const BlockQ2_K*>(nullptr));
+    case DType::kQ3_K:
+      return body(static_cast<const BlockQ3_K*>(nullptr));
+    case DType::kQ4_K:
+      return body(static_cast<const BlockQ4_K*>(nullptr));
+    case DType::kQ5_K:
+      return body(static_cast<const BlockQ5_K*>(nullptr));
+    case DType::kQ6_K:
+      return body(static_cast<const BlockQ6_K*>(nullptr));
+    case DType::kIQ4_NL:
+      return body(static_cast<const BlockIQ4_NL*>(nullptr));
+    case DType::kIQ4_XS:
+      return body(static_cast<const BlockIQ4_XS*>(nullptr));
+    case DType::kMXFP4:
+      return body(static_cast<const BlockMXFP4*>(nullptr));
+    default:
+      return;
+  }
 }
 
 // `count` weights of every row, a multiple of the block size and at most kPiece.
 template <class Block>
-HWY_NOINLINE void decode_piece(Rows rows, std::int64_t count, Tile tile) {
-  constexpr int kSize = dtype_info(Block::kDType).block_size;
-  const Block* format = nullptr;
-  if constexpr (kSize == kPiece) {
-    decode(format, rows, tile);
-  } else {
-    for (int b = 0; b < count / kSize; ++b) {
-      decode(format, rows + b * dtype_info(Block::kDType).block_bytes,
-             {tile.codes + b * 8 * kLanes, tile.scales + b * kLanes, tile.minimums + b * kLanes});
-    }
-  }
-}
-
-HWY_INLINE void decode_piece(DType dtype, Rows rows, std::int64_t count, Tile tile) {
-  switch (dtype) {
-    case DType::kQ4_0:
-      return decode_piece<BlockQ4_0>(rows, count, tile);
-    case DType::kQ4_1:
-      return decode_piece<BlockQ4_1>(rows, count, tile);
-    case DType::kQ5_0:
-      return decode_piece<BlockQ5_0>(rows, count, tile);
-    case DType::kQ5_1:
-      return decode_piece<BlockQ5_1>(rows, count, tile);
-    case DType::kQ8_0:
-      return decode_piece<BlockQ8_0>(rows, count, tile);
-    case DType::kQ2_K:
-      return decode_piece<BlockQ2_K>(rows, count, tile);
-    case DType::kQ3_K:
-      return decode_piece<BlockQ3_K>(rows, count, tile);
-    case DType::kQ4_K:
-      return decode_piece<BlockQ4_K>(rows, count, tile);
-    case DType::kQ5_K:
-      return decode_piece<BlockQ5_K>(rows, count, tile);
-    case DType::kQ6_K:
-      return decode_piece<BlockQ6_K>(rows, count, tile);
-    case DType::kIQ4_NL:
-      return decode_piece<BlockIQ4_NL>(rows, count, tile);
-    case DType::kIQ4_XS:
-      return decode_piece<BlockIQ4_XS>(rows, count, tile);
-    case DType::kMXFP4:
-      return decode_piece<BlockMXFP4>(rows, count, tile);
-    default:
-      return;
+HWY_NOINLINE void decode_piece(const Block* format, Rows rows, std::int64_t count, Tile tile) {
+  constexpr DTypeInfo kInfo = dtype_info(Block::kDType);
+  for (int b = 0; b < count / kInfo.block_size; ++b) {
+    const Tile to{tile.codes + b * (kInfo.block_size / 4) * kLanes, tile.scales + b * kLanes,
+                  tile.minimums + b * kLanes};
+    decode(format, rows + b * kInfo.block_bytes, to);
   }
 }
 

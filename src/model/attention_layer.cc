@@ -47,12 +47,20 @@ void attention_layer(const ModelConfig& config, const AttentionWeights& w, std::
   normalise_and_turn(config, q, w.q_norm, step);
   normalise_and_turn(config, k, w.k_norm, step);
 
-  store_in_cache(k, step.places, pool.keys(layer, step.extent), step.stream);
-  store_in_cache(v, step.places, pool.values(layer, step.extent), step.stream);
+  StoreKvArgs store;
+  store.k = k;
+  store.v = v;
+  store.cu_seqlens = step.cu_seqlens_view();
+  store.lengths = step.lengths_view();
+  store.slots = step.slots_view();
+  store.k_cache = pool.keys(layer);
+  store.v_cache = pool.values(layer);
+  step.run(store);
+
   AttentionArgs args;
   args.q = q;
-  args.k_cache = pool.keys(layer, step.extent);
-  args.v_cache = pool.values(layer, step.extent);
+  args.k_cache = store.k_cache;
+  args.v_cache = store.v_cache;
   args.cu_seqlens = step.cu_seqlens_view();
   args.lengths = step.lengths_view();
   args.slots = step.slots_view();

@@ -2,14 +2,9 @@
 
 #include <algorithm>
 
-#include "model/rows.h"
-
 namespace thalweg::model {
 namespace {
 
-// Attention may divide a long cache by its extent; steps keep the extent, and with it the result, from changing with
-// every token.
-constexpr std::int64_t kExtentStep = 512;
 // Rows whose logits are computed together, so that a large vocabulary does not ask for a matrix of the whole chunk.
 constexpr std::int64_t kLogitRows = 16;
 
@@ -28,13 +23,13 @@ Decoder::Decoder(const ModelConfig& config, const Weights& weights, const Stream
   step_.precision = precision;
 }
 
-void Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which, const HearLogits& hear) {
+bool Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which, const HearLogits& hear,
+                  const std::function<bool()>& go_on) {
   std::int64_t longest = 0;
   for (const DecoderInput& input : inputs) {
     longest = std::max(longest, pool.length(input.slot) + static_cast<std::int64_t>(input.tokens.size()));
   }
-  // Attention's view ends on a step, so memory has to as well.
-  pool.reserve((longest + kExtentStep - 1) / kExtentStep * kExtentStep);
+  pool.reserve(longest);
 
   // Pieces of a sequence stay in order: within a kind they are taken in turn, and the single token that may be left
   // over is a sequence's last piece.
@@ -47,6 +42,7 @@ void Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsO
       (count == 1 ? singles : chunks).push_back({i, begin, count});
     }
   }
+  bool begun = false;
   for (const std::vector<Piece>* pieces : {&chunks, &singles}) {
     std::size_t first = 0;
     while (first < pieces->size()) {
@@ -56,10 +52,13 @@ void Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsO
              (end == first || (*pieces)[end].input != (*pieces)[end - 1].input)) {
         tokens += (*pieces)[end++].count;
       }
+      if (begun && go_on && !go_on()) return false;
+      begun = true;
       run_pieces(std::span(*pieces).subspan(first, end - first), inputs, pool, which, hear);
       first = end;
     }
   }
+  return true;
 }
 
 void Decoder::run_pieces(std::span<const Piece> pieces, std::span<const DecoderInput> inputs, StatePool& pool,
@@ -69,23 +68,18 @@ void Decoder::run_pieces(std::span<const Piece> pieces, std::span<const DecoderI
   step_.positions.clear();
   step_.slots.clear();
   step_.lengths.clear();
-  step_.places.clear();
   step_.cu_seqlens.assign(1, 0);
-  std::int64_t longest = 0;
   for (const Piece& piece : pieces) {
     const DecoderInput& input = inputs[piece.input];
     const std::int64_t seen = pool.length(input.slot);
     for (std::int64_t i = 0; i < piece.count; ++i) {
       step_.tokens.push_back(input.tokens[static_cast<std::size_t>(piece.begin + i)]);
       step_.positions.push_back(static_cast<std::int32_t>(seen + i));
-      step_.places.push_back({input.slot, seen + i});
     }
     step_.slots.push_back(input.slot);
     step_.lengths.push_back(static_cast<std::int32_t>(seen + piece.count));
     step_.cu_seqlens.push_back(static_cast<std::int32_t>(step_.tokens.size()));
-    longest = std::max(longest, seen + piece.count);
   }
-  step_.extent = (longest + kExtentStep - 1) / kExtentStep * kExtentStep;
 
   const std::int64_t count = step_.count();
   const Tensor h = rows_view(hidden_, count, config_.hidden);
@@ -102,6 +96,10 @@ void Decoder::run_pieces(std::span<const Piece> pieces, std::span<const DecoderI
   norm.y = x;
   norm.eps = config_.norm_eps;
   norm.weight_plus_one = config_.norm_plus_one;
+  AddArgs sum;
+  sum.a = h;
+  sum.b = y;
+  sum.y = h;
   for (std::size_t i = 0; i < config_.layers.size(); ++i) {
     const LayerWeights& layer = weights_.layers[i];
     norm.weight = layer.input_norm;
@@ -111,7 +109,7 @@ void Decoder::run_pieces(std::span<const Piece> pieces, std::span<const DecoderI
     } else {
       attention_layer(config_, layer.attention, i, pool, step_, x, y);
     }
-    add_rows(h, y, stream_);
+    step_.run(sum);
     norm.weight = layer.post_norm;
     step_.run(norm);
     if (config_.sparse[i]) {
@@ -119,13 +117,13 @@ void Decoder::run_pieces(std::span<const Piece> pieces, std::span<const DecoderI
     } else {
       dense_ffn(config_, layer.dense, step_, x, y);
     }
-    add_rows(h, y, stream_);
+    step_.run(sum);
   }
   for (std::size_t n = 0; n < pieces.size(); ++n) pool.set_length(step_.slots[n], step_.lengths[n]);
 
-  std::vector<std::int64_t> rows;
+  std::vector<std::int32_t> rows;
   std::vector<std::pair<std::size_t, std::int64_t>> names;  // input and token of each row
-  std::int64_t row = 0;
+  std::int32_t row = 0;
   for (const Piece& piece : pieces) {
     const auto total = static_cast<std::int64_t>(inputs[piece.input].tokens.size());
     for (std::int64_t i = 0; i < piece.count; ++i, ++row) {
@@ -138,21 +136,24 @@ void Decoder::run_pieces(std::span<const Piece> pieces, std::span<const DecoderI
               [&](std::size_t i, std::span<const float> logits) { hear(names[i].first, names[i].second, logits); });
 }
 
-void Decoder::hear_logits(const ConstTensor& h, const std::vector<std::int64_t>& rows,
+void Decoder::hear_logits(const ConstTensor& h, const std::vector<std::int32_t>& rows,
                           const std::function<void(std::size_t i, std::span<const float> logits)>& hear) {
   const auto total = static_cast<std::int64_t>(rows.size());
   for (std::int64_t first = 0; first < total; first += kLogitRows) {
     const std::int64_t count = std::min(kLogitRows, total - first);
     const Tensor x = rows_view(normed_, count, config_.hidden);
-    for (std::int64_t i = 0; i < count; ++i) {
-      RmsNormArgs norm;
-      norm.x = ConstTensor(h.row(rows[static_cast<std::size_t>(first + i)]), DType::kF32, {1, config_.hidden});
-      norm.weight = weights_.norm;
-      norm.y = Tensor(x.row(i), DType::kF32, {1, config_.hidden});
-      norm.eps = config_.norm_eps;
-      norm.weight_plus_one = config_.norm_plus_one;
-      step_.run(norm);
-    }
+    EmbeddingArgs gather;
+    gather.ids = ConstTensor(rows.data() + first, DType::kI32, {count});
+    gather.table = h;
+    gather.y = x;
+    step_.run(gather);
+    RmsNormArgs norm;
+    norm.x = x;
+    norm.weight = weights_.norm;
+    norm.y = x;
+    norm.eps = config_.norm_eps;
+    norm.weight_plus_one = config_.norm_plus_one;
+    step_.run(norm);
     const Tensor logits = rows_view(logits_, count, config_.vocabulary);
     step_.multiply(x, weights_.head, logits);
     for (std::int64_t i = 0; i < count; ++i) {

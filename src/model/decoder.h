@@ -34,7 +34,9 @@ class Decoder {
   // Runs new tokens and moves their sequences on. Inputs are cut into pieces of at most `chunk` tokens from their own
   // start, and pieces that fit into a chunk run together; single tokens take the decode step, with each other. So a
   // sequence's pieces do not depend on its neighbours. The pool has room for the tokens, which are in the vocabulary.
-  void run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which, const HearLogits& hear);
+  // Between two such runs `go_on` is asked, if there is one; where it says no, the rest stays undone and this is false.
+  bool run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which, const HearLogits& hear,
+           const std::function<bool()>& go_on);
 
   const Stream& stream() const { return stream_; }
   MatmulPrecision precision() const { return step_.precision; }
@@ -48,7 +50,7 @@ class Decoder {
 
   void run_pieces(std::span<const Piece> pieces, std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which,
                   const HearLogits& hear);
-  void hear_logits(const ConstTensor& h, const std::vector<std::int64_t>& rows,
+  void hear_logits(const ConstTensor& h, const std::vector<std::int32_t>& rows,
                    const std::function<void(std::size_t i, std::span<const float> logits)>& hear);
 
   const ModelConfig& config_;

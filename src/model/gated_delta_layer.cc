@@ -32,6 +32,25 @@ struct Projections {
   Tensor a;    // [B,T/B,HV]
 };
 
+// Key heads in turn, each q | k | v | z, to q | k | v and z over all heads.
+void split_key_heads(const ModelConfig& config, const Tensor& together, const Projections& p, Step& step) {
+  const std::int64_t heads = config.key_heads;
+  const std::int64_t values = config.value_channels() / heads;
+  // Columns of head h from first + h * width on.
+  const auto part = [&](const Tensor& rows, std::int64_t first, std::int64_t width) {
+    Tensor view(static_cast<float*>(rows.data) + first, DType::kF32, {rows.dim(0), heads, width});
+    view.strides[0] = rows.stride(0);
+    return view;
+  };
+  SplitQkvzArgs split;
+  split.x = part(together, 0, 2 * config.key_dim + 2 * values);
+  split.q = part(p.qkv, 0, config.key_dim);
+  split.k = part(p.qkv, config.key_channels(), config.key_dim);
+  split.v = part(p.qkv, 2 * config.key_channels(), values);
+  split.z = part(p.z, 0, values);
+  step.run(split);
+}
+
 Projections project(const ModelConfig& config, const GatedDeltaWeights& w, Step& step, const ConstTensor& x,
                     Carver& carver, std::int64_t batch) {
   const std::int64_t count = step.count();
@@ -42,7 +61,7 @@ Projections project(const ModelConfig& config, const GatedDeltaWeights& w, Step&
   if (w.qkvz.defined()) {
     const Tensor together = carver.take(count, config.conv_channels() + config.value_channels());
     step.multiply(x, w.qkvz, together);
-    split_key_heads(config, together, p.qkv, p.z, step.stream);
+    split_key_heads(config, together, p, step);
   } else {
     step.multiply(x, w.qkv, p.qkv);
     step.multiply(x, w.z, p.z);

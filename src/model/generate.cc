@@ -21,16 +21,21 @@ class Stopwatch {
 }  // namespace
 
 Generated Model::generate(Sequence& sequence, std::span<const std::int32_t> prompt, const Sampling& sampling,
-                          std::int64_t max_tokens, const std::function<bool(std::string_view bytes)>& on_bytes) {
+                          std::int64_t max_tokens, const std::function<bool(std::string_view bytes)>& on_bytes,
+                          const GoOn& go_on) {
   model::check_sampling(sampling);
   if (prompt.empty() && sequence.tokens().empty()) {
     throw Error("generate", "prompt", "at least one token to begin with", "none");
   }
   Generated result;
-  result.prompt_tokens = static_cast<std::int64_t>(prompt.size());
   const Stopwatch prefill_time;
-  prefill(sequence, prompt);
+  const bool prefilled = prefill(sequence, prompt, go_on);
   result.prefill_seconds = prefill_time.seconds();
+  if (!prefilled) {
+    result.reason = StopReason::kCaller;
+    return result;
+  }
+  result.prompt_tokens = static_cast<std::int64_t>(prompt.size());
 
   // Without anybody to hear it, no text is made: models without a tokenizer can generate too.
   std::optional<text::StreamDecoder> decoder;

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "model/config.h"
-#include "model/rows.h"
 #include "model/state.h"
 #include "model/weights.h"
 #include "thalweg/moe.h"
@@ -17,13 +16,11 @@ struct Step {
   Stream stream;
   MatmulPrecision precision = MatmulPrecision::kQ8;
   bool decode = false;                   // every sequence has one token
-  std::int64_t extent = 0;               // places of the key and value cache that attention looks at
   std::vector<std::int32_t> tokens;      // [T]
   std::vector<std::int32_t> positions;   // [T]
   std::vector<std::int32_t> cu_seqlens;  // [N+1]
   std::vector<std::int32_t> slots;       // [N]
   std::vector<std::int32_t> lengths;     // [N], the new tokens included
-  std::vector<CachePlace> places;        // [T]
   HostWorkspace workspace;
   std::vector<float> scratch;
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <filesystem>
+#include <optional>
 
 #include "core/threads.h"
 #include "io/printable.h"
@@ -51,10 +53,53 @@ void open_hugging_face(Model::Impl& impl, const std::string& path) {
   }
 }
 
-Sequence::Impl& used(const std::unique_ptr<Sequence::Impl>& impl) {
+Sequence::Impl& present(const std::unique_ptr<Sequence::Impl>& impl) {
   if (impl == nullptr) throw Error("sequence", "model", "a sequence that Model::start() gave", "an empty one");
   return *impl;
 }
+
+Sequence::Impl& used(const std::unique_ptr<Sequence::Impl>& impl) {
+  if (present(impl).damaged) {
+    throw Error("sequence", "state", "one whose last run of tokens was completed",
+                "one that an error interrupted: clear() or restore() it");
+  }
+  return *impl;
+}
+
+// States to go back to when a run is stopped. Keys and values need no copy: new ones only come behind the old.
+class Checkpoint {
+ public:
+  Checkpoint(model::StatePool& pool, std::span<const model::DecoderInput> inputs) : pool_(pool) {
+    for (const model::DecoderInput& input : inputs) {
+      states_.push_back({input.slot, pool.length(input.slot), {}});
+      std::vector<std::byte>& bytes = states_.back().bytes;
+      for (std::span<const std::byte> piece : pool.pieces(input.slot, 0)) {
+        bytes.insert(bytes.end(), piece.begin(), piece.end());
+      }
+    }
+  }
+
+  void go_back() {
+    for (const State& state : states_) {
+      const std::byte* from = state.bytes.data();
+      for (std::span<std::byte> piece : pool_.pieces(state.slot, 0)) {
+        std::copy_n(from, piece.size(), piece.data());
+        from += piece.size();
+      }
+      pool_.set_length(state.slot, state.length);
+    }
+  }
+
+ private:
+  struct State {
+    int slot;
+    std::int64_t length;
+    std::vector<std::byte> bytes;
+  };
+
+  model::StatePool& pool_;
+  std::vector<State> states_;
+};
 
 }  // namespace
 
@@ -63,7 +108,8 @@ std::uint64_t Model::Impl::fingerprint() {
   return *fingerprint_;
 }
 
-void Model::Impl::run(std::span<const SequenceInput> batch, model::LogitsOf which, const model::HearLogits& hear) {
+bool Model::Impl::run(std::span<const SequenceInput> batch, model::LogitsOf which, const model::HearLogits& hear,
+                      const GoOn& go_on) {
   std::vector<model::DecoderInput> inputs;
   std::vector<Sequence::Impl*> sequences;
   for (const SequenceInput& input : batch) {
@@ -77,23 +123,39 @@ void Model::Impl::run(std::span<const SequenceInput> batch, model::LogitsOf whic
       if (token >= 0 && token < config.vocabulary) continue;
       throw Error("prefill", "tokens", "ids from 0 to " + std::to_string(config.vocabulary - 1), std::to_string(token));
     }
-    const std::size_t total = sequence.tokens.size() + input.tokens.size();
-    if (total > static_cast<std::size_t>(context)) {
+    const std::size_t length = sequence.tokens.size() + input.tokens.size();
+    if (length > static_cast<std::size_t>(context)) {
       throw Error("prefill", "tokens", "at most " + std::to_string(context) + " in a sequence (ModelOptions::context)",
-                  std::to_string(total));
+                  std::to_string(length));
     }
     sequences.push_back(&sequence);
     inputs.push_back({sequence.slot, input.tokens});
   }
-  decoder->run(inputs, *pool, which, [&](std::size_t i, std::int64_t token, std::span<const float> logits) {
-    if (hear) hear(i, token, logits);
-    if (token + 1 == static_cast<std::int64_t>(inputs[i].tokens.size())) {
-      sequences[i]->logits.assign(logits.begin(), logits.end());
-    }
-  });
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
+  std::size_t total = 0;
+  for (const model::DecoderInput& input : inputs) total += input.tokens.size();
+  // What fits into one chunk is not asked about.
+  const bool may_stop = go_on && total > static_cast<std::size_t>(options.prefill_chunk);
+  std::optional<Checkpoint> checkpoint;
+  if (may_stop) checkpoint.emplace(*pool, inputs);
+
+  std::vector<std::vector<float>> last(inputs.size());
+  for (Sequence::Impl* sequence : sequences) sequence->damaged = true;
+  const bool completed = decoder->run(
+      inputs, *pool, which,
+      [&](std::size_t i, std::int64_t token, std::span<const float> logits) {
+        if (hear) hear(i, token, logits);
+        if (token + 1 == static_cast<std::int64_t>(inputs[i].tokens.size())) {
+          last[i].assign(logits.begin(), logits.end());
+        }
+      },
+      may_stop ? go_on : GoOn());
+  for (std::size_t i = 0; i < inputs.size() && completed; ++i) {
     sequences[i]->tokens.insert(sequences[i]->tokens.end(), inputs[i].tokens.begin(), inputs[i].tokens.end());
+    if (!inputs[i].tokens.empty()) sequences[i]->logits = std::move(last[i]);
   }
+  if (!completed) checkpoint->go_back();
+  for (Sequence::Impl* sequence : sequences) sequence->damaged = false;
+  return completed;
 }
 
 Model::Model(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -146,11 +208,13 @@ Sequence Model::start() {
   return sequence;
 }
 
-void Model::prefill(std::span<const SequenceInput> batch) { impl_->run(batch, model::LogitsOf::kLast, {}); }
+bool Model::prefill(std::span<const SequenceInput> batch, const GoOn& go_on) {
+  return impl_->run(batch, model::LogitsOf::kLast, {}, go_on);
+}
 
-void Model::prefill(Sequence& sequence, std::span<const std::int32_t> tokens) {
+bool Model::prefill(Sequence& sequence, std::span<const std::int32_t> tokens, const GoOn& go_on) {
   const SequenceInput input{&sequence, tokens};
-  prefill(std::span(&input, 1));
+  return prefill(std::span(&input, 1), go_on);
 }
 
 void Model::step(Sequence& sequence, std::int32_t token) { prefill(sequence, std::span(&token, 1)); }
@@ -169,7 +233,7 @@ void Model::prefill_each(Sequence& sequence, std::span<const std::int32_t> token
                          const std::function<void(std::int64_t index, std::span<const float> logits)>& hear) {
   const SequenceInput input{&sequence, tokens};
   impl_->run(std::span(&input, 1), model::LogitsOf::kEach,
-             [&](std::size_t, std::int64_t token, std::span<const float> logits) { hear(token, logits); });
+             [&](std::size_t, std::int64_t token, std::span<const float> logits) { hear(token, logits); }, {});
 }
 
 std::vector<double> Model::score(Sequence& sequence, std::span<const std::int32_t> tokens) {
@@ -200,7 +264,8 @@ std::span<const std::int32_t> Sequence::tokens() const { return used(impl_).toke
 std::span<const float> Sequence::logits() const { return used(impl_).logits; }
 
 void Sequence::clear() {
-  Impl& state = used(impl_);
+  Impl& state = present(impl_);
+  state.damaged = false;
   state.model->pool->clear(state.slot);
   state.tokens.clear();
   state.logits.clear();
@@ -212,11 +277,12 @@ void Sequence::save(const std::string& path) const {
 }
 
 void Sequence::restore(const std::string& path) {
-  Impl& state = used(impl_);
+  Impl& state = present(impl_);
   model::SessionText text = model::restore_session(path, state.model->fingerprint(), state.model->config.vocabulary,
                                                    *state.model->pool, state.slot);
   state.tokens = std::move(text.tokens);
   state.logits = std::move(text.logits);
+  state.damaged = false;
 }
 
 }  // namespace thalweg

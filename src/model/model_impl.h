@@ -39,8 +39,9 @@ struct Model::Impl {
   // Computed when it is first asked for: it touches every tensor.
   std::uint64_t fingerprint();
 
-  // Runs tokens that have been checked. Logits of the last token of each input go to its sequence.
-  void run(std::span<const SequenceInput> batch, model::LogitsOf which, const model::HearLogits& hear);
+  // Logits of the last token of each input go to its sequence. False if go_on said no.
+  bool run(std::span<const SequenceInput> batch, model::LogitsOf which, const model::HearLogits& hear,
+           const GoOn& go_on);
 
  private:
   std::optional<std::uint64_t> fingerprint_;
@@ -51,6 +52,7 @@ struct Sequence::Impl {
   int slot = -1;
   std::vector<std::int32_t> tokens;
   std::vector<float> logits;
+  bool damaged = false;  // an error ended a run: the slot holds something between two tokens
 
   ~Impl() {
     if (model != nullptr && slot >= 0) model->pool->release(slot);

@@ -90,14 +90,12 @@ Tensor StatePool::conv(std::size_t layer) const {
   return {layers_[layer].second.get(), DType::kF32, {slots_, config_.conv_channels(), config_.conv_width - 1}};
 }
 
-Tensor StatePool::cache(const Memory& memory, std::int64_t extent) const {
-  Tensor tensor(memory.get(), cache_dtype_, {slots_, capacity_, config_.kv_heads, config_.head_dim});
-  tensor.shape[1] = extent;
-  return tensor;
+Tensor StatePool::cache(const Memory& memory) const {
+  return {memory.get(), cache_dtype_, {slots_, capacity_, config_.kv_heads, config_.head_dim}};
 }
 
-Tensor StatePool::keys(std::size_t layer, std::int64_t extent) const { return cache(layers_[layer].first, extent); }
-Tensor StatePool::values(std::size_t layer, std::int64_t extent) const { return cache(layers_[layer].second, extent); }
+Tensor StatePool::keys(std::size_t layer) const { return cache(layers_[layer].first); }
+Tensor StatePool::values(std::size_t layer) const { return cache(layers_[layer].second); }
 
 std::vector<std::span<std::byte>> StatePool::pieces(int slot, std::int64_t length) const {
   std::vector<std::span<std::byte>> pieces;

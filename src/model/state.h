@@ -35,10 +35,8 @@ class StatePool {
 
   Tensor recurrent(std::size_t layer) const;
   Tensor conv(std::size_t layer) const;
-  // The first `extent` places of each slot; the extent may be part of how attention divides its work, so it is the
-  // caller's and not what memory happens to be there.
-  Tensor keys(std::size_t layer, std::int64_t extent) const;
-  Tensor values(std::size_t layer, std::int64_t extent) const;
+  Tensor keys(std::size_t layer) const;
+  Tensor values(std::size_t layer) const;
 
   // The slot's state as pieces of memory, always in the same order, for a length that reserve() has made room for.
   std::vector<std::span<std::byte>> pieces(int slot, std::int64_t length) const;
@@ -59,7 +57,7 @@ class StatePool {
   };
 
   std::uint64_t row_bytes() const;  // of one token's keys
-  Tensor cache(const Memory& memory, std::int64_t extent) const;
+  Tensor cache(const Memory& memory) const;
 
   ModelConfig config_;
   int slots_;

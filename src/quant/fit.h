@@ -3,9 +3,10 @@
 // Scales for packing: the codes and scales of a run of weights that make the squared error small.
 //
 // For given codes the best scale (and minimum) is a linear least-squares problem; for a given scale the best codes are
-// the nearest ones. Neither step can raise the error, so alternating them from a few starting scales finds a good local
-// minimum. Everything here works on values scaled by a power of two to at most 1, so that squares neither overflow nor
-// vanish, and sums in eight lanes, in an order of its own, so that results depend on nothing but the values.
+// the nearest ones. Neither step can raise the error, so alternating them from many starting scales at once
+// (fit_trials.h) finds a good local minimum. Everything here works on values scaled by a power of two to at most 1, so
+// that squares neither overflow nor vanish, and sums in eight lanes, in an order of its own, so that results depend on
+// nothing but the values.
 
 #include <algorithm>
 #include <array>
@@ -15,6 +16,7 @@
 #include <limits>
 
 #include "quant/blocks.h"
+#include "quant/fit_trials.h"
 
 namespace thalweg::fit {
 
@@ -54,9 +56,19 @@ struct Normalised {
     int exponent = 0;
     if (largest > 0 && largest <= std::numeric_limits<float>::max()) std::frexp(largest, &exponent);
     unit = std::ldexp(1.0, exponent);
-    const double inverse = std::ldexp(1.0, -exponent);
+    // Within these, powers of two and what they give are normal numbers of f32.
+    if (exponent > -100 && exponent < 100) {
+      scale(values, static_cast<float>(std::ldexp(1.0, -exponent)));
+    } else {
+      scale(values, std::ldexp(1.0, -exponent));
+    }
+  }
+
+ private:
+  template <class Real>
+  void scale(const float* values, Real inverse) {
     for (int i = 0; i < N; ++i) {
-      const auto scaled = static_cast<float>(static_cast<double>(values[i]) * inverse);
+      const auto scaled = static_cast<float>(static_cast<Real>(values[i]) * inverse);
       y[static_cast<std::size_t>(i)] = scaled > -1 ? (scaled < 1 ? scaled : 1) : -1;
     }
   }
@@ -79,21 +91,22 @@ float sum(Term&& term) {
   return total(lanes);
 }
 
-// A range of codes.
-struct Range {
-  float low;
-  float high;
-};
+inline float inverse_of(float scale) { return scale == 0 ? 0 : 1 / scale; }
 
-struct Affine {
-  float scale;
-  float offset;
-};
+// The codes nearest to y = scale code + offset, counted from codes.low.
+template <int N>
+void nearest_codes(const float* y, Affine fit, Range codes, std::uint8_t* to) {
+  const float inverse = inverse_of(fit.scale);
+  for (int i = 0; i < N; ++i) {
+    const float code = nearest((y[i] - fit.offset) * inverse, codes.low, codes.high);
+    to[i] = static_cast<std::uint8_t>(static_cast<int>(code - codes.low));
+  }
+}
 
 // Squared error of y = scale code + offset with the nearest codes.
 template <int N>
 float error(const float* y, Affine fit, Range codes) {
-  const float inverse = fit.scale == 0 ? 0 : 1 / fit.scale;
+  const float inverse = inverse_of(fit.scale);
   return sum<N>([=](int i) {
     const float code = nearest((y[i] - fit.offset) * inverse, codes.low, codes.high);
     const float difference = y[i] - (fit.scale * code + fit.offset);
@@ -135,36 +148,10 @@ float peak(const float* y) {
   return result;
 }
 
-// y = scale code with codes from low to -low - 1: the peak may go to either end, and starts at or near it.
+// y = scale code with codes from low to -low - 1.
 template <int N>
 float scale(const float* y, float low) {
-  const float largest = peak<N>(y);
-  if (largest == 0) return 0;
-  const Range codes{low, -low - 1};
-  float best_scale = largest / low;
-  float best_gain = -1;  // how much of sum y^2 the scale explains
-  const auto consider = [&](float inverse) {
-    const Moments m = moments<N>(y, inverse, 0, codes);
-    if (m.code_code <= 0) return;
-    const float gain = m.y_code * m.y_code / m.code_code;
-    if (gain > best_gain) {
-      best_gain = gain;
-      best_scale = m.y_code / m.code_code;
-    }
-  };
-  consider(low / largest);
-  constexpr int kSteps = 7;
-  for (int step = -kSteps; step <= kSteps; ++step) {
-    const float end = 0.15F * static_cast<float>(step);
-    if (step != 0) consider((low + end) / largest);
-    consider((codes.high + end) / largest);
-  }
-  for (int round = 0; round < 4; ++round) {
-    const float before = best_gain;
-    consider(1 / best_scale);
-    if (best_gain == before) break;
-  }
-  return best_scale;
+  return trial_ops().scale(y, N, low);
 }
 
 enum class Offset : std::uint8_t { kAny, kNotPositive };
@@ -172,43 +159,7 @@ enum class Offset : std::uint8_t { kAny, kNotPositive };
 // y = scale code + offset with codes from 0 to high, scale >= 0.
 template <int N>
 Affine scale_and_offset(const float* y, float high, Offset constraint) {
-  float lowest = y[0];
-  float highest = y[0];
-  for (int i = 1; i < N; ++i) {
-    lowest = std::min(lowest, y[i]);
-    highest = std::max(highest, y[i]);
-  }
-  if (constraint == Offset::kNotPositive) lowest = std::min(lowest, 0.0F);
-  if (!(highest > lowest)) return {0, lowest};
-
-  const Range codes{0, high};
-  Affine best{(highest - lowest) / high, lowest};
-  float best_error = error<N>(y, best, codes);
-  const float y_sum = sum<N>([=](int i) { return y[i]; });
-  const auto consider = [&](float inverse, float offset) {
-    const Moments m = moments<N>(y, inverse, offset, codes);
-    const float determinant = static_cast<float>(N) * m.code_code - m.code * m.code;
-    if (determinant <= 0) return;
-    Affine trial{(static_cast<float>(N) * m.y_code - y_sum * m.code) / determinant,
-                 (y_sum * m.code_code - m.y_code * m.code) / determinant};
-    if (constraint == Offset::kNotPositive && trial.offset > 0) trial = {m.y_code / m.code_code, 0};
-    if (!(trial.scale > 0)) return;
-    const float trial_error = error<N>(y, trial, codes);
-    if (trial_error < best_error) {
-      best_error = trial_error;
-      best = trial;
-    }
-  };
-  constexpr int kSteps = 10;
-  for (int step = 0; step <= kSteps && best_error > 0; ++step) {
-    consider((high - 0.5F + 0.15F * static_cast<float>(step)) / (highest - lowest), lowest);
-  }
-  for (int round = 0; round < 4 && best_error > 0; ++round) {
-    const float before = best_error;
-    consider(1 / best.scale, best.offset);
-    if (best_error == before) break;
-  }
-  return best;
+  return trial_ops().scale_and_offset(y, N, high, constraint == Offset::kNotPositive);
 }
 
 }  // namespace thalweg::fit

@@ -8,14 +8,9 @@ namespace {
 
 using Codes = std::array<std::uint8_t, 32>;
 
-// The codes nearest to y = scale code + offset, counted from codes.low.
 Codes nearest_codes(const float* y, fit::Affine fit, fit::Range codes) {
-  const float inverse = fit.scale == 0 ? 0 : 1 / fit.scale;
-  Codes result{};
-  for (std::size_t i = 0; i < 32; ++i) {
-    const float code = fit::nearest((y[i] - fit.offset) * inverse, codes.low, codes.high);
-    result[i] = static_cast<std::uint8_t>(static_cast<int>(code - codes.low));
-  }
+  Codes result;
+  fit::nearest_codes<32>(y, fit, codes, result.data());
   return result;
 }
 

@@ -12,6 +12,23 @@ constexpr int kRounds = 3;
 
 constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
+using Codes = std::array<std::uint8_t, 256>;  // counted from the lowest
+
+// to[b] = bits from..from + count - 1 of the codes first + b, first + step + b, ..., one behind the other.
+template <int kFrom, int kCount, std::size_t N>
+void gather_bits(const Codes& codes, int first, int step, int parts, std::array<std::uint8_t, N>& to, int at_byte,
+                 int bytes) {
+  std::array<std::uint8_t, 64> gathered{};
+  for (int part = 0; part < parts; ++part) {
+    const std::uint8_t* from = codes.data() + first + part * step;
+    for (std::size_t b = 0; b < at(bytes); ++b) {
+      const unsigned bits = static_cast<unsigned>(from[b]) >> kFrom & ((1U << kCount) - 1U);
+      gathered[b] = static_cast<std::uint8_t>(gathered[b] | bits << (kCount * part));
+    }
+  }
+  std::copy_n(gathered.begin(), bytes, to.begin() + at_byte);
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Groups with minimums: weight = scale group_scale code - minimum group_minimum.
 
@@ -20,6 +37,20 @@ struct MinimumFormat {
   float high;   // largest code
   int largest;  // group scale and minimum
 };
+
+// Steps to the neighbours of a pair of integers, none at all first.
+struct Neighbours {
+  fit::Trials scale{};
+  fit::Trials minimum{};
+
+  constexpr Neighbours() {
+    for (int i = 0; i < fit::kTrials; ++i) {
+      scale[at(i)] = static_cast<float>((i + 2) / 5 % 3 == 0 ? 0 : (i + 2) / 5 % 3 == 1 ? 1 : -1);
+      minimum[at(i)] = static_cast<float>((i + 2) % 5 - 2);
+    }
+  }
+};
+constexpr Neighbours kNear;
 
 template <MinimumFormat kFormat>
 class MinimumBlock {
@@ -40,18 +71,17 @@ class MinimumBlock {
       if (!(next.error < best_.error)) break;
       best_ = next;
     }
+    for (int g = 0; g < kGroups; ++g) {
+      const fit::Affine fit = effective(best_.units, best_.groups[at(g)]);
+      fit::nearest_codes<kFormat.group_size>(y(g), fit, kCodes, codes_.data() + kFormat.group_size * g);
+    }
   }
 
   Word16 scale() const { return best_.units.scale; }
   Word16 minimum() const { return best_.units.minimum; }
   GroupScale group(int g) const { return best_.groups[at(g)]; }
 
-  // The code of weight w.
-  int code(int w) const {
-    const int g = w / kFormat.group_size;
-    const fit::Affine fit = effective(best_.units, best_.groups[at(g)]);
-    return static_cast<int>(nearest_code(fit, x_.y[at(w)]));
-  }
+  const Codes& codes() const { return codes_; }
 
  private:
   static constexpr int kGroups = 256 / kFormat.group_size;
@@ -73,10 +103,6 @@ class MinimumBlock {
     return {static_cast<float>(units.scale.f32() / x_.unit * group.scale),
             static_cast<float>(-(units.minimum.f32() / x_.unit) * group.minimum)};
   }
-  static float nearest_code(fit::Affine fit, float y) {
-    const float inverse = fit.scale == 0 ? 0 : 1 / fit.scale;
-    return fit::nearest((y - fit.offset) * inverse, kCodes.low, kCodes.high);
-  }
 
   // Every group's integers, given the block's scales.
   Solution assign(Units units) const {
@@ -89,22 +115,22 @@ class MinimumBlock {
         return static_cast<int>(std::lround(steps));
       };
       const GroupScale start{ratio(exact_[at(g)].scale, scale), ratio(-exact_[at(g)].offset, minimum)};
-      GroupScale best = start;
-      float best_error = fit::error<kFormat.group_size>(y(g), effective(units, start), kCodes);
-      for (int trial = 0; trial < 9 && best_error > 0; ++trial) {
-        const GroupScale group{start.scale + trial / 3 - 1, start.minimum + trial % 3 - 1};
-        if (trial == 4 || std::min(group.scale, group.minimum) < 0 ||
-            std::max(group.scale, group.minimum) > kFormat.largest) {
-          continue;
-        }
-        const float error = fit::error<kFormat.group_size>(y(g), effective(units, group), kCodes);
-        if (error < best_error) {
-          best_error = error;
-          best = group;
-        }
+      // The rounded pair and those around it: three scales by five minimums.
+      const auto largest = static_cast<float>(kFormat.largest);
+      fit::Trials scales;
+      fit::Trials minimums;
+      fit::Trials steps;
+      fit::Trials offsets;
+      for (std::size_t i = 0; i < fit::kTrials; ++i) {
+        scales[i] = std::clamp(static_cast<float>(start.scale) + kNear.scale[i], 0.0F, largest);
+        minimums[i] = std::clamp(static_cast<float>(start.minimum) + kNear.minimum[i], 0.0F, largest);
+        steps[i] = static_cast<float>(scale) * scales[i];
+        offsets[i] = -static_cast<float>(minimum) * minimums[i];
       }
-      result.groups[at(g)] = best;
-      result.error += best_error;
+      float error = 0;
+      const int best = fit::trial_ops().least_error(y(g), kFormat.group_size, steps, offsets, kCodes, error);
+      result.groups[at(g)] = {static_cast<int>(scales[at(best)]), static_cast<int>(minimums[at(best)])};
+      result.error += error;
     }
     return result;
   }
@@ -119,13 +145,12 @@ class MinimumBlock {
     for (int g = 0; g < kGroups; ++g) {
       const GroupScale group = solution.groups[at(g)];
       const fit::Affine fit = effective(solution.units, group);
-      for (int i = 0; i < kFormat.group_size; ++i) {
-        const double a = static_cast<double>(nearest_code(fit, y(g)[i])) * group.scale;
-        aa += a * a;
-        ab += a * group.minimum;
-        ya += a * static_cast<double>(y(g)[i]);
-        yb += static_cast<double>(y(g)[i]) * group.minimum;
-      }
+      const fit::Moments m = fit::moments<kFormat.group_size>(y(g), fit::inverse_of(fit.scale), fit.offset, kCodes);
+      const float y_sum = fit::sum<kFormat.group_size>([&](int i) { return y(g)[i]; });
+      aa += static_cast<double>(m.code_code) * group.scale * group.scale;
+      ab += static_cast<double>(m.code) * group.scale * group.minimum;
+      ya += static_cast<double>(m.y_code) * group.scale;
+      yb += static_cast<double>(y_sum) * group.minimum;
       bb += static_cast<double>(kFormat.group_size) * group.minimum * group.minimum;
     }
     const double determinant = aa * bb - ab * ab;
@@ -143,6 +168,7 @@ class MinimumBlock {
   fit::Normalised<256> x_;
   std::array<fit::Affine, kGroups> exact_{};
   Solution best_;
+  Codes codes_;
 };
 
 void pack_block(const float* values, BlockQ2_K& block) {
@@ -154,10 +180,7 @@ void pack_block(const float* values, BlockQ2_K& block) {
     const GroupScale group = packed.group(g);
     block.groups[at(g)] = static_cast<std::uint8_t>(group.scale | group.minimum << 4);
   }
-  for (int w = 0; w < 256; ++w) {
-    const std::size_t byte = at(32 * (w / 128) + w % 32);
-    block.codes[byte] |= static_cast<std::uint8_t>(packed.code(w) << (2 * (w / 32 % 4)));
-  }
+  for (int half = 0; half < 2; ++half) gather_bits<0, 2>(packed.codes(), 128 * half, 32, 4, block.codes, 32 * half, 32);
 }
 
 // Q4_K, and Q5_K but for the fifth bits.
@@ -167,10 +190,7 @@ void store_q45(const Packed& packed, Block& block) {
   block.scale = packed.scale();
   block.minimum = packed.minimum();
   for (int g = 0; g < 8; ++g) set_q45_group(block.groups, g, packed.group(g));
-  for (int w = 0; w < 256; ++w) {
-    const std::size_t byte = at(32 * (w / 64) + w % 32);
-    block.codes[byte] |= static_cast<std::uint8_t>((packed.code(w) & 15) << (4 * (w / 32 % 2)));
-  }
+  for (int pair = 0; pair < 4; ++pair) gather_bits<0, 4>(packed.codes(), 64 * pair, 32, 2, block.codes, 32 * pair, 32);
 }
 
 void pack_block(const float* values, BlockQ4_K& block) {
@@ -180,9 +200,7 @@ void pack_block(const float* values, BlockQ4_K& block) {
 void pack_block(const float* values, BlockQ5_K& block) {
   const MinimumBlock<MinimumFormat{32, 31, 63}> packed(values);
   store_q45(packed, block);
-  for (int w = 0; w < 256; ++w) {
-    block.high[at(w % 32)] |= static_cast<std::uint8_t>(packed.code(w) >> 4 << (w / 32));
-  }
+  gather_bits<4, 1>(packed.codes(), 0, 32, 8, block.high, 0, 32);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -204,13 +222,15 @@ class SignedBlock {
       if (!(next.error < best_.error)) break;
       best_ = next;
     }
+    for (int g = 0; g < kGroups; ++g) {
+      const fit::Affine fit{effective(best_.unit, best_.groups[at(g)]), 0};
+      fit::nearest_codes<kSize>(y(g), fit, kCodes, codes_.data() + kSize * g);
+    }
   }
 
   Word16 scale() const { return best_.unit; }
   int group(int g) const { return best_.groups[at(g)]; }
-  int code(int w) const {
-    return static_cast<int>(nearest_code(effective(best_.unit, best_.groups[at(w / kSize)]), x_.y[at(w)]));
-  }
+  const Codes& codes() const { return codes_; }
 
  private:
   static constexpr int kSize = 16;
@@ -226,10 +246,6 @@ class SignedBlock {
   const float* y(int g) const { return x_.y.data() + kSize * g; }
 
   float effective(Word16 unit, int group) const { return static_cast<float>(unit.f32() / x_.unit * group); }
-  static float nearest_code(float scale, float y) {
-    const float inverse = scale == 0 ? 0 : 1 / scale;
-    return fit::nearest(y * inverse, kCodes.low, kCodes.high);
-  }
 
   Solution assign(Word16 unit) const {
     Solution result{unit, {}, 0};
@@ -238,18 +254,19 @@ class SignedBlock {
       const double steps = scale == 0 ? 0 : static_cast<double>(exact_[at(g)]) / scale;
       const auto start = static_cast<int>(std::lround(
           std::clamp(steps, static_cast<double>(kFormat.lowest), static_cast<double>(-kFormat.lowest - 1))));
-      int best = start;
-      float best_error = fit::error<kSize>(y(g), {effective(unit, start), 0}, kCodes);
-      for (const int group : {start - 1, start + 1, -start}) {
-        if (group < kFormat.lowest || group >= -kFormat.lowest || !(best_error > 0)) continue;
-        const float error = fit::error<kSize>(y(g), {effective(unit, group), 0}, kCodes);
-        if (error < best_error) {
-          best_error = error;
-          best = group;
-        }
+      // The rounded scale, those around it and their opposites, which matter because the codes reach further down.
+      fit::Trials groups;
+      fit::Trials scales;
+      for (int i = 0; i < fit::kTrials; ++i) {
+        const int near = (i < 8 ? start : -start) + (i % 2 == 0 ? i % 8 / 2 : -(i % 8 / 2) - 1);
+        groups[at(i)] = std::clamp(static_cast<float>(near), static_cast<float>(kFormat.lowest),
+                                   static_cast<float>(-kFormat.lowest - 1));
+        scales[at(i)] = static_cast<float>(scale) * groups[at(i)];
       }
-      result.groups[at(g)] = best;
-      result.error += best_error;
+      float error = 0;
+      const int best = fit::trial_ops().least_error(y(g), kSize, scales, fit::Trials{}, kCodes, error);
+      result.groups[at(g)] = static_cast<int>(groups[at(best)]);
+      result.error += error;
     }
     return result;
   }
@@ -257,11 +274,12 @@ class SignedBlock {
   Word16 refit(const Solution& solution) const {
     double aa = 0;
     double ya = 0;
-    for (int w = 0; w < 256; ++w) {
-      const int group = solution.groups[at(w / kSize)];
-      const double a = static_cast<double>(nearest_code(effective(solution.unit, group), x_.y[at(w)])) * group;
-      aa += a * a;
-      ya += a * static_cast<double>(x_.y[at(w)]);
+    for (int g = 0; g < kGroups; ++g) {
+      const int group = solution.groups[at(g)];
+      const float inverse = fit::inverse_of(effective(solution.unit, group));
+      const fit::Moments m = fit::moments<kSize>(y(g), inverse, 0, kCodes);
+      aa += static_cast<double>(m.code_code) * group * group;
+      ya += static_cast<double>(m.y_code) * group;
     }
     return aa > 0 ? fit::scale_word(ya / aa * x_.unit) : solution.unit;
   }
@@ -269,6 +287,7 @@ class SignedBlock {
   fit::Normalised<256> x_;
   std::array<float, kGroups> exact_{};
   Solution best_;
+  Codes codes_;
 };
 
 void pack_block(const float* values, BlockQ3_K& block) {
@@ -276,12 +295,8 @@ void pack_block(const float* values, BlockQ3_K& block) {
   block = {};
   block.scale = packed.scale();
   for (int g = 0; g < 16; ++g) set_q3_group_scale(block.groups, g, packed.group(g) + 32);
-  for (int w = 0; w < 256; ++w) {
-    const int code = packed.code(w) + 4;
-    const std::size_t byte = at(32 * (w / 128) + w % 32);
-    block.codes[byte] |= static_cast<std::uint8_t>((code & 3) << (2 * (w / 32 % 4)));
-    block.high[at(w % 32)] |= static_cast<std::uint8_t>(code >> 2 << (w / 32));
-  }
+  for (int half = 0; half < 2; ++half) gather_bits<0, 2>(packed.codes(), 128 * half, 32, 4, block.codes, 32 * half, 32);
+  gather_bits<2, 1>(packed.codes(), 0, 32, 8, block.high, 0, 32);
 }
 
 void pack_block(const float* values, BlockQ6_K& block) {
@@ -289,12 +304,9 @@ void pack_block(const float* values, BlockQ6_K& block) {
   block = {};
   block.scale = packed.scale();
   for (int g = 0; g < 16; ++g) block.groups[at(g)] = static_cast<std::int8_t>(packed.group(g));
-  for (int w = 0; w < 256; ++w) {
-    const int code = packed.code(w) + 32;
-    const std::size_t low_byte = at(64 * (w / 128) + w % 64);
-    const std::size_t high_byte = at(32 * (w / 128) + w % 32);
-    block.codes[low_byte] |= static_cast<std::uint8_t>((code & 15) << (4 * (w / 64 % 2)));
-    block.high[high_byte] |= static_cast<std::uint8_t>(code >> 4 << (2 * (w / 32 % 4)));
+  for (int half = 0; half < 2; ++half) {
+    gather_bits<0, 4>(packed.codes(), 128 * half, 64, 2, block.codes, 64 * half, 64);
+    gather_bits<4, 2>(packed.codes(), 128 * half, 32, 4, block.high, 32 * half, 32);
   }
 }
 

@@ -143,6 +143,54 @@ Array embedding(const EmbeddingArgs& args, Precision precision) {
   return y;
 }
 
+Array add(const AddArgs& args, Precision precision) {
+  Array y = read(args.a);
+  const Array b = read(args.b);
+  for (std::size_t i = 0; i < y.values.size(); ++i) y.values[i] += b.values[i];
+  round_all(y, args.y.dtype, precision);
+  return y;
+}
+
+Caches store_kv(const StoreKvArgs& args, Precision precision) {
+  Caches caches{read(args.k_cache), read(args.v_cache)};
+  const Array k = read(args.k);
+  const Array v = read(args.v);
+  const Sequences sequences(args.cu_seqlens, 1, k.dim(0));
+  const auto put = [&](Array& cache, std::int64_t slot, std::int64_t position, const Array& rows, std::int64_t t) {
+    const std::int64_t row = rows.dim(1) * rows.dim(2);
+    for (std::int64_t i = 0; i < row; ++i) {
+      const double value = rows.values[static_cast<std::size_t>(t * row + i)];
+      cache.values[static_cast<std::size_t>((slot * cache.dim(1) + position) * row + i)] =
+          rounded(args.k_cache.dtype, value, precision);
+    }
+  };
+  for (std::int64_t n = 0; n < sequences.count(); ++n) {
+    const std::int64_t before = static_cast<const std::int32_t*>(args.lengths.data)[n] - sequences.length(n);
+    for (std::int64_t i = 0; i < sequences.length(n); ++i) {
+      put(caches.k, state_slot(args.slots, n), before + i, k, sequences.begin(n) + i);
+      put(caches.v, state_slot(args.slots, n), before + i, v, sequences.begin(n) + i);
+    }
+  }
+  return caches;
+}
+
+Qkvz split_qkvz(const SplitQkvzArgs& args) {
+  const Array x = read(args.x);
+  Qkvz parts;
+  std::int64_t first = 0;
+  for (const auto& [part, tensor] : {std::pair{&parts.q, &args.q}, std::pair{&parts.k, &args.k},
+                                     std::pair{&parts.v, &args.v}, std::pair{&parts.z, &args.z}}) {
+    *part = Array({x.dim(0), x.dim(1), tensor->dim(2)});
+    for (std::int64_t t = 0; t < x.dim(0); ++t) {
+      for (std::int64_t h = 0; h < x.dim(1); ++h) {
+        for (std::int64_t i = 0; i < tensor->dim(2); ++i) (*part)(t, h, i) = x(t, h, first + i);
+      }
+    }
+    first += tensor->dim(2);
+  }
+  return parts;
+}
+
 Array swiglu(const SwigluArgs& args, Precision precision) {
   Array y = read(args.gate);
   const Array up = read(args.up);

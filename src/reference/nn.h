@@ -22,7 +22,19 @@ Array rms_norm(const RmsNormArgs& args, Precision precision);
 Array gated_rms_norm(const GatedRmsNormArgs& args, Precision precision);
 Array rope(const RopeArgs& args, Precision precision);
 Array embedding(const EmbeddingArgs& args, Precision precision);
+Array add(const AddArgs& args, Precision precision);
 Array swiglu(const SwigluArgs& args, Precision precision);
+
+// Both caches, what is not stored to as it is.
+struct Caches {
+  Array k, v;  // [slots,S,HKV,D]
+};
+Caches store_kv(const StoreKvArgs& args, Precision precision);
+
+struct Qkvz {
+  Array q, k, v, z;
+};
+Qkvz split_qkvz(const SplitQkvzArgs& args);
 
 // The inputs of one attention, read once; long problems ask for some of the rows only.
 class Attention {

@@ -30,6 +30,7 @@ void add_nn_cases(std::vector<Case>& cases) {
   add_conv_cases(cases);
   add_row_cases(cases);
   add_attention_cases(cases);
+  add_move_cases(cases);
 }
 
 }  // namespace thalweg::cases

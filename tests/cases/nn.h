@@ -10,7 +10,8 @@
 namespace thalweg::cases {
 
 void add_conv_cases(std::vector<Case>& cases);
-void add_row_cases(std::vector<Case>& cases);  // norms, rope, swiglu, embedding
+void add_row_cases(std::vector<Case>& cases);   // norms, rope, embedding, add, swiglu
+void add_move_cases(std::vector<Case>& cases);  // store_kv, split_qkvz
 void add_attention_cases(std::vector<Case>& cases);
 
 // The case as one that is timed and not verified.

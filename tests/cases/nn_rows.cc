@@ -1,4 +1,4 @@
-// Cases of the operations on rows: rms_norm, gated_rms_norm, rope, swiglu, embedding.
+// Cases of the operations on rows: rms_norm, gated_rms_norm, rope, embedding, add, swiglu.
 
 #include "cases/blocks.h"
 #include "cases/nn.h"
@@ -113,6 +113,21 @@ Case swiglu_case(const Rows& rows) {
     };
     problem.cost = {2.0 * bytes(rows.dtype, rows.size()) + bytes(rows.result(), rows.size()),
                     5.0 * static_cast<double>(rows.size())};
+  });
+}
+
+Case add_case(const Rows& rows) {
+  return make_case<AddArgs>(rows.name(), [rows](OperationProblem<AddArgs>& problem, Random& random) {
+    AddArgs& args = problem.args;
+    args.a = rows_input(problem.memory, rows, random);
+    args.b = problem.memory.input(rows.dtype, rows.sizes(), [&] { return rows.scale * random.normal(); });
+    args.y = rows_output(problem.memory, rows, args.a, args.b);
+    problem.find_expected = [](const AddArgs& a) {
+      return std::vector{expect("y", a.y, reference::add(a, Precision::kExact), reference::add(a, Precision::kRounded),
+                                f32_bound(1.0))};
+    };
+    problem.cost = {2.0 * bytes(rows.dtype, rows.size()) + bytes(rows.result(), rows.size()),
+                    static_cast<double>(rows.size())};
   });
 }
 
@@ -296,8 +311,14 @@ void add_row_cases(std::vector<Case>& cases) {
       bench_case(embedding_case({.vocabulary = 8192, .width = 2048, .dtype = DType::kQ4_K, .tokens = 512})));
 
   for (const Rows& rows : norm_shapes()) {
-    if (rows.weight_dtype == DType::kF32) cases.push_back(swiglu_case(rows));
+    if (rows.weight_dtype != DType::kF32) continue;
+    cases.push_back(swiglu_case(rows));
+    cases.push_back(add_case(rows));
   }
+  for (const std::int64_t width : {2047, 2049, 4100}) cases.push_back(add_case({.width = width}));
+  cases.push_back(add_case({.width = 70, .place = Place::kOnOther}));
+  cases.push_back(add_case({.width = 2100, .dtype = bf16, .place = Place::kOnX, .strided = true}));
+  cases.push_back(bench_case(add_case({.tokens = 512, .width = 2048})));
   for (const std::int64_t width : {2047, 2049, 4100}) cases.push_back(swiglu_case({.width = width}));
   cases.push_back(swiglu_case({.width = 70, .place = Place::kOnOther}));
   cases.push_back(swiglu_case({.width = 2100, .dtype = bf16, .place = Place::kOnX, .strided = true}));

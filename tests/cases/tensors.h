@@ -86,12 +86,24 @@ void visit_tensors(AttentionArgs& a, Fn fn) {
   fn(a.q), fn(a.k_cache), fn(a.v_cache), fn(a.cu_seqlens), fn(a.lengths), fn(a.slots), fn(a.gate), fn(a.o);
 }
 template <class Fn>
+void visit_tensors(StoreKvArgs& a, Fn fn) {
+  fn(a.k), fn(a.v), fn(a.cu_seqlens), fn(a.lengths), fn(a.slots), fn(a.k_cache), fn(a.v_cache);
+}
+template <class Fn>
+void visit_tensors(SplitQkvzArgs& a, Fn fn) {
+  fn(a.x), fn(a.q), fn(a.k), fn(a.v), fn(a.z);
+}
+template <class Fn>
 void visit_tensors(LinearArgs& a, Fn fn) {
   fn(a.x), fn(a.weight), fn(a.bias), fn(a.y);
 }
 template <class Fn>
 void visit_tensors(EmbeddingArgs& a, Fn fn) {
   fn(a.ids), fn(a.table), fn(a.y);
+}
+template <class Fn>
+void visit_tensors(AddArgs& a, Fn fn) {
+  fn(a.a), fn(a.b), fn(a.y);
 }
 template <class Fn>
 void visit_tensors(SwigluArgs& a, Fn fn) {

@@ -1,5 +1,7 @@
 // However a text is cut, whoever runs beside it and however many threads there are.
 
+#include <stdexcept>
+
 #include "model/support.h"
 
 namespace thalweg::model {
@@ -131,6 +133,92 @@ TEST(Batches, OfSequencesThatCannotBe) {
   moved = Sequence();  // gives the place back
   EXPECT_NO_THROW(moved = model.start());
   expect_error([&] { model.sample(moved, {}); }, {"at least one token"});
+}
+
+// Beyond the 512 positions that attention takes at a time, and where steps go the way of many tokens or few.
+TEST(Batches, OfLongTextsToo) {
+  const File file;
+  ModelOptions options = precise(40);
+  options.kv_dtype = DType::kF16;
+  Model model = Model::load(file.path, options);
+  const std::vector<std::int32_t> tokens = random_tokens(700, file.spec.vocabulary, 21);
+  const std::vector<std::int32_t> next = random_tokens(4, file.spec.vocabulary, 22);
+  std::vector<float> alone;
+  for (int company : {0, 1, 39}) {
+    Sequence sequence = model.start();
+    std::vector<Sequence> others;
+    std::vector<SequenceInput> batch = {{&sequence, tokens}};
+    std::vector<Sequence*> all = {&sequence};
+    for (int i = 0; i < company; ++i) others.push_back(model.start());
+    for (Sequence& other : others) {
+      batch.push_back({&other, std::span(tokens).first(3)});
+      all.push_back(&other);
+    }
+    model.prefill(batch);
+    for (std::int32_t token : next) model.step(all, std::vector<std::int32_t>(all.size(), token));
+    if (alone.empty()) alone = copy(sequence.logits());
+    EXPECT_TRUE(same_bits(sequence.logits(), alone)) << "with " << company << " others";
+  }
+}
+
+TEST(Prefill, ThatIsStoppedNeverWas) {
+  const File file;
+  ModelOptions options = precise(2);
+  options.prefill_chunk = 50;
+  Model model = Model::load(file.path, options);
+  const std::vector<std::int32_t> tokens = random_tokens(180, file.spec.vocabulary, 14);
+  Sequence stopped = model.start();
+  Sequence untouched = model.start();
+  for (Sequence* sequence : {&stopped, &untouched}) model.prefill(*sequence, std::span(tokens).first(30));
+  for (int most : {0, 1, 2}) {
+    int asked = 0;
+    EXPECT_FALSE(model.prefill(stopped, tokens, [&] { return asked++ < most; }));
+    EXPECT_EQ(asked, most + 1);
+    EXPECT_EQ(stopped.tokens().size(), 30U);
+    EXPECT_TRUE(same_bits(stopped.logits(), copy(untouched.logits())));
+    const Generated none = model.generate(stopped, tokens, {}, 5, {}, [] { return false; });
+    EXPECT_EQ(none.reason, StopReason::kCaller);
+    EXPECT_EQ(none.prompt_tokens, 0);
+    EXPECT_TRUE(none.tokens.empty());
+  }
+  EXPECT_TRUE(model.prefill(stopped, tokens, [] { return true; }));
+  EXPECT_TRUE(model.prefill(untouched, tokens));
+  EXPECT_TRUE(same_bits(stopped.logits(), copy(untouched.logits())));
+  // What runs in one piece is not asked about.
+  EXPECT_TRUE(model.prefill(stopped, std::span(tokens).first(20), [] { return false; }));
+}
+
+TEST(Prefill, ThatAnErrorEndsLeavesASequenceThatSaysSo) {
+  const File file;
+  Model model = Model::load(file.path, precise(2));
+  const std::vector<std::int32_t> tokens = random_tokens(20, file.spec.vocabulary, 15);
+  Sequence sequence = model.start();
+  Sequence other = model.start();
+  model.prefill(sequence, tokens);
+  const std::vector<float> right = copy(sequence.logits());
+  const std::string path = file.folder / "text.session";
+  sequence.save(path);
+  const auto fail = [&] {
+    EXPECT_THROW(model.prefill_each(sequence, tokens,
+                                    [](std::int64_t index, std::span<const float>) {
+                                      if (index == 7) throw std::runtime_error("enough");
+                                    }),
+                 std::runtime_error);
+  };
+  fail();
+  expect_error([&] { model.step(sequence, 1); }, {"state", "clear() or restore()"});
+  expect_error([&] { model.sample(sequence, {}); }, {"state", "clear() or restore()"});
+  expect_error([&] { sequence.save(file.folder / "other.session"); }, {"state", "clear() or restore()"});
+  expect_error([&] { sequence.tokens(); }, {"state"});
+  expect_error([&] { sequence.logits(); }, {"state"});
+  EXPECT_NO_THROW(model.prefill(other, tokens));  // nobody else's matter
+  EXPECT_TRUE(same_bits(other.logits(), right));
+  sequence.restore(path);
+  EXPECT_TRUE(same_bits(sequence.logits(), right));
+  fail();
+  sequence.clear();
+  model.prefill(sequence, tokens);
+  EXPECT_TRUE(same_bits(sequence.logits(), right));
 }
 
 TEST(Slots, AreFreshWhenTheyAreTakenAgain) {

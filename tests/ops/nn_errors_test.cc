@@ -225,6 +225,63 @@ TEST(BadInput, Attention) {
   bad.expect_workspace_errors();
 }
 
+TEST(BadInput, StoreKv) {
+  using Args = StoreKvArgs;
+  // Sequences of 2, 0, 5 and 1 new tokens with 12, 3, 5 and 5 cached, in slots of 12.
+  BadInput<Args> bad("new_2_0_5_1_after_10_3_0_4_slots_5_0_2_1_S12_H2_D32_F32_cacheF16");
+  bad.expect([](Args& a) { a.k.rank = 2; }, "k", "[T,HKV,D]", "F32 [8,2]");
+  bad.expect([](Args& a) { a.v.dtype = DType::kF16; }, "v", "F32 [T=8,HKV=2,D=32]", "F16");
+  bad.expect([](Args& a) { a.k_cache.dtype = DType::kQ8_0; }, "k_cache", "F32, F16 or BF16", "Q8_0");
+  bad.expect([](Args& a) { a.k_cache.shape[2] = 1; }, "k_cache", "HKV=2", "[6,12,1,32]");
+  bad.expect([](Args& a) { a.v_cache.dtype = DType::kBF16; }, "v_cache", "F16 [", "BF16");
+  bad.expect([](Args& a) { a.v_cache.shape[1] = 11; }, "v_cache", "S=12", "[6,11,2,32]");
+  bad.expect([](Args& a) { a.cu_seqlens = {}; }, "cu_seqlens", "I32 [N+1]", "nothing");
+  const Integers fewer_than_new({1, 3, 5, 5});
+  bad.expect([&](Args& a) { a.lengths = fewer_than_new.view(); }, "lengths", "2 new tokens", "1 for sequence 0");
+  const Integers beyond({12, 3, 5, 13});
+  bad.expect([&](Args& a) { a.lengths = beyond.view(); }, "lengths", "S = 12", "13 for sequence 3");
+  const Integers no_slot({5, 0, 6, 1});
+  bad.expect([&](Args& a) { a.slots = no_slot.view(); }, "slots", "from 0 to 5", "6 for sequence 2");
+  const Integers twice({5, 0, 5, 1});
+  bad.expect([&](Args& a) { a.slots = twice.view(); }, "slots", "each slot once", "5 twice");
+  bad.expect(
+      [](Args& a) {
+        a.slots = {};
+        a.k_cache.shape[0] = a.v_cache.shape[0] = 3;
+      },
+      "k_cache", "N = 4 sequences", "3 slots");
+  bad.expect([](Args& a) { a.v_cache.data = a.k_cache.data; }, "k_cache", "memory of its own", "overlaps v_cache");
+  bad.expect([](Args& a) { a.k.data = a.v_cache.data; }, "v_cache", "memory of its own", "overlaps k");
+  bad.expect_workspace_errors();
+}
+
+TEST(BadInput, SplitQkvz) {
+  using Args = SplitQkvzArgs;
+  BadInput<Args> bad("T5_H3_K16_RV48_F32");
+  bad.expect([](Args& a) { a.x.shape[2] = 127; }, "x", "2*K+2*RV=128 columns", "[5,3,127]");
+  bad.expect([](Args& a) { a.q.shape[2] = 15; }, "k", "K=15", "[5,3,16]");
+  bad.expect([](Args& a) { a.k.dtype = DType::kF16; }, "k", "F32 [T=5,HK=3,K=16]", "F16");
+  bad.expect([](Args& a) { a.z.shape[1] = 2; }, "z", "HK=3", "[5,2,48]");
+  bad.expect([](Args& a) { a.z.data = a.v.data; }, "v", "memory of its own", "overlaps z");
+  bad.expect([](Args& a) { a.x.data = a.v.data; }, "v", "memory of its own", "overlaps x");
+}
+
+TEST(BadInput, Add) {
+  using Args = AddArgs;
+  BadInput<Args> bad("T5_D70_F32_on_second");
+  bad.expect([](Args& a) { a.a.rank = 1; }, "a", "[T,D]", "F32 [5]");
+  bad.expect([](Args& a) { a.b.shape[1] = 69; }, "b", "D=70", "[5,69]");
+  bad.expect([](Args& a) { a.b.dtype = DType::kF16; }, "b", "F32 [T=5,D=70]", "F16");
+  bad.expect([](Args& a) { a.y.dtype = DType::kBF16; }, "y", "F32 [T=5,D=70]", "BF16");
+  bad.expect(
+      [](Args& a) {
+        a.a.shape[0] = a.b.shape[0] = a.y.shape[0] = 4;
+        a.y.data = a.y.row(1);
+      },
+      "y", "memory of its own", "overlaps b");
+  bad.expect_workspace_errors();
+}
+
 TEST(BadInput, Embedding) {
   using Args = EmbeddingArgs;
   BadInput<Args> bad("T9_V50_D512_Q4_K_toBF16");

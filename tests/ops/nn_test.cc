@@ -3,13 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "cases/case.h"
+#include "core/float16.h"
+#include "cpu/vector.h"
 #include "ops/run_with_workspace.h"
 #include "thalweg/nn.h"
 
@@ -271,13 +275,91 @@ TEST(Attention, LaterTokensDoNotReachEarlierOnes) {
   }
 }
 
+// A decoder's tokens must not depend on who else is in the batch, nor on what memory happens to be there: a sequence's
+// rows have the same bits alone in a cache of just its length, in a larger one, and in batches small and large enough
+// for the kernel's two ways with long caches.
+TEST(Attention, NeitherCapacityNorCompanyMovesABit) {
+  constexpr std::int64_t kHeads = 4;
+  constexpr std::int64_t kKeyHeads = 2;
+  constexpr std::int64_t kWidth = 24;
+  constexpr std::int64_t kRow = kKeyHeads * kWidth;
+  cases::Random random(5);
+  const auto normals = [&](std::int64_t count) {
+    Floats values(static_cast<std::size_t>(count));
+    for (float& value : values) value = static_cast<float>(random.normal());
+    return values;
+  };
+  for (const auto& [fresh, length] : {std::pair{1, 1}, {1, 512}, {1, 513}, {3, 1500}, {40, 1500}, {7, 2048}}) {
+    const Floats q = normals(fresh * kHeads * kWidth);
+    const Floats k = normals(length * kRow);
+    const Floats v = normals(length * kRow);
+    Floats alone;
+    for (const auto& [capacity, others] : {std::pair{length, 0}, {length + 1, 0}, {5000, 0}, {length, 3}, {2600, 90}}) {
+      // The sequence, and after it one of `others` tokens on a prefix of its cache.
+      const std::int64_t tokens = fresh + others;
+      const std::int64_t slots = others > 0 ? 2 : 1;
+      Floats queries = q;
+      const Floats more = normals(others * kHeads * kWidth);
+      queries.insert(queries.end(), more.begin(), more.end());
+      Floats keys(static_cast<std::size_t>(slots * capacity * kRow));
+      Floats values = keys;
+      for (std::int64_t slot = 0; slot < slots; ++slot) {
+        std::copy(k.begin(), k.end(), keys.begin() + slot * capacity * kRow);
+        std::copy(v.begin(), v.end(), values.begin() + slot * capacity * kRow);
+      }
+      const std::int32_t bounds[] = {0, fresh, static_cast<std::int32_t>(tokens)};
+      const std::int32_t lengths[] = {length, std::max(others, std::min<int>(length, capacity))};
+      Floats o(queries.size());
+      AttentionArgs args;
+      args.q = ConstTensor(queries.data(), DType::kF32, {tokens, kHeads, kWidth});
+      args.k_cache = ConstTensor(keys.data(), DType::kF32, {slots, capacity, kKeyHeads, kWidth});
+      args.v_cache = ConstTensor(values.data(), DType::kF32, {slots, capacity, kKeyHeads, kWidth});
+      args.cu_seqlens = ConstTensor(bounds, DType::kI32, {slots + 1});
+      args.lengths = ConstTensor(lengths, DType::kI32, {slots});
+      args.o = Tensor(o.data(), DType::kF32, {tokens, kHeads, kWidth});
+      if (others > length) continue;  // its tokens would not fit
+      run_with_workspace(args);
+      o.resize(q.size());
+      if (alone.empty()) {
+        alone = o;
+        continue;
+      }
+      EXPECT_TRUE(o == alone) << fresh << " of " << length << " tokens in a cache of " << capacity << " with " << others
+                              << " tokens of another sequence";
+    }
+  }
+}
+
+// ---- stores
+
+// Every f16, what lies around it and half-way to the next: rounded alike by each instruction set, NaN and all.
+TEST(Stores, F16IsRoundedAlikeByEveryInstructionSet) {
+  std::vector<float> values;
+  for (std::uint32_t half = 0; half < 0x10000; ++half) {
+    const auto bits = std::bit_cast<std::uint32_t>(f16_to_f32(static_cast<std::uint16_t>(half)));
+    for (const std::uint32_t change : {0U, 1U, 0xFFFFFFFFU, 0x1000U, 0x1001U, 0xFFFU}) {
+      values.push_back(std::bit_cast<float>(bits + change));
+    }
+  }
+  for (const std::string& set : cpu::instruction_sets()) {
+    ASSERT_TRUE(cpu::select_instruction_set(set));
+    std::vector<std::uint16_t> stored(values.size());
+    cpu::vector_ops().store(DType::kF16, values.data(), static_cast<std::int64_t>(values.size()), stored.data());
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) wrong += stored[i] != f32_to_f16(values[i]) ? 1 : 0;
+    EXPECT_EQ(wrong, 0U) << set;
+  }
+  cpu::select_instruction_set("");
+}
+
 // ---- all of them
 
 // The sizes of a model, which split into more tasks than the table's cases do.
 TEST(NnThreads, ModelSizesGiveTheSameBits) {
   const std::set<std::string_view> operations = {
       CausalConv1dArgs::kName, CausalConv1dUpdateArgs::kName, RmsNormArgs::kName,   GatedRmsNormArgs::kName,
-      RopeArgs::kName,         AttentionArgs::kName,          EmbeddingArgs::kName, SwigluArgs::kName};
+      RopeArgs::kName,         AttentionArgs::kName,          EmbeddingArgs::kName, SwigluArgs::kName,
+      StoreKvArgs::kName,      SplitQkvzArgs::kName,          AddArgs::kName};
   int compared = 0;
   for (const cases::Case& test : cases::all_cases()) {
     if (!test.bench || operations.count(test.operation) == 0) continue;
@@ -298,7 +380,7 @@ TEST(NnThreads, ModelSizesGiveTheSameBits) {
       }
     }
   }
-  EXPECT_GE(compared, 16);
+  EXPECT_GE(compared, 22);
 }
 
 }  // namespace

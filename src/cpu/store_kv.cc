@@ -1,0 +1,51 @@
+#include <cstring>
+
+#include "core/sequences.h"
+#include "core/threads.h"
+#include "cpu/nn.h"
+#include "cpu/scratch.h"
+#include "cpu/vector.h"
+
+namespace thalweg::cpu {
+namespace {
+
+std::size_t store_workspace(const StoreKvArgs& args, const Stream& stream) {
+  return Scratch::workspace_bytes(Scratch::floats(args.k.dim(2)), stream);
+}
+
+void run_store(const StoreKvArgs& args, Workspace workspace, const Stream& stream) {
+  const std::int64_t width = args.k.dim(2);
+  const Sequences sequences(args.cu_seqlens, 1, args.k.dim(0));
+  const auto* lengths = static_cast<const std::int32_t*>(args.lengths.data);
+  const auto store = [&](const ConstTensor& rows, const Tensor& cache, std::int64_t t, std::int64_t slot,
+                         std::int64_t position, float* values) {
+    for (std::int64_t h = 0; h < rows.dim(1) && width > 0; ++h) {
+      void* place = cache.row(slot, position, h);
+      if (rows.dtype == cache.dtype) {
+        std::memcpy(place, rows.row(t, h), static_cast<std::size_t>(bytes_of(cache.dtype, width)));
+      } else if (rows.dtype == DType::kF32) {
+        vector_ops().store(cache.dtype, static_cast<const float*>(rows.row(t, h)), width, place);
+      } else {
+        vector_ops().load(rows.dtype, rows.row(t, h), width, values);
+        vector_ops().store(cache.dtype, values, width, place);
+      }
+    }
+  };
+  for (std::int64_t n = 0; n < sequences.count(); ++n) {
+    const std::int64_t slot = state_slot(args.slots, n);
+    const std::int64_t before = lengths[n] - sequences.length(n);
+    parallel_for(stream, sequences.length(n), [&](std::int64_t i, int worker) {
+      float* values = Scratch(workspace, Scratch::floats(width), worker).take(width);
+      store(args.k, args.k_cache, sequences.begin(n) + i, slot, before + i, values);
+      store(args.v, args.v_cache, sequences.begin(n) + i, slot, before + i, values);
+    });
+  }
+}
+
+constexpr Kernel<StoreKvArgs> kStore[] = {{"rows", always_supported<StoreKvArgs>, store_workspace, run_store}};
+
+}  // namespace
+
+KernelList<StoreKvArgs> store_kv_kernels() { return kStore; }
+
+}  // namespace thalweg::cpu
