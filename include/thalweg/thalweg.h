@@ -371,6 +371,24 @@ typedef struct thalweg_attention_args {
   const float* scale;         // NULL: D^-1/2
 } thalweg_attention_args;
 
+typedef struct thalweg_store_kv_args {
+  thalweg_tensor k;           // [T,HKV,D], packed
+  thalweg_tensor v;           // [T,HKV,D], dtype of k
+  thalweg_tensor cu_seqlens;  // [N+1] i32: the new tokens of each sequence
+  thalweg_tensor lengths;     // [N] i32: tokens in the cache, the new ones included; T_n <= lengths[n] <= S
+  thalweg_tensor slots;       // [N] i32, optional: the sequence's place in the cache, each once; n without it
+  thalweg_tensor k_cache;     // written: [slots,S,HKV,D], any float dtype
+  thalweg_tensor v_cache;     // written: [slots,S,HKV,D], dtype of k_cache
+} thalweg_store_kv_args;
+
+typedef struct thalweg_split_qkvz_args {
+  thalweg_tensor x;  // [T,HK,2*K+2*RV], RV = R value heads of V
+  thalweg_tensor q;  // written: [T,HK,K], dtype of x as all of them
+  thalweg_tensor k;  // written: [T,HK,K]
+  thalweg_tensor v;  // written: [T,HK,RV]
+  thalweg_tensor z;  // written: [T,HK,RV]
+} thalweg_split_qkvz_args;
+
 typedef struct thalweg_linear_args {
   thalweg_tensor x;       // [T,K]
   thalweg_tensor weight;  // [N,K], any dtype but I32; rows contiguous
@@ -384,6 +402,12 @@ typedef struct thalweg_embedding_args {
   thalweg_tensor table;  // [vocabulary,D], any dtype but I32
   thalweg_tensor y;      // written: [T,D], f32, f16 or bf16
 } thalweg_embedding_args;
+
+typedef struct thalweg_add_args {
+  thalweg_tensor a;  // [T,D]
+  thalweg_tensor b;  // [T,D], dtype of a
+  thalweg_tensor y;  // written: [T,D], dtype of a or f32; may be a or b itself
+} thalweg_add_args;
 
 typedef struct thalweg_swiglu_args {
   thalweg_tensor gate;  // [T,I]
@@ -476,8 +500,11 @@ typedef struct thalweg_quantize_args {
   X(gated_rms_norm)             \
   X(rope)                       \
   X(attention)                  \
+  X(store_kv)                   \
+  X(split_qkvz)                 \
   X(linear)                     \
   X(embedding)                  \
+  X(add)                        \
   X(swiglu)                     \
   X(route_top_k)                \
   X(expert_rows)                \

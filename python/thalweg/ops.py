@@ -276,6 +276,22 @@ def attention(
     return o
 
 
+def store_kv(k, v, cu_seqlens, lengths, slots=None, *, k_cache, v_cache, stream=None, threads=0):
+    """Writes the keys and values of new tokens into the cache that attention reads. k, v [T,HKV,D] float; cu_seqlens
+    [N+1], lengths, slots [N] int32; k_cache, v_cache [slots,S,HKV,D] float, written."""
+    run(
+        "store_kv", stream, threads, k=k, v=v, cu_seqlens=cu_seqlens, lengths=lengths, slots=slots, k_cache=k_cache,
+        v_cache=v_cache,
+    )  # fmt: skip
+
+
+def split_qkvz(x, *, q, k, v, z, stream=None, threads=0):
+    """Sorts the rows of a projection that interleaves by key head. x [T,HK,2*K + 2*RV]; q, k [T,HK,K] and v, z
+    [T,HK,RV], of its dtype, are written."""
+    run("split_qkvz", stream, threads, x=x, q=q, k=k, v=v, z=z)
+    return q, k, v, z
+
+
 def linear(x, weight, bias=None, *, y=None, precision="exact", stream=None, threads=0):
     """x W^T (+ bias). x [T,K] float; weight [N,K] float or Blocks; bias [N] float32 -> [T,N]. precision: "exact", or
     "q8" for 8-bit activations with Blocks on the CPU."""
@@ -291,6 +307,14 @@ def embedding(ids, table, *, y=None, stream=None, threads=0):
     if y is None:
         y = empty(table, (dims("embedding", "ids", ids, 1)[0], dims("embedding", "table", table, 2)[1]))
     run("embedding", stream, threads, ids=ids, table=table, y=y)
+    return y
+
+
+def add(a, b, *, y=None, stream=None, threads=0):
+    """a + b. a, b [T,D] float -> [T,D]."""
+    if y is None:
+        y = empty(a, dims("add", "a", a))
+    run("add", stream, threads, a=a, b=b, y=y)
     return y
 
 

@@ -171,6 +171,25 @@ def test_swiglu(seed, tokens, size):
 
 
 @SETTINGS
+@given(seeds, small, st.integers(1, 3), dtypes)
+def test_moving_rows(seed, tokens, heads, dtype):
+    rng = np.random.default_rng(seed)
+    a, b = normal(rng, tokens, 9, dtype=dtype), normal(rng, tokens, 9, dtype=dtype)
+    np.testing.assert_array_equal(ops.add(a, b), (a.astype(np.float32) + b.astype(np.float32)).astype(dtype))
+    x = normal(rng, tokens, heads, 2 * 4 + 2 * 6, dtype=dtype)
+    parts = [np.empty((tokens, heads, size), dtype) for size in (4, 4, 6, 6)]
+    ops.split_qkvz(x, q=parts[0], k=parts[1], v=parts[2], z=parts[3])
+    np.testing.assert_array_equal(np.concatenate(parts, -1), x)
+    k, v = normal(rng, tokens, heads, 8, dtype=dtype), normal(rng, tokens, heads, 8, dtype=dtype)
+    k_cache, v_cache = (np.zeros((2, tokens + 3, heads, 8), dtype) for _ in range(2))
+    bounds, lengths, slots = (np.array(n, np.int32) for n in ([0, tokens], [tokens + 2], [1]))
+    ops.store_kv(k, v, bounds, lengths, slots, k_cache=k_cache, v_cache=v_cache)
+    for new, cache in ((k, k_cache), (v, v_cache)):
+        np.testing.assert_array_equal(cache[1, 2 : tokens + 2], new)
+        assert not cache[0].any() and not cache[1, :2].any() and not cache[1, tokens + 2 :].any()
+
+
+@SETTINGS
 @given(seeds, small, st.integers(1, 20), st.data())
 def test_routing(seed, tokens, experts, data):
     rng = np.random.default_rng(seed)
