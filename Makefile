@@ -1,6 +1,6 @@
 # Short names for the scripts, which do the work: nothing here is needed to use them.
 
-.PHONY: help demo test build lint format bench asan tsan fuzz cuda cuda-sanitize docs clean
+.PHONY: help demo test python build lint format bench asan tsan fuzz cuda cuda-sanitize docs clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -10,6 +10,9 @@ demo:  ## what Thalweg does: checks operations against float64 and times some
 
 test:  ## build and run all tests
 	@scripts/test
+
+python:  ## build and test the Python package in a virtual environment
+	@scripts/test-python
 
 build:  ## the command line, build/release/bin/thalweg
 	@scripts/build

@@ -1,0 +1,635 @@
+#pragma once
+
+// The C ABI of Thalweg, for C and for every language that can call C. It is the C++ interface again: the same
+// operations under the same names with the same contracts, which stand in the C++ headers.
+//
+// - A function that can fail returns a thalweg_status; thalweg_error_message() then says what was wrong. No exception
+//   leaves the library. A call that failed has written nothing.
+// - Memory is the caller's: tensors are views, scratch memory is passed in. Handles (thalweg_memory, thalweg_model,
+//   thalweg_sequence) are opaque; what a _create, _load or _start made, its _free takes away; freeing NULL is allowed.
+// - An operation is a struct of arguments and four functions. Prepare the struct with its _init: it sets the defaults,
+//   and every tensor to absent. Fields that hold an enum are int32_t, and a value that the enum lacks is refused.
+// - Calls on different handles may run at the same time; a model and its sequences are used by one thread at a time.
+//
+// Programs compare thalweg_abi_version() with the THALWEG_ABI_VERSION they were compiled with: structs may grow when it
+// changes.
+
+// NOLINTBEGIN: this is C
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define THALWEG_ABI_VERSION 1
+
+// THALWEG_ABI_VERSION of the library itself.
+int32_t thalweg_abi_version(void);
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Errors
+
+typedef enum thalweg_status {
+  THALWEG_OK = 0,
+  THALWEG_INVALID = 1,        // what was asked breaks a contract, or a file is unusable: the message names it
+  THALWEG_OUT_OF_MEMORY = 2,  // of the host
+  THALWEG_INTERNAL = 3,       // a defect of the library
+} thalweg_status;
+
+// Of this thread's last call that failed, valid until its next one: "linear: weight: expected ..., got ...".
+const char* thalweg_error_message(void);
+// The parts of the message: the operation and the argument it names; empty if it names none.
+const char* thalweg_error_operation(void);
+const char* thalweg_error_argument(void);
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Devices and streams: device.h
+
+typedef enum thalweg_device_type { THALWEG_CPU = 0, THALWEG_CUDA = 1, THALWEG_METAL = 2 } thalweg_device_type;
+
+typedef struct thalweg_device {
+  int32_t type;  // thalweg_device_type
+  int32_t index;
+} thalweg_device;
+
+// On the CPU a call returns when the work is done. On a GPU `native` is the caller's queue (cudaStream_t,
+// id<MTLCommandQueue>) and a call only enqueues. Where a pointer to a stream is NULL, it is the CPU with all threads.
+typedef struct thalweg_stream {
+  thalweg_device device;
+  int32_t threads;  // of the CPU; 0: every hardware thread
+  void* native;
+} thalweg_stream;
+
+// Whether this build and machine can run operations there, and if not, why not: "" or text that stays valid until this
+// thread's next call.
+thalweg_status thalweg_device_type_available(int32_t type, bool* available, const char** reason);
+
+// Waits until the stream has done all it was given.
+thalweg_status thalweg_synchronize(const thalweg_stream* stream);
+
+// Pins one of the CPU's instruction sets, or one kernel of an operation; "" undoes it: see backend.h.
+thalweg_status thalweg_select_instruction_set(const char* name);
+thalweg_status thalweg_select_kernel(const char* operation, const char* kernel);
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Tensors: dtype.h, tensor.h
+
+typedef enum thalweg_dtype {
+  THALWEG_F32 = 0,
+  THALWEG_F16 = 1,
+  THALWEG_BF16 = 2,
+  THALWEG_I32 = 3,
+  THALWEG_Q4_0 = 4,
+  THALWEG_Q4_1 = 5,
+  THALWEG_Q5_0 = 6,
+  THALWEG_Q5_1 = 7,
+  THALWEG_Q8_0 = 8,
+  THALWEG_Q2_K = 9,
+  THALWEG_Q3_K = 10,
+  THALWEG_Q4_K = 11,
+  THALWEG_Q5_K = 12,
+  THALWEG_Q6_K = 13,
+  THALWEG_IQ4_NL = 14,
+  THALWEG_IQ4_XS = 15,
+  THALWEG_MXFP4 = 16,
+} thalweg_dtype;
+
+#define THALWEG_MAX_RANK 5
+
+// A view of memory of the caller's. Strides count elements; the innermost is 1. Rank 0: absent.
+typedef struct thalweg_tensor {
+  void* data;
+  int32_t dtype;  // thalweg_dtype
+  int32_t rank;
+  thalweg_device device;
+  int64_t shape[THALWEG_MAX_RANK];
+  int64_t strides[THALWEG_MAX_RANK];
+} thalweg_tensor;
+
+// A contiguous view; a rank that is not 1..THALWEG_MAX_RANK gives an absent one.
+thalweg_tensor thalweg_tensor_of(void* data, int32_t dtype, thalweg_device device, int32_t rank, const int64_t* shape);
+
+// Bytes of `count` consecutive elements, a multiple of the dtype's block size; -1 if the dtype does not exist.
+int64_t thalweg_bytes_of(int32_t dtype, int64_t count);
+// "Q4_K"; NULL if the dtype does not exist.
+const char* thalweg_dtype_name(int32_t dtype);
+// Whether thalweg_quantize packs it.
+bool thalweg_can_pack(int32_t dtype);
+
+// Memory of a device, aligned to 256 bytes, and copies that have arrived when the function returns.
+typedef struct thalweg_memory thalweg_memory;
+thalweg_status thalweg_memory_create(thalweg_device device, size_t bytes, thalweg_memory** memory);
+void* thalweg_memory_data(const thalweg_memory* memory);
+size_t thalweg_memory_bytes(const thalweg_memory* memory);
+void thalweg_memory_free(thalweg_memory* memory);
+thalweg_status thalweg_copy_to_device(const thalweg_stream* stream, void* device_memory, const void* host_memory,
+                                      size_t bytes);
+thalweg_status thalweg_copy_to_host(const thalweg_stream* stream, void* host_memory, const void* device_memory,
+                                    size_t bytes);
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Operations
+
+typedef enum thalweg_head_map {
+  THALWEG_HEAD_MAP_UNSET = 0,    // refused: there is no default
+  THALWEG_HEAD_MAP_GROUPED = 1,  // value head h reads key head h / (HV/HK)
+  THALWEG_HEAD_MAP_TILED = 2,    // value head h reads key head h % HK
+} thalweg_head_map;
+typedef enum thalweg_rounding { THALWEG_ROUNDING_F32 = 0, THALWEG_ROUNDING_SEED = 1 } thalweg_rounding;
+typedef enum thalweg_state_layout { THALWEG_STATE_VK = 0, THALWEG_STATE_KV = 1 } thalweg_state_layout;
+typedef enum thalweg_qk_norm {
+  THALWEG_QK_NORM_NONE = 0,
+  THALWEG_QK_NORM_L2 = 1,
+  THALWEG_QK_NORM_RMS = 2,
+} thalweg_qk_norm;
+typedef enum thalweg_activation { THALWEG_ACTIVATION_NONE = 0, THALWEG_ACTIVATION_SILU = 1 } thalweg_activation;
+typedef enum thalweg_matmul_precision { THALWEG_MATMUL_EXACT = 0, THALWEG_MATMUL_Q8 = 1 } thalweg_matmul_precision;
+
+// The gated delta rule and the stages of its chunk form: contracts in gated_delta_rule.h.
+
+typedef struct thalweg_chunk_local_cumsum_args {
+  thalweg_tensor g;           // [B,T,HV] f32
+  thalweg_tensor cu_seqlens;  // [N+1] i32, optional
+  thalweg_tensor g_cumsum;    // written: [B,T,HV] f32; may be g itself
+  int32_t chunk_size;
+} thalweg_chunk_local_cumsum_args;
+
+typedef struct thalweg_l2norm_args {
+  thalweg_tensor x;  // [B,T,H,K], f32, f16 or bf16; K >= 1
+  thalweg_tensor y;  // written: like x; may be x itself
+  float eps;
+} thalweg_l2norm_args;
+
+typedef struct thalweg_chunk_scaled_dot_kkt_args {
+  thalweg_tensor k;           // [B,T,HK,K]
+  thalweg_tensor beta;        // [B,T,HV] f32
+  thalweg_tensor g_cumsum;    // [B,T,HV] f32, summed within the chunk
+  thalweg_tensor cu_seqlens;  // [N+1] i32, optional
+  thalweg_tensor a;           // written: [B,T,HV,C] f32
+  int32_t chunk_size;
+  int32_t head_map;  // thalweg_head_map
+  int32_t rounding;  // thalweg_rounding
+} thalweg_chunk_scaled_dot_kkt_args;
+
+typedef struct thalweg_solve_tril_args {
+  thalweg_tensor a;           // [B,T,HV,C] f32
+  thalweg_tensor cu_seqlens;  // [N+1] i32, optional
+  thalweg_tensor a_inv;       // written: [B,T,HV,C] f32 or bf16; may be a itself
+  int32_t chunk_size;
+} thalweg_solve_tril_args;
+
+typedef struct thalweg_recompute_w_u_args {
+  thalweg_tensor k;           // [B,T,HK,K]
+  thalweg_tensor v;           // [B,T,HV,V], dtype of k
+  thalweg_tensor beta;        // [B,T,HV] f32
+  thalweg_tensor g_cumsum;    // [B,T,HV] f32
+  thalweg_tensor a_inv;       // [B,T,HV,C] f32 or bf16
+  thalweg_tensor cu_seqlens;  // [N+1] i32, optional
+  thalweg_tensor w;           // written: [B,T,HV,K], dtype of k
+  thalweg_tensor u;           // written: [B,T,HV,V], dtype of k
+  int32_t chunk_size;
+  int32_t head_map;  // thalweg_head_map
+  int32_t rounding;  // thalweg_rounding
+} thalweg_recompute_w_u_args;
+
+typedef struct thalweg_chunk_state_args {
+  thalweg_tensor k;              // [B,T,HK,K]
+  thalweg_tensor w;              // [B,T,HV,K], dtype of k
+  thalweg_tensor u;              // [B,T,HV,V], dtype of k
+  thalweg_tensor g_cumsum;       // [B,T,HV] f32
+  thalweg_tensor initial_state;  // [N,HV,V,K] or a pool [slots,HV,V,K], f32 or bf16, optional (zero)
+  thalweg_tensor state_indices;  // [N] i32, optional: the sequence's slot in both pools; -1: zero state, write nothing
+  thalweg_tensor cu_seqlens;     // [N+1] i32, optional
+  thalweg_tensor h;              // written: [B,NC,HV,V,K], dtype of k, optional: the state before each chunk
+  thalweg_tensor v_new;          // written: [B,T,HV,V], dtype of k, optional
+  thalweg_tensor final_state;    // written: like initial_state, optional; may be initial_state itself
+  int32_t chunk_size;
+  int32_t head_map;      // thalweg_head_map
+  int32_t state_layout;  // thalweg_state_layout of initial_state and final_state; h is always [..,V,K]
+  int32_t rounding;      // thalweg_rounding
+} thalweg_chunk_state_args;
+
+typedef struct thalweg_chunk_output_args {
+  thalweg_tensor q;           // [B,T,HK,K]
+  thalweg_tensor k;           // [B,T,HK,K], dtype of q
+  thalweg_tensor v_new;       // [B,T,HV,V], dtype of q
+  thalweg_tensor h;           // [B,NC,HV,V,K], dtype of q
+  thalweg_tensor g_cumsum;    // [B,T,HV] f32
+  thalweg_tensor cu_seqlens;  // [N+1] i32, optional
+  thalweg_tensor o;           // written: [B,T,HV,V], f32 or dtype of q
+  const float* scale;         // NULL: K^-1/2
+  int32_t chunk_size;
+  int32_t head_map;  // thalweg_head_map
+  int32_t rounding;  // thalweg_rounding
+} thalweg_chunk_output_args;
+
+typedef struct thalweg_gate_inputs {
+  thalweg_tensor a;        // [B,T,HV], f32, f16 or bf16
+  thalweg_tensor b;        // [B,T,HV], dtype of a
+  thalweg_tensor a_log;    // [HV], f32, f16 or bf16
+  thalweg_tensor dt_bias;  // [HV], f32, f16 or bf16
+} thalweg_gate_inputs;
+
+typedef struct thalweg_chunk_gated_delta_rule_args {
+  thalweg_tensor q;     // [B,T,HK,K], f32, f16 or bf16
+  thalweg_tensor k;     // [B,T,HK,K], dtype of q
+  thalweg_tensor v;     // [B,T,HV,V], dtype of q
+  thalweg_tensor g;     // [B,T,HV] f32
+  thalweg_tensor beta;  // [B,T,HV] f32
+  thalweg_gate_inputs gates;
+  thalweg_tensor
+      initial_state;  // [N,HV,V,K], or a pool [slots,HV,V,K] with state_indices; f32 or bf16; optional (zero)
+  thalweg_tensor state_indices;  // [N] i32, optional: the sequence's slot in both pools; -1: zero state, write nothing.
+                                 // Slots of one call differ from each other.
+  thalweg_tensor cu_seqlens;     // [N+1] i32, optional
+  thalweg_tensor o;              // written: [B,T,HV,V], f32 or dtype of q
+  thalweg_tensor final_state;    // written: shape and dtype of initial_state, optional; may be initial_state itself
+  int32_t head_map;              // thalweg_head_map
+  int32_t state_layout;          // thalweg_state_layout
+  const float* scale;            // NULL: K^-1/2
+  int32_t qk_norm;               // thalweg_qk_norm
+  float qk_norm_eps;
+  thalweg_tensor q_norm_weight;  // [HK,K] for THALWEG_QK_NORM_RMS, f32, f16 or bf16
+  thalweg_tensor k_norm_weight;  // [HK,K], dtype of q_norm_weight
+  thalweg_tensor fault;          // written: [1] i32, optional: DeviceFault bits, written on GPUs only
+} thalweg_chunk_gated_delta_rule_args;
+
+typedef struct thalweg_recurrent_gated_delta_rule_args {
+  thalweg_tensor q;     // [B,T,HK,K], f32, f16 or bf16
+  thalweg_tensor k;     // [B,T,HK,K], dtype of q
+  thalweg_tensor v;     // [B,T,HV,V], dtype of q
+  thalweg_tensor g;     // [B,T,HV] f32
+  thalweg_tensor beta;  // [B,T,HV] f32
+  thalweg_gate_inputs gates;
+  thalweg_tensor
+      initial_state;  // [N,HV,V,K], or a pool [slots,HV,V,K] with state_indices; f32 or bf16; optional (zero)
+  thalweg_tensor state_indices;  // [N] i32, optional: the sequence's slot in both pools; -1: zero state, write nothing.
+                                 // Slots of one call differ from each other.
+  thalweg_tensor cu_seqlens;     // [N+1] i32, optional
+  thalweg_tensor o;              // written: [B,T,HV,V], f32 or dtype of q
+  thalweg_tensor final_state;    // written: shape and dtype of initial_state, optional; may be initial_state itself
+  int32_t head_map;              // thalweg_head_map
+  int32_t state_layout;          // thalweg_state_layout
+  const float* scale;            // NULL: K^-1/2
+  int32_t qk_norm;               // thalweg_qk_norm
+  float qk_norm_eps;
+  thalweg_tensor q_norm_weight;  // [HK,K] for THALWEG_QK_NORM_RMS, f32, f16 or bf16
+  thalweg_tensor k_norm_weight;  // [HK,K], dtype of q_norm_weight
+  thalweg_tensor fault;          // written: [1] i32, optional: DeviceFault bits, written on GPUs only
+  thalweg_tensor snapshots;      // written: [B,T,HV,V,K] (or [..,K,V] by state_layout), dtype of the state or f32,
+                                 // optional: the state after each token. Written for sequences with state index -1 too.
+} thalweg_recurrent_gated_delta_rule_args;
+
+typedef struct thalweg_gated_delta_prep_step_args {
+  thalweg_tensor x;  // [B,T,2*HK*K + HV*V], q | k | v; f32, f16 or bf16. The convolution's output, or its input if
+                     // conv_weight is given
+  thalweg_tensor conv_weight;  // [2*HK*K + HV*V, W], f32, f16 or bf16, optional, W in 2..8; newest token last
+  thalweg_tensor conv_state;   // written: [B or slots, 2*HK*K + HV*V, W-1], f32, f16 or bf16: the last inputs, oldest
+                               // first; updated
+  thalweg_gate_inputs gates;
+  thalweg_tensor q_norm_weight;  // [HK,K] for THALWEG_QK_NORM_RMS, f32, f16 or bf16
+  thalweg_tensor k_norm_weight;  // [HK,K], dtype of q_norm_weight
+  thalweg_tensor state_in;       // [B,HV,V,K] or a pool, f32, f16 or bf16
+  thalweg_tensor state_out;      // written: like state_in; may be state_in itself
+  thalweg_tensor
+      state_indices;         // [B] i32, optional: slot in state_in, state_out and conv_state; -1: zero, write nothing
+  thalweg_tensor snapshots;  // written: [B,T,HV,V,K], dtype of the state or f32, optional: the state after each token,
+                             // for sequences with state index -1 too
+  thalweg_tensor z;          // [B,T,HV,V], dtype of x, optional: gate of the RMS norm after the recurrence
+  thalweg_tensor norm_weight;  // [V], f32, f16 or bf16, with z
+  thalweg_tensor y;            // written: [B,T,HV,V], f32 or dtype of x
+  thalweg_tensor fault;        // written: [1] i32, optional: DeviceFault bits, written on GPUs only
+  int32_t head_map;            // thalweg_head_map
+  int32_t state_layout;        // thalweg_state_layout
+  float scale;  // of q, after its norm. The seed bakes it into q_norm_weight; models with THALWEG_QK_NORM_L2 use K^-1/2
+  int32_t qk_norm;  // thalweg_qk_norm
+  float qk_norm_eps;
+  float norm_eps;
+} thalweg_gated_delta_prep_step_args;
+
+// Dense operations: contracts in nn.h.
+
+typedef struct thalweg_causal_conv1d_args {
+  thalweg_tensor x;       // [B,T,C]
+  thalweg_tensor weight;  // [C,W], any float dtype, W in 2..8; the newest token's tap last
+  thalweg_tensor bias;    // [C], dtype of weight, optional
+  thalweg_tensor
+      initial_state;  // [N,C,W-1] or a pool, any float dtype, optional (zero): the inputs before, oldest first
+  thalweg_tensor
+      final_state;  // written: like initial_state, optional; may be initial_state itself: the last W-1 inputs
+  thalweg_tensor state_indices;  // [N] i32, optional; -1: zero state, write nothing
+  thalweg_tensor cu_seqlens;     // [N+1] i32, optional, B = 1
+  thalweg_tensor y;              // written: [B,T,C], dtype of x; not x itself
+  int32_t activation;            // thalweg_activation
+} thalweg_causal_conv1d_args;
+
+typedef struct thalweg_causal_conv1d_update_args {
+  thalweg_tensor x;              // [B,T,C]
+  thalweg_tensor weight;         // [C,W]
+  thalweg_tensor bias;           // [C], optional
+  thalweg_tensor conv_state;     // written: [B,C,W-1] or a pool [slots,C,W-1], any float dtype
+  thalweg_tensor state_indices;  // [B] i32, optional; -1: zero state, write nothing
+  thalweg_tensor y;              // written: [B,T,C], dtype of x; may be x itself
+  int32_t activation;            // thalweg_activation
+} thalweg_causal_conv1d_update_args;
+
+typedef struct thalweg_rms_norm_args {
+  thalweg_tensor x;       // [T,D] or [T,H,D]
+  thalweg_tensor weight;  // [D], any float dtype
+  thalweg_tensor y;       // written: like x, or f32; may be x itself
+  float eps;
+  bool weight_plus_one;
+} thalweg_rms_norm_args;
+
+typedef struct thalweg_gated_rms_norm_args {
+  thalweg_tensor x;       // [T,H,D]
+  thalweg_tensor z;       // [T,H,D], dtype of x
+  thalweg_tensor weight;  // [D], any float dtype
+  thalweg_tensor y;       // written: [T,H,D], dtype of x or f32; may be x or z itself
+  float eps;
+} thalweg_gated_rms_norm_args;
+
+typedef struct thalweg_rope_args {
+  thalweg_tensor x;          // [T,H,D]
+  thalweg_tensor positions;  // [T] i32, 0 or more
+  thalweg_tensor y;          // written: like x; may be x itself
+  int32_t rotary_dim;        // even, 2..D
+  float theta;
+} thalweg_rope_args;
+
+typedef struct thalweg_attention_args {
+  thalweg_tensor q;           // [T,HQ,D], packed
+  thalweg_tensor k_cache;     // [slots,S,HKV,D], any float dtype
+  thalweg_tensor v_cache;     // [slots,S,HKV,D], dtype of k_cache
+  thalweg_tensor cu_seqlens;  // [N+1] i32: the new tokens of each sequence
+  thalweg_tensor lengths;     // [N] i32: tokens in the cache, the new ones included; T_n <= lengths[n] <= S
+  thalweg_tensor slots;       // [N] i32, optional: the sequence's place in the cache; n without it
+  thalweg_tensor gate;        // [T,HQ,D], dtype of q, optional: the output is multiplied by sigmoid(gate)
+  thalweg_tensor o;           // written: [T,HQ,D], dtype of q or f32
+  const float* scale;         // NULL: D^-1/2
+} thalweg_attention_args;
+
+typedef struct thalweg_store_kv_args {
+  thalweg_tensor k;           // [T,HKV,D], packed
+  thalweg_tensor v;           // [T,HKV,D], dtype of k
+  thalweg_tensor cu_seqlens;  // [N+1] i32: the new tokens of each sequence
+  thalweg_tensor lengths;     // [N] i32: tokens in the cache, the new ones included; T_n <= lengths[n] <= S
+  thalweg_tensor slots;       // [N] i32, optional: the sequence's place in the cache, each once; n without it
+  thalweg_tensor k_cache;     // written: [slots,S,HKV,D], any float dtype
+  thalweg_tensor v_cache;     // written: [slots,S,HKV,D], dtype of k_cache
+} thalweg_store_kv_args;
+
+typedef struct thalweg_split_qkvz_args {
+  thalweg_tensor x;  // [T,HK,2*K+2*RV], RV = R value heads of V
+  thalweg_tensor q;  // written: [T,HK,K], dtype of x as all of them
+  thalweg_tensor k;  // written: [T,HK,K]
+  thalweg_tensor v;  // written: [T,HK,RV]
+  thalweg_tensor z;  // written: [T,HK,RV]
+} thalweg_split_qkvz_args;
+
+typedef struct thalweg_linear_args {
+  thalweg_tensor x;       // [T,K]
+  thalweg_tensor weight;  // [N,K], any dtype but I32; rows contiguous
+  thalweg_tensor bias;    // [N] f32, optional
+  thalweg_tensor y;       // written: [T,N], dtype of x or f32
+  int32_t precision;      // thalweg_matmul_precision
+} thalweg_linear_args;
+
+typedef struct thalweg_embedding_args {
+  thalweg_tensor ids;    // [T] i32, each in 0..vocabulary-1
+  thalweg_tensor table;  // [vocabulary,D], any dtype but I32
+  thalweg_tensor y;      // written: [T,D], f32, f16 or bf16
+} thalweg_embedding_args;
+
+typedef struct thalweg_add_args {
+  thalweg_tensor a;  // [T,D]
+  thalweg_tensor b;  // [T,D], dtype of a
+  thalweg_tensor y;  // written: [T,D], dtype of a or f32; may be a or b itself
+} thalweg_add_args;
+
+typedef struct thalweg_swiglu_args {
+  thalweg_tensor gate;  // [T,I]
+  thalweg_tensor up;    // [T,I], dtype of gate
+  thalweg_tensor y;     // written: [T,I], dtype of gate or f32; may be gate or up itself
+} thalweg_swiglu_args;
+
+// Mixture of experts: contracts in moe.h.
+
+typedef struct thalweg_route_top_k_args {
+  thalweg_tensor router_logits;   // [T,E], f32, f16 or bf16
+  thalweg_tensor expert_ids;      // written: [T,S] i32
+  thalweg_tensor expert_weights;  // written: [T,S] f32
+  bool renormalize;               // divide the chosen probabilities by their sum
+} thalweg_route_top_k_args;
+
+typedef struct thalweg_expert_rows_args {
+  thalweg_tensor expert_ids;      // [T,S] i32
+  thalweg_tensor expert_offsets;  // written: [E+1] i32; E is its size less one
+  thalweg_tensor rows;            // written: [T*S] i32
+} thalweg_expert_rows_args;
+
+typedef struct thalweg_mul_mm_id_args {
+  thalweg_tensor weight;      // [E,N,K], any dtype but I32; rows contiguous
+  thalweg_tensor x;           // [T,K], or [T,S,K] with one row per slot; f32, f16 or bf16
+  thalweg_tensor expert_ids;  // [T,S] i32
+  thalweg_tensor y;           // written: [T,S,N], f32 or dtype of x
+  int32_t precision;          // thalweg_matmul_precision
+} thalweg_mul_mm_id_args;
+
+typedef struct thalweg_mul_mv_id_args {
+  thalweg_tensor weight;      // [E,N,K], any dtype but I32; rows contiguous
+  thalweg_tensor x;           // [T,K], or [T,S,K] with one row per slot; f32, f16 or bf16
+  thalweg_tensor expert_ids;  // [T,S] i32
+  thalweg_tensor y;           // written: [T,S,N], f32 or dtype of x
+  int32_t precision;          // thalweg_matmul_precision
+} thalweg_mul_mv_id_args;
+
+typedef struct thalweg_mul_mat_id_args {
+  thalweg_tensor weight;      // [E,N,K], any dtype but I32; rows contiguous
+  thalweg_tensor x;           // [T,K], or [T,S,K] with one row per slot; f32, f16 or bf16
+  thalweg_tensor expert_ids;  // [T,S] i32
+  thalweg_tensor y;           // written: [T,S,N], f32 or dtype of x
+  int32_t precision;          // thalweg_matmul_precision
+} thalweg_mul_mat_id_args;
+
+typedef struct thalweg_moe_ffn_args {
+  thalweg_tensor x;            // [T,D], f32, f16 or bf16
+  thalweg_tensor router;       // [E,D], any dtype but I32
+  thalweg_tensor gate;         // [E,I,D], any dtype but I32
+  thalweg_tensor up;           // [E,I,D], dtype of gate; gate and up may be halves of one fused tensor (strided over E)
+  thalweg_tensor down;         // [E,D,I], any dtype but I32
+  thalweg_tensor shared_gate;  // [J,D], optional: all four shared tensors or none
+  thalweg_tensor shared_up;    // [J,D]
+  thalweg_tensor shared_down;  // [D,J]
+  thalweg_tensor shared_router;  // [D] f32, f16 or bf16
+  thalweg_tensor y;              // written: [T,D], f32 or dtype of x
+  int32_t top_k;                 // 1..E
+  bool renormalize;
+  int32_t precision;  // thalweg_matmul_precision
+} thalweg_moe_ffn_args;
+
+// Block formats: contracts in quant.h.
+
+typedef struct thalweg_dequantize_args {
+  thalweg_tensor blocks;  // [R,K], any dtype but I32; rows contiguous
+  thalweg_tensor values;  // written: [R,K] f32
+} thalweg_dequantize_args;
+
+typedef struct thalweg_quantize_args {
+  thalweg_tensor values;  // [R,K] f32
+  thalweg_tensor blocks;  // written: [R,K]; rows contiguous
+} thalweg_quantize_args;
+
+// THALWEG_OPERATIONS(X) is X(name) for each operation, each a struct thalweg_<name>_args above.
+#define THALWEG_OPERATIONS(X)   \
+  X(chunk_local_cumsum)         \
+  X(l2norm)                     \
+  X(chunk_scaled_dot_kkt)       \
+  X(solve_tril)                 \
+  X(recompute_w_u)              \
+  X(chunk_state)                \
+  X(chunk_output)               \
+  X(chunk_gated_delta_rule)     \
+  X(recurrent_gated_delta_rule) \
+  X(gated_delta_prep_step)      \
+  X(causal_conv1d)              \
+  X(causal_conv1d_update)       \
+  X(rms_norm)                   \
+  X(gated_rms_norm)             \
+  X(rope)                       \
+  X(attention)                  \
+  X(store_kv)                   \
+  X(split_qkvz)                 \
+  X(linear)                     \
+  X(embedding)                  \
+  X(add)                        \
+  X(swiglu)                     \
+  X(route_top_k)                \
+  X(expert_rows)                \
+  X(mul_mm_id)                  \
+  X(mul_mv_id)                  \
+  X(mul_mat_id)                 \
+  X(moe_ffn)                    \
+  X(dequantize)                 \
+  X(quantize)
+
+// The functions of an operation:
+//   thalweg_<name>_args_init(args)                               defaults, and no tensors
+//   thalweg_<name>_workspace_size(args, stream, &bytes)          scratch that a run needs; data pointers may be NULL
+//   thalweg_<name>_explain(args, stream, &text)                  which kernel runs and why not the others, a line each;
+//                                                                valid until this thread's next call
+//   thalweg_<name>(args, workspace, workspace_bytes, stream)     runs it; workspace is aligned to 64 bytes
+#define THALWEG_DECLARE_OPERATION(name)                                                                           \
+  void thalweg_##name##_args_init(thalweg_##name##_args* args);                                                   \
+  thalweg_status thalweg_##name##_workspace_size(const thalweg_##name##_args* args, const thalweg_stream* stream, \
+                                                 size_t* bytes);                                                  \
+  thalweg_status thalweg_##name##_explain(const thalweg_##name##_args* args, const thalweg_stream* stream,        \
+                                          const char** text);                                                     \
+  thalweg_status thalweg_##name(const thalweg_##name##_args* args, void* workspace, size_t workspace_bytes,       \
+                                const thalweg_stream* stream);
+THALWEG_OPERATIONS(THALWEG_DECLARE_OPERATION)
+#undef THALWEG_DECLARE_OPERATION
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Models: model.h
+
+typedef struct thalweg_model thalweg_model;
+typedef struct thalweg_sequence thalweg_sequence;
+
+typedef struct thalweg_model_options {
+  int32_t threads;                            // 0: every hardware thread
+  int64_t context;                            // most tokens of a sequence; 0: what the file says, but at most 32768
+  int32_t sequences;                          // most sequences alive at once
+  int32_t prefill_chunk;                      // tokens of a prefill that run together
+  bool exact;                                 // no 8-bit activations
+  int32_t kv_dtype;                           // of the key and value cache: THALWEG_F16 or THALWEG_F32
+  bool prefetch;                              // read the whole file at load
+  void (*progress)(void* user, double done);  // NULL, or hears a growing part of 1
+  void* user;                                 // for progress
+} thalweg_model_options;
+
+typedef struct thalweg_sampling {
+  float temperature;     // 0: the likeliest token
+  int32_t top_k;         // 0: all
+  float top_p;           // 1: all
+  float min_p;           // 0: all
+  float repeat_penalty;  // 1: off
+  int32_t repeat_last;
+  uint64_t seed;
+} thalweg_sampling;
+
+typedef struct thalweg_chat_message {
+  const char* role;  // "system", "user" or "assistant"
+  const char* content;
+} thalweg_chat_message;
+
+typedef enum thalweg_stop_reason {
+  THALWEG_STOP_END_TOKEN = 0,
+  THALWEG_STOP_LENGTH = 1,
+  THALWEG_STOP_CONTEXT = 2,
+  THALWEG_STOP_CALLER = 3,
+} thalweg_stop_reason;
+
+typedef struct thalweg_generated {
+  int64_t tokens;  // without the end token
+  int32_t reason;  // thalweg_stop_reason
+  int64_t prompt_tokens;
+  double prefill_seconds;
+  int64_t steps;
+  double decode_seconds;
+} thalweg_generated;
+
+void thalweg_model_options_init(thalweg_model_options* options);
+void thalweg_sampling_init(thalweg_sampling* sampling);
+
+// A .gguf file or a Hugging Face directory. `options` may be NULL. Sequences keep what they need of a model: the order
+// in which the two are freed does not matter.
+thalweg_status thalweg_model_load(const char* path, const thalweg_model_options* options, thalweg_model** model);
+void thalweg_model_free(thalweg_model* model);
+int64_t thalweg_model_vocabulary(const thalweg_model* model);
+int64_t thalweg_model_context(const thalweg_model* model);
+const char* thalweg_model_architecture(const thalweg_model* model);
+bool thalweg_model_is_end_token(const thalweg_model* model, int32_t token);
+
+// These write at most `capacity` elements and set *count to the number there are: call again if it is larger. Text is
+// UTF-8, bytes of a token may be part of a character, nothing is ended with a zero.
+thalweg_status thalweg_tokenize(const thalweg_model* model, const char* text, size_t length, bool parse_special,
+                                int32_t* tokens, size_t capacity, size_t* count);
+thalweg_status thalweg_detokenize(const thalweg_model* model, const int32_t* tokens, size_t token_count, char* text,
+                                  size_t capacity, size_t* count);
+// `think`: 1 and 0 as asked, -1 for what the family does by itself.
+thalweg_status thalweg_chat_prompt(const thalweg_model* model, const thalweg_chat_message* messages,
+                                   size_t message_count, int32_t think, int32_t* tokens, size_t capacity,
+                                   size_t* count);
+
+thalweg_status thalweg_sequence_start(thalweg_model* model, thalweg_sequence** sequence);
+void thalweg_sequence_free(thalweg_sequence* sequence);
+// Views that are valid until the sequence changes. Logits are of the next token; none before the first token.
+const int32_t* thalweg_sequence_tokens(const thalweg_sequence* sequence, size_t* count);
+const float* thalweg_sequence_logits(const thalweg_sequence* sequence, size_t* count);
+thalweg_status thalweg_sequence_clear(thalweg_sequence* sequence);
+// The whole state, in a file. A file that is damaged or of another model is refused; the sequence stays as it was.
+thalweg_status thalweg_sequence_save(const thalweg_sequence* sequence, const char* path);
+thalweg_status thalweg_sequence_restore(thalweg_sequence* sequence, const char* path);
+
+// New tokens of a sequence; one token each for `sequence_count` sequences; the token that `sampling` (NULL: the
+// likeliest) chooses next.
+thalweg_status thalweg_prefill(thalweg_model* model, thalweg_sequence* sequence, const int32_t* tokens, size_t count);
+thalweg_status thalweg_step(thalweg_model* model, thalweg_sequence* const* sequences, const int32_t* tokens,
+                            size_t sequence_count);
+thalweg_status thalweg_sample(const thalweg_model* model, const thalweg_sequence* sequence,
+                              const thalweg_sampling* sampling, int32_t* token);
+
+// Prefills the prompt, then up to max_tokens tokens. `hear` (may be NULL) gets whole characters of UTF-8 as they come
+// and returns false to stop. `sampling` and `result` may be NULL.
+typedef bool (*thalweg_hear)(void* user, const char* bytes, size_t count);
+thalweg_status thalweg_generate(thalweg_model* model, thalweg_sequence* sequence, const int32_t* prompt,
+                                size_t prompt_count, const thalweg_sampling* sampling, int64_t max_tokens,
+                                thalweg_hear hear, void* user, thalweg_generated* result);
+
+#ifdef __cplusplus
+}
+#endif
+// NOLINTEND

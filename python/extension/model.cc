@@ -1,0 +1,248 @@
+// Models. Calls of one model from several threads wait for each other; the interpreter runs on meanwhile.
+
+#include "thalweg/model.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "extension/bindings.h"
+#include "thalweg/error.h"
+
+namespace nb = nanobind;
+
+namespace thalweg::python {
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+using Logits = nb::ndarray<nb::numpy, float>;
+
+// A NumPy array that owns a copy.
+Logits to_numpy(std::vector<float>&& values, std::vector<std::size_t> shape) {
+  auto* owned = new std::vector<float>(std::move(values));
+  const nb::capsule owner(owned, [](void* memory) noexcept { delete static_cast<std::vector<float>*>(memory); });
+  return {owned->data(), shape.size(), shape.data(), owner};
+}
+
+// The lock is let go before the interpreter's is taken again, so that the two cannot wait for each other.
+class Exclusive {
+ public:
+  explicit Exclusive(std::mutex& mutex) : lock_(mutex) {}
+
+ private:
+  nb::gil_scoped_release release_;
+  std::scoped_lock<std::mutex> lock_;
+};
+
+struct PyModel {
+  std::shared_ptr<std::mutex> mutex = std::make_shared<std::mutex>();
+  Model model;
+};
+
+struct PySequence {
+  std::shared_ptr<std::mutex> mutex;
+  Sequence sequence;
+
+  PySequence(std::shared_ptr<std::mutex> mutex_, Sequence sequence_)
+      : mutex(std::move(mutex_)), sequence(std::move(sequence_)) {}
+  PySequence(PySequence&&) = default;
+  PySequence& operator=(PySequence&&) = delete;
+  ~PySequence() {
+    if (!mutex) return;
+    const std::scoped_lock lock(*mutex);  // its place in the model becomes free
+    sequence = Sequence();
+  }
+};
+
+PyModel load(const std::string& path, int threads, std::int64_t context, int sequences, int prefill_chunk, bool exact,
+             bool prefetch) {
+  ModelOptions options;
+  options.threads = threads;
+  options.context = context;
+  options.sequences = sequences;
+  options.prefill_chunk = prefill_chunk;
+  options.exact = exact;
+  options.prefetch = prefetch;
+  const nb::gil_scoped_release release;
+  return {std::make_shared<std::mutex>(), Model::load(path, options)};
+}
+
+nb::dict info_of(const PyModel& self) {
+  const ModelInfo& info = self.model.info();
+  nb::dict result;
+  result["path"] = info.path;
+  result["format"] = info.format;
+  result["architecture"] = info.architecture;
+  result["name"] = info.name;
+  result["layers"] = info.layers.size();
+  result["hidden"] = info.hidden;
+  result["vocabulary"] = info.vocabulary;
+  result["head_map"] = info.head_map;
+  result["experts"] = info.experts;
+  result["experts_used"] = info.experts_used;
+  result["end_tokens"] = info.end_tokens;
+  result["parameters"] = info.parameters;
+  result["weight_bytes"] = info.weight_bytes;
+  result["state_bytes"] = info.state_bytes;
+  result["cache_token_bytes"] = info.cache_token_bytes;
+  return result;
+}
+
+}  // namespace
+
+void bind_model(nb::module_& module) {
+  nb::class_<PySequence>(module, "Sequence",
+                         "One text with everything the model remembers of it; Model.start() makes it.")
+      .def_prop_ro(
+          "tokens",
+          [](const PySequence& self) {
+            const Exclusive exclusive(*self.mutex);
+            return Tokens(self.sequence.tokens().begin(), self.sequence.tokens().end());
+          },
+          "The tokens so far, a list of int.")
+      .def(
+          "logits",
+          [](const PySequence& self) {
+            std::vector<float> copy;
+            {
+              const Exclusive exclusive(*self.mutex);
+              copy.assign(self.sequence.logits().begin(), self.sequence.logits().end());
+            }
+            const std::size_t count = copy.size();
+            return to_numpy(std::move(copy), {count});
+          },
+          "Logits of the next token, float32 [vocabulary]; empty before the first token. A copy.")
+      .def(
+          "clear",
+          [](PySequence& self) {
+            const Exclusive exclusive(*self.mutex);
+            self.sequence.clear();
+          },
+          "Back to no tokens.")
+      .def(
+          "save",
+          [](const PySequence& self, const std::string& path) {
+            const Exclusive exclusive(*self.mutex);
+            self.sequence.save(path);
+          },
+          nb::arg("path"), "Writes the whole state to a file.")
+      .def(
+          "restore",
+          [](PySequence& self, const std::string& path) {
+            const Exclusive exclusive(*self.mutex);
+            self.sequence.restore(path);
+          },
+          nb::arg("path"),
+          "Reads a state that save() wrote. What follows is bit-identical, with the same options on the same machine.\n"
+          "A file that is damaged or of another model raises thalweg.Error; the sequence stays as it was.");
+
+  nb::class_<PyModel>(module, "Model")
+      .def(
+          "__init__",
+          [](PyModel* self, const std::string& path, int threads, std::int64_t context, int sequences,
+             int prefill_chunk, bool exact, bool prefetch) {
+            new (self) PyModel(load(path, threads, context, sequences, prefill_chunk, exact, prefetch));
+          },
+          nb::arg("path"), nb::kw_only(), nb::arg("threads") = 0, nb::arg("context") = 0, nb::arg("sequences") = 1,
+          nb::arg("prefill_chunk") = 512, nb::arg("exact") = false, nb::arg("prefetch") = true)
+      .def_prop_ro("info", &info_of, "What the file says, a dict.")
+      .def_prop_ro(
+          "context", [](const PyModel& self) { return self.model.context(); }, "Most tokens of a sequence.")
+      .def(
+          "tokenize",
+          [](const PyModel& self, const std::string& text, bool parse_special) {
+            return self.model.tokenize(text, parse_special);
+          },
+          nb::arg("text"), nb::arg("parse_special") = true, "The tokens of a text, a list of int.")
+      .def(
+          "token_bytes",
+          [](const PyModel& self, std::int32_t token) {
+            const std::string bytes = self.model.token_bytes(token);
+            return nb::bytes(bytes.data(), bytes.size());
+          },
+          nb::arg("token"), "The bytes of a token, which may be part of a character.")
+      .def(
+          "chat_prompt",
+          [](const PyModel& self, const std::vector<std::pair<std::string, std::string>>& messages,
+             std::optional<bool> think) {
+            std::vector<ChatMessage> conversation;
+            for (const auto& [role, content] : messages) conversation.push_back({role, content});
+            return self.model.chat_prompt(conversation, think);
+          },
+          nb::arg("messages"), nb::arg("think") = nb::none(),
+          "Tokens of a conversation, a list of (role, content), in the model's chat format.")
+      .def(
+          "is_end_token", [](const PyModel& self, std::int32_t token) { return self.model.is_end_token(token); },
+          nb::arg("token"), "Whether the token ends a text.")
+      .def(
+          "start",
+          [](PyModel& self) {
+            const Exclusive exclusive(*self.mutex);
+            return PySequence(self.mutex, self.model.start());
+          },
+          "An empty Sequence. At most `sequences` of the constructor are alive at once.")
+      .def(
+          "prefill",
+          [](PyModel& self, PySequence& sequence, const Tokens& tokens) {
+            const Exclusive exclusive(*self.mutex);
+            self.model.prefill(sequence.sequence, tokens);
+          },
+          nb::arg("sequence"), nb::arg("tokens"), "Runs new tokens through the model.")
+      .def(
+          "step",
+          [](PyModel& self, const std::vector<PySequence*>& sequences, const Tokens& tokens) {
+            if (std::find(sequences.begin(), sequences.end(), nullptr) != sequences.end()) {
+              throw Error("step", "sequences", "a list of Sequence", "None");
+            }
+            const Exclusive exclusive(*self.mutex);
+            std::vector<Sequence*> batch;
+            for (PySequence* sequence : sequences) batch.push_back(&sequence->sequence);
+            self.model.step(batch, tokens);
+          },
+          nb::arg("sequences"), nb::arg("tokens"), "One token for each of the sequences.")
+      .def(
+          "score",
+          [](PyModel& self, PySequence& sequence, const Tokens& tokens) {
+            const Exclusive exclusive(*self.mutex);
+            return self.model.score(sequence.sequence, tokens);
+          },
+          nb::arg("sequence"), nb::arg("tokens"),
+          "ln p(tokens[i + 1] | everything up to tokens[i]) for each i but the last.")
+      .def(
+          "logits",
+          [](PyModel& self, PySequence& sequence, const Tokens& tokens) {
+            std::vector<float> all;
+            {
+              const Exclusive exclusive(*self.mutex);
+              self.model.prefill_each(sequence.sequence, tokens, [&](std::int64_t, std::span<const float> logits) {
+                all.insert(all.end(), logits.begin(), logits.end());
+              });
+            }
+            return to_numpy(std::move(all), {tokens.size(), static_cast<std::size_t>(self.model.info().vocabulary)});
+          },
+          nb::arg("sequence"), nb::arg("tokens"),
+          "Prefills the tokens; the logits after each of them, float32 [len(tokens), vocabulary].")
+      .def(
+          "sample",
+          [](PyModel& self, const PySequence& sequence, float temperature, int top_k, float top_p, float min_p,
+             float repeat_penalty, int repeat_last, std::uint64_t seed) {
+            const Exclusive exclusive(*self.mutex);
+            return self.model.sample(sequence.sequence,
+                                     {temperature, top_k, top_p, min_p, repeat_penalty, repeat_last, seed});
+          },
+          nb::arg("sequence"), nb::kw_only(), nb::arg("temperature") = 0.0F, nb::arg("top_k") = 0,
+          nb::arg("top_p") = 1.0F, nb::arg("min_p") = 0.0F, nb::arg("repeat_penalty") = 1.0F,
+          nb::arg("repeat_last") = 64, nb::arg("seed") = 0, "The token that is chosen next; by default the likeliest.");
+}
+
+}  // namespace thalweg::python

@@ -1,0 +1,35 @@
+"""Compute kernels of hybrid linear-attention language models.
+
+ops: every operation on arrays of NumPy, torch, CuPy and whatever speaks DLPack. Model: text from model files.
+quantize, dequantize: GGUF's block formats. fla, patch_transformers: for Hugging Face transformers.
+"""
+
+from . import ops
+from ._arrays import Blocks
+from ._core import Error, backends
+from .model import Model, Sequence
+from .ops import dequantize, quantize
+from .transformers import patch_transformers, unpatch
+
+__version__ = "0.1.0"
+__all__ = [
+    "Blocks",
+    "Error",
+    "Model",
+    "Sequence",
+    "backends",
+    "dequantize",
+    "fla",
+    "ops",
+    "patch_transformers",
+    "quantize",
+    "unpatch",
+]
+
+
+def __getattr__(name: str):
+    if name == "fla":
+        from importlib import import_module
+
+        return import_module(".fla", __name__)
+    raise AttributeError(f"module 'thalweg' has no attribute '{name}'")

@@ -1,0 +1,244 @@
+"""Drop-in for the functions of flash-linear-attention and causal-conv1d that Hugging Face transformers looks for, with
+their signatures. They take torch tensors and NumPy arrays, forward only.
+
+q, k, v are [B,T,H,D] and may be strided views; states are [N,HV,K,V] as FLA has them, [N,HV,V,K] with state_v_first;
+convolutions are channels first. What an argument means is said by the packages named above; one that Thalweg does not
+know how to honour raises thalweg.Error.
+"""
+
+import sys
+
+import numpy
+
+from . import ops
+from ._arrays import dims, empty, error, is_torch
+
+__all__ = [
+    "FusedRMSNormGated",
+    "causal_conv1d_fn",
+    "causal_conv1d_update",
+    "chunk_gated_delta_rule",
+    "fused_recurrent_gated_delta_rule",
+]
+
+
+def chunk_gated_delta_rule(
+    q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
+    use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False, state_v_first=False, cu_seqlens=None,
+    cu_seqlens_cpu=None, chunk_indices=None, cp_context=None, use_gate_in_kernel=False, A_log=None, dt_bias=None,
+    chunk_size=64, **kwargs,
+):  # fmt: skip
+    """(o [B,T,HV,V], final state [N,HV,K,V] float32 or None). With cu_seqlens [N+1], B is 1. The chunk size, chunk
+    indices and the host's copy of cu_seqlens make no difference to the result and are not used."""
+    if cp_context is not None:
+        raise error("chunk_gated_delta_rule", "cp_context", "None", type(cp_context).__name__)
+    return _rule(
+        "chunk_gated_delta_rule", ops.chunk_gated_delta_rule, q, k, v, g, beta, scale, initial_state,
+        output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel, A_log, dt_bias, use_beta_sigmoid_in_kernel,
+        allow_neg_eigval, state_v_first, cu_seqlens,
+    )  # fmt: skip
+
+
+def fused_recurrent_gated_delta_rule(
+    q, k, v, g=None, gk=None, gv=None, beta=None, scale=None, initial_state=None, output_final_state=False,
+    use_qk_l2norm_in_kernel=False, use_gate_in_kernel=False, A_log=None, dt_bias=None,
+    use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False, state_v_first=False, cu_seqlens=None, **kwargs,
+):  # fmt: skip
+    """The same, token by token. Gates per channel, gk and gv, are refused."""
+    for name, value in (("gk", gk), ("gv", gv)):
+        if value is not None:
+            raise error("fused_recurrent_gated_delta_rule", name, "None: gates are per head", "an array")
+    return _rule(
+        "fused_recurrent_gated_delta_rule", ops.recurrent_gated_delta_rule, q, k, v, g, beta, scale, initial_state,
+        output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel, A_log, dt_bias, use_beta_sigmoid_in_kernel,
+        allow_neg_eigval, state_v_first, cu_seqlens,
+    )  # fmt: skip
+
+
+def _rule(
+    name, operation, q, k, v, g, beta, scale, initial_state, output_final_state, l2norm, raw_gate, a_log, dt_bias,
+    raw_beta, neg_eigval, state_v_first, cu_seqlens,
+):  # fmt: skip
+    _refuse_gradients(name, q=q, k=k, v=v, g=g, beta=beta, initial_state=initial_state, A_log=a_log, dt_bias=dt_bias)
+    batch, tokens, heads, width = dims(name, "v", v, 4)
+    head_size = dims(name, "k", k, 4)[3]
+    if g is not None:
+        g = _float32(g)
+        if raw_gate:
+            if a_log is None:
+                raise error(name, "A_log", "an array [HV] with use_gate_in_kernel", "None")
+            g = -_exp(_float32(a_log)) * _softplus(g if dt_bias is None else g + _float32(dt_bias))
+    else:
+        g = _filled(v, (batch, tokens, heads), 0.0)
+    if beta is None:
+        beta = _filled(v, (batch, tokens, heads), 1.0)
+    beta = _float32(beta)
+    if raw_beta:
+        beta = 1 / (1 + _exp(-beta))
+    if neg_eigval:
+        beta = beta * 2
+    if cu_seqlens is not None:
+        cu_seqlens = _as(cu_seqlens, "int32")
+    if initial_state is not None:
+        initial_state = _rows(_float32(initial_state))
+    final_state = None
+    if output_final_state:
+        sequences = batch if cu_seqlens is None else dims(name, "cu_seqlens", cu_seqlens, 1)[0] - 1
+        shape = (width, head_size) if state_v_first else (head_size, width)
+        final_state = empty(v, (sequences, heads, *shape), "float32")
+    o = operation(
+        _rows(q), _rows(k), _rows(v), _rows(g), _rows(beta), head_map="grouped", initial_state=initial_state,
+        cu_seqlens=cu_seqlens, final_state=final_state, state_layout="vk" if state_v_first else "kv", scale=scale,
+        qk_norm="l2" if l2norm else "none",
+    )  # fmt: skip
+    return o, final_state
+
+
+def causal_conv1d_fn(
+    x, weight, bias=None, seq_idx=None, initial_states=None, return_final_states=False, final_states_out=None,
+    activation=None,
+):  # fmt: skip
+    """x [B,C,T], weight [C,W], bias [C], initial_states [B,C,W-1] -> [B,C,T], with return_final_states a pair of it
+    and the final states [B,C,W-1]. seq_idx is refused: several sequences in a row have no meaning for the state."""
+    name = "causal_conv1d_fn"
+    _refuse_gradients(name, x=x, weight=weight, bias=bias, initial_states=initial_states)
+    if seq_idx is not None:
+        raise error(name, "seq_idx", "None", "an array")
+    batch, channels, _ = dims(name, "x", x, 3)
+    final = None
+    if return_final_states:
+        shape = (batch, channels, dims(name, "weight", weight, 2)[1] - 1)
+        final = final_states_out
+        if final is None or not _has_rows(final):
+            final = empty(x, shape)
+    y = ops.causal_conv1d(
+        _rows(_channels_last(x)), _rows(weight), bias,
+        None if initial_states is None else _rows(initial_states), final_state=final,
+        activation=_activation(name, activation),
+    )  # fmt: skip
+    y = _channels_last(y)
+    if not return_final_states:
+        return y
+    if final_states_out is not None and final is not final_states_out:
+        final_states_out[...] = final
+        final = final_states_out
+    return y, final
+
+
+def causal_conv1d_update(
+    x, conv_state, weight, bias=None, activation=None, cache_seqlens=None, conv_state_indices=None
+):
+    """x [B,C] or [B,C,T], conv_state [B or slots,C,at least W-1], updated -> like x. A circular state, cache_seqlens,
+    is refused."""
+    name = "causal_conv1d_update"
+    _refuse_gradients(name, x=x, weight=weight, bias=bias)
+    if cache_seqlens is not None:
+        raise error(name, "cache_seqlens", "None: a circular state is not known", "an array")
+    single = len(dims(name, "x", x)) == 2
+    if single:
+        x = x[:, :, None]
+    taps = dims(name, "weight", weight, 2)[1] - 1
+    older = dims(name, "conv_state", conv_state, 3)[2] - taps
+    if older < 0:
+        raise error(name, "conv_state", f"at least {taps} inputs", str(older + taps))
+    kept = None
+    if older > 0:
+        # The operation knows the last W-1 inputs; those before them move along here.
+        kept = _shifted(conv_state, x, conv_state_indices)[:, :, :older]
+    state = conv_state[:, :, older:]
+    if not _has_rows(state):
+        raise error(name, "conv_state", "a contiguous innermost dimension", f"strides {_strides(conv_state)}")
+    indices = None if conv_state_indices is None else _as(conv_state_indices, "int32")
+    y = ops.causal_conv1d_update(
+        _rows(_channels_last(x)), _rows(weight), bias, indices, conv_state=state,
+        activation=_activation(name, activation),
+    )  # fmt: skip
+    if kept is not None:
+        if conv_state_indices is None:
+            conv_state[:, :, :older] = kept
+        else:
+            used = conv_state_indices >= 0
+            conv_state[conv_state_indices[used], :, :older] = kept[used]
+    y = _channels_last(y)
+    return y[:, :, 0] if single else y
+
+
+def _shifted(conv_state, x, indices):
+    state = conv_state if indices is None else conv_state[indices]
+    size = state.shape[2]
+    if is_torch(x):
+        return sys.modules["torch"].cat([state, x.to(state.dtype)], 2)[:, :, -size:]
+    return numpy.concatenate([state, x.astype(state.dtype)], 2)[:, :, -size:]
+
+
+def _activation(name, activation) -> str:
+    if activation not in (None, "silu", "swish"):
+        raise error(name, "activation", "None, 'silu' or 'swish'", repr(activation))
+    return "silu" if activation else "none"
+
+
+def _refuse_gradients(operation, **arrays) -> None:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_grad_enabled():
+        return
+    for name, value in arrays.items():
+        if is_torch(value) and value.requires_grad:
+            raise error(operation, name, "no gradients: Thalweg is forward only, call it under torch.no_grad()",
+                        "a tensor that requires them")  # fmt: skip
+
+
+# The few things that torch and NumPy call differently.
+
+
+def _as(x, dtype):
+    if is_torch(x):
+        return x.to(getattr(sys.modules["torch"], dtype))
+    return x.astype(dtype, copy=False)
+
+
+def _float32(x):
+    return _as(x, "float32")
+
+
+def _filled(like, shape, value):
+    array = empty(like, shape, "float32")
+    array[...] = value
+    return array
+
+
+def _exp(x):
+    return x.exp() if is_torch(x) else numpy.exp(x)
+
+
+def _softplus(x):
+    if is_torch(x):
+        return sys.modules["torch"].nn.functional.softplus(x)
+    return numpy.where(x > 20, x, numpy.log1p(numpy.exp(numpy.minimum(x, 20)))).astype(numpy.float32)
+
+
+def _strides(x) -> tuple[int, ...]:
+    return tuple(x.stride()) if is_torch(x) else tuple(stride // x.itemsize for stride in x.strides)
+
+
+def _has_rows(x) -> bool:
+    return x.shape[-1] <= 1 or _strides(x)[-1] == 1
+
+
+def _rows(x):
+    """The array itself if its innermost dimension is contiguous, else a copy."""
+    if not hasattr(x, "shape") or len(x.shape) == 0 or _has_rows(x):
+        return x
+    return x.contiguous() if is_torch(x) else numpy.ascontiguousarray(x)
+
+
+def _channels_last(x):
+    return x.transpose(1, 2) if is_torch(x) else x.swapaxes(1, 2)
+
+
+def __getattr__(name: str):
+    """FusedRMSNormGated needs torch, and only it."""
+    if name != "FusedRMSNormGated":
+        raise AttributeError(f"module 'thalweg.fla' has no attribute '{name}'")
+    from ._torch import FusedRMSNormGated
+
+    return FusedRMSNormGated

@@ -1,0 +1,230 @@
+// Models of the C ABI.
+
+#include "thalweg/model.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "capi/convert.h"
+#include "capi/errors.h"
+
+using thalweg::Sampling;
+using namespace thalweg::capi;
+
+struct thalweg_model {
+  thalweg::Model model;
+};
+
+struct thalweg_sequence {
+  thalweg::Sequence sequence;
+};
+
+static_assert(THALWEG_STOP_END_TOKEN == static_cast<int>(thalweg::StopReason::kEndToken));
+static_assert(THALWEG_STOP_LENGTH == static_cast<int>(thalweg::StopReason::kLength));
+static_assert(THALWEG_STOP_CONTEXT == static_cast<int>(thalweg::StopReason::kContext));
+static_assert(THALWEG_STOP_CALLER == static_cast<int>(thalweg::StopReason::kCaller));
+
+namespace {
+
+Sampling sampling_of(const thalweg_sampling* from) {
+  if (from == nullptr) return {};
+  return {from->temperature,    from->top_k,       from->top_p, from->min_p,
+          from->repeat_penalty, from->repeat_last, from->seed};
+}
+
+// What fits of a result, and how much there is.
+template <class Element, class Container>
+void copy_out(const Container& from, Element* to, size_t capacity, size_t* count, const char* function) {
+  require_pointer(count, function, "count");
+  if (capacity > 0) require_pointer(to, function, "the output");
+  std::copy_n(from.begin(), std::min(capacity, from.size()), to);
+  *count = from.size();
+}
+
+std::span<const std::int32_t> tokens_of(const int32_t* tokens, size_t count, const char* function) {
+  if (count > 0) require_pointer(tokens, function, "tokens");
+  return {tokens, count};
+}
+
+}  // namespace
+
+void thalweg_model_options_init(thalweg_model_options* options) {
+  if (options == nullptr) return;
+  const thalweg::ModelOptions defaults;
+  *options = {defaults.threads,       defaults.context, defaults.sequences,
+              defaults.prefill_chunk, defaults.exact,   static_cast<int32_t>(defaults.kv_dtype),
+              defaults.prefetch,      nullptr,          nullptr};
+}
+
+void thalweg_sampling_init(thalweg_sampling* sampling) {
+  if (sampling == nullptr) return;
+  const Sampling defaults;
+  *sampling = {defaults.temperature,    defaults.top_k,       defaults.top_p, defaults.min_p,
+               defaults.repeat_penalty, defaults.repeat_last, defaults.seed};
+}
+
+thalweg_status thalweg_model_load(const char* path, const thalweg_model_options* options, thalweg_model** model) {
+  return guarded([&] {
+    require_pointer(path, "model_load", "path");
+    require_pointer(model, "model_load", "model");
+    thalweg::ModelOptions wanted;
+    if (options != nullptr) {
+      wanted.threads = options->threads;
+      wanted.context = options->context;
+      wanted.sequences = options->sequences;
+      wanted.prefill_chunk = options->prefill_chunk;
+      wanted.exact = options->exact;
+      wanted.kv_dtype = enum_of<thalweg::DType>(options->kv_dtype, "model_load", "kv_dtype");
+      wanted.prefetch = options->prefetch;
+      if (options->progress != nullptr) {
+        wanted.progress = [hear = options->progress, user = options->user](double done) { hear(user, done); };
+      }
+    }
+    *model = new thalweg_model{thalweg::Model::load(path, wanted)};
+  });
+}
+
+void thalweg_model_free(thalweg_model* model) { delete model; }
+int64_t thalweg_model_vocabulary(const thalweg_model* model) { return model->model.info().vocabulary; }
+int64_t thalweg_model_context(const thalweg_model* model) { return model->model.context(); }
+const char* thalweg_model_architecture(const thalweg_model* model) { return model->model.info().architecture.c_str(); }
+bool thalweg_model_is_end_token(const thalweg_model* model, int32_t token) { return model->model.is_end_token(token); }
+
+thalweg_status thalweg_tokenize(const thalweg_model* model, const char* text, size_t length, bool parse_special,
+                                int32_t* tokens, size_t capacity, size_t* count) {
+  return guarded([&] {
+    require_pointer(model, "tokenize", "model");
+    if (length > 0) require_pointer(text, "tokenize", "text");
+    copy_out(model->model.tokenize(std::string_view(text, length), parse_special), tokens, capacity, count, "tokenize");
+  });
+}
+
+thalweg_status thalweg_detokenize(const thalweg_model* model, const int32_t* tokens, size_t token_count, char* text,
+                                  size_t capacity, size_t* count) {
+  return guarded([&] {
+    require_pointer(model, "detokenize", "model");
+    copy_out(model->model.detokenize(tokens_of(tokens, token_count, "detokenize")), text, capacity, count,
+             "detokenize");
+  });
+}
+
+thalweg_status thalweg_chat_prompt(const thalweg_model* model, const thalweg_chat_message* messages,
+                                   size_t message_count, int32_t think, int32_t* tokens, size_t capacity,
+                                   size_t* count) {
+  return guarded([&] {
+    require_pointer(model, "chat_prompt", "model");
+    if (message_count > 0) require_pointer(messages, "chat_prompt", "messages");
+    std::vector<thalweg::ChatMessage> conversation;
+    for (size_t i = 0; i < message_count; ++i) {
+      require_pointer(messages[i].role, "chat_prompt", "role");
+      require_pointer(messages[i].content, "chat_prompt", "content");
+      conversation.push_back({messages[i].role, messages[i].content});
+    }
+    if (think < -1 || think > 1) {
+      throw thalweg::Error("chat_prompt", "think", "-1, 0 or 1", std::to_string(think));
+    }
+    const std::optional<bool> wanted = think < 0 ? std::nullopt : std::optional<bool>(think == 1);
+    copy_out(model->model.chat_prompt(conversation, wanted), tokens, capacity, count, "chat_prompt");
+  });
+}
+
+thalweg_status thalweg_sequence_start(thalweg_model* model, thalweg_sequence** sequence) {
+  return guarded([&] {
+    require_pointer(model, "sequence_start", "model");
+    require_pointer(sequence, "sequence_start", "sequence");
+    *sequence = new thalweg_sequence{model->model.start()};
+  });
+}
+
+void thalweg_sequence_free(thalweg_sequence* sequence) { delete sequence; }
+
+const int32_t* thalweg_sequence_tokens(const thalweg_sequence* sequence, size_t* count) {
+  const std::span<const std::int32_t> tokens = sequence->sequence.tokens();
+  if (count != nullptr) *count = tokens.size();
+  return tokens.data();
+}
+
+const float* thalweg_sequence_logits(const thalweg_sequence* sequence, size_t* count) {
+  const std::span<const float> logits = sequence->sequence.logits();
+  if (count != nullptr) *count = logits.size();
+  return logits.data();
+}
+
+thalweg_status thalweg_sequence_clear(thalweg_sequence* sequence) {
+  return guarded([&] {
+    require_pointer(sequence, "sequence_clear", "sequence");
+    sequence->sequence.clear();
+  });
+}
+
+thalweg_status thalweg_sequence_save(const thalweg_sequence* sequence, const char* path) {
+  return guarded([&] {
+    require_pointer(sequence, "sequence_save", "sequence");
+    require_pointer(path, "sequence_save", "path");
+    sequence->sequence.save(path);
+  });
+}
+
+thalweg_status thalweg_sequence_restore(thalweg_sequence* sequence, const char* path) {
+  return guarded([&] {
+    require_pointer(sequence, "sequence_restore", "sequence");
+    require_pointer(path, "sequence_restore", "path");
+    sequence->sequence.restore(path);
+  });
+}
+
+thalweg_status thalweg_prefill(thalweg_model* model, thalweg_sequence* sequence, const int32_t* tokens, size_t count) {
+  return guarded([&] {
+    require_pointer(model, "prefill", "model");
+    require_pointer(sequence, "prefill", "sequence");
+    model->model.prefill(sequence->sequence, tokens_of(tokens, count, "prefill"));
+  });
+}
+
+thalweg_status thalweg_step(thalweg_model* model, thalweg_sequence* const* sequences, const int32_t* tokens,
+                            size_t sequence_count) {
+  return guarded([&] {
+    require_pointer(model, "step", "model");
+    if (sequence_count > 0) require_pointer(sequences, "step", "sequences");
+    std::vector<thalweg::Sequence*> batch;
+    for (size_t i = 0; i < sequence_count; ++i) {
+      require_pointer(sequences[i], "step", "sequences");
+      batch.push_back(&sequences[i]->sequence);
+    }
+    model->model.step(batch, tokens_of(tokens, sequence_count, "step"));
+  });
+}
+
+thalweg_status thalweg_sample(const thalweg_model* model, const thalweg_sequence* sequence,
+                              const thalweg_sampling* sampling, int32_t* token) {
+  return guarded([&] {
+    require_pointer(model, "sample", "model");
+    require_pointer(sequence, "sample", "sequence");
+    require_pointer(token, "sample", "token");
+    *token = model->model.sample(sequence->sequence, sampling_of(sampling));
+  });
+}
+
+thalweg_status thalweg_generate(thalweg_model* model, thalweg_sequence* sequence, const int32_t* prompt,
+                                size_t prompt_count, const thalweg_sampling* sampling, int64_t max_tokens,
+                                thalweg_hear hear, void* user, thalweg_generated* result) {
+  return guarded([&] {
+    require_pointer(model, "generate", "model");
+    require_pointer(sequence, "generate", "sequence");
+    std::function<bool(std::string_view)> on_bytes;
+    if (hear != nullptr) on_bytes = [&](std::string_view bytes) { return hear(user, bytes.data(), bytes.size()); };
+    const thalweg::Generated generated = model->model.generate(
+        sequence->sequence, tokens_of(prompt, prompt_count, "generate"), sampling_of(sampling), max_tokens, on_bytes);
+    if (result != nullptr) {
+      *result = {static_cast<int64_t>(generated.tokens.size()),
+                 static_cast<int32_t>(generated.reason),
+                 generated.prompt_tokens,
+                 generated.prefill_seconds,
+                 generated.steps,
+                 generated.decode_seconds};
+    }
+  });
+}

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Installs the build into a fresh prefix and builds the examples against it, through find_package and pkg-config:
+# run.sh <cmake> <build folder> <C compiler> <C++ compiler>
+
+set -euo pipefail
+cmake=$1 build=$2 cc=$3 cxx=$4
+work=$build/tests/install
+examples=$(dirname "${BASH_SOURCE[0]}")/../../examples
+rm -rf "$work"
+
+"$cmake" --install "$build" --prefix "$work/prefix" >"$build/install.log"
+
+echo "find_package"
+"$cmake" -S "$examples" -B "$work/build" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_C_COMPILER="$cc" \
+  -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE=Release >"$work.log" || { cat "$work.log" && exit 1; }
+"$cmake" --build "$work/build"
+(cd "$work/build" && ctest --output-on-failure)
+
+# A version that is not the installed one is refused.
+sed 's/find_package(thalweg [0-9.]*/find_package(thalweg 99.0/' "$examples/CMakeLists.txt" >"$work/CMakeLists.txt"
+if "$cmake" -S "$work" -B "$work/wrong" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" >/dev/null 2>"$work/wrong.log"; then
+  echo "find_package accepted version 99" && exit 1
+fi
+grep -q 'version.*99' "$work/wrong.log"
+
+echo "pkg-config"
+PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name thalweg.pc)")
+export PKG_CONFIG_PATH
+read -ra flags <<<"$(pkg-config --cflags --libs thalweg)"
+libdir=$(pkg-config --variable=libdir thalweg)
+"$cc" -std=c11 "$examples/generate.c" -o "$work/generate_c" "${flags[@]}" -Wl,-rpath,"$libdir"
+"$work/generate_c" "$examples/../models/story-q4_k.gguf" "Anna put the red ball in the kitchen. Where is the red ball?" |
+  grep kitchen
+
+# Nothing of the libraries inside can clash with the user's own copies.
+if nm -DC --defined-only "$libdir/libthalweg.so" | grep -vE 'thalweg' | grep -E ' (hwy|nlohmann|pcre2_|utf8proc_)'; then
+  echo "the shared library exports what is not its own" && exit 1
+fi

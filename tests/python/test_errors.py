@@ -1,0 +1,142 @@
+"""Misuse raises, names the argument and writes nothing; calls neither leak nor hold the interpreter's lock."""
+
+import gc
+import resource
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import thalweg
+from thalweg import ops
+
+X = np.ones((2, 4), np.float32)
+W = np.ones((3, 4), np.float32)
+
+
+class NotAnArray:
+    shape = (2, 4)
+
+
+class DeadStream:
+    cuda_stream = 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    [
+        ("x", lambda: ops.linear(X.astype(np.float64), W, y=np.empty((2, 3), np.float32))),
+        ("x", lambda: ops.linear(X[0], W)),
+        ("x", lambda: ops.linear(NotAnArray(), W, y=np.empty((2, 3), np.float32))),
+        ("x", lambda: ops.linear([[1.0]], W)),
+        ("x", lambda: ops.linear(None, W, y=np.empty((2, 3), np.float32))),
+        ("x", lambda: ops.linear(X.T, W)),
+        ("weight", lambda: ops.linear(X, W[:, :3].copy())),
+        ("weight", lambda: ops.linear(X, W.astype(np.int32))),
+        ("weight", lambda: ops.linear(X, (np.ones((3, 5), np.uint8), "Q8_0"), y=np.empty((2, 3), np.float32))),
+        ("weight", lambda: ops.linear(X, (np.ones((3, 5), np.uint8), "Q9"), y=np.empty((2, 3), np.float32))),
+        ("bias", lambda: ops.linear(X, W, np.ones(2, np.float32))),
+        ("y", lambda: ops.linear(X, W, y=np.empty((2, 4), np.float32))),
+        ("y", lambda: ops.linear(X, W, y=X[:, :3])),
+        ("precision", lambda: ops.linear(X, W, precision="fast")),
+        ("stream", lambda: ops.linear(X, W, stream=DeadStream())),
+        ("threads", lambda: ops.linear(X, W, threads=-1)),
+        ("x", lambda: ops.l2norm(np.ones((1,) * 6, np.float32))),
+        ("eps", lambda: ops.rms_norm(X, W[0], eps="small")),
+        ("top_k", lambda: ops.route_top_k(X)),
+        ("top_k", lambda: ops.moe_ffn(X, W, W[None], W[None], W.T.copy()[None], top_k=2.5)),
+        ("experts", lambda: ops.expert_rows(np.zeros((1, 1), np.int32))),
+        ("operation", lambda: ops.explain("nothing")),
+        ("z", lambda: ops.explain("linear", x=X, weight=W, y=X, z=X)),
+        ("dtype", lambda: thalweg.quantize(X, "Q9")),
+        ("dtype", lambda: thalweg.quantize(X, "IQ4_XS")),
+        ("values", lambda: thalweg.quantize(X, "Q8_0")),
+        ("values", lambda: thalweg.quantize(X.astype(np.float64), "F16")),
+        ("blocks", lambda: thalweg.dequantize(X)),
+    ],
+)
+def test_the_argument_is_named(argument, call):
+    with pytest.raises(thalweg.Error) as raised:
+        call()
+    assert raised.value.argument == argument
+    assert argument in str(raised.value)
+    assert isinstance(raised.value, ValueError)
+
+
+def test_read_only_outputs_are_refused():
+    y = np.zeros((2, 3), np.float32)
+    y.flags.writeable = False
+    x = X.copy()
+    x.flags.writeable = False
+    with pytest.raises(thalweg.Error) as raised:
+        ops.linear(x, W, y=y)
+    assert raised.value.argument == "y"
+    assert ops.linear(x, W).shape == (2, 3)
+
+
+def test_head_map_has_no_default():
+    k = np.ones((1, 2, 1, 16), np.float32)
+    gates = np.zeros((1, 2, 1), np.float32)
+    with pytest.raises(TypeError, match="head_map"):
+        ops.chunk_gated_delta_rule(k, k, k, gates, gates)
+    with pytest.raises(thalweg.Error, match="head_map"):
+        ops.chunk_gated_delta_rule(k, k, k, gates, gates, head_map="unset")
+
+
+def test_nothing_leaks():
+    def calls(count):
+        for _ in range(count):
+            ops.linear(X, W)
+            with pytest.raises(thalweg.Error):
+                ops.linear(X, W[:, :3])
+        gc.collect()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, len(gc.get_objects())
+
+    memory, objects = calls(1000)
+    more_memory, more_objects = calls(10_000)
+    assert more_objects - objects < 100
+    assert more_memory - memory < 4096  # KiB: 10,000 leaked tensors or messages would be more
+
+
+def test_the_interpreter_runs_on():
+    """While an operation runs, another thread counts."""
+    big = np.ones((256, 2048), np.float32)
+    weight = np.ones((2048, 2048), np.float32)
+    counts, stop = [0], threading.Event()
+
+    def count():
+        while not stop.is_set():
+            counts[0] += 1
+            time.sleep(0.0002)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        y = np.empty((256, 2048), np.float32)
+        most = 0
+        for _ in range(20):
+            before = counts[0]
+            ops.linear(big, weight, y=y, threads=1)
+            most = max(most, counts[0] - before)
+    finally:
+        stop.set()
+        thread.join()
+    assert most > 10  # within one call; at its two ends the interpreter could switch in any case
+
+
+def test_threads_at_once():
+    results = [None] * 4
+
+    def work(i):
+        x = np.full((8, 64), float(i), np.float32)
+        for _ in range(100):
+            results[i] = ops.linear(x, np.ones((16, 64), np.float32))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, result in enumerate(results):
+        np.testing.assert_array_equal(result, np.full((8, 16), 64.0 * i))

@@ -1,0 +1,114 @@
+"""The model that ships: text, logits, states."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import thalweg
+
+MODEL = Path(__file__).parents[2] / "models" / "story-q4_k.gguf"
+PROMPT = "Anna put the red ball in the kitchen. Tom took the lamp to the attic. Where is the red ball?"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return thalweg.Model(MODEL, sequences=2, context=256)
+
+
+def test_generates_text(model):
+    pieces = list(model.generate_text(PROMPT, max_tokens=24))
+    assert "kitchen" in "".join(pieces)
+    assert len(pieces) > 3
+
+
+def test_generate_is_lazy_and_bounded(model):
+    sequence = model.start()
+    tokens = model.generate(PROMPT, max_tokens=24, sequence=sequence)
+    first = next(tokens)
+    prompt = model.tokenize(PROMPT)
+    assert sequence.tokens == [*prompt, first]
+    tokens.close()
+    assert len(list(model.generate([], max_tokens=3, sequence=sequence))) == 3
+    assert len(sequence.tokens) == len(prompt) + 4
+
+
+def test_generate_stops_at_the_context():
+    model = thalweg.Model(MODEL, context=40)
+    sequence = model.start()
+    list(model.generate([5] * 30, max_tokens=100, sequence=sequence, temperature=5.0, seed=1))
+    assert len(sequence.tokens) <= 40
+
+
+def test_sampling_repeats(model):
+    options = {"max_tokens": 12, "temperature": 20.0, "seed": 7}
+    first = list(model.generate(PROMPT, **options))
+    assert first == list(model.generate(PROMPT, **options))
+    assert first != list(model.generate(PROMPT, **(options | {"seed": 8})))
+
+
+def test_tokens_and_text(model):
+    tokens = model.tokenize(PROMPT)
+    assert model.detokenize(tokens) == PROMPT
+    chat = model.detokenize(model.chat_prompt([("user", "Hello")]))
+    assert "user" in chat and "Hello" in chat
+
+
+def test_logits(model):
+    tokens = model.tokenize(PROMPT)
+    sequence = model.start()
+    assert sequence.logits().shape == (0,)
+    each = model.logits(sequence, tokens)
+    assert each.shape == (len(tokens), model.info["vocabulary"]) and each.dtype == np.float32
+    np.testing.assert_array_equal(each[-1], sequence.logits())
+    assert model.sample(sequence) == int(np.argmax(each[-1]))
+    sequence.clear()
+    exact = each.astype(np.float64)
+    log_p = exact - np.log(np.exp(exact - exact.max(-1, keepdims=True)).sum(-1, keepdims=True)) \
+        - exact.max(-1, keepdims=True)  # fmt: skip
+    expected = log_p[np.arange(len(tokens) - 1), tokens[1:]]
+    np.testing.assert_allclose(model.score(sequence, tokens), expected, atol=1e-4)
+
+
+def test_state_is_saved_and_restored(model, tmp_path):
+    first, second = model.start(), model.start()
+    model.prefill(first, model.tokenize(PROMPT))
+    path = str(tmp_path / "state")
+    first.save(path)
+    second.restore(path)
+    assert second.tokens == first.tokens
+    np.testing.assert_array_equal(second.logits(), first.logits())
+    token = model.sample(first)
+    model.step([first, second], [token, token])
+    np.testing.assert_array_equal(second.logits(), first.logits())
+    damaged = bytearray(Path(path).read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    Path(path).write_bytes(damaged)
+    before = second.tokens
+    with pytest.raises(thalweg.Error):
+        second.restore(path)
+    assert second.tokens == before
+
+
+def test_sequences_outlive_the_model():
+    model = thalweg.Model(MODEL, context=64)
+    sequence = model.start()
+    model.prefill(sequence, [1, 2, 3])
+    del model
+    assert sequence.tokens == [1, 2, 3] and np.isfinite(sequence.logits()).all()
+
+
+def test_misuse_raises(model):
+    with pytest.raises(thalweg.Error, match="file"):
+        thalweg.Model("/no/such/file.gguf")
+    with pytest.raises(thalweg.Error, match="kernel|sequences|threads|context"):
+        thalweg.Model(MODEL, context=-1)
+    first, second = model.start(), model.start()
+    with pytest.raises(thalweg.Error):
+        model.start()
+    with pytest.raises(thalweg.Error):
+        model.prefill(first, [model.info["vocabulary"]])
+    with pytest.raises(thalweg.Error, match="sequences"):
+        model.step([None], [1])
+    del second
+    model.start()
