@@ -11,8 +11,8 @@
 
 int main() {
   using namespace thalweg;
-  constexpr std::int64_t T = 3, K = 256, N = 8;  // tokens, inputs, outputs
-  std::vector<float> x(T * K), weight(N * K), y(T * N);
+  constexpr std::int64_t kTokens = 3, kInputs = 256, kOutputs = 8;
+  std::vector<float> x(kTokens * kInputs), weight(kOutputs * kInputs), y(kTokens * kOutputs);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i * i % 997));
   for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = std::cos(static_cast<float>(i * i % 991));
 
@@ -20,33 +20,34 @@ int main() {
     const Stream stream = Stream::cpu();
     HostWorkspace scratch;
 
-    std::vector<std::uint8_t> packed(static_cast<std::size_t>(bytes_of(DType::kQ4_K, N * K)));
+    std::vector<std::uint8_t> packed(static_cast<std::size_t>(bytes_of(DType::kQ4_K, kOutputs * kInputs)));
     QuantizeArgs pack;
-    pack.values = ConstTensor(weight.data(), DType::kF32, {N, K});
-    pack.blocks = Tensor(packed.data(), DType::kQ4_K, {N, K});
+    pack.values = ConstTensor(weight.data(), DType::kF32, {kOutputs, kInputs});
+    pack.blocks = Tensor(packed.data(), DType::kQ4_K, {kOutputs, kInputs});
     quantize(pack, scratch.reserve(workspace_size(pack, stream)), stream);
 
     LinearArgs product;
-    product.x = ConstTensor(x.data(), DType::kF32, {T, K});
+    product.x = ConstTensor(x.data(), DType::kF32, {kTokens, kInputs});
     product.weight = pack.blocks;
-    product.y = Tensor(y.data(), DType::kF32, {T, N});
+    product.y = Tensor(y.data(), DType::kF32, {kTokens, kOutputs});
     linear(product, scratch.reserve(workspace_size(product, stream)), stream);
 
     // What rounding the weights has done.
     double error = 0, size = 0;
-    for (std::int64_t t = 0; t < T; ++t) {
-      for (std::int64_t n = 0; n < N; ++n) {
+    for (std::int64_t t = 0; t < kTokens; ++t) {
+      for (std::int64_t n = 0; n < kOutputs; ++n) {
         double exact = 0;
-        for (std::int64_t k = 0; k < K; ++k) {
-          exact += double{x[static_cast<std::size_t>(t * K + k)]} * weight[static_cast<std::size_t>(n * K + k)];
+        for (std::int64_t k = 0; k < kInputs; ++k) {
+          exact +=
+              double{x[static_cast<std::size_t>(t * kInputs + k)]} * weight[static_cast<std::size_t>(n * kInputs + k)];
         }
-        const double difference = y[static_cast<std::size_t>(t * N + n)] - exact;
+        const double difference = y[static_cast<std::size_t>(t * kOutputs + n)] - exact;
         error += difference * difference;
         size += exact * exact;
       }
     }
-    std::printf("%lld products with %lld weights of %.1f bits: relative error %.4f\n", static_cast<long long>(T),
-                static_cast<long long>(N * K), 8.0 * static_cast<double>(packed.size()) / (N * K),
+    std::printf("%lld products with %lld weights of %.1f bits: relative error %.4f\n", static_cast<long long>(kTokens),
+                static_cast<long long>(weight.size()), 8.0 * static_cast<double>(packed.size()) / (kOutputs * kInputs),
                 std::sqrt(error / size));
     return error < 0.01 * size ? 0 : 1;
   } catch (const Error& refused) {
