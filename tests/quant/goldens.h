@@ -27,6 +27,7 @@ inline const std::vector<DType>& weight_types() {
 }
 
 // How test names and messages print a format.
+// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest looks for this name
 inline void PrintTo(DType dtype, std::ostream* stream) { *stream << dtype_name(dtype); }
 
 inline std::string test_name(const testing::TestParamInfo<DType>& test) { return std::string(dtype_name(test.param)); }
