@@ -14,7 +14,7 @@ Every function raises thalweg.Error, naming the argument, before anything is wri
 import numpy
 
 from . import _core
-from ._arrays import Blocks, dims, empty, error, run
+from ._arrays import Blocks, dims, empty, error, public, run
 
 
 def explain(operation: str, **arguments) -> list[tuple[str, bool, str, bool]]:
@@ -41,6 +41,7 @@ def _sequences(batch: int, cu_seqlens) -> int:
 # Stages of the chunk form of the gated delta rule.
 
 
+@public
 def chunk_local_cumsum(g, cu_seqlens=None, *, g_cumsum=None, chunk_size=64, stream=None, threads=0):
     """Cumulative sum of g within each chunk. g [B,T,HV] float32 -> [B,T,HV] float32."""
     op = "chunk_local_cumsum"
@@ -50,6 +51,7 @@ def chunk_local_cumsum(g, cu_seqlens=None, *, g_cumsum=None, chunk_size=64, stre
     return g_cumsum
 
 
+@public
 def l2norm(x, *, y=None, eps=1e-6, stream=None, threads=0):
     """x * rsqrt(sum x^2 + eps) over the innermost dimension. x [B,T,H,K] float -> like x."""
     if y is None:
@@ -58,6 +60,7 @@ def l2norm(x, *, y=None, eps=1e-6, stream=None, threads=0):
     return y
 
 
+@public
 def chunk_scaled_dot_kkt(
     k, beta, g_cumsum, cu_seqlens=None, *, head_map, a=None, chunk_size=64, rounding="f32", stream=None, threads=0
 ):
@@ -73,6 +76,7 @@ def chunk_scaled_dot_kkt(
     return a
 
 
+@public
 def solve_tril(a, cu_seqlens=None, *, a_inv=None, chunk_size=64, stream=None, threads=0):
     """(I + a)^-1 of each chunk, a strictly lower triangular. a [B,T,HV,C] float32 -> like a."""
     op = "solve_tril"
@@ -82,6 +86,7 @@ def solve_tril(a, cu_seqlens=None, *, a_inv=None, chunk_size=64, stream=None, th
     return a_inv
 
 
+@public
 def recompute_w_u(
     k, v, beta, g_cumsum, a_inv, cu_seqlens=None, *, head_map, w=None, u=None, chunk_size=64, rounding="f32",
     stream=None, threads=0,
@@ -100,6 +105,7 @@ def recompute_w_u(
     return w, u
 
 
+@public
 def chunk_state(
     k, w, u, g_cumsum, initial_state=None, state_indices=None, cu_seqlens=None, *, head_map, h=None, v_new=None,
     final_state=None, chunk_size=64, state_layout="vk", rounding="f32", stream=None, threads=0,
@@ -122,6 +128,7 @@ def chunk_state(
     return h, v_new
 
 
+@public
 def chunk_output(
     q, k, v_new, h, g_cumsum, cu_seqlens=None, *, head_map, o=None, scale=None, chunk_size=64, rounding="f32",
     stream=None, threads=0,
@@ -148,6 +155,7 @@ def _rule(operation, stream, threads, q, v, o, **arguments):
     return o
 
 
+@public
 def chunk_gated_delta_rule(
     q, k, v, g=None, beta=None, *, head_map, a=None, b=None, a_log=None, dt_bias=None, initial_state=None,
     state_indices=None, cu_seqlens=None, o=None, final_state=None, state_layout="vk", scale=None, qk_norm="none",
@@ -165,6 +173,7 @@ def chunk_gated_delta_rule(
     )  # fmt: skip
 
 
+@public
 def recurrent_gated_delta_rule(
     q, k, v, g=None, beta=None, *, head_map, a=None, b=None, a_log=None, dt_bias=None, initial_state=None,
     state_indices=None, cu_seqlens=None, o=None, final_state=None, state_layout="vk", scale=None, qk_norm="none",
@@ -180,6 +189,7 @@ def recurrent_gated_delta_rule(
     )  # fmt: skip
 
 
+@public
 def gated_delta_prep_step(
     x, a, b, a_log, dt_bias, state_in, state_out, *, head_map, conv_weight=None, conv_state=None, q_norm_weight=None,
     k_norm_weight=None, state_indices=None, snapshots=None, z=None, norm_weight=None, y=None, fault=None,
@@ -206,6 +216,7 @@ def gated_delta_prep_step(
 # Dense operations.
 
 
+@public
 def causal_conv1d(
     x, weight, bias=None, initial_state=None, state_indices=None, cu_seqlens=None, *, y=None, final_state=None,
     activation="none", stream=None, threads=0,
@@ -222,6 +233,7 @@ def causal_conv1d(
     return y
 
 
+@public
 def causal_conv1d_update(
     x, weight, bias=None, state_indices=None, *, conv_state, y=None, activation="none", stream=None, threads=0
 ):
@@ -236,6 +248,7 @@ def causal_conv1d_update(
     return y
 
 
+@public
 def rms_norm(x, weight, *, y=None, eps=1e-6, weight_plus_one=False, stream=None, threads=0):
     """x * rsqrt(mean x^2 + eps) * weight, or * (1 + weight). x [T,D] or [T,H,D], weight [D] float -> like x."""
     if y is None:
@@ -244,6 +257,7 @@ def rms_norm(x, weight, *, y=None, eps=1e-6, weight_plus_one=False, stream=None,
     return y
 
 
+@public
 def gated_rms_norm(x, z, weight, *, y=None, eps=1e-6, stream=None, threads=0):
     """x * rsqrt(mean x^2 + eps) * weight * silu(z) over D. x, z [T,H,D], weight [D] float -> [T,H,D]."""
     if y is None:
@@ -252,6 +266,7 @@ def gated_rms_norm(x, z, weight, *, y=None, eps=1e-6, stream=None, threads=0):
     return y
 
 
+@public
 def rope(x, positions, *, rotary_dim, y=None, theta=1e7, stream=None, threads=0):
     """Half-split rotary embedding of the first rotary_dim dimensions. x [T,H,D] float, positions [T] int32 -> like
     x."""
@@ -261,6 +276,7 @@ def rope(x, positions, *, rotary_dim, y=None, theta=1e7, stream=None, threads=0)
     return y
 
 
+@public
 def attention(
     q, k_cache, v_cache, cu_seqlens, lengths, slots=None, gate=None, *, o=None, scale=None, stream=None, threads=0
 ):
@@ -276,6 +292,7 @@ def attention(
     return o
 
 
+@public
 def store_kv(k, v, cu_seqlens, lengths, slots=None, *, k_cache, v_cache, stream=None, threads=0):
     """Writes the keys and values of new tokens into the cache that attention reads. k, v [T,HKV,D] float; cu_seqlens
     [N+1], lengths, slots [N] int32; k_cache, v_cache [slots,S,HKV,D] float, written."""
@@ -285,6 +302,7 @@ def store_kv(k, v, cu_seqlens, lengths, slots=None, *, k_cache, v_cache, stream=
     )  # fmt: skip
 
 
+@public
 def split_qkvz(x, *, q, k, v, z, stream=None, threads=0):
     """Sorts the rows of a projection that interleaves by key head. x [T,HK,2*K + 2*RV]; q, k [T,HK,K] and v, z
     [T,HK,RV], of its dtype, are written."""
@@ -292,6 +310,7 @@ def split_qkvz(x, *, q, k, v, z, stream=None, threads=0):
     return q, k, v, z
 
 
+@public
 def linear(x, weight, bias=None, *, y=None, precision="exact", stream=None, threads=0):
     """x W^T (+ bias). x [T,K] float; weight [N,K] float or Blocks; bias [N] float32 -> [T,N]. precision: "exact", or
     "q8" for 8-bit activations with Blocks on the CPU."""
@@ -301,6 +320,7 @@ def linear(x, weight, bias=None, *, y=None, precision="exact", stream=None, thre
     return y
 
 
+@public
 def embedding(ids, table, *, y=None, stream=None, threads=0):
     """table[ids], unpacked. ids [T] int32; table [vocabulary,D] float or Blocks -> [T,D], of the table's dtype or
     float32 for Blocks."""
@@ -310,6 +330,7 @@ def embedding(ids, table, *, y=None, stream=None, threads=0):
     return y
 
 
+@public
 def add(a, b, *, y=None, stream=None, threads=0):
     """a + b. a, b [T,D] float -> [T,D]."""
     if y is None:
@@ -318,6 +339,7 @@ def add(a, b, *, y=None, stream=None, threads=0):
     return y
 
 
+@public
 def swiglu(gate, up, *, y=None, stream=None, threads=0):
     """silu(gate) * up. gate, up [T,I] float -> [T,I]."""
     if y is None:
@@ -329,6 +351,7 @@ def swiglu(gate, up, *, y=None, stream=None, threads=0):
 # Mixture of experts.
 
 
+@public
 def route_top_k(
     router_logits, top_k=None, *, expert_ids=None, expert_weights=None, renormalize=True, stream=None, threads=0
 ):
@@ -348,6 +371,7 @@ def route_top_k(
     return expert_ids, expert_weights
 
 
+@public
 def expert_rows(expert_ids, experts=None, *, expert_offsets=None, rows=None, stream=None, threads=0):
     """Which (token, slot) pairs each expert serves. expert_ids [T,S] int32, each below `experts` -> (expert_offsets
     [E+1], rows [T*S]) int32."""
@@ -370,22 +394,26 @@ def _expert_matmul(op, weight, x, expert_ids, y, precision, stream, threads):
     return y
 
 
+@public
 def mul_mm_id(weight, x, expert_ids, *, y=None, precision="exact", stream=None, threads=0):
     """As mul_mat_id, for many tokens."""
     return _expert_matmul("mul_mm_id", weight, x, expert_ids, y, precision, stream, threads)
 
 
+@public
 def mul_mv_id(weight, x, expert_ids, *, y=None, precision="exact", stream=None, threads=0):
     """As mul_mat_id, for few tokens."""
     return _expert_matmul("mul_mv_id", weight, x, expert_ids, y, precision, stream, threads)
 
 
+@public
 def mul_mat_id(weight, x, expert_ids, *, y=None, precision="exact", stream=None, threads=0):
     """y[t,s] = weight[expert_ids[t,s]] x[t,(s)]. weight [E,N,K] float or Blocks; x [T,K] or [T,S,K] float; expert_ids
     [T,S] int32 -> [T,S,N]."""
     return _expert_matmul("mul_mat_id", weight, x, expert_ids, y, precision, stream, threads)
 
 
+@public
 def moe_ffn(
     x, router, gate, up, down, shared_gate=None, shared_up=None, shared_down=None, shared_router=None, *, top_k,
     y=None, renormalize=True, precision="exact", stream=None, threads=0,

@@ -74,6 +74,9 @@ const Backend& backend() {
     std::get<KernelList<ChunkGatedDeltaRuleArgs>>(result.kernels) = chunk_gated_delta_rule_kernels();
     std::get<KernelList<RecurrentGatedDeltaRuleArgs>>(result.kernels) = recurrent_gated_delta_rule_kernels();
     std::get<KernelList<GatedDeltaPrepStepArgs>>(result.kernels) = gated_delta_prep_step_kernels();
+    std::get<KernelList<CausalConv1dArgs>>(result.kernels) = causal_conv1d_kernels();
+    std::get<KernelList<CausalConv1dUpdateArgs>>(result.kernels) = causal_conv1d_update_kernels();
+    std::get<KernelList<GatedRmsNormArgs>>(result.kernels) = gated_rms_norm_kernels();
     return result;
   }();
   return instance;

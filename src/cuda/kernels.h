@@ -14,5 +14,8 @@ KernelList<ChunkOutputArgs> chunk_output_kernels();
 KernelList<ChunkGatedDeltaRuleArgs> chunk_gated_delta_rule_kernels();
 KernelList<RecurrentGatedDeltaRuleArgs> recurrent_gated_delta_rule_kernels();
 KernelList<GatedDeltaPrepStepArgs> gated_delta_prep_step_kernels();
+KernelList<CausalConv1dArgs> causal_conv1d_kernels();
+KernelList<CausalConv1dUpdateArgs> causal_conv1d_update_kernels();
+KernelList<GatedRmsNormArgs> gated_rms_norm_kernels();
 
 }  // namespace thalweg::cu
