@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import sys
 
 import numpy
@@ -171,7 +172,8 @@ def _current(handle: int, gpu):
     """Makes a stream the current one of the library that `gpu` is of."""
     if is_torch(gpu):
         cuda = sys.modules["torch"].cuda
-        return cuda.stream(cuda.ExternalStream(handle, device=gpu.device) if handle else cuda.default_stream(gpu.device))
+        stream = cuda.ExternalStream(handle, device=gpu.device) if handle else cuda.default_stream(gpu.device)
+        return cuda.stream(stream)
     if is_cupy(gpu):
         cuda = sys.modules["cupy"].cuda
         if not handle:
@@ -180,6 +182,23 @@ def _current(handle: int, gpu):
             return cuda.Stream.from_external(_Handle(handle))
         return cuda.ExternalStream(handle, gpu.device.id)  # CuPy 13
     return contextlib.nullcontext()
+
+
+# What help() says of arguments that many functions have.
+_SHARED = {
+    "head_map": 'head_map: value head h reads key head h // (HV/HK), "grouped" (Hugging Face), or h % HK, "tiled".',
+    "cu_seqlens": "cu_seqlens [N+1] int32: where packed sequences begin and end, from 0 to T; B is 1.",
+    "state_indices": "state_indices [N] int32: the slots of a pool of states; -1 for no state, nothing is written.",
+    "fault": "fault [1] int32, on a GPU: set, not cleared, if cu_seqlens or state_indices are out of range.",
+    "state_layout": 'state_layout: the last two dimensions of states, "vk" ([..., V, K]) or "kv".',
+    "chunk_size": "chunk_size: 16, 32 or 64.",
+    "rounding": 'rounding: "f32", or "seed", to bfloat16 where the kernels that Thalweg began with round.',
+    "precision": 'precision: "exact", or "q8": 8-bit activations against Blocks, on the CPU.',
+    "activation": 'activation: "none" or "silu".',
+    "stream": "stream: on a GPU, a stream or its handle; by default the array library's current one.",
+    "threads": "threads: on the CPU, 0 for all; the result does not depend on it.",
+}
+_RAISES = "Raises thalweg.Error, whose `argument` is the first that breaks the contract; nothing is written then."
 
 
 def public(function):
@@ -194,6 +213,8 @@ def public(function):
         with _current(stream_of(function.__name__, stream, gpu), argument(gpu)):
             return function(*args, stream=stream, **options)
 
+    shared = [text for name, text in _SHARED.items() if name in inspect.signature(function).parameters]
+    call.__doc__ = inspect.cleandoc(function.__doc__ or "") + "\n\n" + "\n".join([*shared, _RAISES])
     return call
 
 

@@ -65,7 +65,7 @@ def chunk_scaled_dot_kkt(
     k, beta, g_cumsum, cu_seqlens=None, *, head_map, a=None, chunk_size=64, rounding="f32", stream=None, threads=0
 ):
     """beta_i (k_i . k_j) exp(G_i - G_j) below the diagonal of each chunk. k [B,T,HK,K] float; beta, g_cumsum [B,T,HV]
-    float32 -> [B,T,HV,C] float32. head_map: "grouped" or "tiled". rounding: "f32" or "seed"."""
+    float32 -> [B,T,HV,C] float32."""
     op = "chunk_scaled_dot_kkt"
     if a is None:
         a = empty(beta, (*dims(op, "beta", beta, 3), chunk_size))
@@ -111,8 +111,7 @@ def chunk_state(
     final_state=None, chunk_size=64, state_layout="vk", rounding="f32", stream=None, threads=0,
 ):  # fmt: skip
     """The recurrence from chunk to chunk. k [B,T,HK,K], w [B,T,HV,K], u [B,T,HV,V] float; g_cumsum [B,T,HV] float32;
-    initial_state [N,HV,V,K] -> (h [B,chunks,HV,V,K], v_new [B,T,HV,V]); final_state, if given, is written.
-    state_layout: "vk" or "kv"."""
+    initial_state [N,HV,V,K] -> (h [B,chunks,HV,V,K], v_new [B,T,HV,V]); final_state, if given, is written."""
     op = "chunk_state"
     batch, tokens, heads, width = dims(op, "u", u, 4)
     if h is None:
@@ -162,9 +161,11 @@ def chunk_gated_delta_rule(
     qk_norm_eps=1e-6, q_norm_weight=None, k_norm_weight=None, fault=None, stream=None, threads=0,
 ):  # fmt: skip
     """The gated delta rule, prefill. q, k [B,T,HK,K], v [B,T,HV,V] float; g (<= 0), beta [B,T,HV] float32, or the raw
-    gates a, b [B,T,HV], a_log, dt_bias [HV]; initial_state [N,HV,V,K] float32 or bfloat16, a pool with state_indices
-    [N] int32 -> o [B,T,HV,V]. final_state, if given, is written, and may be initial_state itself. head_map: "grouped"
-    (Hugging Face) or "tiled" (Qwen3.5 GGUF). qk_norm: "none", "l2" or "rms"."""
+    gates a, b [B,T,HV], a_log, dt_bias [HV] float; initial_state [N,HV,V,K] float32 or bfloat16, a pool with
+    state_indices -> o [B,T,HV,V] of v's dtype. final_state, if given, is written, and may be initial_state itself.
+
+    scale: of q, None for K^-1/2. qk_norm: of q and k in the operation, "none", "l2" or "rms", with qk_norm_eps; "rms"
+    takes q_norm_weight, k_norm_weight [HK,K] float."""
     return _rule(
         "chunk_gated_delta_rule", stream, threads, q, v, o, k=k, g=g, beta=beta, a=a, b=b, a_log=a_log,
         dt_bias=dt_bias, initial_state=initial_state, state_indices=state_indices, cu_seqlens=cu_seqlens,
@@ -179,7 +180,13 @@ def recurrent_gated_delta_rule(
     state_indices=None, cu_seqlens=None, o=None, final_state=None, state_layout="vk", scale=None, qk_norm="none",
     qk_norm_eps=1e-6, q_norm_weight=None, k_norm_weight=None, fault=None, snapshots=None, stream=None, threads=0,
 ):  # fmt: skip
-    """The same, token by token: decode. snapshots [B,T,HV,V,K], if given, gets the state after each token."""
+    """The gated delta rule, token by token: decode. q, k [B,T,HK,K], v [B,T,HV,V] float; g (<= 0), beta [B,T,HV]
+    float32, or the raw gates a, b [B,T,HV], a_log, dt_bias [HV] float; initial_state [N,HV,V,K] float32 or bfloat16, a
+    pool with state_indices -> o [B,T,HV,V] of v's dtype. final_state, if given, is written, and may be initial_state
+    itself; snapshots [B,T,HV,V,K], if given, gets the state after each token.
+
+    scale: of q, None for K^-1/2. qk_norm: of q and k in the operation, "none", "l2" or "rms", with qk_norm_eps; "rms"
+    takes q_norm_weight, k_norm_weight [HK,K] float."""
     return _rule(
         "recurrent_gated_delta_rule", stream, threads, q, v, o, k=k, g=g, beta=beta, a=a, b=b, a_log=a_log,
         dt_bias=dt_bias, initial_state=initial_state, state_indices=state_indices, cu_seqlens=cu_seqlens,
@@ -195,9 +202,14 @@ def gated_delta_prep_step(
     k_norm_weight=None, state_indices=None, snapshots=None, z=None, norm_weight=None, y=None, fault=None,
     state_layout="vk", scale=1.0, qk_norm="rms", qk_norm_eps=1e-6, norm_eps=1e-6, stream=None, threads=0,
 ):  # fmt: skip
-    """Fused decode: convolution, SiLU, split, norm of q and k, gates, recurrence, gated norm. x [B,T,2*HK*K + HV*V];
-    a, b [B,T,HV]; state_in [B,HV,V,K] or a pool; state_out, written, may be state_in -> y [B,T,HV,V]. conv_state
-    [B,channels,W-1] is updated."""
+    """Fused decode: convolution, SiLU, split, norm of q and k, gates, recurrence, gated norm. x [B,T,2*HK*K + HV*V]
+    float; the raw gates a, b [B,T,HV], a_log, dt_bias [HV] float; state_in [B,HV,V,K] float32 or bfloat16, or a pool
+    with state_indices; state_out, written, may be state_in -> y [B,T,HV,V] of x's dtype. snapshots [B,T,HV,V,K], if
+    given, gets the state after each token.
+
+    conv_weight [channels,W] float and conv_state [B,channels,W-1], updated: without them x is convolved already. z
+    [B,T,HV,V] and norm_weight [V] float, with norm_eps: the gated norm, left out without them. scale: of q. qk_norm:
+    "none", "l2" or "rms", with qk_norm_eps; "rms" takes q_norm_weight, k_norm_weight [HK,K] float."""
     op = "gated_delta_prep_step"
     if y is None:
         state = dims(op, "state_in", state_in, 4)
@@ -221,8 +233,9 @@ def causal_conv1d(
     x, weight, bias=None, initial_state=None, state_indices=None, cu_seqlens=None, *, y=None, final_state=None,
     activation="none", stream=None, threads=0,
 ):  # fmt: skip
-    """Causal depthwise convolution along T. x [B,T,C], weight [C,W], bias [C], initial_state [N,C,W-1] float ->
-    [B,T,C]. final_state, if given, is written. activation: "none" or "silu"."""
+    """Causal depthwise convolution along T. x [B,T,C] float; weight [C,W], W from 2 to 8, and bias [C] of one float
+    dtype; initial_state [N,C,W-1] float, or a pool with state_indices -> [B,T,C] of x's dtype. final_state, if given,
+    is written, and may be initial_state itself."""
     op = "causal_conv1d"
     if y is None:
         y = empty(x, dims(op, "x", x))
@@ -237,7 +250,9 @@ def causal_conv1d(
 def causal_conv1d_update(
     x, weight, bias=None, state_indices=None, *, conv_state, y=None, activation="none", stream=None, threads=0
 ):
-    """The same for decode. x [B,T,C]; conv_state [B,C,W-1], updated -> [B,T,C]."""
+    """Causal depthwise convolution of the next few tokens. x [B,T,C] float; weight [C,W], W from 2 to 8, and bias [C]
+    of one float dtype; conv_state [B,C,W-1] float, or a pool with state_indices, updated -> [B,T,C] of x's dtype. y
+    may be x."""
     op = "causal_conv1d_update"
     if y is None:
         y = empty(x, dims(op, "x", x))
@@ -250,7 +265,8 @@ def causal_conv1d_update(
 
 @public
 def rms_norm(x, weight, *, y=None, eps=1e-6, weight_plus_one=False, stream=None, threads=0):
-    """x * rsqrt(mean x^2 + eps) * weight, or * (1 + weight). x [T,D] or [T,H,D], weight [D] float -> like x."""
+    """x * rsqrt(mean x^2 + eps) * weight, or * (1 + weight) with weight_plus_one. x [T,D] or [T,H,D], weight [D]
+    float -> like x; y may be float32, or x itself."""
     if y is None:
         y = empty(x, dims("rms_norm", "x", x))
     run("rms_norm", stream, threads, x=x, weight=weight, y=y, eps=eps, weight_plus_one=weight_plus_one)
@@ -259,7 +275,8 @@ def rms_norm(x, weight, *, y=None, eps=1e-6, weight_plus_one=False, stream=None,
 
 @public
 def gated_rms_norm(x, z, weight, *, y=None, eps=1e-6, stream=None, threads=0):
-    """x * rsqrt(mean x^2 + eps) * weight * silu(z) over D. x, z [T,H,D], weight [D] float -> [T,H,D]."""
+    """x * rsqrt(mean x^2 + eps) * weight * silu(z) over D. x, z [T,H,D] of one float dtype, weight [D] float -> like
+    x; y may be float32, or x or z itself."""
     if y is None:
         y = empty(x, dims("gated_rms_norm", "x", x))
     run("gated_rms_norm", stream, threads, x=x, z=z, weight=weight, y=y, eps=eps)
@@ -268,8 +285,8 @@ def gated_rms_norm(x, z, weight, *, y=None, eps=1e-6, stream=None, threads=0):
 
 @public
 def rope(x, positions, *, rotary_dim, y=None, theta=1e7, stream=None, threads=0):
-    """Half-split rotary embedding of the first rotary_dim dimensions. x [T,H,D] float, positions [T] int32 -> like
-    x."""
+    """Half-split rotary embedding of the first rotary_dim dimensions: the pair (i, i + rotary_dim/2) turns by
+    position * theta^(-2i/rotary_dim). x [T,H,D] float, positions [T] int32 -> like x; y may be x itself."""
     if y is None:
         y = empty(x, dims("rope", "x", x))
     run("rope", stream, threads, x=x, positions=positions, y=y, rotary_dim=rotary_dim, theta=theta)
@@ -281,7 +298,8 @@ def attention(
     q, k_cache, v_cache, cu_seqlens, lengths, slots=None, gate=None, *, o=None, scale=None, stream=None, threads=0
 ):
     """Grouped-query causal attention of new tokens over a cache that holds their keys and values. q [T,HQ,D]; k_cache,
-    v_cache [slots,S,HKV,D] float; cu_seqlens [N+1], lengths, slots [N] int32; gate [T,HQ,D] -> [T,HQ,D]."""
+    v_cache [slots,S,HKV,D] float; cu_seqlens [N+1], lengths, slots [N] int32; gate [T,HQ,D], whose sigmoid o is times
+    -> o [T,HQ,D] of q's dtype. lengths: tokens in the cache, the new ones included. scale: None for D^-1/2."""
     op = "attention"
     if o is None:
         o = empty(q, dims(op, "q", q))
@@ -356,7 +374,7 @@ def route_top_k(
     router_logits, top_k=None, *, expert_ids=None, expert_weights=None, renormalize=True, stream=None, threads=0
 ):
     """Softmax over experts, the top_k largest, ties to the lower id. router_logits [T,E] float -> (expert_ids [T,S]
-    int32, expert_weights [T,S] float32)."""
+    int32, expert_weights [T,S] float32), which sum up to 1 with renormalize."""
     op = "route_top_k"
     if expert_ids is None or expert_weights is None:
         if not isinstance(top_k, int) or top_k < 1:
@@ -396,20 +414,22 @@ def _expert_matmul(op, weight, x, expert_ids, y, precision, stream, threads):
 
 @public
 def mul_mm_id(weight, x, expert_ids, *, y=None, precision="exact", stream=None, threads=0):
-    """As mul_mat_id, for many tokens."""
+    """y[t,s] = weight[expert_ids[t,s]] x[t,(s)], for many tokens. weight [E,N,K] float or Blocks; x [T,K] or [T,S,K]
+    float; expert_ids [T,S] int32 -> [T,S,N] of x's dtype."""
     return _expert_matmul("mul_mm_id", weight, x, expert_ids, y, precision, stream, threads)
 
 
 @public
 def mul_mv_id(weight, x, expert_ids, *, y=None, precision="exact", stream=None, threads=0):
-    """As mul_mat_id, for few tokens."""
+    """y[t,s] = weight[expert_ids[t,s]] x[t,(s)], for few tokens. weight [E,N,K] float or Blocks; x [T,K] or [T,S,K]
+    float; expert_ids [T,S] int32 -> [T,S,N] of x's dtype."""
     return _expert_matmul("mul_mv_id", weight, x, expert_ids, y, precision, stream, threads)
 
 
 @public
 def mul_mat_id(weight, x, expert_ids, *, y=None, precision="exact", stream=None, threads=0):
-    """y[t,s] = weight[expert_ids[t,s]] x[t,(s)]. weight [E,N,K] float or Blocks; x [T,K] or [T,S,K] float; expert_ids
-    [T,S] int32 -> [T,S,N]."""
+    """y[t,s] = weight[expert_ids[t,s]] x[t,(s)], for any number of tokens. weight [E,N,K] float or Blocks; x [T,K] or
+    [T,S,K] float; expert_ids [T,S] int32 -> [T,S,N] of x's dtype."""
     return _expert_matmul("mul_mat_id", weight, x, expert_ids, y, precision, stream, threads)
 
 
@@ -418,8 +438,9 @@ def moe_ffn(
     x, router, gate, up, down, shared_gate=None, shared_up=None, shared_down=None, shared_router=None, *, top_k,
     y=None, renormalize=True, precision="exact", stream=None, threads=0,
 ):  # fmt: skip
-    """The whole block: routing, experts, shared expert. x [T,D] float; router [E,D], gate, up [E,I,D], down [E,D,I],
-    shared_gate, shared_up [J,D], shared_down [D,J] float or Blocks; shared_router [D] float -> [T,D]."""
+    """The whole block: routing to top_k experts, with weights that sum up to 1 if renormalize, those experts, and the
+    shared expert if there is one. x [T,D] float; router [E,D], gate, up [E,I,D], down [E,D,I], shared_gate, shared_up
+    [J,D], shared_down [D,J] float or Blocks; shared_router [D] float -> [T,D] of x's dtype."""
     op = "moe_ffn"
     if y is None:
         y = empty(x, dims(op, "x", x))
@@ -436,7 +457,7 @@ def moe_ffn(
 
 def quantize(values: numpy.ndarray, dtype: str, *, threads=0) -> Blocks:
     """Packs float32 [..., K] into blocks of `dtype` ("Q4_K"), K a multiple of the block size; rounds to nearest,
-    deterministic. The values must be finite."""
+    deterministic. The values must be finite. Raises thalweg.Error, naming the argument."""
     size, block_bytes, packs = _core.dtype_info(dtype)
     if not packs:
         raise error("quantize", "dtype", "a dtype that can be packed", repr(dtype))
@@ -454,7 +475,7 @@ def quantize(values: numpy.ndarray, dtype: str, *, threads=0) -> Blocks:
 
 
 def dequantize(blocks: Blocks, *, threads=0) -> numpy.ndarray:
-    """Unpacks to float32 [..., K], bit-exact."""
+    """Unpacks blocks to float32 values [..., K], bit-exact. Raises thalweg.Error if they are none."""
     if not isinstance(blocks, Blocks):
         raise error("dequantize", "blocks", "thalweg.Blocks", type(blocks).__name__)
     values = numpy.empty(blocks.shape, numpy.float32)

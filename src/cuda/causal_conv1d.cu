@@ -36,20 +36,38 @@ struct Taps {
   int absent;
   bool silu;
 
-  __device__ Taps(const Filter& filter, std::int64_t channel) : absent(kTaps - filter.taps), silu(filter.silu) {
-    std::uint32_t raw[kTaps][kVec];
+  __device__ Taps(const Filter& filter, std::int64_t channel)
+      : absent(kTaps == kUsualTaps ? 0 : kTaps - filter.taps), silu(filter.silu) {
+    if (kTaps == 4 && filter.weight.fours) {
+      with_type(filter.weight.dtype, [&]<class T>(T) {
+        const T* rows = static_cast<const T*>(filter.weight.data);
+        Packed<T, 4> raw[kVec];
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) {
-      const std::int64_t row = filter.weight.offset(channel + i);
+        for (int i = 0; i < kVec; ++i) raw[i] = Packed<T, 4>::read(rows + filter.weight.offset(channel + i));
 #pragma unroll
-      for (int j = 0; j < kTaps; ++j) raw[j][i] = has(j) ? filter.weight.read(row + j - absent) : 0;
-      bias[i] = filter.bias.defined() ? filter.bias.load(channel + i) : 0.0F;
+        for (int i = 0; i < kVec; ++i) {
+          float row[4];
+          raw[i].unpack(row);
+#pragma unroll
+          for (int j = 0; j < kTaps && j < 4; ++j) weight[j][i] = row[j];
+        }
+      });
+    } else {
+      std::uint32_t raw[kTaps][kVec];
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        const std::int64_t row = filter.weight.offset(channel + i);
+#pragma unroll
+        for (int j = 0; j < kTaps; ++j) raw[j][i] = has(j) ? filter.weight.read(row + j - absent) : 0;
+      }
+#pragma unroll
+      for (int j = 0; j < kTaps; ++j) {
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) weight[j][i] = filter.weight.convert(raw[j][i]);
+      }
     }
 #pragma unroll
-    for (int j = 0; j < kTaps; ++j) {
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) weight[j][i] = filter.weight.convert(raw[j][i]);
-    }
+    for (int i = 0; i < kVec; ++i) bias[i] = filter.bias.defined() ? filter.bias.load(channel + i) : 0.0F;
   }
 
   // Kernels with kUsualTaps are launched for just as many.
@@ -81,15 +99,6 @@ struct Conv {
 };
 
 template <class T>
-__device__ inline void load_inputs(const T* from, float (&to)[4]) {
-  const float4 four = load_four(from);
-  to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-}
-template <class T>
-__device__ inline void load_inputs(const T* from, float (&to)[1]) {
-  to[0] = to_f32(*from);
-}
-template <class T>
 __device__ inline void store_outputs(T* to, const float (&from)[4]) {
   store_four(to, {from[0], from[1], from[2], from[3]});
 }
@@ -112,31 +121,40 @@ __global__ void __launch_bounds__(kThreads) conv_kernel(const __grid_constant__ 
   T* y = static_cast<T*>(p.y.data) + p.y.offset(piece.row, piece.begin) + channel;
   const std::int64_t x_step = p.x.strides[1];
   const std::int64_t y_step = p.y.strides[1];
-  const Taps<kTaps, kVec> taps(p.filter, channel);
+  const int absent = kTaps == kUsualTaps ? 0 : kTaps - p.filter.taps;
 
-  float inputs[kTaps - 1 + kAhead][kVec];
+  using Raw = Packed<T, kVec>;
+  Raw next[kAhead] = {};
+  const auto fetch = [&](int begin) {
+#pragma unroll
+    for (int t = 0; t < kAhead; ++t) {
+      if (begin + t < piece.length) next[t] = Raw::read(x + (begin + t) * x_step);
+    }
+  };
+  Raw before[kTaps - 1] = {};
 #pragma unroll
   for (int j = 0; j < kTaps - 1; ++j) {
     const int back = kTaps - 1 - j;
-    const std::int64_t place = piece.begin - sequence.begin - back;  // in the sequence
+    if (j >= absent && piece.begin - back >= sequence.begin) before[j] = Raw::read(x - back * x_step);
+  }
+  fetch(0);
+  const Taps<kTaps, kVec> taps(p.filter, channel);
+  float inputs[kTaps - 1 + kAhead][kVec];
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) inputs[j][i] = 0.0F;
-    if (!taps.has(j)) continue;
-    if (place >= 0) {
-      load_inputs(x - back * x_step, inputs[j]);
-    } else if (p.initial_state.defined() && sequence.slot >= 0) {
+  for (int j = 0; j < kTaps - 1; ++j) {
+    before[j].unpack(inputs[j]);
+    const std::int64_t place = piece.begin - sequence.begin - (kTaps - 1 - j);  // in the sequence
+    if (j < absent || place >= 0 || !p.initial_state.defined() || sequence.slot < 0) continue;
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        inputs[j][i] =
-            p.initial_state.load(p.initial_state.offset(sequence.slot, channel + i) + p.filter.taps - 1 + place);
-      }
+    for (int i = 0; i < kVec; ++i) {
+      inputs[j][i] =
+          p.initial_state.load(p.initial_state.offset(sequence.slot, channel + i) + p.filter.taps - 1 + place);
     }
   }
   for (int begin = 0; begin < piece.length; begin += kAhead) {
 #pragma unroll
-    for (int t = 0; t < kAhead; ++t) {
-      if (begin + t < piece.length) load_inputs(x + (begin + t) * x_step, inputs[kTaps - 1 + t]);
-    }
+    for (int t = 0; t < kAhead; ++t) next[t].unpack(inputs[kTaps - 1 + t]);
+    fetch(begin + kAhead);
 #pragma unroll
     for (int t = 0; t < kAhead; ++t) {
       if (begin + t >= piece.length) break;

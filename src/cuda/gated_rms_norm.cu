@@ -28,18 +28,6 @@ struct GatedNorm {
   __device__ float factor(float squares) const {
     return 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(width) + eps);
   }
-
-  // body(where the row begins in x, in z, in y) for each row of the warp.
-  template <class Body>
-  __device__ void for_each_row(Body body) const {
-    const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kWarps;
-    for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpSize; row < rows;
-         row += step) {
-      const std::int64_t t = row / heads;
-      const std::int64_t h = row % heads;
-      body(x.offset(t, h), z.offset(t, h), y.offset(t, h));
-    }
-  }
 };
 
 __device__ inline float gate(float z) { return z * sigmoid(z); }
@@ -47,7 +35,14 @@ __device__ inline float gate(float z) { return z * sigmoid(z); }
 __global__ void __launch_bounds__(kWarps* kWarpSize) single_kernel(const __grid_constant__ GatedNorm p) {
   wait_for_launch_order();
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  p.for_each_row([&](std::int64_t x_row, std::int64_t z_row, std::int64_t y_row) {
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kWarps;
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpSize; row < p.rows;
+       row += step) {
+    const std::int64_t t = row / p.heads;
+    const std::int64_t h = row % p.heads;
+    const std::int64_t x_row = p.x.offset(t, h);
+    const std::int64_t z_row = p.z.offset(t, h);
+    const std::int64_t y_row = p.y.offset(t, h);
     float squares = 0.0F;
     for (int i = lane; i < p.width; i += kWarpSize) {
       const float value = p.x.load(x_row + i);
@@ -57,51 +52,71 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) single_kernel(const __grid_
     for (int i = lane; i < p.width; i += kWarpSize) {
       p.y.store(y_row + i, p.x.load(x_row + i) * factor * p.weight.load(i) * gate(p.z.load(z_row + i)));
     }
-  });
+  }
 }
 
-// kFours pieces of 4 x 32 elements; To is T or float.
+// kFours pieces of 4 x 32 elements; To is T or float. The next row is on its way while one is worked on.
 template <class T, class To, int kFours>
 __global__ void __launch_bounds__(kWarps* kWarpSize) fours_kernel(const __grid_constant__ GatedNorm p) {
+  using Raw = Packed<T, 4>;
   wait_for_launch_order();
   const int first = 4 * (static_cast<int>(threadIdx.x) % kWarpSize);
   const auto place = [&](int i) { return first + i * 4 * kWarpSize; };
-  float4 weight[kFours];
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kWarps;
+  std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpSize;
+
+  Raw next_x[kFours] = {};
+  Raw next_z[kFours] = {};
+  const auto fetch = [&](std::int64_t from) {
+    if (from >= p.rows) return;
+    const std::int64_t t = from / p.heads;
+    const std::int64_t h = from % p.heads;
+    const T* x = static_cast<const T*>(p.x.data) + p.x.offset(t, h);
+    const T* z = static_cast<const T*>(p.z.data) + p.z.offset(t, h);
+#pragma unroll
+    for (int i = 0; i < kFours; ++i) {
+      if (place(i) < p.width) {
+        next_x[i] = Raw::read(x + place(i));
+        next_z[i] = Raw::read(z + place(i));
+      }
+    }
+  };
+  fetch(row);
+  float weight[kFours][4];
 #pragma unroll
   for (int i = 0; i < kFours; ++i) {
     std::uint32_t raw[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) raw[j] = place(i) < p.width ? p.weight.read(place(i) + j) : 0;
-    weight[i] = {p.weight.convert(raw[0]), p.weight.convert(raw[1]), p.weight.convert(raw[2]),
-                 p.weight.convert(raw[3])};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) weight[i][j] = p.weight.convert(raw[j]);
   }
-  p.for_each_row([&](std::int64_t x_row, std::int64_t z_row, std::int64_t y_row) {
-    const T* x = static_cast<const T*>(p.x.data) + x_row;
-    const T* z = static_cast<const T*>(p.z.data) + z_row;
-    To* y = static_cast<To*>(p.y.data) + y_row;
-    float4 value[kFours];
-    float4 gates[kFours];
+  for (; row < p.rows; row += step) {
+    float x[kFours][4];
+    float z[kFours][4];
     float squares = 0.0F;
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
-      const bool used = place(i) < p.width;
-      value[i] = used ? load_four(x + place(i)) : float4{};
-      gates[i] = used ? load_four(z + place(i)) : float4{};
+      next_x[i].unpack(x[i]);
+      next_z[i].unpack(z[i]);
     }
+    fetch(row + step);
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
-      squares += value[i].x * value[i].x + value[i].y * value[i].y + value[i].z * value[i].z + value[i].w * value[i].w;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) squares = fmaf(x[i][j], x[i][j], squares);
     }
     const float factor = p.factor(squares);
+    To* y = static_cast<To*>(p.y.data) + p.y.offset(row / p.heads, row % p.heads);
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
       if (place(i) >= p.width) continue;
-      store_four(
-          y + place(i),
-          {value[i].x * factor * weight[i].x * gate(gates[i].x), value[i].y * factor * weight[i].y * gate(gates[i].y),
-           value[i].z * factor * weight[i].z * gate(gates[i].z), value[i].w * factor * weight[i].w * gate(gates[i].w)});
+      float result[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) result[j] = x[i][j] * factor * weight[i][j] * gate(z[i][j]);
+      store_four(y + place(i), {result[0], result[1], result[2], result[3]});
     }
-  });
+  }
 }
 
 using GatedNormKernel = void (*)(GatedNorm);

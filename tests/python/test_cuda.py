@@ -3,9 +3,6 @@ a device or without the library."""
 
 import gc
 import importlib.util
-import subprocess
-import sys
-import textwrap
 
 import numpy as np
 import oracle
@@ -64,10 +61,8 @@ def rule_inputs(seed, tokens, hk=2, hv=4, size=64, width=64, batch=1):
 def test_rule(arrays, operation):
     to, back = arrays
     inputs = rule_inputs(0, 130)
-    exact, exact_state = oracle.gated_delta_rule(*inputs, head_map="grouped")
     o = getattr(ops, operation)(*map(to, inputs), head_map="grouped")
-    assert_close(back(o), exact, 2e-5)
-    del exact_state
+    assert_close(back(o), oracle.gated_delta_rule(*inputs, head_map="grouped")[0], 2e-5)
 
 
 def test_convolution_and_norms(arrays):
@@ -119,7 +114,8 @@ def test_strided_views(torch, seed, tokens, size, dtype, ragged):
     """q, k and v as slices of a fused projection, at any sizes."""
     kind = getattr(torch, dtype)
     inputs = rule_inputs(seed, tokens, size=size, width=size)
-    fused = torch.from_numpy(np.concatenate([x.reshape(1, tokens, x.shape[2] * size) for x in inputs[:3]], -1)).cuda().to(kind)
+    parts = [x.reshape(1, tokens, x.shape[2] * size) for x in inputs[:3]]
+    fused = torch.from_numpy(np.concatenate(parts, -1)).cuda().to(kind)
     q, k, v = (part.unflatten(-1, (-1, size)) for part in fused.split([2 * size, 2 * size, 4 * size], -1))
     g, beta = (torch.from_numpy(x).cuda() for x in inputs[3:])
     bounds = sorted(np.random.default_rng(seed).integers(0, tokens + 1, 2)) if ragged else None
@@ -278,34 +274,6 @@ def test_streams_of_another_device(torch):
     with pytest.raises(thalweg.Error) as raised:
         ops.l2norm(torch.ones(1, 2, 3, 16, device="cuda"), stream=Elsewhere())
     assert raised.value.argument == "stream"
-
-
-def test_dead_streams():
-    """A stream that was destroyed: an exception that names the argument, and the process lives on. In a process of its
-    own, because what a driver does with a dead handle is its own affair."""
-    library("torch")
-    program = textwrap.dedent("""
-        import ctypes, torch, thalweg
-        from thalweg import ops
-        x = torch.randn(1, 2, 3, 16, device="cuda")
-        torch.cuda.synchronize()
-        runtime = ctypes.CDLL(next(line.split()[-1] for line in open("/proc/self/maps") if "libcudart.so" in line))
-        stream = ctypes.c_void_p()
-        assert runtime.cudaStreamCreateWithFlags(ctypes.byref(stream), 1) == 0
-        y = ops.l2norm(x, stream=stream.value)
-        assert runtime.cudaStreamSynchronize(stream) == 0
-        assert runtime.cudaStreamDestroy(stream) == 0
-        try:
-            ops.l2norm(x, stream=stream.value)
-        except thalweg.Error as error:
-            assert error.argument == "stream", error
-            print("refused:", error)
-        torch.cuda.synchronize()
-        assert torch.equal(ops.l2norm(x), y)
-        print("alive")
-    """)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
-    assert "refused" in done.stdout and "alive" in done.stdout, f"{done.returncode}: {done.stdout}\n{done.stderr}"
 
 
 def test_work_that_the_device_refuses(torch):
