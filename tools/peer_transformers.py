@@ -6,7 +6,9 @@
     python3 tools/peer_transformers.py [--tokens 4096] [--layers 4] [--timed FAMILY...] [--json FILE]
 
 First, for tiny Qwen3-Next and Qwen3.5-MoE models with random weights: the greedy text with and without
-thalweg.patch_transformers(), and the logits against those that transformers alone have of the same weights in f32.
+thalweg.patch_transformers(), and the logits against those that transformers alone have of the same weights in f32. In
+bf16 random weights part the texts wherever two tokens are nearly as likely; the gap says how nearly, in f32 and in
+units of the logits' root mean square.
 
 Then the time of a prefill of one sequence: of one gated delta layer as transformers have it (projections, convolution,
 rule, norm), and of a model of such layers, every fourth one with full attention, with few experts so that the layers
@@ -82,9 +84,13 @@ def compare_text(family) -> list[dict]:
             thalweg.unpatch()
         exact = model.float()(tokens).logits.double()
         same = int((text == patched_text).cumprod(1).sum())
+        apart = 0.0
+        if same < text.shape[1]:  # how far apart, in f32, the two tokens are that the texts go on with
+            last = model(torch.cat([tokens, text[:, :same]], 1)).logits[0, -1]
+            apart = float((last[text[0, same]] - last[patched_text[0, same]]).abs() / last.norm() * last.numel() ** 0.5)
         rows.append({
             "family": family, "dtype": str(dtype).split(".")[1], "same_tokens": same, "of": text.shape[1],
-            "error": relative(plain, exact), "patched_error": relative(patched, exact),
+            "apart": apart, "error": relative(plain, exact), "patched_error": relative(patched, exact),
         })  # fmt: skip
     return rows
 
@@ -197,11 +203,13 @@ def main() -> None:
     result = {"versions": versions(), "text": [], "times": []}
     if options.families:
         result["text"] = in_own_process(["--text", "--families", *options.families]) or []
-    print("| tiny model | dtype | same greedy tokens | logits from f32, transformers alone | with Thalweg |")
-    print("| --- | --- | ---: | ---: | ---: |")
+    print("| tiny model | dtype | same greedy tokens | where they part: gap | logits from f32, transformers alone | "
+          "with Thalweg |")  # fmt: skip
+    print("| --- | --- | ---: | ---: | ---: | ---: |")
     for row in result["text"]:
-        print(f"| {row['family']} | {row['dtype']} | {row['same_tokens']} of {row['of']} | {row['error']:.1e} | "
-              f"{row['patched_error']:.1e} |")  # fmt: skip
+        apart = f"{row['apart']:.1e}" if row["same_tokens"] < row["of"] else ""
+        print(f"| {row['family']} | {row['dtype']} | {row['same_tokens']} of {row['of']} | {apart} | "
+              f"{row['error']:.1e} | {row['patched_error']:.1e} |")  # fmt: skip
     print(f"\n| prefill of {options.tokens} tokens | way | layer, ms | model of {options.layers} layers, ms | "
           "layer, one token more, ms | peak MiB | layer from f32 |")  # fmt: skip
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |", flush=True)

@@ -243,7 +243,6 @@ def run(operation: str, stream, threads: int, **arguments) -> None:
         for value in given.values():
             if is_jax(value):
                 value.block_until_ready()
-    workspace = empty(gpu, (max(_core.workspace_size(operation, given), 1),), "uint8")
-    _core.run(operation, given, threads, native, workspace)
+    _core.run(operation, given, threads, native, lambda size: empty(gpu, (size,), "uint8"))
     if alone:
         _core.synchronize(gpu_of(gpu), native)
