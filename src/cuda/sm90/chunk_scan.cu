@@ -17,6 +17,7 @@
 #include "cuda/chunk_kernels.h"
 #include "cuda/device/async_copy.h"
 #include "cuda/device/barrier.h"
+#include "cuda/device/chunk_place.h"
 #include "cuda/device/fragments.h"
 #include "cuda/device/launch_order.h"
 #include "cuda/device/segments.h"
@@ -76,11 +77,13 @@ struct Work {
   int key_head;
   int first_row;  // of the state
   Start start;
-  const float* given;  // [.,K], for kGiven
-  bool no_values;      // v is all zeros
-  std::int64_t slot;   // of the state pools, -1: none
-  float* carry_to;     // [.,K], instead of the final state
-  bool is_last;        // its last state is the sequence's
+  const float* given;          // [.,K], for kGiven
+  bool no_values;              // v is all zeros
+  std::int64_t slot;           // of the state pools, -1: none
+  float* carry_to;             // [.,K], instead of the final state
+  bool is_last;                // its last state is the sequence's
+  int first_chunk;             // of the sequence
+  std::int64_t pieces_before;  // checkpoints of the row's sequences before this one
   const std::byte* records;
 };
 
@@ -148,6 +151,10 @@ __device__ Work find_work(const ChunkArguments& args, Pass pass, int rows_per_bl
   work.begin = sequence.begin + first * kChunk;
   work.length = min(sequence.length, last * kChunk) - first * kChunk;
   work.chunks = last - first;
+  work.first_chunk = first;
+  if (args.checkpoints.data != nullptr) {
+    work.pieces_before = chunks_before({args.map.cu_seqlens, n, args.map.tokens, args.checkpoint_chunks * kChunk}, n);
+  }
   work.records =
       args.records + (static_cast<std::int64_t>(args.map.first_piece(n, kChunk) + first) * args.hv + work.head) *
                          static_cast<std::int64_t>(ChunkRecord::kPitch);
@@ -316,24 +323,31 @@ __device__ void load_state(const ChunkArguments& args, const Work& work, int row
 }
 
 template <class S, class Pair, int kCount>
-__device__ void store_state_of(const ChunkArguments& args, const Work& work, int row, int lane,
+__device__ void store_state_of(const TensorView<const void>& to, bool is_kv, const Work& work, int row, int lane,
                                const float (&s)[kCount]) {
-  const TensorView<const void> view{
-      args.final_state.data,
-      {args.final_state.strides[0], args.final_state.strides[1], args.final_state.strides[2], 0}};
-  S* state = static_cast<S*>(args.final_state.data);
-  if (pairs_aligned(view, args.state_is_kv, sizeof(S))) {
-    for_each_pair<kCount>(view, work, false, row, lane, [&](int i, std::int64_t at, std::int64_t) {
+  S* state = static_cast<S*>(const_cast<void*>(to.data));
+  if (pairs_aligned(to, is_kv, sizeof(S))) {
+    for_each_pair<kCount>(to, work, false, row, lane, [&](int i, std::int64_t at, std::int64_t) {
       Pair pair;
       pair.x = static_cast<S>(s[2 * i]);
       pair.y = static_cast<S>(s[2 * i + 1]);
       *reinterpret_cast<Pair*>(state + at) = pair;
     });
   } else {
-    for_each_pair<kCount>(view, work, args.state_is_kv, row, lane, [&](int i, std::int64_t at, std::int64_t step) {
+    for_each_pair<kCount>(to, work, is_kv, row, lane, [&](int i, std::int64_t at, std::int64_t step) {
       state[at] = static_cast<S>(s[2 * i]);
       state[at + step] = static_cast<S>(s[2 * i + 1]);
     });
+  }
+}
+
+template <int kCount>
+__device__ void store_state_to(const TensorView<const void>& to, bool is_bf16, bool is_kv, const Work& work, int row,
+                               int lane, const float (&s)[kCount]) {
+  if (is_bf16) {
+    store_state_of<__nv_bfloat16, __nv_bfloat162>(to, is_kv, work, row, lane, s);
+  } else {
+    store_state_of<float, float2>(to, is_kv, work, row, lane, s);
   }
 }
 
@@ -347,11 +361,25 @@ __device__ void store_state(const ChunkArguments& args, const Work& work, int ro
     return;
   }
   if (args.final_state.data == nullptr || work.slot < 0 || !work.is_last) return;
-  if (args.state_is_bf16) {
-    store_state_of<__nv_bfloat16, __nv_bfloat162>(args, work, row, lane, s);
-  } else {
-    store_state_of<float, float2>(args, work, row, lane, s);
-  }
+  const std::int64_t* strides = args.final_state.strides;
+  store_state_to({args.final_state.data, {strides[0], strides[1], strides[2], 0}}, args.state_is_bf16, args.state_is_kv,
+                 work, row, lane, s);
+}
+
+// The state before a chunk of the work, if the caller wants it and it is not another segment's.
+template <int kCount>
+__device__ void store_checkpoint(const ChunkArguments& args, const Work& work, int chunk, int row, int lane,
+                                 const float (&s)[kCount]) {
+  const int at = work.first_chunk + chunk;
+  if (chunk < work.silent || at % args.checkpoint_chunks != 0) return;
+  const std::int64_t piece = work.pieces_before + at / args.checkpoint_chunks;
+  if (piece >= args.checkpoint_pieces) return;
+  const std::int64_t* strides = args.checkpoints.strides;
+  const std::int64_t before = work.row * strides[0] + piece * strides[1];
+  const int width = args.checkpoints_are_bf16 ? 2 : 4;
+  store_state_to(
+      {static_cast<const std::byte*>(args.checkpoints.data) + before * width, {0, strides[2], strides[3], 0}},
+      args.checkpoints_are_bf16, args.state_is_kv, work, row, lane, s);
 }
 
 // Operand of the next product: step i covers columns 16i..16i+15 of the accumulator.
@@ -413,6 +441,7 @@ __device__ void consume(const ChunkArguments& args, const Work& work, std::uint3
     const std::uint32_t place = ring + static_cast<std::uint32_t>(stage * R::kStageBytes);
     const std::uint32_t record = place + R::kRecord;
     const auto* scalars = reinterpret_cast<const float2*>(ring_bytes + stage * R::kStageBytes + R::kRecord) + lane % 4;
+    if (args.checkpoints.data != nullptr) store_checkpoint(args, work, chunk, first_row + 16 * warp, lane, s);
     barrier_wait(full + 8 * stage, chunk / R::kStages % 2);
 
     float x[32];
