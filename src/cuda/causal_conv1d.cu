@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
 #include "cuda/device/chunk_place.h"
 #include "cuda/device/launch_order.h"
+#include "cuda/device/packed.h"
 #include "cuda/device/rule.h"
 #include "cuda/device/silu.h"
 #include "cuda/kernels.h"

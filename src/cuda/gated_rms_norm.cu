@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/device/launch_order.h"
+#include "cuda/device/packed.h"
 #include "cuda/device/silu.h"
 #include "cuda/device/warp.h"
 #include "cuda/kernels.h"
