@@ -36,6 +36,11 @@ Bound product_bound(MatmulPrecision precision, DType weight, double reduction) {
   return bound;
 }
 
+Bound product_bound_16bit() {
+  const double l2 = std::sqrt(1e-5);
+  return {l2, 4.0 * l2};
+}
+
 Tensor make_weights(Memory& memory, DType dtype, const std::vector<std::int64_t>& shape, Random& random) {
   return memory.input_bytes(dtype, shape, [&](void* row, std::int64_t count) {
     fill_blocks(dtype, BlockScales::kOrdinary, random, row, count);
