@@ -14,5 +14,6 @@ KernelList<ChunkOutputArgs> chunk_output_kernels();
 KernelList<ChunkGatedDeltaRuleArgs> chunk_gated_delta_rule_kernels();
 KernelList<RecurrentGatedDeltaRuleArgs> recurrent_gated_delta_rule_kernels();
 KernelList<GatedDeltaPrepStepArgs> gated_delta_prep_step_kernels();
+KernelList<ExpertRowsArgs> expert_rows_kernels();
 
 }  // namespace thalweg::cu
