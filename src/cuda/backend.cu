@@ -75,6 +75,7 @@ const Backend& backend() {
     std::get<KernelList<RecurrentGatedDeltaRuleArgs>>(result.kernels) = recurrent_gated_delta_rule_kernels();
     std::get<KernelList<GatedDeltaPrepStepArgs>>(result.kernels) = gated_delta_prep_step_kernels();
     std::get<KernelList<LinearArgs>>(result.kernels) = linear_kernels();
+    std::get<KernelList<ExpertRowsArgs>>(result.kernels) = expert_rows_kernels();
     return result;
   }();
   return instance;

@@ -15,5 +15,6 @@ KernelList<ChunkGatedDeltaRuleArgs> chunk_gated_delta_rule_kernels();
 KernelList<RecurrentGatedDeltaRuleArgs> recurrent_gated_delta_rule_kernels();
 KernelList<GatedDeltaPrepStepArgs> gated_delta_prep_step_kernels();
 KernelList<LinearArgs> linear_kernels();
+KernelList<ExpertRowsArgs> expert_rows_kernels();
 
 }  // namespace thalweg::cu

@@ -115,11 +115,11 @@ void visit_tensors(RouteTopKArgs& a, Fn fn) {
 }
 template <class Fn>
 void visit_tensors(ExpertRowsArgs& a, Fn fn) {
-  fn(a.expert_ids), fn(a.expert_offsets), fn(a.rows);
+  fn(a.expert_ids), fn(a.expert_offsets), fn(a.rows), fn(a.fault);
 }
 template <class Fn>
 void visit_tensors(ExpertMatmulArgs& a, Fn fn) {
-  fn(a.weight), fn(a.x), fn(a.expert_ids), fn(a.y);
+  fn(a.weight), fn(a.x), fn(a.expert_ids), fn(a.y), fn(a.fault);
 }
 template <class Fn>
 void visit_tensors(MoeFfnArgs& a, Fn fn) {

@@ -110,7 +110,8 @@ struct TileLoop {
   int n_tiles;
   TileWork work;
 
-  __device__ explicit TileLoop(const TiledMatmul& args) : at(blockIdx.x), n_tiles(((kGated ? staged(args.n) : args.n) + kColumns - 1) / kColumns) {
+  __device__ explicit TileLoop(const TiledMatmul& args)
+      : at(blockIdx.x), n_tiles(((kGated ? staged(args.n) : args.n) + kColumns - 1) / kColumns) {
     end = args.tiles != nullptr ? *args.tile_count : (args.num_rows + args.tile_tokens - 1) / args.tile_tokens;
     end *= n_tiles;
     read(args);
@@ -254,7 +255,8 @@ __device__ void store_products(const TiledMatmul& args, const TileWork& work, co
   });
 }
 
-// silu(gate) * up, staged; zeros in the columns that fill up the last run. Two lanes exchange their neighbours, so that each has a pair.
+// silu(gate) * up, staged; zeros in the columns that fill up the last run. Two lanes exchange their neighbours, so that
+// each has a pair.
 template <int kWidth>
 __device__ void store_gated(const TiledMatmul& args, const TileWork& work, const float (&sum)[kWidth / 2],
                             int first_row, int lane) {
