@@ -253,6 +253,11 @@ ExpertPlan ExpertPlan::make(const ConstTensor& x, const ConstTensor& ids, std::i
   return plan;
 }
 
+void build_expert_lists(const ExpertLists& lists, const ExpertIds& ids, const Stream& stream,
+                        std::string_view operation) {
+  launch_prepare(ids, lists, {}, stream, operation);
+}
+
 void prepare_experts(const ExpertPlan& plan, const ExpertIds& ids, const ConstTensor& x, const Stream& stream,
                      std::string_view operation) {
   Conversion conversion;
