@@ -15,5 +15,9 @@ KernelList<ChunkGatedDeltaRuleArgs> chunk_gated_delta_rule_kernels();
 KernelList<RecurrentGatedDeltaRuleArgs> recurrent_gated_delta_rule_kernels();
 KernelList<GatedDeltaPrepStepArgs> gated_delta_prep_step_kernels();
 KernelList<ExpertRowsArgs> expert_rows_kernels();
+KernelList<MulMmIdArgs> mul_mm_id_kernels();
+KernelList<MulMvIdArgs> mul_mv_id_kernels();
+KernelList<MulMatIdArgs> mul_mat_id_kernels();
+KernelList<LinearArgs> linear_kernels();
 
 }  // namespace thalweg::cu
