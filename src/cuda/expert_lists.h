@@ -6,45 +6,14 @@
 #include <cstdint>
 #include <string_view>
 
-#include "cuda/device/elements.h"
+#include "cuda/device/experts.h"
 #include "thalweg/device.h"
 #include "thalweg/tensor.h"
 
 namespace thalweg::cu {
 
-// expert_ids[T,S] as kernels read them. Nobody has checked the values.
-struct ExpertIds {
-  const std::int32_t* data;
-  std::int64_t stride;  // from token to token
-  int slots;
-  int pairs;  // T * S
-  int experts;
-  std::int32_t* fault;  // may be null
-
-  // -1 where there is no such expert. A pair is token * S + slot.
-  __device__ int of(int pair) const {
-    const int token = pair / slots;
-    const int id = data[token * stride + (pair - token * slots)];
-    return id >= 0 && id < experts ? id : -1;
-  }
-};
 ExpertIds expert_ids(const ConstTensor& ids, std::int64_t experts, const Tensor& fault);
 
-// Some rows of one expert that are multiplied together: rows[begin .. begin + count) of the lists.
-struct ExpertItem {
-  std::int32_t expert;
-  std::int32_t begin;
-  std::int32_t count;
-};
-
-// All in device memory. Pairs without an expert are in no list.
-struct ExpertLists {
-  std::int32_t* offsets = nullptr;  // [E+1]
-  std::int32_t* rows = nullptr;     // [pairs]: rows[offsets[e] .. offsets[e+1]) are e's pairs, ascending
-  ExpertItem* items = nullptr;      // [most_items()]: in order of experts, then of rows; at most `item_rows` rows each
-  std::int32_t* num_items = nullptr;  // [1]
-  int item_rows = 0;
-};
 // How many items there can be.
 std::int64_t most_items(std::int64_t experts, std::int64_t pairs, int item_rows);
 

@@ -46,4 +46,9 @@ std::size_t expert_tiles_workspace(const ExpertMatmulArgs& args);
 void run_expert_tiles(const ExpertMatmulArgs& args, Workspace workspace, const Stream& stream,
                       std::string_view operation);
 
+// One matrix.
+std::string linear_tiles_supports(const LinearArgs& args, const Stream& stream);
+std::size_t linear_tiles_workspace(const LinearArgs& args, const Stream& stream);
+void run_linear_tiles(const LinearArgs& args, Workspace workspace, const Stream& stream);
+
 }  // namespace thalweg::cu

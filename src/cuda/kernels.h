@@ -14,7 +14,12 @@ KernelList<ChunkOutputArgs> chunk_output_kernels();
 KernelList<ChunkGatedDeltaRuleArgs> chunk_gated_delta_rule_kernels();
 KernelList<RecurrentGatedDeltaRuleArgs> recurrent_gated_delta_rule_kernels();
 KernelList<GatedDeltaPrepStepArgs> gated_delta_prep_step_kernels();
-KernelList<LinearArgs> linear_kernels();
 KernelList<ExpertRowsArgs> expert_rows_kernels();
+KernelList<MulMmIdArgs> mul_mm_id_kernels();
+KernelList<MulMvIdArgs> mul_mv_id_kernels();
+KernelList<MulMatIdArgs> mul_mat_id_kernels();
+KernelList<LinearArgs> linear_kernels();
+KernelList<RouteTopKArgs> route_top_k_kernels();
+KernelList<SwigluArgs> swiglu_kernels();
 
 }  // namespace thalweg::cu

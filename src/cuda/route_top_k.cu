@@ -19,8 +19,8 @@ __device__ bool before(float a, int i, float b, int j) { return a > b || (a == b
 
 // A warp per token. An expert is chosen as the first of those that stand behind the one before it, so nothing needs to
 // be marked.
-__global__ void __launch_bounds__(kWarps* kWarpSize) route(const __grid_constant__ RouterLogits router,
-                                                            const __grid_constant__ Routing routing) {
+__global__ void __launch_bounds__(kWarps* kWarpSize)
+    route(const __grid_constant__ RouterLogits router, const __grid_constant__ Routing routing) {
   extern __shared__ float all_logits[];
   wait_for_launch_order();
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
@@ -85,12 +85,9 @@ void run_route(const RouteTopKArgs& args, Workspace, const Stream& stream) {
   logits.logits = elements(args.router_logits);
   logits.tokens = args.router_logits.dim(0);
   logits.experts = static_cast<int>(args.router_logits.dim(1));
-  const Routing routing{static_cast<std::int32_t*>(args.expert_ids.data),
-                        args.expert_ids.stride(0),
-                        static_cast<float*>(args.expert_weights.data),
-                        args.expert_weights.stride(0),
-                        static_cast<int>(args.expert_ids.dim(1)),
-                        args.renormalize};
+  const Routing routing{static_cast<std::int32_t*>(args.expert_ids.data), args.expert_ids.stride(0),
+                        static_cast<float*>(args.expert_weights.data),    args.expert_weights.stride(0),
+                        static_cast<int>(args.expert_ids.dim(1)),         args.renormalize};
   launch_route(logits, routing, properties(stream.device.index), native(stream), args.kName);
 }
 

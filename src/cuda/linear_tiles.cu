@@ -1,10 +1,6 @@
-#include <algorithm>
-#include <string>
-
 #include "core/arena.h"
-#include "cuda/kernels.h"
+#include "cuda/expert_tiles.h"
 #include "cuda/launch.h"
-#include "cuda/tiled_matmul.h"
 
 namespace thalweg::cu {
 namespace {
@@ -19,15 +15,17 @@ struct TiledPlan {
   std::size_t bytes;
 };
 
-std::string supports_tiled(const LinearArgs& args, const Stream& stream) {
+}  // namespace
+
+std::string linear_tiles_supports(const LinearArgs& args, const Stream& stream) {
   std::string reason = tiled_reason(args.weight, properties(stream.device.index));
   if (reason.empty() && args.x.dim(0) > kMostTiledRows) reason = "takes at most 2^30 tokens";
   return reason;
 }
 
-std::size_t tiled_workspace(const LinearArgs& args, const Stream&) { return TiledPlan(args, Arena()).bytes; }
+std::size_t linear_tiles_workspace(const LinearArgs& args, const Stream&) { return TiledPlan(args, Arena()).bytes; }
 
-void run_tiled(const LinearArgs& args, Workspace workspace, const Stream& stream) {
+void run_linear_tiles(const LinearArgs& args, Workspace workspace, const Stream& stream) {
   if (args.y.size() == 0) return;
   const CurrentDevice current(stream, LinearArgs::kName);
   const DeviceProperties& device = properties(stream.device.index);
@@ -41,15 +39,6 @@ void run_tiled(const LinearArgs& args, Workspace workspace, const Stream& stream
   matmul.y_token_stride = args.y.stride(0);
   matmul.bias = static_cast<const float*>(args.bias.data);
   sm90::launch_tiled_matmul(matmul, args.weight.dtype, false, device, native(stream), LinearArgs::kName);
-}
-
-}  // namespace
-
-KernelList<LinearArgs> linear_kernels() {
-  static constexpr Kernel<LinearArgs> kKernels[] = {
-      {"wgmma", supports_tiled, tiled_workspace, run_tiled, nullptr, Arithmetic::k16Bit},
-  };
-  return kKernels;
 }
 
 }  // namespace thalweg::cu
