@@ -81,6 +81,7 @@ const Backend& backend() {
     std::get<KernelList<LinearArgs>>(result.kernels) = linear_kernels();
     std::get<KernelList<RouteTopKArgs>>(result.kernels) = route_top_k_kernels();
     std::get<KernelList<SwigluArgs>>(result.kernels) = swiglu_kernels();
+    std::get<KernelList<MoeFfnArgs>>(result.kernels) = moe_ffn_kernels();
     return result;
   }();
   return instance;

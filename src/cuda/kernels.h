@@ -21,5 +21,6 @@ KernelList<MulMatIdArgs> mul_mat_id_kernels();
 KernelList<LinearArgs> linear_kernels();
 KernelList<RouteTopKArgs> route_top_k_kernels();
 KernelList<SwigluArgs> swiglu_kernels();
+KernelList<MoeFfnArgs> moe_ffn_kernels();
 
 }  // namespace thalweg::cu
