@@ -10,34 +10,77 @@
 namespace thalweg::cu {
 namespace {
 
+// Pairs (rows, of linear) up to which no work is saved by bringing those of an expert together: there are hardly two.
+constexpr std::int64_t kMatvecPairs = 64;
+constexpr std::int64_t kMatvecRows = 8;
+
+template <class Args>
+std::int64_t pairs_of(const Args& args) {
+  return args.expert_ids.size();
+}
+std::int64_t pairs_of(const LinearArgs& args) { return args.x.dim(0); }
+
 // ---- one product of matrix and vector per slot
 
 template <class Args>
 std::string supports_matvec(const Args& args, const Stream&) {
-  return matvec_supports(args.weight, args.expert_ids.size());
+  return matvec_supports(args.weight, pairs_of(args));
+}
+std::string few(std::int64_t pairs, std::int64_t most) {
+  if (pairs <= most) return {};
+  return std::to_string(pairs) + " rows, more than " + std::to_string(most) + ": those of an expert share its weights";
+}
+std::string supports_few(const MulMatIdArgs& args, const Stream& stream) {
+  const std::string reason = few(pairs_of(args), kMatvecPairs);
+  return reason.empty() ? supports_matvec(args, stream) : reason;
+}
+std::string supports_few_rows(const LinearArgs& args, const Stream& stream) {
+  const std::string reason = few(pairs_of(args), kMatvecRows);
+  return reason.empty() ? supports_matvec(args, stream) : reason;
 }
 template <class Args>
 void run_slots(const Args& args, Workspace, const Stream& stream) {
   const CurrentDevice current(stream, args.kName);
-  run_matvec(expert_matmul(args), args.expert_ids.size(), args.weight.dtype, stream, args.kName);
+  run_matvec(expert_matmul(args), args.weight.dtype, stream, args.kName);
 }
 
-constexpr Kernel<MulMvIdArgs> kMv[] = {
-    {"matvec", supports_matvec<MulMvIdArgs>, no_workspace<MulMvIdArgs>, run_slots<MulMvIdArgs>}};
-constexpr Kernel<MulMmIdArgs> kMm[] = {
-    {"matvec", supports_matvec<MulMmIdArgs>, no_workspace<MulMmIdArgs>, run_slots<MulMmIdArgs>}};
-constexpr Kernel<MulMatIdArgs> kMat[] = {
-    {"matvec", supports_matvec<MulMatIdArgs>, no_workspace<MulMatIdArgs>, run_slots<MulMatIdArgs>}};
+// ---- few rows of each expert
 
-std::string supports_linear_matvec(const LinearArgs& args, const Stream&) {
-  return matvec_supports(args.weight, args.x.dim(0));
+template <class Args>
+std::string supports_stream(const Args& args, const Stream&) {
+  return stream_supports(args.weight, pairs_of(args));
 }
-void run_linear_matvec(const LinearArgs& args, Workspace, const Stream& stream) {
+template <class Args>
+std::size_t workspace_stream(const Args& args, const Stream&) {
+  return stream_workspace(args.x, args.weight, pairs_of(args));
+}
+template <class Args>
+void run_streaming(const Args& args, Workspace workspace, const Stream& stream) {
   const CurrentDevice current(stream, args.kName);
-  run_matvec(expert_matmul(args), args.x.dim(0), args.weight.dtype, stream, args.kName);
+  run_stream(expert_matmul(args), args.x, args.weight, workspace, stream, args.kName);
 }
+template <class Args>
+std::string remark_stream(const Args&) {
+  return "rounds activations and weights to bf16";
+}
+
+template <class Args>
+constexpr Kernel<Args> kMatvec{"matvec", supports_matvec<Args>, no_workspace<Args>, run_slots<Args>};
+template <class Args>
+constexpr Kernel<Args> kStream{
+    "stream",          supports_stream<Args>, workspace_stream<Args>, run_streaming<Args>, remark_stream<Args>,
+    Arithmetic::k16Bit};
+
+constexpr Kernel<MulMvIdArgs> kMv[] = {kMatvec<MulMvIdArgs>};
+constexpr Kernel<MulMmIdArgs> kMm[] = {kStream<MulMmIdArgs>, kMatvec<MulMmIdArgs>};
+constexpr Kernel<MulMatIdArgs> kMat[] = {
+    {"matvec", supports_few, no_workspace<MulMatIdArgs>, run_slots<MulMatIdArgs>},
+    kStream<MulMatIdArgs>,
+    {"slots", supports_matvec<MulMatIdArgs>, no_workspace<MulMatIdArgs>, run_slots<MulMatIdArgs>}};
 constexpr Kernel<LinearArgs> kLinear[] = {
-    {"matvec", supports_linear_matvec, no_workspace<LinearArgs>, run_linear_matvec}};
+    {"matvec", supports_few_rows, no_workspace<LinearArgs>, run_slots<LinearArgs>},
+    kStream<LinearArgs>,
+    {"rows", supports_matvec<LinearArgs>, no_workspace<LinearArgs>, run_slots<LinearArgs>}};
 
 }  // namespace
 
