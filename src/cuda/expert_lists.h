@@ -13,6 +13,7 @@
 namespace thalweg::cu {
 
 ExpertIds expert_ids(const ConstTensor& ids, std::int64_t experts, const Tensor& fault);
+ExpertIds one_expert(std::int64_t pairs);
 
 // How many items there can be.
 std::int64_t most_items(std::int64_t experts, std::int64_t pairs, int item_rows);
@@ -25,8 +26,8 @@ struct ExpertPlan {
   std::size_t bytes = 0;
 
   // x is [T,K] or [T,S,K]; a null workspace plans only.
-  static ExpertPlan make(const ConstTensor& x, const ConstTensor& ids, std::int64_t experts, int item_rows,
-                         int k_multiple, void* workspace);
+  static ExpertPlan make(const ConstTensor& x, std::int64_t pairs, std::int64_t experts, int item_rows, int k_multiple,
+                         void* workspace);
 };
 
 // More have no room in shared memory.

@@ -99,11 +99,11 @@ ExpertMatmul expert_matmul(const LinearArgs& args) {
   p.x = elements(args.x);
   p.y = elements(args.y);
   p.bias = static_cast<const float*>(args.bias.data);
+  p.ids = one_expert(args.x.dim(0));
   return p;
 }
 
-std::string matvec_supports(const ConstTensor& weight, std::int64_t pairs) {
-  if (pairs > kMostPairs) return "takes at most " + std::to_string(kMostPairs) + " rows";
+std::string aligned_blocks(const ConstTensor& weight) {
   const std::int64_t align = block_alignment(weight.dtype);
   bool aligned = reinterpret_cast<std::uintptr_t>(weight.data) % static_cast<std::uintptr_t>(align) == 0;
   for (int i = 0; i + 1 < weight.rank; ++i) {
@@ -112,8 +112,13 @@ std::string matvec_supports(const ConstTensor& weight, std::int64_t pairs) {
   return aligned ? "" : "takes blocks aligned to " + std::to_string(align) + " bytes";
 }
 
-void run_matvec(const ExpertMatmul& p, std::int64_t pairs, DType weight, const Stream& stream,
-                std::string_view operation) {
+std::string matvec_supports(const ConstTensor& weight, std::int64_t pairs) {
+  if (pairs > kMostPairs) return "takes at most " + std::to_string(kMostPairs) + " rows";
+  return aligned_blocks(weight);
+}
+
+void run_matvec(const ExpertMatmul& p, DType weight, const Stream& stream, std::string_view operation) {
+  const int pairs = p.ids.pairs;
   if (pairs == 0 || p.n == 0) return;
   const DeviceProperties& device = properties(stream.device.index);
   ExpertMatmul parameters = p;

@@ -226,12 +226,14 @@ ExpertIds expert_ids(const ConstTensor& ids, std::int64_t experts, const Tensor&
           fault.defined() ? static_cast<std::int32_t*>(fault.data) : nullptr};
 }
 
+ExpertIds one_expert(std::int64_t pairs) { return {nullptr, 1, 1, static_cast<int>(pairs), 1, nullptr}; }
+
 std::int64_t most_items(std::int64_t experts, std::int64_t pairs, int item_rows) {
   // Every hit expert may have one item that is not full.
   return std::min(experts, pairs) + pairs / item_rows;
 }
 
-ExpertPlan ExpertPlan::make(const ConstTensor& x, const ConstTensor& ids, std::int64_t experts, int item_rows,
+ExpertPlan ExpertPlan::make(const ConstTensor& x, std::int64_t pairs, std::int64_t experts, int item_rows,
                             int k_multiple, void* workspace) {
   ExpertPlan plan;
   const auto take = [&](std::int64_t bytes) -> void* {
@@ -239,7 +241,6 @@ ExpertPlan ExpertPlan::make(const ConstTensor& x, const ConstTensor& ids, std::i
     plan.bytes += static_cast<std::size_t>((bytes + 15) / 16 * 16);
     return at;
   };
-  const std::int64_t pairs = ids.size();
   const std::int64_t k = x.dim(x.rank - 1);
   plan.padded_k = (k + k_multiple - 1) / k_multiple * k_multiple;
   const std::int64_t rows = x.rank == 2 ? x.dim(0) : x.dim(0) * x.dim(1);

@@ -20,10 +20,6 @@ struct MatvecPair {
   std::int64_t y;
 };
 __device__ inline bool find_pair(const ExpertMatmul& p, int pair, MatvecPair& found) {
-  if (p.ids.data == nullptr) {
-    found = {0, p.x.offset(pair), p.y.offset(pair)};
-    return true;
-  }
   const int token = pair / p.ids.slots;
   const int slot = pair - token * p.ids.slots;
   found = {p.ids.of(pair), p.x.offset(token, p.x_per_slot ? slot : 0), p.y.offset(token, slot)};

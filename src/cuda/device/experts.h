@@ -10,8 +10,8 @@ namespace thalweg::cu {
 
 // expert_ids[T,S] as kernels read them. Nobody has checked the values.
 struct ExpertIds {
-  const std::int32_t* data;
-  std::int64_t stride;  // from token to token
+  const std::int32_t* data;  // null: every pair's expert is 0
+  std::int64_t stride;       // from token to token
   int slots;
   int pairs;  // T * S
   int experts;
@@ -19,6 +19,7 @@ struct ExpertIds {
 
   // -1 where there is no such expert. A pair is token * S + slot.
   __device__ int of(int pair) const {
+    if (data == nullptr) return 0;
     const int token = pair / slots;
     const int id = data[token * stride + (pair - token * slots)];
     return id >= 0 && id < experts ? id : -1;
@@ -51,7 +52,7 @@ struct ExpertMatmul {
   bool x_per_slot = false;      // the latter
   Elements y;                   // [T,S,N]; of linear [T,N]
   const float* bias = nullptr;  // [N]
-  ExpertIds ids{};              // data null: one expert, pairs are tokens
+  ExpertIds ids{};              // of linear: one expert, pairs are tokens
   int matvec_slice = 0;         // weights of a row at a time
 };
 
