@@ -49,12 +49,100 @@ __device__ inline std::uint32_t activation_piece(int row, int c) {
   return static_cast<std::uint32_t>(row * (kSlice / 8) + (c ^ swizzle)) * 16;
 }
 
+// What a thread copies of every slice: the places do not change, all sources move on by a slice.
+template <DType kType, int kTiles>
+struct StreamCopies {
+  using Tile = StreamTile<kType, kTiles>;
+  static constexpr int kThreads = kStreamWarps * kWarpSize;
+  static constexpr int kWeightCopies = (16 * Tile::kPieces + kWarpSize - 1) / kWarpSize;  // of a lane
+  static constexpr int kColumnCopies = (Tile::kColumns * Tile::kActivationPieces + kThreads - 1) / kThreads;
+
+  const std::uint8_t* weights;  // the warp's first row
+  std::int32_t weight_from[kWeightCopies];
+  const std::uint16_t* column_from[kColumnCopies];  // null: beyond the item's rows
+  int row_length;                                   // bytes
+
+  __device__ static int weight_row(int i, int lane) { return (lane + i * kWarpSize) / Tile::kPieces; }
+  __device__ static int weight_to(int i, int lane) {
+    const int piece = lane + i * kWarpSize;
+    return Tile::kPitch == 16 * Tile::kPieces ? 16 * piece : 16 * piece + 16 * (piece / Tile::kPieces);
+  }
+
+  // One slice to a stage. Only the last one may end beyond the rows' ends.
+  __device__ void copy(int slice, bool last, std::uint8_t* stage, int warp, int lane) const {
+    const std::uint32_t rows = shared_address(stage + 16 * warp * Tile::kPitch);
+    const std::uint8_t* from = weights + static_cast<std::int64_t>(slice) * Tile::kSliceBytes;
+    const auto source = [&](int i) {
+      const std::uint8_t* at = from + weight_from[i];
+      return Tile::kExact ? at : at - (reinterpret_cast<std::uintptr_t>(at) & 15);
+    };
+    const bool cut = last && !(Tile::kExact && (slice + 1) * Tile::kSliceBytes <= row_length);
+#pragma unroll
+    for (int i = 0; i < kWeightCopies; ++i) {
+      if (16 * Tile::kPieces % kWarpSize != 0 && weight_row(i, lane) >= 16) break;
+      int valid = 16;
+      if (cut) {
+        const int c = (lane + i * kWarpSize) % Tile::kPieces * 16;
+        const auto off = static_cast<int>(reinterpret_cast<std::uintptr_t>(from + weight_from[i]) & 15);
+        valid = row_length - slice * Tile::kSliceBytes - c + (Tile::kExact ? 0 : off);
+      }
+      copy_piece(rows + static_cast<std::uint32_t>(weight_to(i, lane)), source(i), valid);
+    }
+    const std::uint32_t columns = shared_address(stage + Tile::kWeightBytes);
+#pragma unroll
+    for (int i = 0; i < kColumnCopies; ++i) {
+      if (column_from[i] == nullptr) break;
+      const int piece = warp * kWarpSize + lane + i * kThreads;
+      copy_16_bytes(
+          columns + activation_piece<Tile::kSlice>(piece / Tile::kActivationPieces, piece % Tile::kActivationPieces),
+          column_from[i] + slice * Tile::kSlice, true);
+    }
+  }
+};
+
+// sums += the products of a slice, for the first kUsed tiles of rows.
+template <DType kType, int kTiles, int kUsed>
+__device__ inline void multiply_slice(const std::uint8_t* row0, const std::uint8_t* row1, const std::uint8_t* columns,
+                                      float (&sums)[kTiles][4]) {
+  using Tile = StreamTile<kType, kTiles>;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int g = lane / 4;
+  const int t = lane % 4;
+#pragma unroll
+  for (int span = 0; span < Tile::kSpans; ++span) {
+    const int place = Tile::kSpans * t + span;  // of 32 weights in the slice
+    const int block = kBlockWeights<kType> == 1    ? place * 32 * kBlockBytes<kType>
+                      : kBlockWeights<kType> == 32 ? place * kBlockBytes<kType>
+                                                   : 0;
+    const int part = kBlockWeights<kType> == 256 ? place : 0;
+    const auto packed0 = PackedWeights<kType>::read(row0 + block, part);
+    const auto packed1 = PackedWeights<kType>::read(row1 + block, part);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      std::uint32_t w0[4];
+      std::uint32_t w1[4];
+      packed0.eight(j, w0);
+      packed1.eight(j, w1);
+      const std::uint32_t first[4] = {w0[0], w1[0], w0[1], w1[1]};
+      const std::uint32_t second[4] = {w0[2], w1[2], w0[3], w1[3]};
+#pragma unroll
+      for (int tile = 0; tile < kUsed; ++tile) {
+        // Rows 8 apart have the same swizzle.
+        const uint4 b = *reinterpret_cast<const uint4*>(columns + 8 * tile * Tile::kSlice * 2 +
+                                                        activation_piece<Tile::kSlice>(g, 4 * place + j));
+        multiply_add<__nv_bfloat16>(sums[tile], first, b.x, b.y);
+        multiply_add<__nv_bfloat16>(sums[tile], second, b.z, b.w);
+      }
+    }
+  }
+}
+
 template <DType kType, int kTiles>
 __global__ void __launch_bounds__(kStreamWarps* kWarpSize, 2)
     expert_stream_kernel(ExpertMatmul p, ExpertLists lists, const std::uint16_t* activations, int padded_k) {
   using Tile = StreamTile<kType, kTiles>;
+  using Copies = StreamCopies<kType, kTiles>;
   extern __shared__ __align__(128) std::uint8_t shared[];
-  __shared__ std::int32_t x_rows[Tile::kColumns];  // of the copied activations
   __shared__ std::int64_t y_rows[Tile::kColumns];  // offsets
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarpSize;
@@ -67,99 +155,68 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, 2)
   const int item_index = static_cast<int>(blockIdx.x) / row_tiles;
   if (item_index >= *lists.num_items) return;
   const ExpertItem item = lists.items[item_index];
-  if (thread < Tile::kColumns && thread < item.count) {
-    const int pair = lists.rows[item.begin + thread];
-    const int token = pair / p.ids.slots;
-    x_rows[thread] = p.x_per_slot ? pair : token;
-    y_rows[thread] = p.y.offset(token, pair - token * p.ids.slots);
-  }
-  __syncthreads();
-
   const int first_row = (static_cast<int>(blockIdx.x) - item_index * row_tiles) * kStreamRows + 16 * warp;
-  const std::uint8_t* weights = p.weights + item.expert * p.expert_bytes + first_row * p.row_bytes;
-  const int most_row = p.n - 1 - first_row;  // rows beyond are read from there, and not written
-  const int row_length = p.k / kBlockWeights<kType> * kBlockBytes<kType>;
-  const int slices = padded_k / Tile::kSlice;
-  const auto row_offset = [&](int r) { return static_cast<std::int64_t>(min(r, most_row)) * p.row_bytes; };
-
-  const auto copy_slice = [&](int slice) {
-    std::uint8_t* stage = shared + slice % Tile::kStages * Tile::kStageBytes;
-    const std::uint32_t rows = shared_address(stage + 16 * warp * Tile::kPitch);
-    const int from = slice * Tile::kSliceBytes;
-    if (most_row >= 0) {
-#pragma unroll
-      for (int i = 0; i < (16 * Tile::kPieces + kWarpSize - 1) / kWarpSize; ++i) {
-        const int piece = lane + i * kWarpSize;
-        const int r = piece / Tile::kPieces;
-        const int c = 16 * (piece - r * Tile::kPieces);
-        if (16 * Tile::kPieces % kWarpSize != 0 && r >= 16) break;
-        const std::uint8_t* row = weights + row_offset(r);
-        int at = from + c;
-        if constexpr (!Tile::kExact) at -= static_cast<int>(reinterpret_cast<std::uintptr_t>(row + from) & 15);
-        copy_piece(rows + static_cast<std::uint32_t>(r * Tile::kPitch + c), row + at, row_length - at);
-      }
-    }
-    const std::uint32_t columns = shared_address(stage + Tile::kWeightBytes);
-    constexpr int kAll = Tile::kColumns * Tile::kActivationPieces;
-#pragma unroll
-    for (int i = 0; i < (kAll + kStreamWarps * kWarpSize - 1) / (kStreamWarps * kWarpSize); ++i) {
-      const int piece = thread + i * kStreamWarps * kWarpSize;
-      const int n = piece / Tile::kActivationPieces;
-      const int c = piece % Tile::kActivationPieces;
-      if (n >= item.count || n >= Tile::kColumns) break;
-      const std::uint16_t* from_x = activations + static_cast<std::int64_t>(x_rows[n]) * padded_k;
-      copy_16_bytes(columns + activation_piece<Tile::kSlice>(n, c), from_x + slice * Tile::kSlice + 8 * c, true);
-    }
+  // Rows beyond the last are read from there, and not written.
+  const auto row_offset = [&](int r) {
+    return static_cast<std::int64_t>(min(first_row + r, p.n - 1) - first_row) * p.row_bytes;
   };
 
-  float sums[kTiles][4] = {};
+  Copies copies;
+  copies.weights = p.weights + item.expert * p.expert_bytes + first_row * p.row_bytes;
+  copies.row_length = p.k / kBlockWeights<kType> * kBlockBytes<kType>;
 #pragma unroll
+  for (int i = 0; i < Copies::kWeightCopies; ++i) {
+    const int c = (lane + i * kWarpSize) % Tile::kPieces * 16;
+    copies.weight_from[i] = static_cast<std::int32_t>(row_offset(Copies::weight_row(i, lane))) + c;
+  }
+#pragma unroll
+  for (int i = 0; i < Copies::kColumnCopies; ++i) {
+    const int piece = thread + i * Copies::kThreads;
+    const int n = piece / Tile::kActivationPieces;
+    copies.column_from[i] = nullptr;
+    if (n >= item.count || n >= Tile::kColumns) continue;
+    const int pair = lists.rows[item.begin + n];
+    const int row = p.x_per_slot ? pair : pair / p.ids.slots;
+    copies.column_from[i] =
+        activations + static_cast<std::int64_t>(row) * padded_k + piece % Tile::kActivationPieces * 8;
+  }
+  if (thread < item.count) {
+    const int pair = lists.rows[item.begin + thread];
+    const int token = pair / p.ids.slots;
+    y_rows[thread] = p.y.offset(token, pair - token * p.ids.slots);
+  }
+
+  const int slices = padded_k / Tile::kSlice;
+  float sums[kTiles][4] = {};
+  const auto multiply_all = [&]<int kUsed>() {
+    for (int slice = 0; slice < slices; ++slice) {
+      wait_for_copies<Tile::kStages - 2>();
+      __syncthreads();
+      const int next = slice + Tile::kStages - 1;
+      if (next < slices) {
+        copies.copy(next, next == slices - 1, shared + next % Tile::kStages * Tile::kStageBytes, warp, lane);
+      }
+      commit_copies();
+      const std::uint8_t* stage = shared + slice % Tile::kStages * Tile::kStageBytes;
+      const std::uint8_t* row0 = stage + (16 * warp + g) * Tile::kPitch;
+      const std::uint8_t* row1 = row0 + 8 * Tile::kPitch;
+      if constexpr (!Tile::kExact) {
+        const std::uint8_t* from = copies.weights + static_cast<std::int64_t>(slice) * Tile::kSliceBytes;
+        row0 += reinterpret_cast<std::uintptr_t>(from + row_offset(g)) & 15;
+        row1 += reinterpret_cast<std::uintptr_t>(from + row_offset(g + 8)) & 15;
+      }
+      multiply_slice<kType, kTiles, kUsed>(row0, row1, stage + Tile::kWeightBytes, sums);
+    }
+  };
+#pragma unroll 1
   for (int i = 0; i < Tile::kStages - 1; ++i) {
-    if (i < slices) copy_slice(i);
+    if (i < slices) copies.copy(i, i == slices - 1, shared + i * Tile::kStageBytes, warp, lane);
     commit_copies();
   }
-  for (int slice = 0; slice < slices; ++slice) {
-    wait_for_copies<Tile::kStages - 2>();
-    __syncthreads();
-    if (slice + Tile::kStages - 1 < slices) copy_slice(slice + Tile::kStages - 1);
-    commit_copies();
-
-    const std::uint8_t* stage = shared + slice % Tile::kStages * Tile::kStageBytes;
-    const std::uint8_t* row0 = stage + (16 * warp + g) * Tile::kPitch;
-    const std::uint8_t* row1 = row0 + 8 * Tile::kPitch;
-    if constexpr (!Tile::kExact) {
-      const std::uint8_t* from = weights + static_cast<std::int64_t>(slice) * Tile::kSliceBytes;
-      row0 += reinterpret_cast<std::uintptr_t>(from + row_offset(g)) & 15;
-      row1 += reinterpret_cast<std::uintptr_t>(from + row_offset(g + 8)) & 15;
-    }
-    const std::uint8_t* columns = stage + Tile::kWeightBytes;
-#pragma unroll
-    for (int span = 0; span < Tile::kSpans; ++span) {
-      const int place = Tile::kSpans * t + span;  // of 32 weights in the slice
-      const int block = kBlockWeights<kType> == 1    ? place * 32 * kBlockBytes<kType>
-                        : kBlockWeights<kType> == 32 ? place * kBlockBytes<kType>
-                                                     : 0;
-      const int part = kBlockWeights<kType> == 256 ? place : 0;
-      const auto packed0 = PackedWeights<kType>::read(row0 + block, part);
-      const auto packed1 = PackedWeights<kType>::read(row1 + block, part);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        std::uint32_t w0[4];
-        std::uint32_t w1[4];
-        packed0.eight(j, w0);
-        packed1.eight(j, w1);
-        const std::uint32_t first[4] = {w0[0], w1[0], w0[1], w1[1]};
-        const std::uint32_t second[4] = {w0[2], w1[2], w0[3], w1[3]};
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          if (8 * tile >= item.count) break;
-          const uint4 b =
-              *reinterpret_cast<const uint4*>(columns + activation_piece<Tile::kSlice>(8 * tile + g, 4 * place + j));
-          multiply_add<__nv_bfloat16>(sums[tile], first, b.x, b.y);
-          multiply_add<__nv_bfloat16>(sums[tile], second, b.z, b.w);
-        }
-      }
-    }
+  if (item.count <= 4 * kTiles) {
+    multiply_all.template operator()<kTiles / 2>();
+  } else {
+    multiply_all.template operator()<kTiles>();
   }
 
 #pragma unroll

@@ -103,6 +103,26 @@ __device__ inline void scale_codes(uint2 codes, Scaling group, float (&values)[8
   }
 }
 
+// The same to bf16, for codes up to 127. Two codes become floats at once, bytes 0x43 between them: the upper one is a
+// float as it stands, 128 + code + kBelow and a trifle (at most 127 / 65536, far below the rounding that follows) for
+// the lower one. Byte permutations and conversions have half the rate of multiply-adds, and shifts to the left can be
+// these.
+__device__ inline void scale_codes(uint2 codes, Scaling group, std::uint32_t (&pairs)[4]) {
+  constexpr float kBelow = 0x4300 / 65536.0F;
+  const float offset = fmaf(-128.0F, group.scale, group.offset);
+  const float upper_offset = fmaf(-kBelow, group.scale, offset);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const std::uint32_t four = half == 0 ? codes.x : codes.y;
+    const std::uint32_t even = __byte_perm(four, 0x43U, 0x4240);  // codes 0 and 2
+    const std::uint32_t odd = __byte_perm(four, 0x43U, 0x4341);
+    const auto lower = [&](std::uint32_t two) { return fmaf(__uint_as_float(two << 16), group.scale, offset); };
+    const auto upper = [&](std::uint32_t two) { return fmaf(__uint_as_float(two), group.scale, upper_offset); };
+    pairs[2 * half] = pack<__nv_bfloat16>(lower(even), lower(odd));
+    pairs[2 * half + 1] = pack<__nv_bfloat16>(upper(even), upper(odd));
+  }
+}
+
 __device__ inline void pack_eight(const float (&values)[8], std::uint32_t (&pairs)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) pairs[i] = pack<__nv_bfloat16>(values[2 * i], values[2 * i + 1]);
@@ -124,9 +144,14 @@ struct CodedWeights {
     scale_codes<kWide>(self.codes(j), self.scaling(j / 2), values);
   }
   __device__ void eight(int j, std::uint32_t (&pairs)[4]) const {
-    float values[8];
-    eight(j, values);
-    pack_eight(values, pairs);
+    if constexpr (kWide) {
+      float values[8];
+      eight(j, values);
+      pack_eight(values, pairs);
+    } else {
+      const auto& self = *static_cast<const Format*>(this);
+      scale_codes(self.codes(j), self.scaling(j / 2), pairs);
+    }
   }
   static constexpr bool kWideCodes = kWide;
   static constexpr bool kCoded = true;
