@@ -2,6 +2,8 @@
 
 #include "cuda/chunk_scan_mma.h"
 
+#include <algorithm>
+
 #include "cuda/chunk_kernels.h"
 #include "cuda/launch.h"
 
@@ -21,11 +23,14 @@ void launch(const ChunkArguments& args, DType dtype, Pass pass, const DeviceProp
   const ChunkScanKernel chosen = args.key_width == 64    ? chunk_scan_kernel<64>(dtype)
                                  : args.key_width == 128 ? chunk_scan_kernel<128>(dtype)
                                                          : chunk_scan_kernel<256>(dtype);
-  const int bytes = chosen.shared_bytes[half ? 0 : 1];
-  allow_shared_memory(reinterpret_cast<const void*>(chosen.kernel), static_cast<std::size_t>(chosen.shared_bytes[1]),
-                      kOperation);
   const dim3 grid(static_cast<unsigned>(rows / (warps * kScanWarpRows)), static_cast<unsigned>(args.hv),
                   static_cast<unsigned>(pieces));
+  int bytes = chosen.shared_bytes[half ? 0 : 1];
+  // Sent while the first pass ends, blocks would crowd on the multiprocessors that are free first. Where there is one
+  // for each, asking for more than half of its memory keeps the others away.
+  if (std::int64_t{grid.x} * grid.y * grid.z <= device.multiprocessors)
+    bytes = std::max(bytes, device.shared_bytes / 2);
+  allow_shared_memory(reinterpret_cast<const void*>(chosen.kernel), static_cast<std::size_t>(bytes), kOperation);
   launch_early(chosen.kernel, grid, kScanThreads, static_cast<std::size_t>(bytes), device, stream, kOperation, args,
                pass, warps);
 }

@@ -108,6 +108,7 @@ const DeviceProperties& properties(int device) {
     cudaDeviceGetAttribute(&known[i].major, cudaDevAttrComputeCapabilityMajor, device);
     cudaDeviceGetAttribute(&known[i].minor, cudaDevAttrComputeCapabilityMinor, device);
     cudaDeviceGetAttribute(&known[i].multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    cudaDeviceGetAttribute(&known[i].shared_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
     int before = 0;
     cudaFuncAttributes code{};
     if (known[i].major == 9 && known[i].minor == 0 && cudaGetDevice(&before) == cudaSuccess &&

@@ -34,6 +34,7 @@ struct DeviceProperties {
   int major = 0;
   int minor = 0;
   int multiprocessors = 0;
+  int shared_bytes = 0;  // shared memory of a multiprocessor
   // Kernels run as the machine code of 9.0, and not as what the driver made of the PTX of 8.0.
   bool runs_hopper_code = false;
 };

@@ -54,67 +54,100 @@ __device__ inline std::uint32_t transposed(std::uint32_t block) {
   return result;
 }
 
-// The block's copies of a run of chunks into shared memory, by threads first..first + count - 1 of it.
+// What a block's threads read in every chunk; not in registers, of which there is none to spare.
+struct ScanPlan {
+  Work work;
+  const void* keys;  // of the first chunk: k, q, v
+  const void* queries;
+  const void* values;
+};
+
+// The copies of a run of chunks into shared memory. Rows and pieces are dealt to groups of 64 threads so that a
+// thread's swizzle is always the same, and addresses differ by constants.
 template <class T, int K>
 struct ChunkCopies {
   using S = ScanShared<K>;
+  static constexpr int kGroup = 64;
 
   const ChunkArguments& args;
-  const Work& work;
+  const ScanPlan& plan;
   std::uint32_t shared;
-  int thread;  // among those that copy; negative: copies nothing
-  int count;
+  int group;  // of the thread, negative if it copies nothing
+  int groups;
 
-  // Columns of tiles first_tile..last_tile - 1 of a chunk's k or q.
+  // 64 kTiles columns of a chunk's k or q.
   template <int kTiles>
-  __device__ void columns(const TensorView<const void>& tensor, std::uint32_t to, int chunk, int first_tile) const {
-    if (thread < 0 || chunk >= work.chunks) return;
-    constexpr int kPieces = kTiles * 8;
-    const int piece = thread % kPieces;
-    const int step = count / kPieces;
-    const int first = thread / kPieces;
-    const T* from = static_cast<const T*>(tensor.data) + work.row * tensor.strides[0] +
-                    (work.begin + chunk * kChunk + first) * tensor.strides[1] + work.key_head * tensor.strides[2] +
+  __device__ void columns(const void* tensor, std::int64_t stride, std::uint32_t to, int chunk, int first_tile) const {
+    if (group < 0 || chunk >= plan.work.chunks) return;
+    const int row = static_cast<int>(threadIdx.x) % kGroup / 8;
+    const int piece = static_cast<int>(threadIdx.x) % 8;
+    const int length = plan.work.length - chunk * kChunk;
+    const T* from = static_cast<const T*>(tensor) + (chunk * kChunk + row + 8 * group) * stride +
                     first_tile * kTileColumns + piece * 8;
-    const std::int64_t from_step = step * tensor.strides[1];
-    const int length = work.length - chunk * kChunk;
-    to += static_cast<std::uint32_t>(piece / 8 * S::kTile);
-#pragma unroll 4
-    for (int row = first; row < kChunk; row += step) {
-      // A row past the end is not read, but its address may be checked.
-      copy_16_bytes(to + swizzled(row, piece % 8), row < length ? from : tensor.data, row < length);
-      from += from_step;
+    const std::int64_t step = 8 * groups * stride;
+    to += swizzled(row, piece) + static_cast<std::uint32_t>(group * 1024);
+    const std::uint32_t to_step = static_cast<std::uint32_t>(groups * 1024);
+#pragma unroll(kTiles > 2 ? 2 : 4)
+    for (int i = 0; i < 8 / groups; ++i) {
+      const bool valid = row + 8 * (i * groups + group) < length;
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        // A row past the end is not read, but its address may be checked.
+        copy_16_bytes(to + static_cast<std::uint32_t>(tile * S::kTile), valid ? from + tile * kTileColumns : tensor,
+                      valid);
+      }
+      from += step;
+      to += to_step;
     }
   }
 
-  __device__ std::uint32_t keys(int chunk) const {
+  __device__ std::uint32_t keys_place(int chunk) const {
     return shared + static_cast<std::uint32_t>(chunk % S::kKeyStages * S::kTiles * S::kTile);
+  }
+  __device__ void keys(int chunk) const {
+    columns<S::kTiles>(plan.keys, args.k.strides[1], keys_place(chunk), chunk, 0);
+  }
+  __device__ void queries(int chunk) const {
+    columns<S::kTiles>(plan.queries, args.q.strides[1], shared + S::kQueries, chunk, 0);
   }
 
   __device__ void record(int chunk) const {
-    if (thread < 0 || chunk >= work.chunks) return;
+    if (group < 0 || chunk >= plan.work.chunks) return;
+    constexpr int kPieces = ChunkRecord::kBytes / 16;
+    const int first = static_cast<int>(threadIdx.x) % kGroup + group * kGroup;
+    const int step = groups * kGroup;
     const std::byte* from =
-        work.records + static_cast<std::int64_t>(chunk) * args.hv * static_cast<std::int64_t>(ChunkRecord::kPitch);
-    for (int i = thread; i < ChunkRecord::kBytes / 16; i += count) {
-      copy_16_bytes(shared + static_cast<std::uint32_t>(S::kRecord + i * 16), from + i * 16, true);
+        plan.work.records + static_cast<std::int64_t>(chunk) * args.hv * ChunkRecord::kPitch + first * 16;
+    std::uint32_t to = shared + static_cast<std::uint32_t>(S::kRecord + first * 16);
+#pragma unroll 6
+    for (int i = first; i < kPieces; i += step) {
+      copy_16_bytes(to, from, true);
+      from += step * 16;
+      to += static_cast<std::uint32_t>(step * 16);
     }
   }
 
   // The calling warp's 16 columns of v.
-  __device__ void values(int chunk, int first_row, std::uint32_t to, int lane) const {
-    if (chunk >= work.chunks) return;
-    const int length = work.no_values ? 0 : work.length - chunk * kChunk;
-    const T* from = static_cast<const T*>(args.v.data) + work.row * args.v.strides[0] +
-                    (work.begin + chunk * kChunk + lane / 2) * args.v.strides[1] + work.head * args.v.strides[2] +
-                    first_row + lane % 2 * 8;
+  __device__ void values(int chunk, int warp, std::uint32_t to, int lane) const {
+    if (chunk >= plan.work.chunks) return;
+    const int length = plan.work.no_values ? 0 : plan.work.length - chunk * kChunk;
+    const void* tensor = plan.values;
+    const T* from = static_cast<const T*>(tensor) + (chunk * kChunk + lane / 2) * args.v.strides[1] +
+                    warp * kScanWarpRows + lane % 2 * 8;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int token = lane / 2 + 16 * i;
-      copy_16_bytes(to + warp_value_place(token, lane % 2), token < length ? from : args.v.data, token < length);
+      copy_16_bytes(to + warp_value_place(token, lane % 2), token < length ? from : tensor, token < length);
       from += 16 * args.v.strides[1];
     }
   }
 };
+
+// The same value, of which the compiler knows nothing: addresses made of it are not kept in registers all along.
+__device__ inline int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
 
 // use(i, blocks) for i = 0..kCount - 1 with what load(i, blocks) has read from shared memory kAhead steps before: a
 // warp runs in order, and often alone on its part of the multiprocessor.
@@ -302,30 +335,41 @@ __global__ void __launch_bounds__(kScanThreads, K > 64 ? 2 : 3)
     chunk_scan_mma(const __grid_constant__ ChunkArguments args, const Pass pass, const int warps) {
   using S = ScanShared<K>;
   extern __shared__ __align__(128) std::byte shared[];
-  __shared__ Work work;  // not in registers: there is none to spare
+  __shared__ ScanPlan plan;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   wait_for_launch_order();
   if (warp == 0) {
-    const Work found = find_work(args, pass, warps * kScanWarpRows);
-    if (lane == 0) work = found;
+    const Work work = find_work(args, pass, warps * kScanWarpRows);
+    if (lane == 0) {
+      const auto first = [&](const TensorView<const void>& tensor, int head, int column) {
+        return static_cast<const T*>(tensor.data) + work.row * tensor.strides[0] + work.begin * tensor.strides[1] +
+               head * tensor.strides[2] + column;
+      };
+      plan = {work, first(args.k, work.key_head, 0), first(args.q, work.key_head, 0),
+              first(args.v, work.head, work.first_row)};
+    }
   }
   __syncthreads();
+  const Work& work = plan.work;
   if (!work.valid) return;
   const bool computes = warp < warps;
   const int first_copier = warps * 32 < kScanThreads ? warps * 32 : 0;
   const std::uint32_t base = shared_address(shared);
-  const ChunkCopies<T, K> copies{args, work, base, static_cast<int>(threadIdx.x) - first_copier,
-                                 kScanThreads - first_copier};
+  constexpr int kGroup = ChunkCopies<T, K>::kGroup;
+  const int copier = static_cast<int>(threadIdx.x) - first_copier;
+  const ChunkCopies<T, K> copies{args, plan, base, copier < 0 ? -1 : copier / kGroup,
+                                 (kScanThreads - first_copier) / kGroup};
   const int first_row = work.first_row + warp * kScanWarpRows;
   const int values = S::kValues + warp * S::kWarpValues;
+  const std::uint32_t values_place = base + static_cast<std::uint32_t>(values);
   const auto copy_values = [&](int chunk) {
-    if (computes) copies.values(chunk, first_row, base + static_cast<std::uint32_t>(values), lane);
+    if (computes) copies.values(chunk, warp, values_place, opaque(lane));
   };
 
-  copies.template columns<S::kTiles>(args.k, copies.keys(0), 0, 0);
+  copies.keys(0);
   commit_copies();
-  copies.template columns<S::kTiles>(args.q, base + S::kQueries, 0, 0);
+  copies.queries(0);
   commit_copies();
   copies.record(0);
   copy_values(0);
@@ -333,31 +377,32 @@ __global__ void __launch_bounds__(kScanThreads, K > 64 ? 2 : 3)
 
   StateRows<T, K> rows;
   if (computes) load_state(args, work, first_row, lane, rows.s);
-  for (int chunk = 0; chunk < work.chunks; ++chunk) {
-    const std::uint32_t keys = copies.keys(chunk);
+  const int chunks = work.chunks;
+  const int silent = work.silent;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const std::uint32_t keys = copies.keys_place(chunk);
     if constexpr (S::kKeyStages == 2) {
       wait_for_copies<1>();  // k and q
       __syncthreads();
-      copies.template columns<S::kTiles>(args.k, copies.keys(chunk + 1), chunk + 1, 0);
+      copies.keys(chunk + 1);
       commit_copies();
     } else {
       wait_for_copies<0>();
       __syncthreads();
     }
-    const bool speaks = chunk >= work.silent;
-    if (computes && speaks) rows.template read<true>(keys, base + S::kQueries, lane);
-    if (computes && !speaks) rows.template read<false>(keys, base + S::kQueries, lane);
+    const bool speaks = chunk >= silent;
+    if (computes && speaks) rows.template read<true>(keys, base + S::kQueries, opaque(lane));
+    if (computes && !speaks) rows.template read<false>(keys, base + S::kQueries, opaque(lane));
     if constexpr (S::kKeyStages == 2) wait_for_copies<1>();  // the record and v
     __syncthreads();
-    copies.template columns<S::kTiles>(args.q, base + S::kQueries, chunk + 1, 0);
+    copies.queries(chunk + 1);
     commit_copies();
-    const std::uint32_t values_place = base + static_cast<std::uint32_t>(values);
     if (computes && speaks) {
-      rows.template correct<true>(shared + S::kRecord, base + S::kRecord, values_place, lane);
-      rows.store_output(args, work, chunk, first_row, shared + values, lane);
+      rows.template correct<true>(shared + S::kRecord, base + S::kRecord, values_place, opaque(lane));
+      rows.store_output(args, work, chunk, first_row, shared + values, opaque(lane));
     }
     if (computes && !speaks) {
-      rows.template correct<false>(shared + S::kRecord, base + S::kRecord, values_place, lane);
+      rows.template correct<false>(shared + S::kRecord, base + S::kRecord, values_place, opaque(lane));
     }
     __syncthreads();
     copies.record(chunk + 1);
@@ -365,13 +410,14 @@ __global__ void __launch_bounds__(kScanThreads, K > 64 ? 2 : 3)
     commit_copies();
     if (computes) rows.forget();
     if constexpr (S::kKeyStages == 2) {
-      if (computes) rows.template write<S::kTiles>(keys, 0, lane);
+      if (computes) rows.template write<S::kTiles>(keys, 0, opaque(lane));
     } else {
 #pragma unroll
       for (int tile = 0; tile < S::kTiles; ++tile) {
-        if (computes) rows.template write<1>(keys, tile, lane);
+        if (computes) rows.template write<1>(keys, tile, opaque(lane));
         __syncthreads();
-        copies.template columns<1>(args.k, keys + static_cast<std::uint32_t>(tile * S::kTile), chunk + 1, tile);
+        copies.template columns<1>(plan.keys, args.k.strides[1], keys + static_cast<std::uint32_t>(tile * S::kTile),
+                                   chunk + 1, tile);
         commit_copies();
       }
     }
