@@ -127,7 +127,7 @@ std::string cluster_supports(const GatedDeltaPrepStepArgs& args, const Stream& s
   const DeviceProperties& device = properties(stream.device.index);
   const PrepStepKernel kernel = cluster_kernel(args, s);
   if (kernel.kernel == nullptr) return "not in this build";
-  if (device.major != 9 || device.minor != 0) return "needs compute capability 9.0";
+  if (!device.runs_hopper_code) return "needs the machine code of compute capability 9.0";
   if (s.tokens > kBlockTokens) return "more than 16 tokens";
   if (s.batch * s.hk > std::numeric_limits<std::int32_t>::max() / kMaxCluster) return "more than 2^28 key heads";
   return cluster_slices(s, kernel, device.multiprocessors) > 0 ? "" : "a key head needs more than 8 blocks";
@@ -201,7 +201,7 @@ std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& st
   const Sizes s(args);
   const DeviceProperties& device = properties(stream.device.index);
   if (decode_step_kernel(128, DType::kF32, Tokens::kAll, false) == nullptr) return "not in this build";
-  if (device.major != 9 || device.minor != 0) return "needs compute capability 9.0";
+  if (!device.runs_hopper_code) return "needs the machine code of compute capability 9.0";
   if (s.k != 64 && s.k != 128) return "takes K = 64 or 128, not " + std::to_string(s.k);
   if (s.tokens < 1 || s.tokens > kTogether) return "takes 1 to 8 tokens, not " + std::to_string(s.tokens);
   if (!is_vk(args)) return "takes states [V,K]";
