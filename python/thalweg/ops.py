@@ -394,7 +394,7 @@ def route_top_k(
 
 
 @public
-def expert_rows(expert_ids, experts=None, *, expert_offsets=None, rows=None, stream=None, threads=0):
+def expert_rows(expert_ids, experts=None, *, expert_offsets=None, rows=None, fault=None, stream=None, threads=0):
     """Which (token, slot) pairs each expert serves. expert_ids [T,S] int32, each below `experts` -> (expert_offsets
     [E+1], rows [T*S]) int32."""
     op = "expert_rows"
@@ -405,36 +405,36 @@ def expert_rows(expert_ids, experts=None, *, expert_offsets=None, rows=None, str
     if rows is None:
         tokens, slots = dims(op, "expert_ids", expert_ids, 2)
         rows = empty(expert_ids, (tokens * slots,), "int32")
-    run(op, stream, threads, expert_ids=expert_ids, expert_offsets=expert_offsets, rows=rows)
+    run(op, stream, threads, expert_ids=expert_ids, expert_offsets=expert_offsets, rows=rows, fault=fault)
     return expert_offsets, rows
 
 
-def _expert_matmul(op, weight, x, expert_ids, y, precision, stream, threads):
+def _expert_matmul(op, weight, x, expert_ids, y, fault, precision, stream, threads):
     if y is None:
         y = empty(x, (*dims(op, "expert_ids", expert_ids, 2), dims(op, "weight", weight, 3)[1]))
-    run(op, stream, threads, weight=weight, x=x, expert_ids=expert_ids, y=y, precision=precision)
+    run(op, stream, threads, weight=weight, x=x, expert_ids=expert_ids, y=y, fault=fault, precision=precision)
     return y
 
 
 @public
-def mul_mm_id(weight, x, expert_ids, *, y=None, precision="exact", stream=None, threads=0):
+def mul_mm_id(weight, x, expert_ids, *, y=None, fault=None, precision="exact", stream=None, threads=0):
     """y[t,s] = weight[expert_ids[t,s]] x[t,(s)], for many tokens. weight [E,N,K] float or Blocks; x [T,K] or [T,S,K]
     float; expert_ids [T,S] int32 -> [T,S,N] of x's dtype."""
-    return _expert_matmul("mul_mm_id", weight, x, expert_ids, y, precision, stream, threads)
+    return _expert_matmul("mul_mm_id", weight, x, expert_ids, y, fault, precision, stream, threads)
 
 
 @public
-def mul_mv_id(weight, x, expert_ids, *, y=None, precision="exact", stream=None, threads=0):
+def mul_mv_id(weight, x, expert_ids, *, y=None, fault=None, precision="exact", stream=None, threads=0):
     """y[t,s] = weight[expert_ids[t,s]] x[t,(s)], for few tokens. weight [E,N,K] float or Blocks; x [T,K] or [T,S,K]
     float; expert_ids [T,S] int32 -> [T,S,N] of x's dtype."""
-    return _expert_matmul("mul_mv_id", weight, x, expert_ids, y, precision, stream, threads)
+    return _expert_matmul("mul_mv_id", weight, x, expert_ids, y, fault, precision, stream, threads)
 
 
 @public
-def mul_mat_id(weight, x, expert_ids, *, y=None, precision="exact", stream=None, threads=0):
+def mul_mat_id(weight, x, expert_ids, *, y=None, fault=None, precision="exact", stream=None, threads=0):
     """y[t,s] = weight[expert_ids[t,s]] x[t,(s)], for any number of tokens. weight [E,N,K] float or Blocks; x [T,K] or
     [T,S,K] float; expert_ids [T,S] int32 -> [T,S,N] of x's dtype."""
-    return _expert_matmul("mul_mat_id", weight, x, expert_ids, y, precision, stream, threads)
+    return _expert_matmul("mul_mat_id", weight, x, expert_ids, y, fault, precision, stream, threads)
 
 
 @public

@@ -187,7 +187,10 @@ void fill(OperationProblem<Args>& problem, Random& random, const RuleShape& shap
             expect("checkpoints", a.checkpoints, before(Precision::kExact), before(Precision::kRounded), bound));
       }
     }
-    for (Expected& output : outputs) output.bound_16bit = matrix_unit_bound(a.q.dtype);
+    // What is stored as bf16 is rounded to that, whatever the operands were.
+    for (Expected& output : outputs) {
+      output.bound_16bit = matrix_unit_bound(output.actual.dtype == DType::kBF16 ? DType::kBF16 : a.q.dtype);
+    }
     return outputs;
   };
   const auto tokens = static_cast<double>(shape.batch * t);
@@ -265,7 +268,33 @@ void add_rule_cases(std::vector<Case>& cases) {
       shape.gates = gates;
       cases.push_back(rule_case<Args>(shape, {.states = States::kInPlace, .layout = StateLayout::kKV}));
       cases.push_back(rule_case<Args>(shape, {.checkpoint_tokens = 512}));
+      shape.k = 256;
+      shape.v = 64;
+      cases.push_back(rule_case<Args>(shape, {.states = States::kInPlace}));
     }
+    // The widths of the kernels on matrix units, over a few chunks.
+    for (const std::int64_t k : {64, 128, 256}) {
+      for (const std::int64_t v : {64, 128, 256}) {
+        RuleShape shape{.tokens = 200, .hk = 1, .hv = 2, .k = k, .v = v, .dtype = DType::kBF16};
+        cases.push_back(rule_case<Args>(shape, {.raw_gates = true, .qk_norm = QkNorm::kL2}));
+        shape.dtype = DType::kF16;
+        shape.gates = Gates::kMixed;
+        cases.push_back(rule_case<Args>(shape, {.state_dtype = DType::kBF16, .layout = StateLayout::kKV}));
+        RuleShape pieces{.hk = 2,
+                         .hv = 6,
+                         .k = k,
+                         .v = v,
+                         .lengths = {65, 3, 0, 128},
+                         .dtype = DType::kBF16,
+                         .head_map = HeadMap::kTiled};
+        cases.push_back(rule_case<Args>(pieces, {.states = States::kPool, .f32_output = true}));
+        pieces.gates = Gates::kStrong;
+        pieces.strided = true;
+        cases.push_back(rule_case<Args>(pieces, {.states = States::kInPlace, .qk_norm = QkNorm::kL2}));
+      }
+    }
+    const RuleShape third{.tokens = 130, .k = 64, .v = 96, .dtype = DType::kBF16};
+    cases.push_back(rule_case<Args>(third, {.states = States::kInPlace}));
   }
   for (const std::int64_t tokens : {1, 16, 1024}) {
     const RuleShape shape{.tokens = tokens, .hk = 16, .hv = 32, .k = 128, .v = 128, .dtype = DType::kBF16};
