@@ -65,7 +65,12 @@ std::string remark_stream(const Args&) {
 }
 
 template <class Args>
-constexpr Kernel<Args> kMatvec{"matvec", supports_matvec<Args>, no_workspace<Args>, run_slots<Args>};
+std::string remark_matvec(const Args& args) {
+  return is_block_format(args.weight.dtype) ? "rounds activations to 15 bits of the largest of 32" : "";
+}
+template <class Args>
+constexpr Kernel<Args> kMatvec{"matvec",        supports_matvec<Args>, no_workspace<Args>,
+                               run_slots<Args>, remark_matvec<Args>,   Arithmetic::k16Bit};
 template <class Args>
 constexpr Kernel<Args> kStream{
     "stream",          supports_stream<Args>, workspace_stream<Args>, run_streaming<Args>, remark_stream<Args>,
@@ -73,14 +78,16 @@ constexpr Kernel<Args> kStream{
 
 constexpr Kernel<MulMvIdArgs> kMv[] = {kMatvec<MulMvIdArgs>};
 constexpr Kernel<MulMmIdArgs> kMm[] = {kStream<MulMmIdArgs>, kMatvec<MulMmIdArgs>};
-constexpr Kernel<MulMatIdArgs> kMat[] = {
-    {"matvec", supports_few, no_workspace<MulMatIdArgs>, run_slots<MulMatIdArgs>},
-    kStream<MulMatIdArgs>,
-    {"slots", supports_matvec<MulMatIdArgs>, no_workspace<MulMatIdArgs>, run_slots<MulMatIdArgs>}};
-constexpr Kernel<LinearArgs> kLinear[] = {
-    {"matvec", supports_few_rows, no_workspace<LinearArgs>, run_slots<LinearArgs>},
-    kStream<LinearArgs>,
-    {"rows", supports_matvec<LinearArgs>, no_workspace<LinearArgs>, run_slots<LinearArgs>}};
+constexpr Kernel<MulMatIdArgs> kMat[] = {{"matvec", supports_few, no_workspace<MulMatIdArgs>, run_slots<MulMatIdArgs>,
+                                          remark_matvec<MulMatIdArgs>, Arithmetic::k16Bit},
+                                         kStream<MulMatIdArgs>,
+                                         {"slots", supports_matvec<MulMatIdArgs>, no_workspace<MulMatIdArgs>,
+                                          run_slots<MulMatIdArgs>, remark_matvec<MulMatIdArgs>, Arithmetic::k16Bit}};
+constexpr Kernel<LinearArgs> kLinear[] = {{"matvec", supports_few_rows, no_workspace<LinearArgs>, run_slots<LinearArgs>,
+                                           remark_matvec<LinearArgs>, Arithmetic::k16Bit},
+                                          kStream<LinearArgs>,
+                                          {"rows", supports_matvec<LinearArgs>, no_workspace<LinearArgs>,
+                                           run_slots<LinearArgs>, remark_matvec<LinearArgs>, Arithmetic::k16Bit}};
 
 }  // namespace
 

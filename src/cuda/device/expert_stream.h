@@ -3,7 +3,7 @@
 // Products of a few rows of activations with an expert's weights on the matrix units: bound by reading the weights,
 // each once for all the rows of an item.
 //
-// A block takes 128 weight rows of one expert, a warp 16 of them, as the left operand (16 x 16) of mma.m16n8k16; up to
+// A block takes 64 weight rows of one expert, a warp 16 of them, as the left operand (16 x 16) of mma.m16n8k16; up to
 // 8 kTiles rows of activations are the right one. Along K the block goes in slices. Raw blocks and activations come
 // into shared memory by asynchronous copies, several slices ahead. The order of k within a slice is free as long as
 // both operands agree: lane 4 g + t holds of weight rows g and g + 8 the t-th quarter of the slice, so that its weights
@@ -17,7 +17,8 @@
 
 namespace thalweg::cu {
 
-constexpr int kStreamWarps = 8;
+constexpr int kStreamWarps = 4;
+constexpr int kStreamBlocks = 4;                // on a multiprocessor: small ones, so that few wait for each other
 constexpr int kStreamRows = 16 * kStreamWarps;  // weight rows of a block
 
 template <DType kType, int kTiles>
@@ -35,7 +36,8 @@ struct StreamTile {
   static constexpr int kActivationPieces = kSlice / 8;
   static constexpr int kWeightBytes = kStreamRows * kPitch;
   static constexpr int kStageBytes = kWeightBytes + kColumns * kSlice * 2;
-  static constexpr int kStages = 4 * kStageBytes <= 108 * 1024 ? 4 : (3 * kStageBytes <= 108 * 1024 ? 3 : 2);
+  static constexpr int kMostBytes = 227 * 1024 / kStreamBlocks - 2048;
+  static constexpr int kStages = 4 * kStageBytes <= kMostBytes ? 4 : (3 * kStageBytes <= kMostBytes ? 3 : 2);
   static constexpr int kSharedBytes = kStages * kStageBytes;
 };
 
@@ -59,8 +61,9 @@ struct StreamCopies {
 
   const std::uint8_t* weights;  // the warp's first row
   std::int32_t weight_from[kWeightCopies];
-  const std::uint16_t* column_from[kColumnCopies];  // null: beyond the item's rows
-  int row_length;                                   // bytes
+  const std::uint16_t* activations;
+  std::int32_t column_from[kColumnCopies];  // in pieces of 16 bytes; -1: beyond the item's rows
+  int row_length;                           // bytes
 
   __device__ static int weight_row(int i, int lane) { return (lane + i * kWarpSize) / Tile::kPieces; }
   __device__ static int weight_to(int i, int lane) {
@@ -76,26 +79,30 @@ struct StreamCopies {
       const std::uint8_t* at = from + weight_from[i];
       return Tile::kExact ? at : at - (reinterpret_cast<std::uintptr_t>(at) & 15);
     };
-    const bool cut = last && !(Tile::kExact && (slice + 1) * Tile::kSliceBytes <= row_length);
+    if (!last || (Tile::kExact && (slice + 1) * Tile::kSliceBytes <= row_length)) {
 #pragma unroll
-    for (int i = 0; i < kWeightCopies; ++i) {
-      if (16 * Tile::kPieces % kWarpSize != 0 && weight_row(i, lane) >= 16) break;
-      int valid = 16;
-      if (cut) {
+      for (int i = 0; i < kWeightCopies; ++i) {
+        if (16 * Tile::kPieces % kWarpSize != 0 && weight_row(i, lane) >= 16) break;
+        copy_16_bytes(rows + static_cast<std::uint32_t>(weight_to(i, lane)), source(i));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWeightCopies; ++i) {
+        if (weight_row(i, lane) >= 16) break;
         const int c = (lane + i * kWarpSize) % Tile::kPieces * 16;
         const auto off = static_cast<int>(reinterpret_cast<std::uintptr_t>(from + weight_from[i]) & 15);
-        valid = row_length - slice * Tile::kSliceBytes - c + (Tile::kExact ? 0 : off);
+        copy_piece(rows + static_cast<std::uint32_t>(weight_to(i, lane)), source(i),
+                   row_length - slice * Tile::kSliceBytes - c + (Tile::kExact ? 0 : off));
       }
-      copy_piece(rows + static_cast<std::uint32_t>(weight_to(i, lane)), source(i), valid);
     }
     const std::uint32_t columns = shared_address(stage + Tile::kWeightBytes);
 #pragma unroll
     for (int i = 0; i < kColumnCopies; ++i) {
-      if (column_from[i] == nullptr) break;
+      if (column_from[i] < 0) break;
       const int piece = warp * kWarpSize + lane + i * kThreads;
       copy_16_bytes(
           columns + activation_piece<Tile::kSlice>(piece / Tile::kActivationPieces, piece % Tile::kActivationPieces),
-          column_from[i] + slice * Tile::kSlice, true);
+          activations + static_cast<std::int64_t>(column_from[i] + slice * (Tile::kSlice / 8)) * 8);
     }
   }
 };
@@ -138,7 +145,7 @@ __device__ inline void multiply_slice(const std::uint8_t* row0, const std::uint8
 }
 
 template <DType kType, int kTiles>
-__global__ void __launch_bounds__(kStreamWarps* kWarpSize, 2)
+__global__ void __launch_bounds__(kStreamWarps* kWarpSize, kStreamBlocks)
     expert_stream_kernel(ExpertMatmul p, ExpertLists lists, const std::uint16_t* activations, int padded_k) {
   using Tile = StreamTile<kType, kTiles>;
   using Copies = StreamCopies<kType, kTiles>;
@@ -153,8 +160,8 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, 2)
   allow_next_kernel();
   const int row_tiles = (p.n + kStreamRows - 1) / kStreamRows;
   const int item_index = static_cast<int>(blockIdx.x) / row_tiles;
+  const ExpertItem item = lists.items[item_index];  // anything, beyond the last one
   if (item_index >= *lists.num_items) return;
-  const ExpertItem item = lists.items[item_index];
   const int first_row = (static_cast<int>(blockIdx.x) - item_index * row_tiles) * kStreamRows + 16 * warp;
   // Rows beyond the last are read from there, and not written.
   const auto row_offset = [&](int r) {
@@ -162,6 +169,7 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, 2)
   };
 
   Copies copies;
+  copies.activations = activations;
   copies.weights = p.weights + item.expert * p.expert_bytes + first_row * p.row_bytes;
   copies.row_length = p.k / kBlockWeights<kType> * kBlockBytes<kType>;
 #pragma unroll
@@ -173,12 +181,11 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, 2)
   for (int i = 0; i < Copies::kColumnCopies; ++i) {
     const int piece = thread + i * Copies::kThreads;
     const int n = piece / Tile::kActivationPieces;
-    copies.column_from[i] = nullptr;
+    copies.column_from[i] = -1;
     if (n >= item.count || n >= Tile::kColumns) continue;
     const int pair = lists.rows[item.begin + n];
     const int row = p.x_per_slot ? pair : pair / p.ids.slots;
-    copies.column_from[i] =
-        activations + static_cast<std::int64_t>(row) * padded_k + piece % Tile::kActivationPieces * 8;
+    copies.column_from[i] = row * (padded_k / 8) + piece % Tile::kActivationPieces;
   }
   if (thread < item.count) {
     const int pair = lists.rows[item.begin + thread];
@@ -219,15 +226,20 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, 2)
     multiply_all.template operator()<kTiles>();
   }
 
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
+  with_type(p.y.dtype, [&]<class Y>(Y) {
+    Y* y = static_cast<Y*>(p.y.data);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int column = 8 * tile + 2 * t + i % 2;
       const int row = first_row + g + i / 2 * 8;
-      if (column < item.count && row < p.n) store_result(p, y_rows[column] + row, row, sums[tile][i]);
+      if (row >= p.n) continue;
+      const float bias = p.bias != nullptr ? p.bias[row] : 0.0F;
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const int column = 8 * tile + 2 * t + i % 2;
+        if (column < item.count) y[y_rows[column] + row] = from_f32<Y>(sums[tile][i] + bias);
+      }
     }
-  }
+  });
 }
 
 }  // namespace thalweg::cu

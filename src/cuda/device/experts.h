@@ -53,7 +53,6 @@ struct ExpertMatmul {
   Elements y;                   // [T,S,N]; of linear [T,N]
   const float* bias = nullptr;  // [N]
   ExpertIds ids{};              // of linear: one expert, pairs are tokens
-  int matvec_slice = 0;         // weights of a row at a time
 };
 
 // sum + bias to y at `offset`.
