@@ -44,11 +44,11 @@ MatvecKernel block_kernel(DType type, int lanes) {
     case DType::kMXFP4:
       return block_matvec<DType::kMXFP4>(lanes);
     default:
-      return nullptr;
+      return {};
   }
 }
 
-MatvecKernel plain_kernel(DType type, bool aligned) {
+auto plain_kernel(DType type, bool aligned) -> void (*)(ExpertMatmul) {
   if (type == DType::kF32) return aligned ? plain_matvec_kernel<float, true> : plain_matvec_kernel<float, false>;
   if (type == DType::kF16) return aligned ? plain_matvec_kernel<F16, true> : plain_matvec_kernel<F16, false>;
   return aligned ? plain_matvec_kernel<Bf16, true> : plain_matvec_kernel<Bf16, false>;
@@ -126,8 +126,9 @@ void run_matvec(const ExpertMatmul& p, DType weight, const Stream& stream, std::
   const int pairs = p.ids.pairs;
   if (pairs == 0 || p.n == 0) return;
   const DeviceProperties& device = properties(stream.device.index);
-  const auto launch = [&](MatvecKernel kernel, dim3 grid, std::size_t shared) {
-    if (shared > 48 * 1024) allow_shared_memory(reinterpret_cast<const void*>(kernel), shared, operation);
+  const auto launch = [&](void (*kernel)(ExpertMatmul), dim3 grid, std::size_t shared) {
+    // Some is taken by the kernels themselves.
+    if (shared > 40 * 1024) allow_shared_memory(reinterpret_cast<const void*>(kernel), shared, operation);
     launch_early(kernel, grid, kMatvecWarps * kWarpSize, shared, device, native(stream), operation, p);
   };
   if (!is_block_format(weight)) {
@@ -139,15 +140,15 @@ void run_matvec(const ExpertMatmul& p, DType weight, const Stream& stream, std::
   }
   const int lanes = p.k <= 16 * 32 ? 16 : 32;
   const int rows = lanes == 16 ? MatvecTile<16>::kBlockRows : MatvecTile<32>::kBlockRows;
-  const auto step_bytes = static_cast<int>(bytes_of(weight, std::min(p.k, 32 * lanes)));
-  const std::size_t shared = static_cast<std::size_t>(p.k / 32) * sizeof(FixedUnit) +
-                             static_cast<std::size_t>(2 * rows * matvec_row_pitch(step_bytes));
+  const MatvecKernel chosen = block_kernel(weight, lanes);
+  const std::size_t shared =
+      static_cast<std::size_t>(p.k / 32) * sizeof(FixedUnit) + static_cast<std::size_t>(chosen.shared_bytes);
   const std::int64_t tiles = static_cast<std::int64_t>(pairs) * ((p.n + rows - 1) / rows);
   // As many blocks as run at a time, and enough that none has more pairs than it can keep.
   const std::int64_t together = device.multiprocessors * std::clamp<std::int64_t>(kSharedBytes / (shared + 1024), 1, 3);
   const std::int64_t blocks =
       std::max(std::min(tiles, together), static_cast<std::int64_t>(pairs / (kMostBlockPairs - 2) + 1));
-  launch(block_kernel(weight, lanes), static_cast<unsigned>(blocks), shared);
+  launch(chosen.kernel, static_cast<unsigned>(blocks), shared);
 }
 
 }  // namespace thalweg::cu

@@ -5,6 +5,7 @@
 #include "cuda/device/async_copy.h"
 #include "cuda/device/experts.h"
 #include "cuda/device/launch_order.h"
+#include "cuda/device/row_copies.h"
 #include "cuda/device/warp.h"
 #include "cuda/device/weights.h"
 #include "thalweg/device.h"
@@ -39,9 +40,6 @@ struct MatvecTile {
   static constexpr int kStepWeights = 32 * kLanes;
 };
 constexpr int kMostBlockPairs = 256;  // that a block's tiles belong to
-
-// Shared memory of a row of a step: any 16-byte pieces that hold some of it.
-__host__ __device__ inline int matvec_row_pitch(int step_bytes) { return (step_bytes + 30) / 16 * 16; }
 
 // The activations of one pair by all threads of a block.
 template <class T>
@@ -122,12 +120,18 @@ __device__ inline float unit_product(const PackedWeights<kType>& packed, const F
 }
 
 template <DType kType, int kLanes>
+using MatvecRows = RowCopies<kType, MatvecTile<kLanes>::kRows, MatvecTile<kLanes>::kStepWeights, false>;
+
+// Shared memory beside the activations.
+template <DType kType, int kLanes>
+constexpr int kMatvecRowBytes = 2 * kMatvecWarps* MatvecTile<kLanes>::kRows* MatvecRows<kType, kLanes>::kPitch;
+
+template <DType kType, int kLanes>
 __global__ void __launch_bounds__(kMatvecWarps* kWarpSize, 3) block_matvec_kernel(ExpertMatmul p) {
   using Tile = MatvecTile<kLanes>;
-  constexpr int kWeights = kBlockWeights<kType>;
-  constexpr int kBytes = kBlockBytes<kType>;
-  constexpr int kParts = kWeights / 32;
-  constexpr int kStepBytes = Tile::kStepWeights / kWeights * kBytes;
+  using Rows = MatvecRows<kType, kLanes>;
+  constexpr int kParts = kBlockWeights<kType> / 32;
+  constexpr int kStageBytes = Tile::kRows * Rows::kPitch;
   extern __shared__ __align__(16) std::uint8_t shared[];
   __shared__ int experts[kMostBlockPairs];
   const int thread = static_cast<int>(threadIdx.x);
@@ -135,16 +139,14 @@ __global__ void __launch_bounds__(kMatvecWarps* kWarpSize, 3) block_matvec_kerne
   const int warp = thread / kWarpSize;
   const int row_in_pass = lane / kLanes;
   const int unit_lane = lane % kLanes;
-  const int step_bytes = min(p.k / kWeights * kBytes, kStepBytes);
-  const int pitch = matvec_row_pitch(step_bytes);
-  auto* x_units = reinterpret_cast<FixedUnit*>(shared);
-  std::uint8_t* own = shared + p.k / 32 * static_cast<int>(sizeof(FixedUnit)) + 2 * warp * Tile::kRows * pitch;
+  std::uint8_t* own = shared + 2 * warp * kStageBytes;
+  auto* x_units = reinterpret_cast<FixedUnit*>(shared + kMatvecRowBytes<kType, kLanes>);
 
   // The block's tiles of rows, neighbouring ones: mostly of one pair.
   const int row_tiles = (p.n + Tile::kBlockRows - 1) / Tile::kBlockRows;
   const std::int64_t tiles = static_cast<std::int64_t>(p.ids.pairs) * row_tiles;
   const auto first_tile = static_cast<int>(tiles * blockIdx.x / gridDim.x);
-  const int last_tile = static_cast<int>(tiles * (blockIdx.x + 1) / gridDim.x);
+  const auto last_tile = static_cast<int>(tiles * (blockIdx.x + 1) / gridDim.x);
   const int first_pair = first_tile / row_tiles;
   wait_for_previous_kernel();
   allow_next_kernel();
@@ -155,77 +157,79 @@ __global__ void __launch_bounds__(kMatvecWarps* kWarpSize, 3) block_matvec_kerne
   __syncthreads();
 
   const int steps = (p.k + Tile::kStepWeights - 1) / Tile::kStepWeights;  // of a tile
-  const int all_steps = (last_tile - first_tile) * steps;
-  const auto first_row_of = [&](int tile) { return tile % row_tiles * Tile::kBlockRows + warp * Tile::kRows; };
-  // Where a step's bytes of a row begin.
-  const auto source = [&](int tile, int step, int r) {
-    const int expert = experts[tile / row_tiles - first_pair];
-    return p.weights + expert * p.expert_bytes +
-           static_cast<std::int64_t>(min(first_row_of(tile) + r, p.n - 1)) * p.row_bytes + step * kStepBytes;
-  };
-  const auto copy_step = [&](int index) {
-    const int tile = first_tile + index / steps;
-    const int step = index % steps;
-    if (experts[tile / row_tiles - first_pair] < 0) return;
-    const int bytes = min(step_bytes, p.k / kWeights * kBytes - step * kStepBytes);
-    const std::uint32_t to = shared_address(own + index % 2 * Tile::kRows * pitch);
-#pragma unroll
-    for (int r = 0; r < Tile::kRows; ++r) {
-      const std::uint8_t* row = source(tile, step, r);
-      const int end = bytes + static_cast<int>(reinterpret_cast<std::uintptr_t>(row) & 15);
-      row -= reinterpret_cast<std::uintptr_t>(row) & 15;
-      for (int piece = 16 * lane; piece < end; piece += 16 * kWarpSize) {
-        copy_piece(to + static_cast<std::uint32_t>(r * pitch + piece), row + piece, end - piece);
-      }
+  int steps_left = (last_tile - first_tile) * steps;                      // to be copied
+  // What is copied next: a step of a tile of a pair.
+  int next_pair = 0;  // from the first
+  int next_tile = first_tile - first_pair * row_tiles;
+  int next_step = 0;
+  int next_stage = 0;
+  Rows rows;
+  rows.begin(p.weights + max(experts[0], 0) * p.expert_bytes, p.row_bytes, p.n, p.k, lane);
+  const auto copy_next = [&] {
+    if (steps_left > 0 && experts[next_pair] >= 0) {
+      rows.copy(next_tile * Tile::kBlockRows + warp * Tile::kRows, next_step, next_step == steps - 1,
+                shared_address(own + next_stage * kStageBytes), lane);
     }
+    commit_copies();
+    next_stage ^= 1;
+    if (--steps_left <= 0 || ++next_step < steps) return;
+    next_step = 0;
+    if (++next_tile < row_tiles) return;
+    next_tile = 0;
+    ++next_pair;
+    rows.move_to(p.weights + max(experts[next_pair], 0) * p.expert_bytes);
   };
 
-  copy_step(0);
-  commit_copies();
+  copy_next();
   float acc[Tile::kPasses] = {};
-  int x_pair = -1;
-  for (int index = 0; index < all_steps; ++index) {
-    const int tile = first_tile + index / steps;
-    const int step = index % steps;
-    const int pair = tile / row_tiles;
+  int stage_index = 0;
+  int row_tile = first_tile - first_pair * row_tiles;
+  int pair = first_pair;
+  Rows own_rows = rows;  // of the pair that is worked on
+  for (int tile = first_tile; tile < last_tile; ++tile) {
     const int token = pair / p.ids.slots;
     const int slot = pair - token * p.ids.slots;
-    const bool present = experts[pair - first_pair] >= 0;
-    if (pair != x_pair) {  // the same for all warps
+    const int expert = experts[pair - first_pair];
+    if (tile == first_tile || row_tile == 0) {  // the same for all warps
+      own_rows.move_to(p.weights + max(expert, 0) * p.expert_bytes);
       __syncthreads();
       with_type(p.x.dtype, [&]<class T>(T) {
         const T* from = static_cast<const T*>(p.x.data) + p.x.offset(token, p.x_per_slot ? slot : 0);
         fix_activations(from, p.x.fours, p.k, x_units);
       });
       __syncthreads();
-      x_pair = pair;
     }
-    __syncwarp();  // the other stage has been worked on
-    if (index + 1 < all_steps) copy_step(index + 1);
-    commit_copies();
-    wait_for_copies<1>();
-    __syncwarp();
-    const int unit = step * kLanes + unit_lane;
-    if (present && 32 * unit < p.k) {
-      const FixedUnit x = x_units[unit];
-      const std::uint8_t* stage = own + index % 2 * Tile::kRows * pitch + unit_lane / kParts * kBytes;
+    const int first_row = row_tile * Tile::kBlockRows + warp * Tile::kRows;
+    for (int step = 0; step < steps; ++step) {
+      __syncwarp();  // the other stage has been worked on
+      copy_next();
+      wait_for_copies<1>();
+      __syncwarp();
+      const int unit = step * kLanes + unit_lane;
+      if (expert >= 0 && 32 * unit < p.k) {
+        const FixedUnit x = x_units[unit];
+        const std::uint8_t* stage = own + stage_index * kStageBytes + unit_lane / kParts * kBlockBytes<kType>;
 #pragma unroll
-      for (int pass = 0; pass < Tile::kPasses; ++pass) {
-        const int r = pass * Tile::kRowsPerPass + row_in_pass;
-        const auto off = reinterpret_cast<std::uintptr_t>(source(tile, step, r)) & 15;
-        const auto packed = PackedWeights<kType>::read(stage + r * pitch + off, unit_lane % kParts);
-        acc[pass] = fmaf(x.scale, unit_product<kType>(packed, x), acc[pass]);
+        for (int pass = 0; pass < Tile::kPasses; ++pass) {
+          const int r = pass * Tile::kRowsPerPass + row_in_pass;
+          const std::uint8_t* block = stage + r * Rows::kPitch + own_rows.off(first_row + r, step);
+          const auto packed = PackedWeights<kType>::read(block, unit_lane % kParts);
+          acc[pass] = fmaf(x.scale, unit_product<kType>(packed, x), acc[pass]);
+        }
       }
+      stage_index ^= 1;
     }
-    if (step + 1 < steps) continue;
     const std::int64_t y = p.y.offset(token, slot);
 #pragma unroll
     for (int pass = 0; pass < Tile::kPasses; ++pass) {
       const float sum = warp_sum<kLanes>(acc[pass]);
-      const int row = first_row_of(tile) + pass * Tile::kRowsPerPass + row_in_pass;
-      if (present && unit_lane == 0 && row < p.n) store_result(p, y + row, row, sum);
+      const int row = first_row + pass * Tile::kRowsPerPass + row_in_pass;
+      if (expert >= 0 && unit_lane == 0 && row < p.n) store_result(p, y + row, row, sum);
       acc[pass] = 0.0F;
     }
+    if (++row_tile < row_tiles) continue;
+    row_tile = 0;
+    ++pair;
   }
 }
 
