@@ -33,6 +33,10 @@ struct ExpertPlan {
 // More have no room in shared memory.
 constexpr std::int64_t kMostListedExperts = 32768;
 
+// Lists alone: items may be null.
+void build_expert_lists(const ExpertLists& lists, const ExpertIds& ids, const Stream& stream,
+                        std::string_view operation);
+
 // Lists, items and activations: one launch.
 void prepare_experts(const ExpertPlan& plan, const ExpertIds& ids, const ConstTensor& x, const Stream& stream,
                      std::string_view operation);

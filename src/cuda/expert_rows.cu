@@ -281,6 +281,11 @@ ExpertPlan ExpertPlan::make(const ConstTensor& x, std::int64_t pairs, std::int64
   return plan;
 }
 
+void build_expert_lists(const ExpertLists& lists, const ExpertIds& ids, const Stream& stream,
+                        std::string_view operation) {
+  launch_prepare(ids, lists, {}, stream, operation);
+}
+
 void prepare_experts(const ExpertPlan& plan, const ExpertIds& ids, const ConstTensor& x, const Stream& stream,
                      std::string_view operation) {
   Conversion conversion;

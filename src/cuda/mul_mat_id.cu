@@ -4,6 +4,7 @@
 
 #include "cuda/expert_lists.h"
 #include "cuda/expert_matmul.h"
+#include "cuda/expert_tiles.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
 
@@ -64,6 +65,49 @@ std::string remark_stream(const Args&) {
   return "rounds activations and weights to bf16";
 }
 
+// ---- tiles of many rows
+
+std::string supports_tiles(const LinearArgs& args, const Stream& stream) { return linear_tiles_supports(args, stream); }
+std::size_t workspace_tiles(const LinearArgs& args, const Stream& stream) {
+  return linear_tiles_workspace(args, stream);
+}
+void run_tiles(const LinearArgs& args, Workspace workspace, const Stream& stream) {
+  run_linear_tiles(args, workspace, stream);
+}
+template <class Args>
+std::string supports_tiles(const Args& args, const Stream& stream) {
+  return expert_tiles_supports(args, stream);
+}
+template <class Args>
+std::size_t workspace_tiles(const Args& args, const Stream&) {
+  return expert_tiles_workspace(args);
+}
+template <class Args>
+void run_tiles(const Args& args, Workspace workspace, const Stream& stream) {
+  run_expert_tiles(args, workspace, stream, args.kName);
+}
+
+// Where an expert has few rows, most of a tile would be empty.
+constexpr std::int64_t kTiledRows = 12;  // per expert, on average
+
+template <class Args>
+std::string supports_many(const Args& args, const Stream& stream) {
+  std::int64_t experts = 1;
+  if constexpr (!std::is_same_v<Args, LinearArgs>) experts = args.weight.dim(0);
+  if (pairs_of(args) < kTiledRows * experts) {
+    return "takes " + std::to_string(kTiledRows) + " rows per expert or more";
+  }
+  return supports_tiles(args, stream);
+}
+
+template <class Args>
+constexpr Kernel<Args> kMany{"wgmma",         supports_many<Args>, workspace_tiles<Args>,
+                             run_tiles<Args>, remark_stream<Args>, Arithmetic::k16Bit};
+// The same for any number of rows.
+template <class Args>
+constexpr Kernel<Args> kTiles{"tiles",         supports_tiles<Args>, workspace_tiles<Args>,
+                              run_tiles<Args>, remark_stream<Args>,  Arithmetic::k16Bit};
+
 template <class Args>
 std::string remark_matvec(const Args& args) {
   return is_block_format(args.weight.dtype) ? "rounds activations to 15 bits of the largest of 32" : "";
@@ -77,17 +121,23 @@ constexpr Kernel<Args> kStream{
     Arithmetic::k16Bit};
 
 constexpr Kernel<MulMvIdArgs> kMv[] = {kMatvec<MulMvIdArgs>};
-constexpr Kernel<MulMmIdArgs> kMm[] = {kStream<MulMmIdArgs>, kMatvec<MulMmIdArgs>};
+constexpr Kernel<MulMmIdArgs> kMm[] = {kMany<MulMmIdArgs>, kStream<MulMmIdArgs>, kTiles<MulMmIdArgs>,
+                                       kMatvec<MulMmIdArgs>};
 constexpr Kernel<MulMatIdArgs> kMat[] = {{"matvec", supports_few, no_workspace<MulMatIdArgs>, run_slots<MulMatIdArgs>,
                                           remark_matvec<MulMatIdArgs>, Arithmetic::k16Bit},
+                                         kMany<MulMatIdArgs>,
                                          kStream<MulMatIdArgs>,
+                                         kTiles<MulMatIdArgs>,
                                          {"slots", supports_matvec<MulMatIdArgs>, no_workspace<MulMatIdArgs>,
                                           run_slots<MulMatIdArgs>, remark_matvec<MulMatIdArgs>, Arithmetic::k16Bit}};
-constexpr Kernel<LinearArgs> kLinear[] = {{"matvec", supports_few_rows, no_workspace<LinearArgs>, run_slots<LinearArgs>,
-                                           remark_matvec<LinearArgs>, Arithmetic::k16Bit},
-                                          kStream<LinearArgs>,
-                                          {"rows", supports_matvec<LinearArgs>, no_workspace<LinearArgs>,
-                                           run_slots<LinearArgs>, remark_matvec<LinearArgs>, Arithmetic::k16Bit}};
+constexpr Kernel<LinearArgs> kLinear[] = {
+    {"matvec", supports_few_rows, no_workspace<LinearArgs>, run_slots<LinearArgs>, remark_matvec<LinearArgs>,
+     Arithmetic::k16Bit},
+    kMany<LinearArgs>,
+    kStream<LinearArgs>,
+    {"tiles", linear_tiles_supports, linear_tiles_workspace, run_linear_tiles, nullptr, Arithmetic::k16Bit},
+    {"rows", supports_matvec<LinearArgs>, no_workspace<LinearArgs>, run_slots<LinearArgs>, remark_matvec<LinearArgs>,
+     Arithmetic::k16Bit}};
 
 }  // namespace
 

@@ -17,9 +17,10 @@
 #include "cuda/chunk_kernels.h"
 #include "cuda/device/async_copy.h"
 #include "cuda/device/barrier.h"
+#include "cuda/device/chunk_state.h"
+#include "cuda/device/chunk_work.h"
 #include "cuda/device/fragments.h"
 #include "cuda/device/launch_order.h"
-#include "cuda/device/segments.h"
 #include "cuda/device/wgmma.h"
 #include "cuda/launch.h"
 #include "thalweg/gated_delta_rule.h"
@@ -55,103 +56,6 @@ __device__ inline void store_blocks_transposed(std::uint32_t address, std::uint3
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(a), "r"(b),
                "r"(c), "r"(d)
                : "memory");
-}
-
-enum class Pass {
-  kScan,     // outputs and final states, of whole sequences or of segments
-  kCarries,  // B and M of segments
-};
-
-// What a block works on: rows of a head's state over a run of chunks.
-struct Work {
-  enum class Start { kZero, kIdentity, kPool, kGiven };
-
-  bool valid;
-  int row;     // batch row
-  int begin;   // token in the row
-  int length;  // tokens
-  int chunks;
-  int silent;  // chunks at the beginning whose output somebody else writes
-  int head;
-  int key_head;
-  int first_row;  // of the state
-  Start start;
-  const float* given;  // [.,K], for kGiven
-  bool no_values;      // v is all zeros
-  std::int64_t slot;   // of the state pools, -1: none
-  float* carry_to;     // [.,K], instead of the final state
-  bool is_last;        // its last state is the sequence's
-  const std::byte* records;
-};
-
-// Skips and reports a sequence whose bounds or slot are out of range.
-__device__ bool check_sequence(const ChunkArguments& args, int n, const SequenceMap::Sequence& sequence,
-                               std::int64_t slot, bool report) {
-  const bool has_state = args.initial_state.data != nullptr || args.final_state.data != nullptr;
-  const bool slot_valid = !has_state || (slot >= -1 && slot < args.state_slots);
-  bool bounds_valid = sequence.valid;
-  if (args.map.cu_seqlens != nullptr) {
-    if (n == 0 && args.map.cu_seqlens[0] != 0) bounds_valid = false;
-    if (n == args.map.sequences - 1 && args.map.cu_seqlens[n + 1] != args.map.tokens) bounds_valid = false;
-  }
-  if (report && args.fault != nullptr && threadIdx.x == 0) {
-    const int fault = (bounds_valid ? 0 : kFaultCuSeqlens) | (slot_valid ? 0 : kFaultStateIndices);
-    if (fault != 0) atomicOr(args.fault, fault);
-  }
-  return sequence.valid && slot_valid;
-}
-
-__device__ Work find_work(const ChunkArguments& args, Pass pass, int rows_per_block) {
-  Work work{};
-  const int segment_tokens = args.segment_chunks * kChunk;
-  const int piece = static_cast<int>(blockIdx.z);
-  const int n = args.segment_chunks > 0 ? args.map.sequence_of(piece, segment_tokens) : piece;
-  const int p = args.segment_chunks > 0 ? piece - args.map.first_piece(n, segment_tokens) : 0;
-  const SequenceMap::Sequence sequence = args.map.sequence(n);
-  const int segments = args.segment_chunks > 0 ? max(1, segment_count(args, sequence.length)) : 1;
-  work.slot = args.state_indices != nullptr ? args.state_indices[n] : n;
-  const bool report = pass == Pass::kScan && p == 0 && blockIdx.x == 0 && blockIdx.y == 0;
-  work.valid = check_sequence(args, n, sequence, work.slot, report) && p >= 0 && p < segments;
-  if (!work.valid) return work;
-  work.head = static_cast<int>(blockIdx.y);
-  work.key_head = args.tiled ? work.head % args.hk : work.head / (args.hv / args.hk);
-  work.first_row = static_cast<int>(blockIdx.x) * rows_per_block;
-  work.start = args.initial_state.data != nullptr && work.slot >= 0 ? Work::Start::kPool : Work::Start::kZero;
-  work.is_last = p == segments - 1;
-  int first = 0;  // chunk of the sequence
-  int last = (sequence.length + kChunk - 1) / kChunk;
-  if (args.segment_chunks > 0) {
-    first = p * args.segment_chunks;
-    last = min(last, first + args.segment_chunks);
-  }
-  if (pass == Pass::kCarries) {
-    // M of a segment that does not forget; B of one that does not, or whose successor needs an exact start.
-    const bool forgets = !work.is_last && chunks_remembered(args, n, p, work.head) > 0;
-    const bool wanted = !forgets || (p + 2 < segments && chunks_remembered(args, n, p + 1, work.head) == 0);
-    const bool is_m = work.first_row >= args.value_width;
-    work.valid = !work.is_last && (is_m ? !forgets : wanted);
-    if (!work.valid) return work;
-    const Carry to = carry(args, n, p, work.head);
-    if (is_m) work.first_row -= args.value_width;
-    work.start = is_m ? Work::Start::kIdentity : Work::Start::kZero;
-    work.no_values = is_m;
-    work.carry_to = is_m ? to.m : to.b;
-    work.silent = last - first;
-  } else if (p > 0) {
-    const int remembered = chunks_remembered(args, n, p - 1, work.head);
-    first -= remembered;
-    work.silent = remembered;
-    work.start = remembered > 0 ? Work::Start::kZero : Work::Start::kGiven;
-    work.given = carry(args, n, p, work.head).start;
-  }
-  work.row = sequence.row;
-  work.begin = sequence.begin + first * kChunk;
-  work.length = min(sequence.length, last * kChunk) - first * kChunk;
-  work.chunks = last - first;
-  work.records =
-      args.records + (static_cast<std::int64_t>(args.map.first_piece(n, kChunk) + first) * args.hv + work.head) *
-                         static_cast<std::int64_t>(ChunkRecord::kPitch);
-  return work;
 }
 
 template <class T, int K, int kGroups>
@@ -248,112 +152,6 @@ __device__ void copy_chunks(const ChunkArguments& args, const Work& work, std::u
   }
 }
 
-// The rows of the state that a warp of a consumer holds: s[4j..4j+3] are columns 8j + 2 (lane % 4) and the next, of row
-// lane / 4 and then of that + 8.
-template <int kCount, class Access>
-__device__ void for_each_pair(const TensorView<const void>& state, const Work& work, bool is_kv, int row, int lane,
-                              Access access) {
-  const std::int64_t* strides = state.strides;
-  const std::int64_t v_step = is_kv ? 1 : strides[2];
-  const std::int64_t k_step = is_kv ? strides[2] : 1;
-  const std::int64_t first =
-      work.slot * strides[0] + work.head * strides[1] + (row + lane / 4) * v_step + lane % 4 * 2 * k_step;
-#pragma unroll
-  for (int i = 0; i < kCount / 2; ++i) access(i, first + i % 2 * 8 * v_step + i / 2 * 8 * k_step, k_step);
-}
-
-// Whether two neighbours along K can be moved at once.
-__device__ inline bool pairs_aligned(const TensorView<const void>& state, bool is_kv, int bytes) {
-  const std::int64_t odd = state.strides[0] | state.strides[1] | state.strides[2];
-  return !is_kv && odd % 2 == 0 && reinterpret_cast<std::uintptr_t>(state.data) % (2 * bytes) == 0;
-}
-
-template <class S, class Pair, int kCount>
-__device__ void load_state_of(const ChunkArguments& args, const Work& work, int row, int lane, float (&s)[kCount]) {
-  const S* state = static_cast<const S*>(args.initial_state.data);
-  if (pairs_aligned(args.initial_state, args.state_is_kv, sizeof(S))) {
-    for_each_pair<kCount>(args.initial_state, work, false, row, lane, [&](int i, std::int64_t at, std::int64_t) {
-      const Pair pair = *reinterpret_cast<const Pair*>(state + at);
-      s[2 * i] = static_cast<float>(pair.x);
-      s[2 * i + 1] = static_cast<float>(pair.y);
-    });
-  } else {
-    for_each_pair<kCount>(args.initial_state, work, args.state_is_kv, row, lane,
-                          [&](int i, std::int64_t at, std::int64_t step) {
-                            s[2 * i] = static_cast<float>(state[at]);
-                            s[2 * i + 1] = static_cast<float>(state[at + step]);
-                          });
-  }
-}
-
-// Pair i of a lane's values in a contiguous f32 matrix [.,K].
-template <int K, class Float>
-__device__ auto carried_pair(Float* matrix, int row, int lane, int i) {
-  using Pair = std::conditional_t<std::is_const_v<Float>, const float2, float2>;
-  return reinterpret_cast<Pair*>(matrix + (row + lane / 4 + i % 2 * 8) * K + i / 2 * 8 + lane % 4 * 2);
-}
-
-template <int kCount>
-__device__ void load_state(const ChunkArguments& args, const Work& work, int row, int lane, float (&s)[kCount]) {
-  if (work.start == Work::Start::kZero || work.start == Work::Start::kIdentity) {
-    const float one = work.start == Work::Start::kIdentity ? 1.0F : 0.0F;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      s[i] = row + lane / 4 + i / 2 % 2 * 8 == i / 4 * 8 + lane % 4 * 2 + i % 2 ? one : 0.0F;
-    }
-  } else if (work.start == Work::Start::kGiven) {
-#pragma unroll
-    for (int i = 0; i < kCount / 2; ++i) {
-      const float2 pair = *carried_pair<2 * kCount>(work.given, row, lane, i);
-      s[2 * i] = pair.x;
-      s[2 * i + 1] = pair.y;
-    }
-  } else if (args.state_is_bf16) {
-    load_state_of<__nv_bfloat16, __nv_bfloat162>(args, work, row, lane, s);
-  } else {
-    load_state_of<float, float2>(args, work, row, lane, s);
-  }
-}
-
-template <class S, class Pair, int kCount>
-__device__ void store_state_of(const ChunkArguments& args, const Work& work, int row, int lane,
-                               const float (&s)[kCount]) {
-  const TensorView<const void> view{
-      args.final_state.data,
-      {args.final_state.strides[0], args.final_state.strides[1], args.final_state.strides[2], 0}};
-  S* state = static_cast<S*>(args.final_state.data);
-  if (pairs_aligned(view, args.state_is_kv, sizeof(S))) {
-    for_each_pair<kCount>(view, work, false, row, lane, [&](int i, std::int64_t at, std::int64_t) {
-      Pair pair;
-      pair.x = static_cast<S>(s[2 * i]);
-      pair.y = static_cast<S>(s[2 * i + 1]);
-      *reinterpret_cast<Pair*>(state + at) = pair;
-    });
-  } else {
-    for_each_pair<kCount>(view, work, args.state_is_kv, row, lane, [&](int i, std::int64_t at, std::int64_t step) {
-      state[at] = static_cast<S>(s[2 * i]);
-      state[at + step] = static_cast<S>(s[2 * i + 1]);
-    });
-  }
-}
-
-template <int kCount>
-__device__ void store_state(const ChunkArguments& args, const Work& work, int row, int lane, const float (&s)[kCount]) {
-  if (work.carry_to != nullptr) {
-#pragma unroll
-    for (int i = 0; i < kCount / 2; ++i) {
-      *carried_pair<2 * kCount>(work.carry_to, row, lane, i) = {s[2 * i], s[2 * i + 1]};
-    }
-    return;
-  }
-  if (args.final_state.data == nullptr || work.slot < 0 || !work.is_last) return;
-  if (args.state_is_bf16) {
-    store_state_of<__nv_bfloat16, __nv_bfloat162>(args, work, row, lane, s);
-  } else {
-    store_state_of<float, float2>(args, work, row, lane, s);
-  }
-}
-
 // Operand of the next product: step i covers columns 16i..16i+15 of the accumulator.
 template <class T, int kSteps>
 __device__ void to_operand(const float (&sum)[8 * kSteps], std::uint32_t (&operand)[kSteps][4]) {
@@ -413,6 +211,7 @@ __device__ void consume(const ChunkArguments& args, const Work& work, std::uint3
     const std::uint32_t place = ring + static_cast<std::uint32_t>(stage * R::kStageBytes);
     const std::uint32_t record = place + R::kRecord;
     const auto* scalars = reinterpret_cast<const float2*>(ring_bytes + stage * R::kStageBytes + R::kRecord) + lane % 4;
+    if (args.checkpoints.data != nullptr) store_checkpoint(args, work, chunk, first_row + 16 * warp, lane, s);
     barrier_wait(full + 8 * stage, chunk / R::kStages % 2);
 
     float x[32];
