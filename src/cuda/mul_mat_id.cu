@@ -109,7 +109,12 @@ constexpr Kernel<Args> kTiles{"tiles",         supports_tiles<Args>, workspace_t
                               run_tiles<Args>, remark_stream<Args>,  Arithmetic::k16Bit};
 
 template <class Args>
-constexpr Kernel<Args> kMatvec{"matvec", supports_matvec<Args>, no_workspace<Args>, run_slots<Args>};
+std::string remark_matvec(const Args& args) {
+  return is_block_format(args.weight.dtype) ? "rounds activations to 15 bits of the largest of 32" : "";
+}
+template <class Args>
+constexpr Kernel<Args> kMatvec{"matvec",        supports_matvec<Args>, no_workspace<Args>,
+                               run_slots<Args>, remark_matvec<Args>,   Arithmetic::k16Bit};
 template <class Args>
 constexpr Kernel<Args> kStream{
     "stream",          supports_stream<Args>, workspace_stream<Args>, run_streaming<Args>, remark_stream<Args>,
@@ -118,18 +123,21 @@ constexpr Kernel<Args> kStream{
 constexpr Kernel<MulMvIdArgs> kMv[] = {kMatvec<MulMvIdArgs>};
 constexpr Kernel<MulMmIdArgs> kMm[] = {kMany<MulMmIdArgs>, kStream<MulMmIdArgs>, kTiles<MulMmIdArgs>,
                                        kMatvec<MulMmIdArgs>};
-constexpr Kernel<MulMatIdArgs> kMat[] = {
-    {"matvec", supports_few, no_workspace<MulMatIdArgs>, run_slots<MulMatIdArgs>},
-    kMany<MulMatIdArgs>,
-    kStream<MulMatIdArgs>,
-    kTiles<MulMatIdArgs>,
-    {"slots", supports_matvec<MulMatIdArgs>, no_workspace<MulMatIdArgs>, run_slots<MulMatIdArgs>}};
+constexpr Kernel<MulMatIdArgs> kMat[] = {{"matvec", supports_few, no_workspace<MulMatIdArgs>, run_slots<MulMatIdArgs>,
+                                          remark_matvec<MulMatIdArgs>, Arithmetic::k16Bit},
+                                         kMany<MulMatIdArgs>,
+                                         kStream<MulMatIdArgs>,
+                                         kTiles<MulMatIdArgs>,
+                                         {"slots", supports_matvec<MulMatIdArgs>, no_workspace<MulMatIdArgs>,
+                                          run_slots<MulMatIdArgs>, remark_matvec<MulMatIdArgs>, Arithmetic::k16Bit}};
 constexpr Kernel<LinearArgs> kLinear[] = {
-    {"matvec", supports_few_rows, no_workspace<LinearArgs>, run_slots<LinearArgs>},
+    {"matvec", supports_few_rows, no_workspace<LinearArgs>, run_slots<LinearArgs>, remark_matvec<LinearArgs>,
+     Arithmetic::k16Bit},
     kMany<LinearArgs>,
     kStream<LinearArgs>,
     {"tiles", linear_tiles_supports, linear_tiles_workspace, run_linear_tiles, nullptr, Arithmetic::k16Bit},
-    {"rows", supports_matvec<LinearArgs>, no_workspace<LinearArgs>, run_slots<LinearArgs>}};
+    {"rows", supports_matvec<LinearArgs>, no_workspace<LinearArgs>, run_slots<LinearArgs>, remark_matvec<LinearArgs>,
+     Arithmetic::k16Bit}};
 
 }  // namespace
 

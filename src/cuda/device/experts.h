@@ -20,8 +20,9 @@ struct ExpertIds {
   // -1 where there is no such expert. A pair is token * S + slot.
   __device__ int of(int pair) const {
     if (data == nullptr) return 0;
-    const int token = pair / slots;
-    const int id = data[token * stride + (pair - token * slots)];
+    std::int64_t at = pair;
+    if (stride != slots) at += pair / slots * (stride - slots);
+    const int id = data[at];
     return id >= 0 && id < experts ? id : -1;
   }
 };
@@ -53,7 +54,6 @@ struct ExpertMatmul {
   Elements y;                   // [T,S,N]; of linear [T,N]
   const float* bias = nullptr;  // [N]
   ExpertIds ids{};              // of linear: one expert, pairs are tokens
-  int matvec_slice = 0;         // weights of a row at a time
 };
 
 // sum + bias to y at `offset`.
