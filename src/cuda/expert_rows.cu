@@ -165,6 +165,7 @@ struct Conversion {
   int k = 0;
   int padded_k = 0;
   std::uint16_t* to = nullptr;
+  bool staged = false;  // in the order of tiled_matmul.h
 };
 
 template <class T>
@@ -177,7 +178,15 @@ __device__ void convert_piece(const Conversion& c, std::int64_t piece) {
       (c.slots == 0 ? c.x.offset(row) : c.x.offset(row / c.slots, row % c.slots)) + static_cast<std::int64_t>(first);
   const T* data = static_cast<const T*>(c.x.data) + from;
   float values[8];
-  if (c.x.fours && first + 8 <= c.k) {
+  if (c.staged) {
+    // Pairs of four runs of 32.
+    const int base = first / kStagedRun * kStagedRun + first % kStagedRun / 4;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int k = base + i / 2 * 32 + i % 2;
+      values[i] = k < c.k ? to_f32(data[k - first]) : 0.0F;
+    }
+  } else if (c.x.fours && first + 8 <= c.k) {
     const float4 a = load_four(data);
     const float4 b = load_four(data + 4);
     values[0] = a.x, values[1] = a.y, values[2] = a.z, values[3] = a.w;
@@ -197,10 +206,14 @@ __device__ void convert_piece(const Conversion& c, std::int64_t piece) {
 __global__ void __launch_bounds__(kThreads) prepare_kernel(ExpertIds ids, ExpertLists lists, Conversion conversion) {
   extern __shared__ int counters[];
   wait_for_previous_kernel();
-  if (blockIdx.x == 0) {
+  const unsigned list_blocks = lists.offsets != nullptr ? 1 : 0;
+  if (blockIdx.x < list_blocks) {
     build_lists(ids, lists, counters);
+    if (lists.tiles != nullptr) {
+      cut_tiles<kThreads>(lists.offsets, ids.experts, lists.tiles, lists.tile_count, counters);
+    }
   } else {
-    const std::int64_t first = static_cast<std::int64_t>(blockIdx.x - 1) * kPiecesPerBlock + threadIdx.x;
+    const std::int64_t first = static_cast<std::int64_t>(blockIdx.x - list_blocks) * kPiecesPerBlock + threadIdx.x;
     with_type(conversion.x.dtype, [&]<class T>(T) {
 #pragma unroll
       for (int i = 0; i < kPiecesPerThread; ++i) convert_piece<T>(conversion, first + i * kThreads);
@@ -211,12 +224,17 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(ExpertIds ids, Expert
 
 void launch_prepare(const ExpertIds& ids, const ExpertLists& lists, const Conversion& conversion, const Stream& stream,
                     std::string_view operation) {
-  const std::size_t shared =
-      4 * static_cast<std::size_t>(ids.experts) * static_cast<std::size_t>(counting_warps(ids.experts, ids.pairs));
+  const int list_blocks = lists.offsets != nullptr ? 1 : 0;
+  std::size_t counters = 0;
+  if (list_blocks > 0)
+    counters = static_cast<std::size_t>(ids.experts) * static_cast<std::size_t>(counting_warps(ids.experts, ids.pairs));
+  if (lists.tiles != nullptr) counters = std::max<std::size_t>(counters, kTileClassCount * kThreads);
+  const std::size_t shared = 4 * counters;
   const DeviceProperties& device = properties(stream.device.index);
   if (shared > 48 * 1024) allow_shared_memory(reinterpret_cast<const void*>(prepare_kernel), shared, operation);
   const std::int64_t pieces = conversion.rows * (conversion.padded_k / 8);
-  const auto blocks = static_cast<unsigned>(1 + (pieces + kPiecesPerBlock - 1) / kPiecesPerBlock);
+  const auto blocks = static_cast<unsigned>(list_blocks + (pieces + kPiecesPerBlock - 1) / kPiecesPerBlock);
+  if (blocks == 0) return;
   launch_early(prepare_kernel, blocks, kThreads, shared, device, native(stream), operation, ids, lists, conversion);
 }
 
@@ -281,21 +299,31 @@ ExpertPlan ExpertPlan::make(const ConstTensor& x, std::int64_t pairs, std::int64
   return plan;
 }
 
-void build_expert_lists(const ExpertLists& lists, const ExpertIds& ids, const Stream& stream,
-                        std::string_view operation) {
-  launch_prepare(ids, lists, {}, stream, operation);
-}
+namespace {
 
-void prepare_experts(const ExpertPlan& plan, const ExpertIds& ids, const ConstTensor& x, const Stream& stream,
-                     std::string_view operation) {
+Conversion conversion_of(const ConstTensor& x, std::int64_t padded_k, void* to) {
   Conversion conversion;
   conversion.x = elements(x);
   conversion.slots = x.rank == 2 ? 0 : static_cast<int>(x.dim(1));
   conversion.rows = x.rank == 2 ? x.dim(0) : x.dim(0) * x.dim(1);
   conversion.k = static_cast<int>(x.dim(x.rank - 1));
-  conversion.padded_k = static_cast<int>(plan.padded_k);
-  conversion.to = static_cast<std::uint16_t*>(plan.activations);
-  launch_prepare(ids, plan.lists, conversion, stream, operation);
+  conversion.padded_k = static_cast<int>(padded_k);
+  conversion.to = static_cast<std::uint16_t*>(to);
+  return conversion;
+}
+
+}  // namespace
+
+void prepare_tiles(const ExpertLists& lists, const ExpertIds& ids, const ConstTensor& x, std::uint16_t* staged,
+                   const Stream& stream, std::string_view operation) {
+  Conversion conversion = conversion_of(x, staged_columns(x.dim(x.rank - 1)), staged);
+  conversion.staged = true;
+  launch_prepare(ids, lists, conversion, stream, operation);
+}
+
+void prepare_experts(const ExpertPlan& plan, const ExpertIds& ids, const ConstTensor& x, const Stream& stream,
+                     std::string_view operation) {
+  launch_prepare(ids, plan.lists, conversion_of(x, plan.padded_k, plan.activations), stream, operation);
 }
 
 }  // namespace thalweg::cu

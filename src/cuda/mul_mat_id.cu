@@ -1,6 +1,7 @@
 // mul_mat_id, mul_mm_id, mul_mv_id and linear: which kernels there are, and which one runs.
 
 #include <string>
+#include <type_traits>
 
 #include "cuda/expert_lists.h"
 #include "cuda/expert_matmul.h"
@@ -67,24 +68,29 @@ std::string remark_stream(const Args&) {
 
 // ---- tiles of many rows
 
-std::string supports_tiles(const LinearArgs& args, const Stream& stream) { return linear_tiles_supports(args, stream); }
-std::size_t workspace_tiles(const LinearArgs& args, const Stream& stream) {
-  return linear_tiles_workspace(args, stream);
-}
-void run_tiles(const LinearArgs& args, Workspace workspace, const Stream& stream) {
-  run_linear_tiles(args, workspace, stream);
-}
+template <class Args>
+constexpr bool kIsLinear = std::is_same_v<Args, LinearArgs>;
+
 template <class Args>
 std::string supports_tiles(const Args& args, const Stream& stream) {
-  return expert_tiles_supports(args, stream);
+  if constexpr (kIsLinear<Args>)
+    return linear_tiles_supports(args, stream);
+  else
+    return expert_tiles_supports(args, stream);
 }
 template <class Args>
 std::size_t workspace_tiles(const Args& args, const Stream&) {
-  return expert_tiles_workspace(args);
+  if constexpr (kIsLinear<Args>)
+    return linear_tiles_workspace(args);
+  else
+    return expert_tiles_workspace(args);
 }
 template <class Args>
 void run_tiles(const Args& args, Workspace workspace, const Stream& stream) {
-  run_expert_tiles(args, workspace, stream, args.kName);
+  if constexpr (kIsLinear<Args>)
+    run_linear_tiles(args, workspace, stream);
+  else
+    run_expert_tiles(args, workspace, stream, args.kName);
 }
 
 // Where an expert has few rows, most of a tile would be empty.
@@ -93,7 +99,7 @@ constexpr std::int64_t kTiledRows = 12;  // per expert, on average
 template <class Args>
 std::string supports_many(const Args& args, const Stream& stream) {
   std::int64_t experts = 1;
-  if constexpr (!std::is_same_v<Args, LinearArgs>) experts = args.weight.dim(0);
+  if constexpr (!kIsLinear<Args>) experts = args.weight.dim(0);
   if (pairs_of(args) < kTiledRows * experts) {
     return "takes " + std::to_string(kTiledRows) + " rows per expert or more";
   }
@@ -130,14 +136,13 @@ constexpr Kernel<MulMatIdArgs> kMat[] = {{"matvec", supports_few, no_workspace<M
                                          kTiles<MulMatIdArgs>,
                                          {"slots", supports_matvec<MulMatIdArgs>, no_workspace<MulMatIdArgs>,
                                           run_slots<MulMatIdArgs>, remark_matvec<MulMatIdArgs>, Arithmetic::k16Bit}};
-constexpr Kernel<LinearArgs> kLinear[] = {
-    {"matvec", supports_few_rows, no_workspace<LinearArgs>, run_slots<LinearArgs>, remark_matvec<LinearArgs>,
-     Arithmetic::k16Bit},
-    kMany<LinearArgs>,
-    kStream<LinearArgs>,
-    {"tiles", linear_tiles_supports, linear_tiles_workspace, run_linear_tiles, nullptr, Arithmetic::k16Bit},
-    {"rows", supports_matvec<LinearArgs>, no_workspace<LinearArgs>, run_slots<LinearArgs>, remark_matvec<LinearArgs>,
-     Arithmetic::k16Bit}};
+constexpr Kernel<LinearArgs> kLinear[] = {{"matvec", supports_few_rows, no_workspace<LinearArgs>, run_slots<LinearArgs>,
+                                           remark_matvec<LinearArgs>, Arithmetic::k16Bit},
+                                          kMany<LinearArgs>,
+                                          kStream<LinearArgs>,
+                                          kTiles<LinearArgs>,
+                                          {"rows", supports_matvec<LinearArgs>, no_workspace<LinearArgs>,
+                                           run_slots<LinearArgs>, remark_matvec<LinearArgs>, Arithmetic::k16Bit}};
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/device/elements.h"
+#include "cuda/device/token_tiles.h"
 
 namespace thalweg::cu {
 
@@ -41,7 +42,10 @@ struct ExpertLists {
   ExpertItem* items = nullptr;      // [most_items()]: in order of experts, then of rows; at most `item_rows` rows each
   std::int32_t* num_items = nullptr;  // [1]
   int item_rows = 0;
+  TokenTile* tiles = nullptr;  // [most_tiles()]: the same rows cut for the tiled matmuls
+  std::int32_t* tile_count = nullptr;
 };
+
 // y[pair] = weights[expert of pair] x[pair's row] + bias. Sizes and addresses as the kernels take them.
 struct ExpertMatmul {
   const std::uint8_t* weights = nullptr;  // [E,N,K]
