@@ -4,7 +4,8 @@
     build/cuda/bin/thalweg bench --backend cuda --suite published --csv docs/data/cuda-prefill.csv
     build/cuda/bin/thalweg bench --backend cuda --suite short --csv docs/data/cuda-prefill-short.csv
     build/cuda/bin/thalweg bench --backend cuda --suite decode --csv docs/data/cuda-decode.csv
-    python3 tools/peer_prefill.py --csv docs/data/fla-prefill.csv
+    python3 tools/peer_prefill.py --peer fla --csv docs/data/peers-prefill.csv
+    python3 tools/peer_prefill.py --peer flashqla --csv docs/data/peers-prefill.csv
     python3 tools/record_prefill.py          # needs matplotlib
 
 Fills what stands between <!-- prefill --> and <!-- /prefill -->, and so on, and draws docs/data/cuda-prefill.svg.
@@ -23,6 +24,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs/data"
 PAGE = ROOT / "docs/performance.md"
+PEERS = {"fla": "FLA", "flashqla": "FlashQLA"}
 
 
 def read(name):
@@ -77,12 +79,15 @@ def decode(rows):
     return "\n".join(lines)
 
 
-def calibration(rows):
-    lines = ["| HK, HV | sequences | FLA here, ms | published, ms | ratio |", "| --- | --- | ---: | ---: | ---: |"]
+def calibration(rows, ours):
+    thalweg = {(r["num_k_heads"], r["num_v_heads"], r["seqlens"]): float(r["thalweg_ms"]) for r in ours}
+    lines = ["| peer | HK, HV | sequences | here, ms | published, ms | ratio | over ours |",
+             "| --- | --- | --- | ---: | ---: | ---: | ---: |"]
     for r in rows:
-        here, published = float(r["fla_ms"]), float(r["fla_published_ms"])
-        lines.append(f"| {r['num_k_heads']}, {r['num_v_heads']} | {r['seqlens']} | {here:.3f} | {published:.3f} | "
-                     f"{here / published:.2f} |")
+        here, published = float(r["ms"]), float(r["published_ms"])
+        over = here / thalweg[r["num_k_heads"], r["num_v_heads"], r["seqlens"]]
+        lines.append(f"| {PEERS[r['peer']]} | {r['num_k_heads']}, {r['num_v_heads']} | {r['seqlens']} | {here:.3f} | "
+                     f"{published:.3f} | {here / published:.2f} | {over:.2f} |")
     return "\n".join(lines)
 
 
@@ -109,7 +114,7 @@ def main():
     page = PAGE.read_text()
     for name, text in (("prefill", summary(rows)), ("short", short(read("cuda-prefill-short.csv"))),
                        ("decode", decode(read("cuda-decode.csv"))),
-                       ("calibration", calibration(read("fla-prefill.csv")))):
+                       ("calibration", calibration(read("peers-prefill.csv"), rows))):
         page = re.sub(f"<!-- {name} -->.*?<!-- /{name} -->", f"<!-- {name} -->\n{text}\n<!-- /{name} -->", page,
                       flags=re.DOTALL)
     PAGE.write_text(page)

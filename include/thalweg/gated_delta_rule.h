@@ -199,6 +199,10 @@ struct GatedDeltaRuleArgs {
 // Prefill: the chunk form (chunks of 64 tokens inside). A sequence's result does not depend on its neighbours.
 struct ChunkGatedDeltaRuleArgs : GatedDeltaRuleArgs {
   static constexpr std::string_view kName = "chunk_gated_delta_rule";
+  Tensor checkpoints;  // [B,NC,HV,V,K] (or [..,K,V] by state_layout), dtype of the state or f32, optional: the state
+                       // before each piece of checkpoint_tokens tokens, pieces numbered like the chunks of chunk_state.
+                       // Written for sequences with state index -1 too.
+  int checkpoint_tokens = 64;  // a multiple of 64
 };
 
 // The same function, token by token: decode, speculative decode with rollback, and the plainest statement of the rule.

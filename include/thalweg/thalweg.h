@@ -254,6 +254,10 @@ typedef struct thalweg_chunk_gated_delta_rule_args {
   thalweg_tensor q_norm_weight;  // [HK,K] for THALWEG_QK_NORM_RMS, f32, f16 or bf16
   thalweg_tensor k_norm_weight;  // [HK,K], dtype of q_norm_weight
   thalweg_tensor fault;          // written: [1] i32, optional: DeviceFault bits, written on GPUs only
+  thalweg_tensor checkpoints;    // written: [B,NC,HV,V,K] (or [..,K,V] by state_layout), dtype of the state or f32,
+                                 // optional: the state before each piece of checkpoint_tokens tokens, pieces numbered
+                                 // like the chunks of chunk_state. Written for sequences with state index -1 too.
+  int32_t checkpoint_tokens;     // a multiple of 64
 } thalweg_chunk_gated_delta_rule_args;
 
 typedef struct thalweg_recurrent_gated_delta_rule_args {

@@ -151,17 +151,20 @@ def _rule(operation, stream, threads, q, v, o, **arguments):
 def chunk_gated_delta_rule(
     q, k, v, g=None, beta=None, *, head_map, a=None, b=None, a_log=None, dt_bias=None, initial_state=None,
     state_indices=None, cu_seqlens=None, o=None, final_state=None, state_layout="vk", scale=None, qk_norm="none",
-    qk_norm_eps=1e-6, q_norm_weight=None, k_norm_weight=None, fault=None, stream=None, threads=0,
+    qk_norm_eps=1e-6, q_norm_weight=None, k_norm_weight=None, fault=None, checkpoints=None, checkpoint_tokens=64,
+    stream=None, threads=0,
 ):  # fmt: skip
     """The gated delta rule, prefill. q, k [B,T,HK,K], v [B,T,HV,V] float; g (<= 0), beta [B,T,HV] float32, or the raw
     gates a, b [B,T,HV], a_log, dt_bias [HV]; initial_state [N,HV,V,K] float32 or bfloat16, a pool with state_indices
     [N] int32 -> o [B,T,HV,V]. final_state, if given, is written, and may be initial_state itself. head_map: "grouped"
-    (Hugging Face) or "tiled" (Qwen3.5 GGUF). qk_norm: "none", "l2" or "rms"."""
+    (Hugging Face) or "tiled" (Qwen3.5 GGUF). qk_norm: "none", "l2" or "rms". checkpoints [B,pieces,HV,V,K], if given,
+    gets the state before each piece of checkpoint_tokens (a multiple of 64) tokens."""
     return _rule(
         "chunk_gated_delta_rule", stream, threads, q, v, o, k=k, g=g, beta=beta, a=a, b=b, a_log=a_log,
         dt_bias=dt_bias, initial_state=initial_state, state_indices=state_indices, cu_seqlens=cu_seqlens,
         final_state=final_state, head_map=head_map, state_layout=state_layout, scale=scale, qk_norm=qk_norm,
         qk_norm_eps=qk_norm_eps, q_norm_weight=q_norm_weight, k_norm_weight=k_norm_weight, fault=fault,
+        checkpoints=checkpoints, checkpoint_tokens=checkpoint_tokens,
     )  # fmt: skip
 
 

@@ -121,6 +121,10 @@ ChunkArguments make_arguments(const Args& args, Workspace workspace, const Strea
   const ConstTensor state = args.initial_state.defined() ? args.initial_state : ConstTensor(args.final_state);
   result.state_slots = state.defined() ? state.dim(0) : sequence_count(args);
   result.o = view<void>(args.o);
+  result.checkpoints = view<void>(args.checkpoints);
+  result.checkpoint_chunks = args.checkpoint_tokens / kChunk;
+  result.checkpoint_pieces = args.checkpoints.dim(1);
+  result.checkpoints_are_bf16 = args.checkpoints.dtype == DType::kBF16;
   result.fault = static_cast<std::int32_t*>(args.fault.data);
   const Layout layout = lay_out(args, stream);
   result.records = static_cast<std::byte*>(workspace.data);
@@ -174,7 +178,7 @@ void run_mma(const Args& args, Workspace workspace, const Stream& stream) {
 std::string supports_tokens(const Args& args, const Stream&) { return token_by_token_supports(args); }
 
 void run_tokens(const Args& args, Workspace, const Stream& stream) {
-  run_token_by_token(args, {}, stream, Args::kName);
+  run_token_by_token(args, {{}, args.checkpoints, args.checkpoint_tokens}, stream, Args::kName);
 }
 
 }  // namespace

@@ -27,10 +27,17 @@ inline const std::int32_t* integers(const ConstTensor& tensor) {
   return tensor.defined() ? static_cast<const std::int32_t*>(tensor.data) : nullptr;
 }
 
-// The whole rule, one token after the other, in f32: every shape, dtype, layout and stride of the contract.
-// `snapshots` may be absent. Empty if the arguments fit into one launch, else the reason why not.
+// States that an operation wants beside the final ones; each may be absent.
+struct StatesBetween {
+  Tensor snapshots;
+  Tensor checkpoints;
+  int checkpoint_tokens = 0;
+};
+
+// The whole rule, one token after the other, in f32: every shape, dtype, layout and stride of the contract. Empty if
+// the arguments fit into one launch, else the reason why not.
 std::string token_by_token_supports(const GatedDeltaRuleArgs& args);
-void run_token_by_token(const GatedDeltaRuleArgs& args, const Tensor& snapshots, const Stream& stream,
+void run_token_by_token(const GatedDeltaRuleArgs& args, const StatesBetween& states, const Stream& stream,
                         std::string_view operation);
 
 }  // namespace thalweg::cu

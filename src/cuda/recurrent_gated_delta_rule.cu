@@ -38,7 +38,7 @@ int choose_warps(const Sizes& s, int warp_rows, int multiprocessors) {
   return warps;
 }
 
-TokenByToken parameters(const GatedDeltaRuleArgs& args, const Tensor& snapshots, const Sizes& s) {
+TokenByToken parameters(const GatedDeltaRuleArgs& args, const StatesBetween& states, const Sizes& s) {
   TokenByToken p;
   p.q = elements(args.q);
   p.k = elements(args.k);
@@ -49,7 +49,10 @@ TokenByToken parameters(const GatedDeltaRuleArgs& args, const Tensor& snapshots,
   p.norm = {args.qk_norm, args.qk_norm_eps, elements(args.q_norm_weight), elements(args.k_norm_weight)};
   p.initial_state = elements(args.initial_state);
   p.final_state = elements(args.final_state);
-  p.snapshots = elements(snapshots);
+  p.snapshots = elements(states.snapshots);
+  p.checkpoints = elements(states.checkpoints);
+  p.checkpoint_tokens = states.checkpoint_tokens;
+  p.pieces = states.checkpoints.dim(1);
   p.o = elements(args.o);
   p.sequences = {integers(args.cu_seqlens), integers(args.state_indices),
                  args.fault.defined() ? static_cast<std::int32_t*>(args.fault.data) : nullptr, s.tokens,
@@ -73,7 +76,7 @@ std::string token_by_token_supports(const GatedDeltaRuleArgs& args) {
   return fits ? "" : "more than 2^31 pieces of states";
 }
 
-void run_token_by_token(const GatedDeltaRuleArgs& args, const Tensor& snapshots, const Stream& stream,
+void run_token_by_token(const GatedDeltaRuleArgs& args, const StatesBetween& states, const Stream& stream,
                         std::string_view operation) {
   const Sizes s(args);
   if (s.sequences * s.hv == 0) return;
@@ -81,7 +84,7 @@ void run_token_by_token(const GatedDeltaRuleArgs& args, const Tensor& snapshots,
   const TokenByTokenKernel chosen = choose(args, s.k);
   const int warps = choose_warps(s, chosen.warp_rows, properties(stream.device.index).multiprocessors);
   const int rows = warps * chosen.warp_rows;
-  TokenByToken p = parameters(args, snapshots, s);
+  TokenByToken p = parameters(args, states, s);
   p.slices = static_cast<int>((s.v + rows - 1) / rows);
   p.block_tokens = static_cast<int>(std::clamp<std::int64_t>(s.tokens, 1, kBlockTokens));
   const auto blocks = static_cast<unsigned>(s.sequences * s.hv * p.slices);
@@ -134,7 +137,7 @@ void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream
   std::int64_t tile_warps = choose_warps(s, kWarpRows, properties(stream.device.index).multiprocessors);
   while (per_head % tile_warps != 0) --tile_warps;
   const std::int64_t warps = std::max(tile_warps, (s.tokens + 1) / 2);
-  TokenByToken p = parameters(args, args.snapshots, s);
+  TokenByToken p = parameters(args, {args.snapshots, {}}, s);
   p.slices = static_cast<int>(per_head / tile_warps);
   p.tile_warps = static_cast<int>(tile_warps);
   const std::size_t memory = decode_memory_bytes(s.k, together, s.tokens, tile_warps * kWarpRows, tile_warps);
@@ -154,7 +157,7 @@ void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream
 std::string supports(const RecurrentGatedDeltaRuleArgs& args, const Stream&) { return token_by_token_supports(args); }
 
 void run(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
-  run_token_by_token(args, args.snapshots, stream, RecurrentGatedDeltaRuleArgs::kName);
+  run_token_by_token(args, {args.snapshots, {}}, stream, RecurrentGatedDeltaRuleArgs::kName);
 }
 
 constexpr Kernel<RecurrentGatedDeltaRuleArgs> kKernels[] = {

@@ -108,4 +108,13 @@ RuleDims check_rule(Check& check, const GatedDeltaRuleArgs& args) {
   return d;
 }
 
+void check_states_along(Check& check, std::string_view name, const Tensor& states, const GatedDeltaRuleArgs& args,
+                        RuleDims& d, Dim& places) {
+  const bool vk = args.state_layout == StateLayout::kVK;
+  DType state = DType::kF32;
+  if (args.initial_state.defined()) state = args.initial_state.dtype;
+  if (args.final_state.defined()) state = args.final_state.dtype;
+  check.output(name, states, {DType::kF32, state}, d.b, places, d.hv, vk ? d.v : d.k, vk ? d.k : d.v);
+}
+
 }  // namespace thalweg

@@ -27,6 +27,9 @@ struct RuleDims {
   Dim b{"B"}, t{"T"}, hk{"HK"}, hv{"HV"}, k{"K"}, v{"V"}, n{"N"};
 };
 RuleDims check_rule(Check& check, const GatedDeltaRuleArgs& args);
+// States at several places of each sequence, [B,`places`,HV,V,K] as the layout says.
+void check_states_along(Check& check, std::string_view name, const Tensor& states, const GatedDeltaRuleArgs& args,
+                        RuleDims& d, Dim& places);
 void check_qk_norm(Check& check, QkNorm norm, float eps, const ConstTensor& q_weight, const ConstTensor& k_weight,
                    Dim& hk, Dim& k);
 

@@ -5,6 +5,7 @@
 
 #include <cuda_bf16.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -12,7 +13,7 @@
 
 namespace thalweg::cu {
 
-// The rows of the state that a warp of a consumer holds: s[4j..4j+3] are columns 8j + 2 (lane % 4) and the next, of row
+// The rows of the state that a warp holds: s[4j..4j+3] are columns 8j + 2 (lane % 4) and the next, of row
 // lane / 4 and then of that + 8.
 template <int kCount, class Access>
 __device__ void for_each_pair(const TensorView<const void>& state, const Work& work, bool is_kv, int row, int lane,
@@ -80,24 +81,31 @@ __device__ void load_state(const ChunkArguments& args, const Work& work, int row
 }
 
 template <class S, class Pair, int kCount>
-__device__ void store_state_of(const ChunkArguments& args, const Work& work, int row, int lane,
+__device__ void store_state_of(const TensorView<const void>& to, bool is_kv, const Work& work, int row, int lane,
                                const float (&s)[kCount]) {
-  const TensorView<const void> view{
-      args.final_state.data,
-      {args.final_state.strides[0], args.final_state.strides[1], args.final_state.strides[2], 0}};
-  S* state = static_cast<S*>(args.final_state.data);
-  if (pairs_aligned(view, args.state_is_kv, sizeof(S))) {
-    for_each_pair<kCount>(view, work, false, row, lane, [&](int i, std::int64_t at, std::int64_t) {
+  S* state = static_cast<S*>(const_cast<void*>(to.data));
+  if (pairs_aligned(to, is_kv, sizeof(S))) {
+    for_each_pair<kCount>(to, work, false, row, lane, [&](int i, std::int64_t at, std::int64_t) {
       Pair pair;
       pair.x = static_cast<S>(s[2 * i]);
       pair.y = static_cast<S>(s[2 * i + 1]);
       *reinterpret_cast<Pair*>(state + at) = pair;
     });
   } else {
-    for_each_pair<kCount>(view, work, args.state_is_kv, row, lane, [&](int i, std::int64_t at, std::int64_t step) {
+    for_each_pair<kCount>(to, work, is_kv, row, lane, [&](int i, std::int64_t at, std::int64_t step) {
       state[at] = static_cast<S>(s[2 * i]);
       state[at + step] = static_cast<S>(s[2 * i + 1]);
     });
+  }
+}
+
+template <int kCount>
+__device__ void store_state_to(const TensorView<const void>& to, bool is_bf16, bool is_kv, const Work& work, int row,
+                               int lane, const float (&s)[kCount]) {
+  if (is_bf16) {
+    store_state_of<__nv_bfloat16, __nv_bfloat162>(to, is_kv, work, row, lane, s);
+  } else {
+    store_state_of<float, float2>(to, is_kv, work, row, lane, s);
   }
 }
 
@@ -111,11 +119,25 @@ __device__ void store_state(const ChunkArguments& args, const Work& work, int ro
     return;
   }
   if (args.final_state.data == nullptr || work.slot < 0 || !work.is_last) return;
-  if (args.state_is_bf16) {
-    store_state_of<__nv_bfloat16, __nv_bfloat162>(args, work, row, lane, s);
-  } else {
-    store_state_of<float, float2>(args, work, row, lane, s);
-  }
+  const std::int64_t* strides = args.final_state.strides;
+  store_state_to({args.final_state.data, {strides[0], strides[1], strides[2], 0}}, args.state_is_bf16, args.state_is_kv,
+                 work, row, lane, s);
+}
+
+// The state before a chunk of the work, if the caller wants it and it is not another segment's.
+template <int kCount>
+__device__ void store_checkpoint(const ChunkArguments& args, const Work& work, int chunk, int row, int lane,
+                                 const float (&s)[kCount]) {
+  const int at = work.first_chunk + chunk;
+  if (chunk < work.silent || at % args.checkpoint_chunks != 0) return;
+  const std::int64_t piece = work.pieces_before + at / args.checkpoint_chunks;
+  if (piece >= args.checkpoint_pieces) return;
+  const std::int64_t* strides = args.checkpoints.strides;
+  const std::int64_t before = work.row * strides[0] + piece * strides[1];
+  const int width = args.checkpoints_are_bf16 ? 2 : 4;
+  store_state_to(
+      {static_cast<const std::byte*>(args.checkpoints.data) + before * width, {0, strides[2], strides[3], 0}},
+      args.checkpoints_are_bf16, args.state_is_kv, work, row, lane, s);
 }
 
 }  // namespace thalweg::cu

@@ -211,6 +211,7 @@ __device__ void consume(const ChunkArguments& args, const Work& work, std::uint3
     const std::uint32_t place = ring + static_cast<std::uint32_t>(stage * R::kStageBytes);
     const std::uint32_t record = place + R::kRecord;
     const auto* scalars = reinterpret_cast<const float2*>(ring_bytes + stage * R::kStageBytes + R::kRecord) + lane % 4;
+    if (args.checkpoints.data != nullptr) store_checkpoint(args, work, chunk, first_row + 16 * warp, lane, s);
     barrier_wait(full + 8 * stage, chunk / R::kStages % 2);
 
     float x[32];
