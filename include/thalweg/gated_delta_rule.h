@@ -48,13 +48,6 @@ enum class QkNorm : std::uint8_t {
   kRms,  // x * rsqrt(mean x^2 + eps) * weight
 };
 
-// Why sequences were skipped on a GPU, whose values no host code has seen: bits or-ed into the tensor `fault` of the
-// whole operations. The library never clears it.
-enum DeviceFault : std::int32_t {
-  kFaultCuSeqlens = 1,     // cu_seqlens decreases, or leaves 0..T
-  kFaultStateIndices = 2,  // a state index is neither -1 nor a slot of the pool
-};
-
 // ---------------------------------------------------------------------------------------------------------------------
 // Stages of the chunk form. A chunk is `chunk_size` tokens of one sequence, counted from the sequence's start; the
 // last one may be partial. chunk_size is 16, 32 or 64. K and V are as for the

@@ -431,7 +431,8 @@ typedef struct thalweg_route_top_k_args {
 typedef struct thalweg_expert_rows_args {
   thalweg_tensor expert_ids;      // [T,S] i32
   thalweg_tensor expert_offsets;  // written: [E+1] i32; E is its size less one
-  thalweg_tensor rows;            // written: [T*S] i32
+  thalweg_tensor rows;   // written: [T*S] i32; on a GPU as many as there are valid ids, what follows is left as it is
+  thalweg_tensor fault;  // written: [1] i32, optional: DeviceFault bits, written on GPUs only
 } thalweg_expert_rows_args;
 
 typedef struct thalweg_mul_mm_id_args {
@@ -439,6 +440,7 @@ typedef struct thalweg_mul_mm_id_args {
   thalweg_tensor x;           // [T,K], or [T,S,K] with one row per slot; f32, f16 or bf16
   thalweg_tensor expert_ids;  // [T,S] i32
   thalweg_tensor y;           // written: [T,S,N], f32 or dtype of x
+  thalweg_tensor fault;       // written: [1] i32, optional: DeviceFault bits, written on GPUs only
   int32_t precision;          // thalweg_matmul_precision
 } thalweg_mul_mm_id_args;
 
@@ -447,6 +449,7 @@ typedef struct thalweg_mul_mv_id_args {
   thalweg_tensor x;           // [T,K], or [T,S,K] with one row per slot; f32, f16 or bf16
   thalweg_tensor expert_ids;  // [T,S] i32
   thalweg_tensor y;           // written: [T,S,N], f32 or dtype of x
+  thalweg_tensor fault;       // written: [1] i32, optional: DeviceFault bits, written on GPUs only
   int32_t precision;          // thalweg_matmul_precision
 } thalweg_mul_mv_id_args;
 
@@ -455,6 +458,7 @@ typedef struct thalweg_mul_mat_id_args {
   thalweg_tensor x;           // [T,K], or [T,S,K] with one row per slot; f32, f16 or bf16
   thalweg_tensor expert_ids;  // [T,S] i32
   thalweg_tensor y;           // written: [T,S,N], f32 or dtype of x
+  thalweg_tensor fault;       // written: [1] i32, optional: DeviceFault bits, written on GPUs only
   int32_t precision;          // thalweg_matmul_precision
 } thalweg_mul_mat_id_args;
 

@@ -2,8 +2,10 @@
 
 // What the CUDA kernels of the gated delta rule share on the host.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,9 +24,18 @@ inline RawGates raw_gates(const GateInputs& gates) {
   return {elements(gates.a), elements(gates.b), elements(gates.a_log), elements(gates.dt_bias)};
 }
 
+inline CompactRawGates compact_raw_gates(const GateInputs& gates) {
+  return {compact<2>(gates.a), compact<2>(gates.b), compact<1>(gates.a_log), compact<1>(gates.dt_bias)};
+}
+
 // An optional i32 argument that kernels read from device memory.
 inline const std::int32_t* integers(const ConstTensor& tensor) {
   return tensor.defined() ? static_cast<const std::int32_t*>(tensor.data) : nullptr;
+}
+
+inline SlotTable slot_table(const ConstTensor& state_indices, const Tensor& fault, std::int64_t slots) {
+  return {integers(state_indices), fault.defined() ? static_cast<std::int32_t*>(fault.data) : nullptr,
+          static_cast<std::int32_t>(std::min<std::int64_t>(slots, std::numeric_limits<std::int32_t>::max()))};
 }
 
 // States that an operation wants beside the final ones; each may be absent.

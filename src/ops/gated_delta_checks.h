@@ -20,8 +20,6 @@ void check_states(Check& check, std::string_view input_name, const ConstTensor& 
                   std::string_view output_name, const Tensor& final_state, const ConstTensor& state_indices,
                   StateLayout layout, std::initializer_list<DType> dtypes, Dim& sequences, Dim& hv, Dim& v, Dim& k);
 void check_gates(Check& check, const GateInputs& gates, Dim& b, Dim& t, Dim& hv);
-// The optional flag that a GPU raises.
-void check_fault(Check& check, const Tensor& fault);
 // Everything that chunk_gated_delta_rule and recurrent_gated_delta_rule have in common.
 struct RuleDims {
   Dim b{"B"}, t{"T"}, hk{"HK"}, hv{"HV"}, k{"K"}, v{"V"}, n{"N"};

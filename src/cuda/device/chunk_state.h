@@ -5,7 +5,6 @@
 
 #include <cuda_bf16.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -13,7 +12,7 @@
 
 namespace thalweg::cu {
 
-// The rows of the state that a warp holds: s[4j..4j+3] are columns 8j + 2 (lane % 4) and the next, of row
+// The rows of the state that a warp of a consumer holds: s[4j..4j+3] are columns 8j + 2 (lane % 4) and the next, of row
 // lane / 4 and then of that + 8.
 template <int kCount, class Access>
 __device__ void for_each_pair(const TensorView<const void>& state, const Work& work, bool is_kv, int row, int lane,
@@ -135,6 +134,7 @@ __device__ void store_checkpoint(const ChunkArguments& args, const Work& work, i
   const std::int64_t* strides = args.checkpoints.strides;
   const std::int64_t before = work.row * strides[0] + piece * strides[1];
   const int width = args.checkpoints_are_bf16 ? 2 : 4;
+  // The slot has been counted already.
   store_state_to(
       {static_cast<const std::byte*>(args.checkpoints.data) + before * width, {0, strides[2], strides[3], 0}},
       args.checkpoints_are_bf16, args.state_is_kv, work, row, lane, s);

@@ -27,7 +27,6 @@ struct TokenByToken {
   int checkpoint_tokens = 0;
   std::int64_t pieces = 0;  // NC
   int slices = 1;           // blocks of a head
-  int tile_warps = 1;       // warps of a block that hold pieces of the state
   int block_tokens = 1;
   HeadMap head_map = HeadMap::kGrouped;
   float scale = 1.0F;
@@ -60,7 +59,7 @@ __device__ void stage_tokens(const TokenByToken& p, std::int64_t row, std::int64
       q[i] = p.q.convert(bits[0][i]);
       k[i] = p.k.convert(bits[1][i]);
     }
-    const float k_dot_q = normalize_pair(p.norm, from, kK, p.scale, q, k);
+    normalize_pair(p.norm, from, kK, p.scale, q, k);
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       const int at = i * kWarpSize + lane;
@@ -68,7 +67,6 @@ __device__ void stage_tokens(const TokenByToken& p, std::int64_t row, std::int64
       memory.q[t * kK + at] = q[i];
       memory.k[t * kK + at] = k[i];
     }
-    if (lane == 0) memory.k_dot_q[t] = k_dot_q;
   }
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < count * rows; i += static_cast<int>(blockDim.x)) {
