@@ -21,6 +21,7 @@ std::string tiled_reason(const ConstTensor& weight, const DeviceProperties& devi
     return "needs compute capability 9.0, the device has " + std::to_string(device.major) + "." +
            std::to_string(device.minor);
   }
+  if (!device.runs_hopper_code) return "needs machine code for compute capability 9.0; what runs here is that of 8.0";
   if (!sm90::tiles_take(weight.dtype)) return "has no tiles of " + std::string(dtype_name(weight.dtype)) + " weights";
   const std::int64_t alignment = natural_alignment(weight.dtype);
   bool aligned = reinterpret_cast<std::uintptr_t>(weight.data) % static_cast<std::uintptr_t>(alignment) == 0;
