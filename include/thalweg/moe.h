@@ -4,8 +4,8 @@
 //
 // Sizes: E experts, T tokens, S = top_k slots per token, K inputs and N outputs of a matmul, D hidden, I expert hidden.
 // Expert ids must be in 0..E-1. The CPU backend refuses others; on a GPU nobody sees them beforehand: kernels skip such
-// a slot, leave its outputs as they are and raise kFaultExpertIds. Arithmetic is f32 or, where explain() says so, that of
-// the matrix units; results are rounded once.
+// a slot and leave its outputs as they are, and CUDA raises kFaultExpertIds. Arithmetic is f32 or, where explain() says
+// so, in 16 bits with f32 sums; results are rounded once.
 
 #include <string_view>
 
