@@ -67,24 +67,29 @@ std::string remark_stream(const Args&) {
 
 // ---- tiles of many rows
 
-std::string supports_tiles(const LinearArgs& args, const Stream& stream) { return linear_tiles_supports(args, stream); }
-std::size_t workspace_tiles(const LinearArgs& args, const Stream& stream) {
-  return linear_tiles_workspace(args, stream);
-}
-void run_tiles(const LinearArgs& args, Workspace workspace, const Stream& stream) {
-  run_linear_tiles(args, workspace, stream);
-}
 template <class Args>
 std::string supports_tiles(const Args& args, const Stream& stream) {
-  return expert_tiles_supports(args, stream);
+  if constexpr (std::is_same_v<Args, LinearArgs>) {
+    return linear_tiles_supports(args, stream);
+  } else {
+    return expert_tiles_supports(args, stream);
+  }
 }
 template <class Args>
-std::size_t workspace_tiles(const Args& args, const Stream&) {
-  return expert_tiles_workspace(args);
+std::size_t workspace_tiles(const Args& args, const Stream& stream) {
+  if constexpr (std::is_same_v<Args, LinearArgs>) {
+    return linear_tiles_workspace(args, stream);
+  } else {
+    return expert_tiles_workspace(args);
+  }
 }
 template <class Args>
 void run_tiles(const Args& args, Workspace workspace, const Stream& stream) {
-  run_expert_tiles(args, workspace, stream, args.kName);
+  if constexpr (std::is_same_v<Args, LinearArgs>) {
+    run_linear_tiles(args, workspace, stream);
+  } else {
+    run_expert_tiles(args, workspace, stream, args.kName);
+  }
 }
 
 // Where an expert has few rows, most of a tile would be empty.
