@@ -477,7 +477,7 @@ void add_step_cases(std::vector<Case>& cases) {
   }
   // More key heads than a GPU has multiprocessors.
   StepShape many{
-      .batch = 80, .k = 64, .v = 128, .dtype = DType::kBF16, .taps = 4, .gated_norm = true, .in_place = true};
+      .batch = 70, .k = 64, .v = 128, .dtype = DType::kBF16, .taps = 4, .gated_norm = true, .in_place = true};
   cases.push_back(step_case(many));
   many.state_dtype = DType::kBF16;
   many.tokens = 2;
@@ -485,7 +485,7 @@ void add_step_cases(std::vector<Case>& cases) {
   many = {.batch = 70, .hv = 8, .k = 128, .v = 128, .head_map = HeadMap::kTiled, .taps = 3, .pool = true};
   cases.push_back(step_case(many));
   many.hv = 2;
-  many.tokens = 8;
+  many.tokens = 3;
   many.qk_norm = QkNorm::kL2;
   many.taps = 0;
   many.snapshots = many.gated_norm = true;

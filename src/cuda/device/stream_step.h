@@ -21,9 +21,10 @@ constexpr int kMostStages = 6;
 
 template <int kK>
 struct StreamMemory {
-  static constexpr int kBarriersBytes = kMostStages * static_cast<int>(sizeof(std::uint64_t)) + 16;
+  static constexpr int kBarriersBytes = 2 * kMostStages * static_cast<int>(sizeof(std::uint64_t)) + 32;
 
-  std::uint32_t full;  // barriers: a stage has its state
+  std::uint32_t full;   // barriers: a stage has its state
+  std::uint32_t empty;  // all warps have read it
   char* stages;
   float* q;      // [tokens,kPitch]
   float* k;      // [tokens,kPitch]
@@ -33,6 +34,7 @@ struct StreamMemory {
 
   __device__ StreamMemory(float4* memory, int stages_bytes, int tokens, int heads)
       : full(static_cast<std::uint32_t>(__cvta_generic_to_shared(memory))),
+        empty(full + kMostStages * static_cast<std::uint32_t>(sizeof(std::uint64_t))),
         stages(reinterpret_cast<char*>(memory) + kBarriersBytes),
         q(reinterpret_cast<float*>(stages + stages_bytes)),
         k(q + tokens * DecodeMemory<kK>::kPitch),
@@ -84,14 +86,17 @@ class StreamBlock {
 
   __device__ void run() {
     if (thread() == 0) {
-      for (Stage stage; stage.parity == 0; stage.advance(p_.stages)) barrier_init(stage.of(memory_.full), 1);
+      for (Stage stage; stage.parity == 0; stage.advance(p_.stages)) {
+        barrier_init(stage.of(memory_.full), 1);
+        barrier_init(stage.of(memory_.empty), kStreamWarps);
+      }
       fence_barrier_init();
     }
     wait_for_previous_kernel();
     Unit next;
     ask_for(static_cast<int>(blockIdx.x), next);  // before the states, which would otherwise come first
     __syncthreads();
-    if (thread() == kAskingWarp * kWarpSize) {
+    if (thread() == kAsking) {
       find_next_state();
       for (Stage stage; stage.parity == 0; stage.advance(p_.stages)) ask_for_state(stage);
     }
@@ -102,7 +107,7 @@ class StreamBlock {
  private:
   using Tile = StateTile<kK, StateLayout::kVK, 2>;
   using Unit = StreamUnit<kTokens>;
-  static constexpr int kAskingWarp = kStreamWarps / 2;  // whose first thread asks for states
+  static constexpr int kAsking = kStreamThreads / 2;  // the thread that asks for states
   static constexpr int kStageBytes = kStreamV * kK * static_cast<int>(sizeof(State));
   static_assert(Tile::kWarpV * kStreamWarps == kStreamV);
 
@@ -259,8 +264,8 @@ class StreamBlock {
     if (slot >= 0) {
       barrier_wait(stage_.of(memory_.full), stage_.parity);
       tile.load_fours(reinterpret_cast<const State*>(memory_.stages + stage_.index * kStageBytes), kK, v0);
-      // No warp comes here again with this stage before it has been asked for.
-      if (warp() != kAskingWarp) named_barrier_arrive(1 + stage_.index, kStreamThreads);
+      __syncwarp();
+      if (lane() == 0) barrier_arrive(stage_.of(memory_.empty));
     } else {
       tile.clear();
     }
@@ -274,9 +279,9 @@ class StreamBlock {
     if (slot >= 0) {
       auto* state = static_cast<State*>(p_.state_out.data);
       tile.store_fours(state + p_.state_out.offset(slot, head), p_.state_out.strides[2], v0);
-      if (warp() == kAskingWarp) {
-        named_barrier(1 + stage_.index, kStreamThreads);
-        if (lane() == 0) ask_for_state(stage_);
+      if (thread() == kAsking) {
+        barrier_wait(stage_.of(memory_.empty), stage_.parity);
+        ask_for_state(stage_);
       }
       stage_.advance(p_.stages);
     }
@@ -315,7 +320,7 @@ class StreamBlock {
   const DecodeStep& p_;
   const StreamMemory<kK> memory_;
   Stage stage_;  // of the warp's next head
-  // Whose state is to be asked for next, by the asking thread.
+  // Whose state is to be asked for next, by thread kAsking.
   int next_unit_ = static_cast<int>(blockIdx.x);
   int next_from_ = 0;
   int next_slot_ = -1;
