@@ -3,6 +3,12 @@
 
     build/cuda/bin/thalweg bench --backend cuda --suite published --csv docs/data/cuda-prefill.csv
     build/cuda/bin/thalweg bench --backend cuda --suite short --csv docs/data/cuda-prefill-short.csv
+    build/cuda/bin/thalweg bench --backend cuda --suite widths --csv docs/data/cuda-prefill-widths.csv
+    export THALWEG_KERNEL=chunk_gated_delta_rule:mma
+    build/cuda/bin/thalweg bench --backend cuda --suite widths --csv docs/data/cuda-prefill-mma.csv
+    export THALWEG_KERNEL=chunk_gated_delta_rule:token_by_token
+    build/cuda/bin/thalweg bench --backend cuda --suite widths --csv docs/data/cuda-prefill-tokens.csv
+    unset THALWEG_KERNEL
     build/cuda/bin/thalweg bench --backend cuda --suite decode --csv docs/data/cuda-decode.csv
     python3 tools/peer_prefill.py --peer fla --csv docs/data/peers-prefill.csv
     python3 tools/peer_prefill.py --peer flashqla --csv docs/data/peers-prefill.csv
@@ -71,6 +77,17 @@ def short(rows):
                       "| us | " + " | ".join(times) + " |"])
 
 
+def widths(chosen, mma, tokens):
+    """Other widths of a head, and the kernels that are not the first choice."""
+    lines = ["| K = V | sequences | chosen, ms | `mma`, ms | `token_by_token`, ms | floor, ms |",
+             "| ---: | --- | ---: | ---: | ---: | ---: |"]
+    for rows in zip(chosen, mma, tokens):
+        times = " | ".join(f"{float(r['thalweg_ms']):.3f}" for r in rows)
+        r = rows[0]
+        lines.append(f"| {r['model'].split()[-1]} | {r['seqlens']} | {times} | {float(r['floor_ms']):.3f} |")
+    return "\n".join(lines)
+
+
 def decode(rows):
     lines = ["| shape | us | floor us | share of the copy's speed |", "| --- | ---: | ---: | ---: |"]
     for r in rows:
@@ -113,6 +130,8 @@ def main():
     rows = read("cuda-prefill.csv")
     page = PAGE.read_text()
     for name, text in (("prefill", summary(rows)), ("short", short(read("cuda-prefill-short.csv"))),
+                       ("widths", widths(read("cuda-prefill-widths.csv"), read("cuda-prefill-mma.csv"),
+                                         read("cuda-prefill-tokens.csv"))),
                        ("decode", decode(read("cuda-decode.csv"))),
                        ("calibration", calibration(read("peers-prefill.csv"), rows))):
         page = re.sub(f"<!-- {name} -->.*?<!-- /{name} -->", f"<!-- {name} -->\n{text}\n<!-- /{name} -->", page,

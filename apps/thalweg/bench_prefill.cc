@@ -215,10 +215,11 @@ int bench_prefill(const BenchOptions& options) {
   const bool published = options.suite == "published";
   const bool decode = options.suite == "decode";
   const bool experts = options.suite == "experts";
+  const bool moe = options.suite == "moe";
   const bool widths = options.suite == "widths";
   const bool is_short = options.suite == "short";
-  if (!published && !decode && !experts && !widths && !is_short) {
-    throw std::runtime_error("the suites are 'published', 'short', 'widths', 'decode' and 'experts'");
+  if (!published && !decode && !experts && !moe && !widths && !is_short) {
+    throw std::runtime_error("the suites are 'published', 'short', 'widths', 'decode', 'experts' and 'moe'");
   }
   const std::vector<BackendInfo> backends = select_backends(options.selection);
   if (backends.size() != 1 || backends[0].type == DeviceType::kCpu) {
@@ -230,6 +231,7 @@ int bench_prefill(const BenchOptions& options) {
   }
   if (decode) return bench_decode(options, backends[0]);
   if (experts) return bench_experts(options, backends[0]);
+  if (moe) return bench_moe(options, backends[0]);
   std::vector<Row> rows = published ? published_rows() : widths ? width_rows() : short_rows();
   const std::regex pattern(options.selection.case_regex);
   std::erase_if(rows, [&](const Row& row) {

@@ -101,7 +101,7 @@ int run(int argc, char** argv) {
   bench_command->add_option("--json", bench_options.json, "Write the results to this file");
   bench_command->add_option(
       "--suite", bench_options.suite,
-      "Shapes on a GPU instead of the cases: prefill 'published', 'short' or 'widths', 'decode' or 'experts'");
+      "Shapes on a GPU instead of the cases: prefill 'published', 'short' or 'widths', 'decode', 'experts' or 'moe'");
   bench_command->add_option("--types", bench_options.types, "Weights of the suite 'experts', separated by commas")
       ->delimiter(',')
       ->capture_default_str();

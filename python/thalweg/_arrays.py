@@ -189,7 +189,7 @@ _SHARED = {
     "head_map": 'head_map: value head h reads key head h // (HV/HK), "grouped" (Hugging Face), or h % HK, "tiled".',
     "cu_seqlens": "cu_seqlens [N+1] int32: where packed sequences begin and end, from 0 to T; B is 1.",
     "state_indices": "state_indices [N] int32: the slots of a pool of states; -1 for no state, nothing is written.",
-    "fault": "fault [1] int32, on a GPU: set, not cleared, if cu_seqlens or state_indices are out of range.",
+    "fault": "fault [1] int32, on a GPU: set, never cleared, where cu_seqlens, slots or expert ids are out of range.",
     "state_layout": 'state_layout: the last two dimensions of states, "vk" ([..., V, K]) or "kv".',
     "chunk_size": "chunk_size: 16, 32 or 64.",
     "rounding": 'rounding: "f32", or "seed", to bfloat16 where the kernels that Thalweg began with round.',

@@ -124,18 +124,18 @@ def route_top_k(
 ) -> tuple[Array, Array]: ...  # fmt: skip
 def expert_rows(
     expert_ids: Array, experts: int | None = None, *, expert_offsets: Array | None = None, rows: Array | None = None,
-    stream: Stream | None = None, threads: int = 0,
+    fault: Array | None = None, stream: Stream | None = None, threads: int = 0,
 ) -> tuple[Array, Array]: ...  # fmt: skip
 def mul_mm_id(
-    weight: Array | Blocks, x: Array, expert_ids: Array, *, y: Array | None = None,
+    weight: Array | Blocks, x: Array, expert_ids: Array, *, y: Array | None = None, fault: Array | None = None,
     precision: Literal["exact", "q8"] = "exact", stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def mul_mv_id(
-    weight: Array | Blocks, x: Array, expert_ids: Array, *, y: Array | None = None,
+    weight: Array | Blocks, x: Array, expert_ids: Array, *, y: Array | None = None, fault: Array | None = None,
     precision: Literal["exact", "q8"] = "exact", stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def mul_mat_id(
-    weight: Array | Blocks, x: Array, expert_ids: Array, *, y: Array | None = None,
+    weight: Array | Blocks, x: Array, expert_ids: Array, *, y: Array | None = None, fault: Array | None = None,
     precision: Literal["exact", "q8"] = "exact", stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def moe_ffn(

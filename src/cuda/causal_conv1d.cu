@@ -9,7 +9,6 @@
 #include "cuda/device/launch_order.h"
 #include "cuda/device/packed.h"
 #include "cuda/device/rule.h"
-#include "cuda/device/silu.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
 #include "cuda/stages.h"
@@ -35,10 +34,10 @@ struct Taps {
   float weight[kTaps][kVec];
   float bias[kVec];
   int absent;
-  bool activated;
+  bool silu;
 
   __device__ Taps(const Filter& filter, std::int64_t channel)
-      : absent(kTaps == kUsualTaps ? 0 : kTaps - filter.taps), activated(filter.silu) {
+      : absent(kTaps == kUsualTaps ? 0 : kTaps - filter.taps), silu(filter.silu) {
     if (kTaps == 4 && filter.weight.fours) {
       with_type(filter.weight.dtype, [&]<class T>(T) {
         const T* rows = static_cast<const T*>(filter.weight.data);
@@ -82,7 +81,7 @@ struct Taps {
     for (int j = 0; j < kTaps; ++j) {
       if (has(j)) sum = fmaf(weight[j][i], inputs[first + j][i], sum);
     }
-    return activated ? silu(sum) : sum;
+    return silu ? sum * sigmoid(sum) : sum;
   }
 };
 

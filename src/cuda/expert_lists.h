@@ -33,9 +33,10 @@ struct ExpertPlan {
 // More have no room in shared memory.
 constexpr std::int64_t kMostListedExperts = 32768;
 
-// Lists alone: items may be null.
-void build_expert_lists(const ExpertLists& lists, const ExpertIds& ids, const Stream& stream,
-                        std::string_view operation);
+// For the tiled matmuls: lists and tiles (unless lists has no offsets), and x[T,K] or [T,S,K] in their staged order,
+// one launch.
+void prepare_tiles(const ExpertLists& lists, const ExpertIds& ids, const ConstTensor& x, std::uint16_t* staged,
+                   const Stream& stream, std::string_view operation);
 
 // Lists, items and activations: one launch.
 void prepare_experts(const ExpertPlan& plan, const ExpertIds& ids, const ConstTensor& x, const Stream& stream,

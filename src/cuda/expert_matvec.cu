@@ -12,6 +12,8 @@ namespace thalweg::cu {
 namespace {
 
 constexpr std::int64_t kMostPairs = 65535;  // blocks along y
+constexpr std::int64_t kMostK = 32768;      // activations that fit into shared memory beside the weights
+constexpr std::int64_t kSharedBytes = 227 * 1024;
 
 MatvecKernel block_kernel(DType type, int lanes) {
   switch (type) {
@@ -42,11 +44,11 @@ MatvecKernel block_kernel(DType type, int lanes) {
     case DType::kMXFP4:
       return block_matvec<DType::kMXFP4>(lanes);
     default:
-      return nullptr;
+      return {};
   }
 }
 
-MatvecKernel plain_kernel(DType type, bool aligned) {
+auto plain_kernel(DType type, bool aligned) -> void (*)(ExpertMatmul) {
   if (type == DType::kF32) return aligned ? plain_matvec_kernel<float, true> : plain_matvec_kernel<float, false>;
   if (type == DType::kF16) return aligned ? plain_matvec_kernel<F16, true> : plain_matvec_kernel<F16, false>;
   return aligned ? plain_matvec_kernel<Bf16, true> : plain_matvec_kernel<Bf16, false>;
@@ -114,6 +116,9 @@ std::string aligned_blocks(const ConstTensor& weight) {
 
 std::string matvec_supports(const ConstTensor& weight, std::int64_t pairs) {
   if (pairs > kMostPairs) return "takes at most " + std::to_string(kMostPairs) + " rows";
+  if (weight.dim(weight.rank - 1) > kMostK && is_block_format(weight.dtype)) {
+    return "takes K up to " + std::to_string(kMostK);
+  }
   return aligned_blocks(weight);
 }
 
@@ -121,29 +126,29 @@ void run_matvec(const ExpertMatmul& p, DType weight, const Stream& stream, std::
   const int pairs = p.ids.pairs;
   if (pairs == 0 || p.n == 0) return;
   const DeviceProperties& device = properties(stream.device.index);
-  ExpertMatmul parameters = p;
-  const auto launch = [&](MatvecKernel kernel, int block_rows, std::size_t shared) {
-    if (shared > 48 * 1024) allow_shared_memory(reinterpret_cast<const void*>(kernel), shared, operation);
-    const dim3 grid(static_cast<unsigned>((p.n + block_rows - 1) / block_rows), static_cast<unsigned>(pairs));
-    launch_early(kernel, grid, kMatvecWarps * kWarpSize, shared, device, native(stream), operation, parameters);
+  const auto launch = [&](void (*kernel)(ExpertMatmul), dim3 grid, std::size_t shared) {
+    // Some is taken by the kernels themselves.
+    if (shared > 40 * 1024) allow_shared_memory(reinterpret_cast<const void*>(kernel), shared, operation);
+    launch_early(kernel, grid, kMatvecWarps * kWarpSize, shared, device, native(stream), operation, p);
   };
   if (!is_block_format(weight)) {
     const std::int64_t bits =
         reinterpret_cast<std::intptr_t>(p.weights) | p.expert_bytes | p.row_bytes | bytes_of(weight, p.k);
-    launch(plain_kernel(weight, bits % 16 == 0 && p.x.fours), kPlainBlockRows, 0);
+    const dim3 grid(static_cast<unsigned>((p.n + kPlainBlockRows - 1) / kPlainBlockRows), static_cast<unsigned>(pairs));
+    launch(plain_kernel(weight, bits % 16 == 0 && p.x.fours), grid, 0);
     return;
   }
   const int lanes = p.k <= 16 * 32 ? 16 : 32;
   const int rows = lanes == 16 ? MatvecTile<16>::kBlockRows : MatvecTile<32>::kBlockRows;
-  const auto shared_bytes = [&](int slice) {
-    const auto row = static_cast<int>(bytes_of(weight, slice));
-    return static_cast<std::size_t>(slice / 32 * kUnitPitch * 4 + rows * matvec_row_pitch(row));
-  };
-  // Three blocks on a multiprocessor.
-  constexpr std::size_t kMostShared = 74 * 1024;
-  parameters.matvec_slice = std::min(p.k, kMatvecSlice);
-  if (shared_bytes(parameters.matvec_slice) > kMostShared) parameters.matvec_slice = std::min(p.k, kMatvecSlice / 2);
-  launch(block_kernel(weight, lanes), rows, shared_bytes(parameters.matvec_slice));
+  const MatvecKernel chosen = block_kernel(weight, lanes);
+  const std::size_t shared =
+      static_cast<std::size_t>(p.k / 32) * sizeof(FixedUnit) + static_cast<std::size_t>(chosen.shared_bytes);
+  const std::int64_t tiles = static_cast<std::int64_t>(pairs) * ((p.n + rows - 1) / rows);
+  // As many blocks as run at a time, and enough that none has more pairs than it can keep.
+  const std::int64_t together = device.multiprocessors * std::clamp<std::int64_t>(kSharedBytes / (shared + 1024), 1, 3);
+  const std::int64_t blocks =
+      std::max(std::min(tiles, together), static_cast<std::int64_t>(pairs / (kMostBlockPairs - 2) + 1));
+  launch(chosen.kernel, static_cast<unsigned>(blocks), shared);
 }
 
 }  // namespace thalweg::cu

@@ -6,7 +6,10 @@
 
 namespace thalweg::cu {
 
-using MatvecKernel = void (*)(ExpertMatmul);
+struct MatvecKernel {
+  void (*kernel)(ExpertMatmul);
+  int shared_bytes;  // beside the activations
+};
 
 // kLanes of a warp share a row: 16 or 32.
 template <DType kType>
@@ -14,8 +17,10 @@ MatvecKernel block_matvec(int lanes);
 
 }  // namespace thalweg::cu
 
+// For a file that includes device/expert_matvec.h.
 #define THALWEG_BLOCK_MATVEC(type)                                                                    \
   template <>                                                                                         \
   MatvecKernel block_matvec<DType::type>(int lanes) {                                                 \
-    return lanes == 16 ? block_matvec_kernel<DType::type, 16> : block_matvec_kernel<DType::type, 32>; \
+    if (lanes == 16) return {block_matvec_kernel<DType::type, 16>, kMatvecRowBytes<DType::type, 16>}; \
+    return {block_matvec_kernel<DType::type, 32>, kMatvecRowBytes<DType::type, 32>};                  \
   }

@@ -1,6 +1,8 @@
 #include "cuda/expert_stream.h"
 
+#include <algorithm>
 #include "cuda/device/expert_stream.h"
+
 #include "cuda/expert_lists.h"
 #include "cuda/expert_matmul.h"
 #include "cuda/launch.h"
@@ -57,6 +59,12 @@ ExpertPlan plan_for(const ConstTensor& x, const ConstTensor& weight, std::int64_
   return ExpertPlan::make(x, pairs, experts, item_rows, kernel_for(weight.dtype, item_rows).slice, workspace);
 }
 
+// Strips of a block: where K is short, enough that the wait for the first of its slices is a small part.
+int strips_for(std::int64_t padded_k, int slice) {
+  constexpr std::int64_t kSteps = 8;
+  return static_cast<int>(std::clamp<std::int64_t>(kSteps * slice / std::max<std::int64_t>(padded_k, 1), 1, 4));
+}
+
 }  // namespace
 
 std::string stream_supports(const ConstTensor& weight, std::int64_t pairs) {
@@ -89,12 +97,14 @@ void run_stream(const ExpertMatmul& p, const ConstTensor& x, const ConstTensor& 
   const StreamKernel chosen = kernel_for(weight.dtype, plan.lists.item_rows);
   allow_shared_memory(reinterpret_cast<const void*>(chosen.kernel), static_cast<std::size_t>(chosen.shared_bytes),
                       operation);
+  const int strips = strips_for(plan.padded_k, chosen.slice);
+  const int block_rows = strips * kStreamRows;
   const std::int64_t blocks =
-      most_items(p.ids.experts, p.ids.pairs, plan.lists.item_rows) * ((p.n + kStreamRows - 1) / kStreamRows);
+      most_items(p.ids.experts, p.ids.pairs, plan.lists.item_rows) * ((p.n + block_rows - 1) / block_rows);
   launch_early(chosen.kernel, static_cast<unsigned>(blocks), kStreamWarps * kWarpSize,
                static_cast<std::size_t>(chosen.shared_bytes), properties(stream.device.index), native(stream),
                operation, p, plan.lists, static_cast<const std::uint16_t*>(plan.activations),
-               static_cast<int>(plan.padded_k));
+               static_cast<int>(plan.padded_k), strips);
 }
 
 }  // namespace thalweg::cu

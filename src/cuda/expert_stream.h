@@ -7,7 +7,7 @@
 namespace thalweg::cu {
 
 struct StreamKernel {
-  void (*kernel)(ExpertMatmul, ExpertLists, const std::uint16_t*, int);
+  void (*kernel)(ExpertMatmul, ExpertLists, const std::uint16_t*, int, int);
   int shared_bytes;
   int slice;   // weights of a row; activations are padded to whole slices
   bool exact;  // takes rows aligned to 16 bytes; else to a block's own alignment

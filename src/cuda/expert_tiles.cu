@@ -39,11 +39,8 @@ void run_expert_tiles(const ExpertMatmulArgs& args, Workspace workspace, const S
   const CurrentDevice current(stream, operation);
   const DeviceProperties& device = properties(stream.device.index);
   const Plan plan(args, Arena(workspace));
-  build_expert_lists(plan.tiles.lists, expert_ids(args.expert_ids, args.weight.dim(0), args.fault), stream, operation);
-  PrepareTiles prepare{};
-  plan.tiles.prepare(prepare);
-  set_activations(prepare, args.x, plan.staged);
-  launch_prepare_tiles(prepare, device, native(stream), operation);
+  prepare_tiles(plan.tiles.lists, expert_ids(args.expert_ids, args.weight.dim(0), args.fault), args.x, plan.staged,
+                stream, operation);
   TiledMatmul matmul = tiled_product(args.weight, plan.staged);
   plan.tiles.use(matmul);
   matmul.pairs_per_x_row = args.x.rank == 3 ? 1 : static_cast<int>(args.expert_ids.dim(1));

@@ -6,8 +6,7 @@
 
 #include "cuda/device/launch_order.h"
 #include "cuda/device/packed.h"
-#include "cuda/device/silu.h"
-#include "cuda/device/warp.h"
+#include "cuda/device/rule.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
 #include "cuda/views.h"
@@ -32,6 +31,8 @@ struct GatedNorm {
   }
 };
 
+__device__ inline float gate(float z) { return z * sigmoid(z); }
+
 __global__ void __launch_bounds__(kWarps* kWarpSize) single_kernel(const __grid_constant__ GatedNorm p) {
   wait_for_launch_order();
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) single_kernel(const __grid_
     }
     const float factor = p.factor(squares);
     for (int i = lane; i < p.width; i += kWarpSize) {
-      p.y.store(y_row + i, p.x.load(x_row + i) * factor * p.weight.load(i) * silu(p.z.load(z_row + i)));
+      p.y.store(y_row + i, p.x.load(x_row + i) * factor * p.weight.load(i) * gate(p.z.load(z_row + i)));
     }
   }
 }
@@ -113,7 +114,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) fours_kernel(const __grid_c
       if (place(i) >= p.width) continue;
       float result[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) result[j] = x[i][j] * factor * weight[i][j] * silu(z[i][j]);
+      for (int j = 0; j < 4; ++j) result[j] = x[i][j] * factor * weight[i][j] * gate(z[i][j]);
       store_four(y + place(i), {result[0], result[1], result[2], result[3]});
     }
   }

@@ -23,14 +23,14 @@ std::string linear_tiles_supports(const LinearArgs& args, const Stream& stream) 
   return reason;
 }
 
-std::size_t linear_tiles_workspace(const LinearArgs& args, const Stream&) { return TiledPlan(args, Arena()).bytes; }
+std::size_t linear_tiles_workspace(const LinearArgs& args) { return TiledPlan(args, Arena()).bytes; }
 
 void run_linear_tiles(const LinearArgs& args, Workspace workspace, const Stream& stream) {
   if (args.y.size() == 0) return;
   const CurrentDevice current(stream, LinearArgs::kName);
   const DeviceProperties& device = properties(stream.device.index);
   const TiledPlan plan(args, Arena(workspace));
-  stage_activations(args.x, plan.staged, device, native(stream), LinearArgs::kName);
+  prepare_tiles({}, {}, args.x, plan.staged, stream, LinearArgs::kName);
   TiledMatmul matmul = tiled_product(args.weight, plan.staged);
   matmul.num_rows = static_cast<int>(args.x.dim(0));
   matmul.tile_tokens = choose_tile_tokens(args.x.dim(0), args.weight.dim(0), device.multiprocessors);

@@ -2,6 +2,8 @@
 //
 //   wgmma   gate and up in one pass over the tokens with SwiGLU at its end, then down, both by tiles of many rows
 //   steps   each matmul by the kernel that mul_mat_id or linear would choose, for few tokens and any format
+//
+// `tiles` is wgmma for any number of tokens.
 
 #include <algorithm>
 #include <cmath>
@@ -170,6 +172,16 @@ std::string supports_tiles(const MoeFfnArgs& args, const Stream& stream) {
   return reason;
 }
 
+// As of mul_mat_id: where an expert has few rows, most of a tile would be empty.
+constexpr std::int64_t kTiledPairs = 12;  // per expert, on average
+
+std::string supports_many(const MoeFfnArgs& args, const Stream& stream) {
+  if (pairs(args) < kTiledPairs * experts(args)) {
+    return "takes " + std::to_string(kTiledPairs) + " pairs of token and slot per expert or more";
+  }
+  return supports_tiles(args, stream);
+}
+
 std::size_t tiles_workspace(const MoeFfnArgs& args, const Stream& stream) {
   return TiledPlan(args, properties(stream.device.index), Arena()).bytes;
 }
@@ -195,11 +207,7 @@ void run_tiles(const MoeFfnArgs& args, Workspace workspace, const Stream& stream
   const TiledPlan plan(args, device, Arena(workspace));
   plan.router.run(args, device, queue);
   const ConstTensor ids(plan.router.ids, DType::kI32, {tokens(args), args.top_k}, args.x.device);
-  build_expert_lists(plan.tiles.lists, expert_ids(ids, experts(args), {}), stream, args.kName);
-  PrepareTiles prepare{};
-  plan.tiles.prepare(prepare);
-  set_activations(prepare, args.x, plan.x);
-  launch_prepare_tiles(prepare, device, queue, args.kName);
+  prepare_tiles(plan.tiles.lists, expert_ids(ids, experts(args), {}), args.x, plan.x, stream, args.kName);
 
   TiledMatmul first = tiled_product(args.gate, plan.x);
   plan.tiles.use(first);
@@ -342,8 +350,9 @@ void run_steps(const MoeFfnArgs& args, Workspace workspace, const Stream& stream
 
 KernelList<MoeFfnArgs> moe_ffn_kernels() {
   static constexpr Kernel<MoeFfnArgs> kKernels[] = {
-      {"wgmma", supports_tiles, tiles_workspace, run_tiles, nullptr, Arithmetic::k16Bit},
+      {"wgmma", supports_many, tiles_workspace, run_tiles, nullptr, Arithmetic::k16Bit},
       {"steps", supports_steps, steps_workspace, run_steps, nullptr, Arithmetic::k16Bit},
+      {"tiles", supports_tiles, tiles_workspace, run_tiles, nullptr, Arithmetic::k16Bit},
   };
   return kKernels;
 }

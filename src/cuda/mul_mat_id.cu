@@ -1,6 +1,7 @@
 // mul_mat_id, mul_mm_id, mul_mv_id and linear: which kernels there are, and which one runs.
 
 #include <string>
+#include <type_traits>
 
 #include "cuda/expert_lists.h"
 #include "cuda/expert_matmul.h"
@@ -68,28 +69,28 @@ std::string remark_stream(const Args&) {
 // ---- tiles of many rows
 
 template <class Args>
+constexpr bool kIsLinear = std::is_same_v<Args, LinearArgs>;
+
+template <class Args>
 std::string supports_tiles(const Args& args, const Stream& stream) {
-  if constexpr (std::is_same_v<Args, LinearArgs>) {
+  if constexpr (kIsLinear<Args>)
     return linear_tiles_supports(args, stream);
-  } else {
+  else
     return expert_tiles_supports(args, stream);
-  }
 }
 template <class Args>
-std::size_t workspace_tiles(const Args& args, const Stream& stream) {
-  if constexpr (std::is_same_v<Args, LinearArgs>) {
-    return linear_tiles_workspace(args, stream);
-  } else {
+std::size_t workspace_tiles(const Args& args, const Stream&) {
+  if constexpr (kIsLinear<Args>)
+    return linear_tiles_workspace(args);
+  else
     return expert_tiles_workspace(args);
-  }
 }
 template <class Args>
 void run_tiles(const Args& args, Workspace workspace, const Stream& stream) {
-  if constexpr (std::is_same_v<Args, LinearArgs>) {
+  if constexpr (kIsLinear<Args>)
     run_linear_tiles(args, workspace, stream);
-  } else {
+  else
     run_expert_tiles(args, workspace, stream, args.kName);
-  }
 }
 
 // Where an expert has few rows, most of a tile would be empty.
@@ -98,7 +99,7 @@ constexpr std::int64_t kTiledRows = 12;  // per expert, on average
 template <class Args>
 std::string supports_many(const Args& args, const Stream& stream) {
   std::int64_t experts = 1;
-  if constexpr (!std::is_same_v<Args, LinearArgs>) experts = args.weight.dim(0);
+  if constexpr (!kIsLinear<Args>) experts = args.weight.dim(0);
   if (pairs_of(args) < kTiledRows * experts) {
     return "takes " + std::to_string(kTiledRows) + " rows per expert or more";
   }
@@ -114,7 +115,12 @@ constexpr Kernel<Args> kTiles{"tiles",         supports_tiles<Args>, workspace_t
                               run_tiles<Args>, remark_stream<Args>,  Arithmetic::k16Bit};
 
 template <class Args>
-constexpr Kernel<Args> kMatvec{"matvec", supports_matvec<Args>, no_workspace<Args>, run_slots<Args>};
+std::string remark_matvec(const Args& args) {
+  return is_block_format(args.weight.dtype) ? "rounds activations to 15 bits of the largest of 32" : "";
+}
+template <class Args>
+constexpr Kernel<Args> kMatvec{"matvec",        supports_matvec<Args>, no_workspace<Args>,
+                               run_slots<Args>, remark_matvec<Args>,   Arithmetic::k16Bit};
 template <class Args>
 constexpr Kernel<Args> kStream{
     "stream",          supports_stream<Args>, workspace_stream<Args>, run_streaming<Args>, remark_stream<Args>,
@@ -123,18 +129,20 @@ constexpr Kernel<Args> kStream{
 constexpr Kernel<MulMvIdArgs> kMv[] = {kMatvec<MulMvIdArgs>};
 constexpr Kernel<MulMmIdArgs> kMm[] = {kMany<MulMmIdArgs>, kStream<MulMmIdArgs>, kTiles<MulMmIdArgs>,
                                        kMatvec<MulMmIdArgs>};
-constexpr Kernel<MulMatIdArgs> kMat[] = {
-    {"matvec", supports_few, no_workspace<MulMatIdArgs>, run_slots<MulMatIdArgs>},
-    kMany<MulMatIdArgs>,
-    kStream<MulMatIdArgs>,
-    kTiles<MulMatIdArgs>,
-    {"slots", supports_matvec<MulMatIdArgs>, no_workspace<MulMatIdArgs>, run_slots<MulMatIdArgs>}};
-constexpr Kernel<LinearArgs> kLinear[] = {
-    {"matvec", supports_few_rows, no_workspace<LinearArgs>, run_slots<LinearArgs>},
-    kMany<LinearArgs>,
-    kStream<LinearArgs>,
-    {"tiles", linear_tiles_supports, linear_tiles_workspace, run_linear_tiles, nullptr, Arithmetic::k16Bit},
-    {"rows", supports_matvec<LinearArgs>, no_workspace<LinearArgs>, run_slots<LinearArgs>}};
+constexpr Kernel<MulMatIdArgs> kMat[] = {{"matvec", supports_few, no_workspace<MulMatIdArgs>, run_slots<MulMatIdArgs>,
+                                          remark_matvec<MulMatIdArgs>, Arithmetic::k16Bit},
+                                         kMany<MulMatIdArgs>,
+                                         kStream<MulMatIdArgs>,
+                                         kTiles<MulMatIdArgs>,
+                                         {"slots", supports_matvec<MulMatIdArgs>, no_workspace<MulMatIdArgs>,
+                                          run_slots<MulMatIdArgs>, remark_matvec<MulMatIdArgs>, Arithmetic::k16Bit}};
+constexpr Kernel<LinearArgs> kLinear[] = {{"matvec", supports_few_rows, no_workspace<LinearArgs>, run_slots<LinearArgs>,
+                                           remark_matvec<LinearArgs>, Arithmetic::k16Bit},
+                                          kMany<LinearArgs>,
+                                          kStream<LinearArgs>,
+                                          kTiles<LinearArgs>,
+                                          {"rows", supports_matvec<LinearArgs>, no_workspace<LinearArgs>,
+                                           run_slots<LinearArgs>, remark_matvec<LinearArgs>, Arithmetic::k16Bit}};
 
 }  // namespace
 

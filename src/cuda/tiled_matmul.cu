@@ -21,6 +21,7 @@ std::string tiled_reason(const ConstTensor& weight, const DeviceProperties& devi
     return "needs compute capability 9.0, the device has " + std::to_string(device.major) + "." +
            std::to_string(device.minor);
   }
+  if (!device.runs_hopper_code) return "needs machine code for compute capability 9.0; what runs here is that of 8.0";
   if (!sm90::tiles_take(weight.dtype)) return "has no tiles of " + std::string(dtype_name(weight.dtype)) + " weights";
   const std::int64_t alignment = natural_alignment(weight.dtype);
   bool aligned = reinterpret_cast<std::uintptr_t>(weight.data) % static_cast<std::uintptr_t>(alignment) == 0;
@@ -38,7 +39,7 @@ std::string tiled_reason(const ConstTensor& weight, const DeviceProperties& devi
 WeightView weight_view(const ConstTensor& weight) {
   return {static_cast<const std::uint8_t*>(weight.data),
           weight.rank == 3 ? bytes_of(weight.dtype, weight.stride(0)) : 0,
-          bytes_of(weight.dtype, weight.stride(weight.rank - 2))};
+          bytes_of(weight.dtype, weight.stride(weight.rank - 2)), weight.rank == 3 ? weight.dim(0) : 1};
 }
 
 TiledMatmul tiled_product(const ConstTensor& weight, const std::uint16_t* staged) {
@@ -50,24 +51,6 @@ TiledMatmul tiled_product(const ConstTensor& weight, const std::uint16_t* staged
   result.k = static_cast<int>(weight.dim(weight.rank - 1));
   result.slots = 1;
   return result;
-}
-
-void stage_activations(const ConstTensor& x, std::uint16_t* staged, const DeviceProperties& device, cudaStream_t stream,
-                       std::string_view operation) {
-  PrepareTiles prepare{};
-  set_activations(prepare, x, staged);
-  launch_prepare_tiles(prepare, device, stream, operation);
-}
-
-void set_activations(PrepareTiles& prepare, const ConstTensor& x, std::uint16_t* staged) {
-  prepare.x = x.data;
-  prepare.x_dtype = x.dtype;
-  prepare.inner = x.rank == 3 ? x.dim(1) : 1;
-  prepare.rows = x.dim(0) * prepare.inner;
-  prepare.outer_stride = x.stride(0);
-  prepare.inner_stride = x.rank == 3 ? x.stride(1) : 0;
-  prepare.k = static_cast<int>(x.dim(x.rank - 1));
-  prepare.staged = staged;
 }
 
 int choose_tile_tokens(std::int64_t tokens, std::int64_t n, int multiprocessors) {

@@ -287,7 +287,8 @@ void add_rule_cases(std::vector<Case>& cases) {
                          .lengths = {65, 3, 0, 128},
                          .dtype = DType::kBF16,
                          .head_map = HeadMap::kTiled};
-        cases.push_back(rule_case<Args>(pieces, {.states = States::kPool, .f32_output = true}));
+        cases.push_back(
+            rule_case<Args>(pieces, {.states = States::kPool, .checkpoint_tokens = 64, .f32_output = true}));
         pieces.gates = Gates::kStrong;
         pieces.strided = true;
         cases.push_back(rule_case<Args>(pieces, {.states = States::kInPlace, .qk_norm = QkNorm::kL2}));

@@ -381,7 +381,9 @@ __global__ void __launch_bounds__(kScanThreads, K > 64 ? 2 : 3)
   const int silent = work.silent;
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const std::uint32_t keys = copies.keys_place(chunk);
-    if (computes && args.checkpoints.data != nullptr) store_checkpoint(args, work, chunk, first_row, lane, rows.s);
+    if (computes && args.checkpoints.data != nullptr) {
+      store_checkpoint(args, work, chunk, first_row, opaque(lane), rows.s);
+    }
     if constexpr (S::kKeyStages == 2) {
       wait_for_copies<1>();  // k and q
       __syncthreads();

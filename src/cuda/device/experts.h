@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/device/elements.h"
+#include "cuda/device/token_tiles.h"
 
 namespace thalweg::cu {
 
@@ -20,8 +21,9 @@ struct ExpertIds {
   // -1 where there is no such expert. A pair is token * S + slot.
   __device__ int of(int pair) const {
     if (data == nullptr) return 0;
-    const int token = pair / slots;
-    const int id = data[token * stride + (pair - token * slots)];
+    std::int64_t at = pair;
+    if (stride != slots) at += pair / slots * (stride - slots);
+    const int id = data[at];
     return id >= 0 && id < experts ? id : -1;
   }
 };
@@ -40,7 +42,10 @@ struct ExpertLists {
   ExpertItem* items = nullptr;      // [most_items()]: in order of experts, then of rows; at most `item_rows` rows each
   std::int32_t* num_items = nullptr;  // [1]
   int item_rows = 0;
+  TokenTile* tiles = nullptr;  // [most_tiles()]: the same rows cut for the tiled matmuls
+  std::int32_t* tile_count = nullptr;
 };
+
 // y[pair] = weights[expert of pair] x[pair's row] + bias. Sizes and addresses as the kernels take them.
 struct ExpertMatmul {
   const std::uint8_t* weights = nullptr;  // [E,N,K]
@@ -53,7 +58,6 @@ struct ExpertMatmul {
   Elements y;                   // [T,S,N]; of linear [T,N]
   const float* bias = nullptr;  // [N]
   ExpertIds ids{};              // of linear: one expert, pairs are tokens
-  int matvec_slice = 0;         // weights of a row at a time
 };
 
 // sum + bias to y at `offset`.

@@ -137,7 +137,7 @@ __device__ inline std::uint32_t spread_fifth_bits(std::uint32_t four_bits) {
 
 // A format with codes provides read(), codes(j) (the eight from 8 j on, j a constant) and scaling(half) (of the 16
 // weights from 16 half on); what it gives of them is the same for all.
-template <class Format, bool kWide>
+template <class Format, bool kWide, int kGroupWeights = 32>
 struct CodedWeights {
   __device__ void eight(int j, float (&values)[8]) const {
     const auto& self = *static_cast<const Format*>(this);
@@ -154,6 +154,7 @@ struct CodedWeights {
     }
   }
   static constexpr bool kWideCodes = kWide;
+  static constexpr int kGroup = kGroupWeights;  // weights that share a scaling
   static constexpr bool kCoded = true;
 };
 
@@ -406,7 +407,7 @@ __device__ inline uint2 operator&(uint2 x, std::uint32_t mask) { return {x.x & m
 __device__ inline uint2 operator|(uint2 x, uint2 y) { return {x.x | y.x, x.y | y.y}; }
 
 template <>
-struct PackedWeights<DType::kQ2_K> : CodedWeights<PackedWeights<DType::kQ2_K>, false> {
+struct PackedWeights<DType::kQ2_K> : CodedWeights<PackedWeights<DType::kQ2_K>, false, 16> {
   static constexpr int kAlign = 4;
   std::uint32_t words[8];
   int shift;
@@ -430,7 +431,7 @@ struct PackedWeights<DType::kQ2_K> : CodedWeights<PackedWeights<DType::kQ2_K>, f
 };
 
 template <>
-struct PackedWeights<DType::kQ3_K> : CodedWeights<PackedWeights<DType::kQ3_K>, false> {
+struct PackedWeights<DType::kQ3_K> : CodedWeights<PackedWeights<DType::kQ3_K>, false, 16> {
   static constexpr int kAlign = 2;
   std::uint32_t words[8];
   std::uint32_t high[8];
@@ -520,7 +521,7 @@ struct PackedWeights<DType::kQ5_K> : CodedWeights<PackedWeights<DType::kQ5_K>, f
 };
 
 template <>
-struct PackedWeights<DType::kQ6_K> : CodedWeights<PackedWeights<DType::kQ6_K>, false> {
+struct PackedWeights<DType::kQ6_K> : CodedWeights<PackedWeights<DType::kQ6_K>, false, 16> {
   static constexpr int kAlign = 2;
   std::uint32_t words[8];
   std::uint32_t high[8];
