@@ -14,10 +14,10 @@
 #include "cases/random.h"
 #include "commands.h"
 #include "core/float16.h"
+#include "device_fill.h"
 #include "ops/backends.h"
 #include "prefill_suites.h"
 #include "progress.h"
-#include "thalweg/device_memory.h"
 #include "thalweg/gated_delta_rule.h"
 
 namespace thalweg::app {
@@ -105,18 +105,6 @@ std::vector<Row> width_rows() {
     }
   }
   return rows;
-}
-
-// A buffer on the device, full of one block of values over and over.
-template <class T>
-DeviceMemory repeated(const Stream& stream, const std::vector<T>& block, std::int64_t count) {
-  DeviceMemory memory(stream.device, static_cast<std::size_t>(count) * sizeof(T));
-  const auto size = static_cast<std::int64_t>(block.size());
-  for (std::int64_t done = 0; done < count; done += size) {
-    copy_to_device(stream, static_cast<T*>(memory.data()) + done, block.data(),
-                   static_cast<std::size_t>(std::min(size, count - done)) * sizeof(T));
-  }
-  return memory;
 }
 
 // Inputs as the published table has them, for any row of one width: q and k of norm 1, v normal, gates near 0 with a

@@ -2,7 +2,7 @@
 
 #include <cuda_runtime.h>
 
-#include "cuda/device/decode_step.h"
+#include "cuda/device/stream_step.h"
 
 namespace thalweg::cu {
 
@@ -14,6 +14,13 @@ DecodeKernel decode_kernel(std::int64_t k, DType state, Tokens tokens);
 DecodeKernel decode_one_kernel(std::int64_t k, DType state);
 // For compute capability 9.0; null where a build leaves that out. Narrow tiles go with tokens one by one.
 DecodeStepKernel decode_step_kernel(std::int64_t k, DType state, Tokens tokens, bool narrow);
+// How the step for many sequences is to be launched.
+struct StreamStepKernel {
+  DecodeStepKernel kernel = nullptr;
+  int stages = 0;
+  std::size_t shared_bytes = 0;
+};
+StreamStepKernel stream_step_kernel(std::int64_t k, DType state, std::int64_t tokens, std::int64_t heads);
 
 // pick.template operator()<K, State>() of the kernel.
 template <class Pick>

@@ -134,18 +134,19 @@ std::string cluster_supports(const GatedDeltaPrepStepArgs& args, const Stream& s
 }
 
 template <class Parameters>
-void launch(void (*kernel)(Parameters), const Parameters& p, dim3 blocks, std::int64_t members, std::int64_t threads,
-            std::size_t shared_bytes, const Stream& stream) {
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(members), 1, 1};
+void launch(void (*kernel)(Parameters), const Parameters& p, dim3 blocks, dim3 members, std::int64_t threads,
+            std::size_t shared_bytes, bool early, const Stream& stream) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {members.x, members.y, members.z};
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = native(stream);
-  config.attrs = &cluster;
+  config.attrs = attributes;
   config.numAttrs = 1;
+  if (early) launch_early(config, attributes, properties(stream.device.index));
   check(cudaLaunchKernelEx(&config, kernel, p), GatedDeltaPrepStepArgs::kName);
 }
 
@@ -162,37 +163,38 @@ void run_clusters(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& s
   const std::int64_t most = s.batch * s.hk * members > 2 * properties(stream.device.index).multiprocessors ? 256 : 384;
   const std::int64_t threads =
       std::clamp((channels + kWarpSize - 1) / kWarpSize * kWarpSize, std::int64_t{p.tile_warps * kWarpSize}, most);
-  launch(chosen.kernel, p, dim3(static_cast<unsigned>(s.batch * s.hk * members)), members, threads, shared_memory(p, s),
-         stream);
+  launch(chosen.kernel, p, dim3(static_cast<unsigned>(s.batch * s.hk * members)), dim3(static_cast<unsigned>(members)),
+         threads, shared_memory(p, s), false, stream);
 }
 
 // ---- the same for a few tokens and what is common in decoding
 
-// How the blocks of a step are cut: pieces of a head, narrow tiles or not, threads of a block.
+// How a step is cut into blocks.
 struct DecodeStepShape {
-  int slices = 0;
+  int slices = 0;  // of a head; 0 if a cluster cannot hold all that shares a key head
   bool narrow = false;
   int warp_rows = 0;
-  std::int64_t threads = 0;
+  std::int64_t threads = 0;  // of a block
 };
 
+// The fewest slices of at most 128 rows that give every multiprocessor a block, as far as a cluster goes. Small ones
+// take a warp for four rows and a thread for each channel, for the shortest way through one token.
 DecodeStepShape decode_step_shape(const Sizes& s, bool together, int multiprocessors) {
   DecodeStepShape shape;
   shape.warp_rows = StateTile<128, StateLayout::kVK>::kWarpV;
   for (int slices = 1; slices * s.ratio() <= kMaxCluster; slices *= 2) {
     if (s.v % (slices * shape.warp_rows) != 0) break;
-    if (shape.slices > 0 && s.v / shape.slices <= 128 && s.batch * s.hv * shape.slices * 10 >= std::int64_t{9} * multiprocessors) break;
+    if (shape.slices > 0 && s.v / shape.slices <= 128 &&
+        s.batch * s.hv * shape.slices * 10 >= std::int64_t{9} * multiprocessors)
+      break;
     shape.slices = slices;
   }
-  if (const char* e = getenv("SLICES")) shape.slices = atoi(e);
   if (s.v / shape.slices > 128) shape.slices = 0;
   if (shape.slices == 0) return shape;
   const std::int64_t rows = s.v / shape.slices;
   shape.narrow = !together && rows <= 32;
-  if (const char* e = getenv("NARROW")) shape.narrow = atoi(e) && !together && rows <= 64;
-  if (shape.narrow) shape.warp_rows = StateTile<128, StateLayout::kVK, true>::kWarpV;
+  if (shape.narrow) shape.warp_rows = StateTile<128, StateLayout::kVK, 1>::kWarpV;
   shape.threads = shape.narrow ? (2 * s.k + rows + 2 * kWarpSize - 1) / kWarpSize * kWarpSize : kMaxWarps * kWarpSize;
-  if (const char* e = getenv("THREADS")) shape.threads = atoi(e);
   shape.threads = std::max(shape.threads, rows / shape.warp_rows * kWarpSize);
   return shape;
 }
@@ -214,12 +216,11 @@ std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& st
     if (tensor.defined() && !elements(tensor).fours) return "takes rows aligned to four elements";
   }
   for (const ConstTensor& tensor : {args.x, args.conv_weight, ConstTensor(args.conv_state), args.gates.a, args.gates.b,
-                                    args.q_norm_weight, args.k_norm_weight, args.state_in,
-                                    ConstTensor(args.state_out), ConstTensor(args.snapshots), args.z,
-                                    ConstTensor(args.y)}) {
+                                    args.q_norm_weight, args.k_norm_weight, args.state_in, ConstTensor(args.state_out),
+                                    ConstTensor(args.snapshots), args.z, ConstTensor(args.y)}) {
     if (!is_compact(tensor)) return "takes strides below 2^31 elements";
   }
-  if (s.batch > 65535 || s.hk > 65535) return "takes at most 65535 sequences and key heads";
+  if (s.batch > 65535 || s.hv > 65535) return "takes at most 65535 sequences and heads";
   return decode_step_shape(s, true, device.multiprocessors).slices > 0 ? "" : "a key head needs more than 8 blocks";
 }
 
@@ -257,16 +258,52 @@ void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& str
   const bool together = s.tokens > 1 && !args.snapshots.defined();
   const DecodeStepShape shape = decode_step_shape(s, together, properties(stream.device.index).multiprocessors);
   const DecodeStep p = decode_parameters(args, s, shape);
-  const std::int64_t members = s.ratio() * shape.slices;
-  const dim3 blocks(static_cast<unsigned>(members), static_cast<unsigned>(s.hk), static_cast<unsigned>(s.batch));
-  const std::size_t memory =
-      decode_memory_bytes(s.k, together, s.tokens, s.v / shape.slices, p.tile_warps) +
-      (s.k == 64 ? DecodeStepMemory<64>::bytes(shape.threads / kWarpSize) : DecodeStepMemory<128>::bytes(shape.threads / kWarpSize));
+  const dim3 members(static_cast<unsigned>(shape.slices), static_cast<unsigned>(s.ratio()));
+  const dim3 blocks(members.x, static_cast<unsigned>(s.hv), static_cast<unsigned>(s.batch));
+  const std::size_t memory = decode_memory_bytes(s.k, together, s.tokens, s.v / shape.slices, p.tile_warps) +
+                             (s.k == 64 ? DecodeStepMemory<64>::bytes(shape.threads / kWarpSize)
+                                        : DecodeStepMemory<128>::bytes(shape.threads / kWarpSize));
   launch(decode_step_kernel(s.k, args.state_in.dtype, together ? Tokens::kAll : Tokens::kOneByOne, shape.narrow), p,
-         blocks, members, shape.threads, memory, stream);
+         blocks, members, shape.threads, memory, true, stream);
+}
+
+// ---- for many sequences
+
+std::string stream_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  const Sizes s(args);
+  std::string reason = decode_supports(args, stream);
+  if (!reason.empty()) return reason;
+  if (s.v != kStreamV) return "takes V = 128, not " + std::to_string(s.v);
+  if (s.ratio() > kStreamHeads) return "takes at most 4 value heads of a key head";
+  const std::int64_t sixteen = 16 / bytes_of(args.state_in.dtype, 1);
+  const bool aligned = reinterpret_cast<std::uintptr_t>(args.state_in.data) % 16 == 0;
+  if (!aligned || args.state_in.stride(2) != s.k || args.state_in.stride(1) % sixteen != 0 ||
+      args.state_in.stride(0) % sixteen != 0) {
+    return "takes states of 16-byte aligned heads without gaps";
+  }
+  if (s.batch * s.hk < properties(stream.device.index).multiprocessors) {
+    return "takes a key head for every multiprocessor at least";
+  }
+  if (s.batch * s.hk > std::numeric_limits<std::int32_t>::max() / 2) return "takes at most 2^30 key heads";
+  return "";
+}
+
+void run_stream(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+  const Sizes s(args);
+  if (s.batch == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  const StreamStepKernel chosen = stream_step_kernel(s.k, args.state_in.dtype, s.tokens, s.ratio());
+  DecodeStep p = decode_parameters(args, s, {1, false, kStreamV / kStreamWarps, kStreamThreads});
+  p.stages = chosen.stages;
+  p.units = static_cast<int>(s.batch * s.hk);
+  allow_shared_memory(reinterpret_cast<const void*>(chosen.kernel), chosen.shared_bytes, args.kName);
+  const int blocks = std::min(p.units, properties(stream.device.index).multiprocessors);
+  launch_early(chosen.kernel, dim3(static_cast<unsigned>(blocks)), dim3(kStreamThreads), chosen.shared_bytes,
+               properties(stream.device.index), native(stream), args.kName, p);
 }
 
 constexpr Kernel<GatedDeltaPrepStepArgs> kKernels[] = {
+    {"stream", stream_supports, no_workspace<GatedDeltaPrepStepArgs>, run_stream},
     {"decode", decode_supports, no_workspace<GatedDeltaPrepStepArgs>, run_decode},
     {"cluster", cluster_supports, no_workspace<GatedDeltaPrepStepArgs>, run_clusters},
     {"block", block_supports, block_workspace, run_blocks}};

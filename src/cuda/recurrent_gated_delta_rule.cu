@@ -121,9 +121,9 @@ std::string decode_supports(const RecurrentGatedDeltaRuleArgs& args, const Strea
        {args.q, args.k, args.initial_state, ConstTensor(args.final_state), ConstTensor(args.snapshots)}) {
     if (tensor.defined() && !elements(tensor).fours) return "takes rows aligned to four elements";
   }
-  for (const ConstTensor& tensor : {args.q, args.k, args.v, args.g, args.beta, args.gates.a, args.gates.b,
-                                    args.q_norm_weight, args.k_norm_weight, args.initial_state,
-                                    ConstTensor(args.final_state), ConstTensor(args.snapshots), ConstTensor(args.o)}) {
+  for (const ConstTensor& tensor :
+       {args.q, args.k, args.v, args.g, args.beta, args.gates.a, args.gates.b, args.q_norm_weight, args.k_norm_weight,
+        args.initial_state, ConstTensor(args.final_state), ConstTensor(args.snapshots), ConstTensor(args.o)}) {
     if (!is_compact(tensor)) return "takes strides below 2^31 elements";
   }
   if (s.sequences > kMostGrid || s.hv > kMostGrid) return "takes at most 65535 sequences and heads";
@@ -158,6 +158,9 @@ std::string decode_one_supports(const RecurrentGatedDeltaRuleArgs& args, const S
   const Sizes s(args);
   if (s.tokens != 1) return "takes one token, not " + std::to_string(s.tokens);
   if (args.snapshots.defined()) return "takes no snapshots";
+  if (s.sequences * s.hv * s.v > std::int64_t{32} * properties(stream.device.index).multiprocessors) {
+    return "takes 32 rows of states for each multiprocessor at most";
+  }
   return decode_supports(args, stream);
 }
 
@@ -167,14 +170,13 @@ void run_decode_one(const RecurrentGatedDeltaRuleArgs& args, Workspace, const St
   const CurrentDevice current(stream, args.kName);
   constexpr int kWarpRows = StateTile<128, StateLayout::kVK, true>::kWarpV;
   Decode p = decode_parameters(args, s);
-  std::int64_t warps = 8;
-  if (const char* e = getenv("WARPS")) warps = atoi(e);
+  std::int64_t warps = kMaxWarps;
   while (s.v / kWarpRows % warps != 0) warps /= 2;
   p.tile_warps = static_cast<int>(warps);
   const dim3 blocks(static_cast<unsigned>(s.v / kWarpRows / warps), static_cast<unsigned>(s.hv),
                     static_cast<unsigned>(s.sequences));
-  decode_one_kernel(s.k, *state_type(args))<<<blocks, static_cast<unsigned>(warps * kWarpSize), 0, native(stream)>>>(p);
-  check(cudaGetLastError(), args.kName);
+  launch_early(decode_one_kernel(s.k, *state_type(args)), blocks, dim3(static_cast<unsigned>(warps * kWarpSize)), 0,
+               properties(stream.device.index), native(stream), args.kName, p);
 }
 
 void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
@@ -197,10 +199,10 @@ void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream
     const bool exact = args.q.dtype != DType::kF32 && args.qk_norm != QkNorm::kRms;
     tokens = exact ? Tokens::kAllExact : Tokens::kAll;
   }
-  const dim3 blocks(static_cast<unsigned>(per_head / tile_warps), static_cast<unsigned>(s.hv), static_cast<unsigned>(s.sequences));
-  decode_kernel(s.k, *state_type(args),
-                tokens)<<<blocks, static_cast<unsigned>(warps * kWarpSize), memory, native(stream)>>>(p);
-  check(cudaGetLastError(), args.kName);
+  const dim3 blocks(static_cast<unsigned>(per_head / tile_warps), static_cast<unsigned>(s.hv),
+                    static_cast<unsigned>(s.sequences));
+  launch_early(decode_kernel(s.k, *state_type(args), tokens), blocks, dim3(static_cast<unsigned>(warps * kWarpSize)),
+               memory, properties(stream.device.index), native(stream), args.kName, p);
 }
 
 // ---- any number

@@ -476,6 +476,21 @@ void add_step_cases(std::vector<Case>& cases) {
       cases.push_back(step_case(shape));
     }
   }
+  // More key heads than a GPU has multiprocessors.
+  StepShape many{
+      .batch = 70, .k = 64, .v = 128, .dtype = DType::kBF16, .taps = 4, .gated_norm = true, .in_place = true};
+  cases.push_back(step_case(many));
+  many.state_dtype = DType::kBF16;
+  many.tokens = 2;
+  cases.push_back(step_case(many));
+  many = {.batch = 70, .hv = 8, .k = 128, .v = 128, .head_map = HeadMap::kTiled, .taps = 3, .pool = true};
+  cases.push_back(step_case(many));
+  many.hv = 2;
+  many.tokens = 3;
+  many.qk_norm = QkNorm::kL2;
+  many.taps = 0;
+  many.snapshots = many.gated_norm = true;
+  cases.push_back(step_case(many));
   const StepShape model{.batch = 1,
                         .hk = 16,
                         .hv = 32,

@@ -12,6 +12,18 @@ __device__ inline unsigned cluster_rank() {
   return rank;
 }
 
+// Of a grid whose clusters are two-dimensional: where the cluster is in the grid, and where the block in the cluster.
+__device__ inline unsigned cluster_y() {
+  unsigned y;
+  asm volatile("mov.u32 %0, %%clusterid.y;" : "=r"(y));
+  return y;
+}
+__device__ inline unsigned cluster_place_y() {
+  unsigned y;
+  asm volatile("mov.u32 %0, %%cluster_ctaid.y;" : "=r"(y));
+  return y;
+}
+
 // What a thread wrote before it arrived is seen by those that have waited.
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 // The same of nothing but the arrival.

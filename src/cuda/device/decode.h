@@ -5,6 +5,7 @@
 // the state is, and prepared while the state is on its way. One token, or tokens with a snapshot after each, go one by
 // one; more of them together, on the tensor cores.
 
+#include "cuda/device/launch_order.h"
 #include "cuda/device/rule.h"
 #include "cuda/device/token_block.h"
 #include "cuda/device/token_products.h"
@@ -105,19 +106,21 @@ struct WarpRows {
   __device__ static int token(int i) { return 2 * i + static_cast<int>(threadIdx.x) % kWarpSize / 16; }
 };
 
-// Gates of the tokens by eight neighbouring lanes of one warp, a token each (g = 0 and beta = 0 beyond the last).
-__device__ inline void store_gate(Gate gate, bool together, int t, float* decay, float* beta) {
-  if (together) {
+// Gates of kTogether tokens by as many neighbouring lanes, a token each (g = 0 and beta = 0 beyond the last): with the
+// sums of g up to the token, if the tokens go together. All lanes of the warp take part.
+__device__ inline Gate accumulated(Gate gate, bool together, int t) {
+  if (!together) return gate;
 #pragma unroll
-    for (int distance = 1; distance < kTogether; distance *= 2) {
-      const float before = __shfl_up_sync(0xFFU, gate.g, static_cast<unsigned>(distance));
-      if (t >= distance) gate.g += before;
-    }
-    decay[t] = gate.g;
-  } else {
-    decay[t] = expf(gate.g);
+  for (int distance = 1; distance < kTogether; distance *= 2) {
+    const float before = __shfl_up_sync(0xFFFFFFFFU, gate.g, static_cast<unsigned>(distance), kTogether);
+    if (t >= distance) gate.g += before;
   }
-  beta[t] = gate.beta;
+  return gate;
+}
+// In a token's place of `decay`; that of beta is kTogether further on.
+__device__ inline void store_gate(const Gate& gate, bool together, float* decay) {
+  decay[0] = together ? gate.g : expf(gate.g);
+  decay[kTogether] = gate.beta;
 }
 
 // All tokens through a warp's tile.
@@ -158,6 +161,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
   const int v0 = slice * slice_rows + warp_v;
   const bool works = warp < p.tile_warps;
   const DecodeMemory<kK> memory(shared, slots, slice_rows);
+  wait_for_previous_kernel();
 
   RawFour raw_q[kRounds];
   RawFour raw_k[kRounds];
@@ -237,9 +241,10 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
   for (int t = warp_rows.token(kPasses); works && t < count; t += 2) {  // one by one
     values[t * slice_rows] = p.v.load(p.v.offset(row, t, head) + v0 + warp_rows.row());
   }
-  if (gate_token >= 0 && gate_token < kTogether) {
-    const Gate gate = gate_token < count ? p.compute_gate(raw_gate) : Gate{};
-    store_gate(gate, kAllTogether, gate_token, memory.decay, memory.beta);
+  if (gate_token >= 0) {
+    Gate gate = gate_token < count ? p.compute_gate(raw_gate) : Gate{};
+    gate = accumulated(gate, kAllTogether, gate_token % kTogether);
+    if (gate_token < kTogether) store_gate(gate, kAllTogether, memory.decay + gate_token);
   }
   __syncthreads();
   if (!works) return;
@@ -257,6 +262,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
   for (int t = warp_rows.token(0); t < count; t += 2) {
     p.o.store(p.o.offset(row, t, head) + v0 + warp_rows.row(), values[t * slice_rows]);
   }
+  allow_next_kernel();
 }
 
 // A lane's share of one row of q or k.
@@ -274,12 +280,13 @@ struct RegisterRow {
 // price of reading q and k for every four rows of the state.
 template <int kK, class State>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize) decode_one(const __grid_constant__ Decode p) {
-  using Tile = StateTile<kK, StateLayout::kVK, true>;
+  using Tile = StateTile<kK, StateLayout::kVK, 1>;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int head = static_cast<int>(blockIdx.y);
   const int row = static_cast<int>(blockIdx.z);
   const int from = p.key_head(head);
   const int v0 = (static_cast<int>(blockIdx.x) * p.tile_warps + warp) * Tile::kWarpV;
+  wait_for_previous_kernel();
   int slot;
   if (!find_slot(p.slots, row, slot)) return;
 
@@ -336,7 +343,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize) decode_one(const __grid_
     auto* state = static_cast<State*>(p.final_state.data);
     tile.store_fours(state + p.final_state.offset(slot, head), p.final_state.strides[2], v0);
   }
-  if (Tile::writes()) p.o.store(p.o.offset(row, 0, head) + v0 + Tile::v_of(0), o[0]);
+  if (Tile::lane_k() == 0) p.o.store(p.o.offset(row, 0, head) + v0 + Tile::v_of(0), o[0]);
+  allow_next_kernel();
 }
 
 }  // namespace thalweg::cu

@@ -6,6 +6,7 @@
 // arrives at its barrier when it has read them, and nobody waits there before the new state of the head is worked out.
 
 #include "cuda/device/decode.h"
+#include "cuda/device/launch_order.h"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "cuda/device/cluster.h"
 #endif
@@ -29,6 +30,8 @@ struct DecodeStep {
   int taps = 0;        // 0: no convolution
   int tile_warps = 1;  // warps of a block that hold pieces of the state
   int slices = 1;      // pieces of a head
+  int stages = 1;      // stream_step: states of heads in shared memory
+  int units = 0;       // stream_step: key heads of all sequences
   HeadMap head_map = HeadMap::kGrouped;
   Compact<3> state_in;  // [slots,HV,V,K]
   CompactRawGates gates;
@@ -117,29 +120,90 @@ struct DecodeStepMemory {
   static std::size_t bytes(std::int64_t warps) {
     return sizeof(float) * kTogether * static_cast<std::size_t>(kKeyWarps + kMostSums + 2 * warps);
   }
+  __device__ float* q_factors(int warp) const { return factors + 2 * kTogether * warp; }
+  __device__ float* k_factors(int warp) const { return q_factors(warp) + kTogether; }
+
+  // What q and k are to be multiplied with, for the calling warp itself.
+  __device__ void find_factors(const DecodeStep& p, int warp) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+    const int t = lane % kTogether;
+    const bool is_q = lane < kTogether;
+    if (lane < 2 * kTogether) {
+      float squares = 0.0F;
+      if (t < p.tokens) {
+        const float* const parts = key_squares + t * kKeyWarps + (is_q ? 0 : kKeyWarps / 2);
+#pragma unroll
+        for (int i = 0; i < kKeyWarps / 2; ++i) squares += parts[i];
+      }
+      // Beyond the last token the products are 0, even if the norm's eps is 0.
+      q_factors(warp)[lane] = t < p.tokens ? (is_q ? p.scale : 1.0F) * p.norm.factor(squares, kK) : 0.0F;
+    }
+    __syncwarp();
+  }
+
+  // The sums of `count` warps are read four at a time: what the last four have too many is cleared beforehand.
+  __device__ void clear_end(int t, int count, int i) const {
+    if (i < (count + 3) / 4 * 4 - count) sums[t * kMostSums + count + i] = 0.0F;
+  }
+  __device__ float sum_of_squares(int t, int count) const {
+    const auto* const parts = reinterpret_cast<const float4*>(sums + t * kMostSums);
+    float sum[4] = {};
+#pragma unroll 4
+    for (int i = 0; i < (count + 3) / 4; ++i) {
+      const float4 four = parts[i];
+      sum[0] += four.x, sum[1] += four.y, sum[2] += four.z, sum[3] += four.w;
+    }
+    return sum[0] + sum[1] + (sum[2] + sum[3]);
+  }
 };
+
+// An output after the norm over its row of V, whose squares have that sum.
+__device__ inline float gated_norm(const DecodeStep& p, float output, float squares, std::uint32_t z_bits,
+                                   std::uint32_t weight_bits) {
+  const float gate = p.z.convert(z_bits);
+  return output * rsqrtf(squares / static_cast<float>(p.v_size) + p.norm_eps) * p.norm_weight.convert(weight_bits) *
+         gate * sigmoid(gate);
+}
+
+// The sums of squares of a warp's outputs of all tokens, from output(t, i), i < kRows: put(t, i, sum) is called by
+// kRows lanes for a token.
+template <int kRows, class Output, class Put>
+__device__ inline void sum_squares(int count, Output output, Put put) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+#pragma unroll
+  for (int first = 0; first < kTogether; first += kWarpSize / kRows) {
+    if (first >= count) break;
+    const int t = first + lane / kRows;
+    const float value = t < count ? output(t, lane % kRows) : 0.0F;
+    const float sum = warp_sum<kRows>(value * value);
+    if (t < count) put(t, lane % kRows, sum);
+  }
+}
 
 // At least half as many threads as the block has channels. 1 to kTogether tokens.
 template <int kK, class State, Tokens kTokens, bool kNarrow>
 __global__ void __launch_bounds__(kNarrow ? kMaxDecodeStepThreads : kMaxWarps* kWarpSize, kNarrow ? 1 : 2)
     decode_step(const __grid_constant__ DecodeStep p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Tile = StateTile<kK, StateLayout::kVK, kNarrow>;
+  using Tile = StateTile<kK, StateLayout::kVK, kNarrow ? 1 : 0>;
   constexpr bool kAllTogether = kTokens != Tokens::kOneByOne;
   constexpr int kEarly = kAllTogether ? kTogether : 1;  // tokens asked for beforehand
   constexpr int kPasses = kAllTogether ? 4 : 1;         // over the outputs, whose z is asked for beforehand
   extern __shared__ float4 shared[];
+  wait_for_previous_kernel();
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
   const int warp = thread / kWarpSize;
   const int warps = threads / kWarpSize;
   const int lane = thread % kWarpSize;
-  const int members = static_cast<int>(gridDim.x);
-  const int rank = static_cast<int>(blockIdx.x);  // in the cluster
-  const int from = static_cast<int>(blockIdx.y);
+  // Slices along x, the heads of a key head along y, both of them one cluster.
+  const int members = p.slices * p.ratio;
+  const int slice = static_cast<int>(blockIdx.x);
+  const int member = static_cast<int>(cluster_place_y());
+  const int rank = member * p.slices + slice;  // in the cluster
+  const int from = static_cast<int>(cluster_y());
   const int row = static_cast<int>(blockIdx.z);
-  const int slice = rank % p.slices;
-  const int head = p.head_map == HeadMap::kTiled ? from + rank / p.slices * p.hk : from * p.ratio + rank / p.slices;
+  const int head = p.head_map == HeadMap::kTiled ? from + member * p.hk : static_cast<int>(blockIdx.y);
   const int count = p.tokens;
   const int rows = p.tile_warps * Tile::kWarpV;
   const int first_v = slice * rows;
@@ -148,8 +212,8 @@ __global__ void __launch_bounds__(kNarrow ? kMaxDecodeStepThreads : kMaxWarps* k
   const bool works = warp < p.tile_warps;
   DecodeMemory<kK> memory(shared, kAllTogether ? kTogether : count, rows);
   const DecodeStepMemory<kK> more(reinterpret_cast<float*>(memory.scratch + (kAllTogether ? p.tile_warps : 0)));
-  memory.q_factor = more.factors + 2 * kTogether * warp;
-  memory.k_factor = memory.q_factor + kTogether;
+  memory.q_factor = more.q_factors(warp);
+  memory.k_factor = more.k_factors(warp);
   int slot;
   if (!find_slot(p.slots, row, slot)) return;  // and so do all blocks of the cluster
 
@@ -182,11 +246,13 @@ __global__ void __launch_bounds__(kNarrow ? kMaxDecodeStepThreads : kMaxWarps* k
   if (gate_token >= 0 && gate_token < count) raw_gate = p.gates.read(row, gate_token, head);
   // Output i of [tokens,rows] is of thread i from the last one on: the first ones have more to do.
   const int first_output = threads - 1 - thread;
+  const auto token_of = [&](int output) { return count == 1 ? 0 : output / rows; };
   const auto read_z = [&](int output) {
-    return p.z.defined() ? p.z.read(p.z.offset(row, output / rows, head) + first_v + output % rows) : 0;
+    const int t = token_of(output);
+    return p.z.defined() ? p.z.read(p.z.offset(row, t, head) + first_v + output - t * rows) : 0;
   };
   const auto read_weight = [&](int output) {
-    return p.z.defined() ? p.norm_weight.read(first_v + output % rows) : 0;
+    return p.z.defined() ? p.norm_weight.read(first_v + output - token_of(output) * rows) : 0;
   };
   std::uint32_t z[kPasses] = {};
   std::uint32_t weight[kPasses] = {};
@@ -213,30 +279,20 @@ __global__ void __launch_bounds__(kNarrow ? kMaxDecodeStepThreads : kMaxWarps* k
       });
     }
   }
+  if (thread < kTogether * 4) more.clear_end(thread / 4, p.tile_warps * p.slices, thread % 4);
   if constexpr (kAllTogether) {
     for (int i = thread; i < (kTogether - count) * memory.kPitch; i += threads) {
       memory.q[count * memory.kPitch + i] = memory.k[count * memory.kPitch + i] = 0.0F;
     }
   }
-  if (gate_token >= 0 && gate_token < kTogether) {
-    const Gate gate = gate_token < count ? p.gates.compute(raw_gate) : Gate{};
-    store_gate(gate, kAllTogether, gate_token, memory.decay, memory.beta);
+  if (gate_token >= 0) {
+    Gate gate = gate_token < count ? p.gates.compute(raw_gate) : Gate{};
+    gate = accumulated(gate, kAllTogether, gate_token % kTogether);
+    if (gate_token < kTogether) store_gate(gate, kAllTogether, memory.decay + gate_token);
   }
   cluster_arrive_relaxed();  // has read the convolution's inputs: what was made of them has been written
   __syncthreads();
-  if (lane < 2 * kTogether) {
-    const int t = lane % kTogether;
-    const bool is_q = lane < kTogether;
-    float squares = 0.0F;
-    if (t < count) {
-      const float* const parts = more.key_squares + t * more.kKeyWarps + (is_q ? 0 : more.kKeyWarps / 2);
-#pragma unroll
-      for (int i = 0; i < more.kKeyWarps / 2; ++i) squares += parts[i];
-    }
-    // Beyond the last token the products are 0, even if the norm's eps is 0.
-    memory.q_factor[lane] = t < count ? (is_q ? p.scale : 1.0F) * p.norm.factor(squares, kK) : 0.0F;
-  }
-  __syncwarp();
+  more.find_factors(p, warp);
   if (works) {
     decode_tokens<kK, kTokens>(tile, memory, count, rows, warp_v, [&](int t) {
       if (!p.snapshots.defined()) return;
@@ -248,18 +304,14 @@ __global__ void __launch_bounds__(kNarrow ? kMaxDecodeStepThreads : kMaxWarps* k
 
   cluster_wait();  // all have begun, and have read what is replaced below
   if (works && p.z.defined()) {
-    constexpr int kSums = Tile::kWarpV;  // lanes that share a token
-#pragma unroll
-    for (int i = 0; i < kTogether; i += kWarpSize / kSums) {
-      const int t = i + lane / kSums;
-      if (i >= count) break;
-      const float output = t < count ? memory.v[t * rows + warp_v + lane % kSums] : 0.0F;
-      const float sum = warp_sum<kSums>(output * output);
-      float* const to = more.sums + t * more.kMostSums + slice * p.tile_warps + warp;
-      for (int s = lane % kSums; t < count && s < p.slices; s += kSums) {
-        store_to_block(to, static_cast<unsigned>(rank - slice + s), sum);
-      }
-    }
+    sum_squares<Tile::kWarpV>(
+        count, [&](int t, int i) { return memory.v[t * rows + warp_v + i]; },
+        [&](int t, int i, float sum) {
+          float* const to = more.sums + t * more.kMostSums + slice * p.tile_warps + warp;
+          for (int s = i; s < p.slices; s += Tile::kWarpV) {
+            store_to_block(to, static_cast<unsigned>(rank - slice + s), sum);
+          }
+        });
   }
   if (p.slices > 1) cluster_arrive();
   if (works && slot >= 0) {
@@ -267,11 +319,11 @@ __global__ void __launch_bounds__(kNarrow ? kMaxDecodeStepThreads : kMaxWarps* k
     tile.store_fours(state + p.state_out.offset(slot, head), p.state_out.strides[2], v0);
   }
   if (p.taps > 0 && slot >= 0) {
-    const int share = (2 * kK + members - 1) / members;
+    const int share = (2 * kK + members - 1) / members;  // of q and k: this block's to update
 #pragma unroll
     for (int r = 0; r < kStepRounds; ++r) {
       const int i = thread + r * threads;
-      const bool owns = i >= 2 * kK ? i < channels : i / share == rank;
+      const bool owns = i >= 2 * kK ? i < channels : i >= rank * share && i < (rank + 1) * share;
       if (owns) inputs[r].update_state(p, slot, channel_of(i));
     }
   }
@@ -281,16 +333,13 @@ __global__ void __launch_bounds__(kNarrow ? kMaxDecodeStepThreads : kMaxWarps* k
     __syncthreads();
   }
   const auto write_output = [&](int output, std::uint32_t z_bits, std::uint32_t weight_bits) {
-    const int t = output / rows;
+    const int t = token_of(output);
     float value = memory.v[output];
     if (p.z.defined()) {
-      float squares = 0.0F;
-      for (int j = 0; j < p.tile_warps * p.slices; ++j) squares += more.sums[t * more.kMostSums + j];
-      const float gate = p.z.convert(z_bits);
-      value *= rsqrtf(squares / static_cast<float>(p.v_size) + p.norm_eps) * p.norm_weight.convert(weight_bits) * gate *
-               sigmoid(gate);
+      const float squares = more.sum_of_squares(t, p.tile_warps * p.slices);
+      value = gated_norm(p, value, squares, z_bits, weight_bits);
     }
-    p.y.store(p.y.offset(row, t, head) + first_v + output % rows, value);
+    p.y.store(p.y.offset(row, t, head) + first_v + output - t * rows, value);
   };
 #pragma unroll
   for (int i = 0; i < kPasses; ++i) {
@@ -300,6 +349,7 @@ __global__ void __launch_bounds__(kNarrow ? kMaxDecodeStepThreads : kMaxWarps* k
   for (int output = first_output + kPasses * threads; output < count * rows; output += threads) {
     write_output(output, read_z(output), read_weight(output));
   }
+  allow_next_kernel();
 #endif
 }
 

@@ -34,17 +34,18 @@ struct TokenScalars {
   float k_factor;
 };
 
-// kNarrow: a quarter of the rows, for the shortest way through one token.
-template <int kK, StateLayout kLayout, bool kNarrow = false>
+// kNarrow: if not 0, eight lanes of [V,K] share a row, and each has that many: fewer registers, and a shorter way
+// through a token.
+template <int kK, StateLayout kLayout, int kNarrow = 0>
 struct StateTile {
   static constexpr bool kVK = kLayout == StateLayout::kVK;
-  static constexpr int kLanesK = (kVK && !kNarrow ? 4 : 8) * (kK >= 192 ? 2 : 1);
+  static constexpr int kLanesK = (kVK && kNarrow == 0 ? 4 : 8) * (kK >= 192 ? 2 : 1);
   static constexpr int kLanesV = kWarpSize / kLanesK;
-  static constexpr int kColumns = kNarrow ? 1 : (kVK ? 2 : 4);
-  static constexpr int kWarpV = kLanesV * kColumns;  // 16, or 8 for the largest K, 4 if narrow: V is a multiple of it
+  static constexpr int kColumns = kNarrow > 0 ? kNarrow : (kVK ? 2 : 4);
+  static constexpr int kWarpV = kLanesV * kColumns;  // 16, or 8 for the largest K, 4 kNarrow: V is a multiple of it
   static constexpr int kRun = kK / kLanesK < 4 ? kK / kLanesK : 4;
   static constexpr int kSteps = kK / (kLanesK * kRun);
-  static_assert(kSteps * kLanesK * kRun == kK && (kRun == 4 || !kVK) && (kVK || !kNarrow));
+  static_assert(kSteps * kLanesK * kRun == kK && (kRun == 4 || !kVK) && (kVK || kNarrow == 0));
 
   float s[kSteps][kRun][kColumns];
 
@@ -148,15 +149,6 @@ struct StateTile {
         for (int c = 0; c < kColumns; ++c) s[j][i][c] = fmaf(d[c], keys[i], token.decay * s[j][i][c]);
       }
     }
-  }
-
-  // What the lane is to write of a result that all lanes of a row hold: the lanes k = 0..kColumns-1 write one row each.
-  __device__ static bool writes() { return lane_k() < kColumns; }
-  __device__ static float own(const float (&x)[kColumns]) {
-    float result = x[0];
-#pragma unroll
-    for (int c = 1; c < kColumns; ++c) result = lane_k() == c ? x[c] : result;
-    return result;
   }
 
  private:

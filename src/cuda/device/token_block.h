@@ -46,7 +46,10 @@ __device__ inline void run_tokens(Tile& tile, const Memory& memory, int count, i
     for (int c = 0; c < Tile::kColumns; ++c) v[c] = values[Tile::v_of(c)];
     tile.step(SharedRow{memory.k + t * kPitch}, SharedRow{memory.q + t * kPitch}, memory.scalars(t), v, o);
     __syncwarp();
-    if (Tile::writes()) values[Tile::v_of(Tile::lane_k())] = Tile::own(o);
+#pragma unroll
+    for (int c = 0; c < Tile::kColumns; ++c) {
+      if (Tile::lane_k() == c) values[Tile::v_of(c)] = o[c];
+    }
     after(t);
   }
 }
