@@ -109,6 +109,12 @@ std::vector<ExpertShape> shapes() {
     add({.weight = DType::kQ4_K, .fused = true});
     add({.weight = DType::kQ6_K, .size = 1e5});
   }
+  // Many rows of an expert, next to few and none; N and K between tiles.
+  list.push_back({.tokens = 300, .experts = 5, .n = 130, .k = 768, .ids = Ids::kCrowded});
+  list.push_back(
+      {.tokens = 260, .slots = 1, .experts = 3, .n = 200, .k = 416, .weight = DType::kQ8_0, .ids = Ids::kOneExpert});
+  list.push_back(
+      {.tokens = 90, .slots = 3, .experts = 4, .n = 65, .weight = DType::kQ6_K, .x = DType::kBF16, .per_slot = true});
   // Plain types of any K.
   list.push_back({.n = 19, .k = 100, .weight = DType::kF32});
   list.push_back({.n = 19, .k = 13, .weight = DType::kF16, .strided = true});

@@ -136,6 +136,13 @@ void add_moe_ffn_cases(std::vector<Case>& cases) {
     both({.weight = DType::kIQ4_XS, .down = DType::kQ3_K, .router = DType::kQ8_0});
     both({.shared = 32, .shared_weight = DType::kBF16, .strided = true});
   }
+  add({.tokens = 150,
+       .slots = 4,
+       .hidden = 288,
+       .inner = 160,
+       .shared = 96,
+       .weight = DType::kQ8_0,
+       .down = DType::kQ5_1});
   add({.hidden = 100,
        .inner = 37,
        .shared = 21,

@@ -32,7 +32,7 @@ bool make_weight_map(const WeightView& weight, int n, std::int64_t row_bytes, in
   const std::int64_t row_stride = std::max<std::int64_t>(weight.row_stride, 16);
   const std::int64_t expert_stride = std::max<std::int64_t>(weight.expert_stride, 16);
   if (reinterpret_cast<std::uintptr_t>(weight.data) % 16 != 0 || row_stride % 16 != 0 || expert_stride % 16 != 0 ||
-      encoder() == nullptr) {
+      row_bytes % 2 != 0 || encoder() == nullptr) {
     return false;
   }
   constexpr cuuint64_t kWordBytes = 2;
