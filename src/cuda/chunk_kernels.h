@@ -31,6 +31,10 @@ namespace sm90 {
 void launch_chunk_carries(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
 // Outputs and final states.
 void launch_chunk_scan(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
+
+// Both passes in one kernel, for whole sequences: no records in memory. q is bf16 or f16.
+void launch_chunk_fused_bf16(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream);
+void launch_chunk_fused_f16(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream);
 }  // namespace sm90
 
 }  // namespace thalweg::cu

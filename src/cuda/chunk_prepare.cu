@@ -89,8 +89,9 @@ __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2]
   for (int b = 0; b < 2; ++b) {
     const BlockPlace block = block_place(warp + b * kWarps);
     const auto apply = [&]<bool kDiagonal>(const BlockDecays<kDiagonal>& decays) {
-      store_a(kk[b], block, factors, head, decays, matrix, lane);
-      store_p<T>(qk[b], block, factors, head, decays, scale, shared + ChunkRecord::kP, lane);
+      const RowFactors rows(block.i, factors, head, scale, lane);
+      store_a(kk[b], block, rows, decays, matrix, lane);
+      store_p<T>(qk[b], block, rows, decays, shared + ChunkRecord::kP, lane);
     };
     if (block.i == block.j) {
       apply(BlockDecays<true>(block, factors, head, lane));
@@ -105,7 +106,7 @@ __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2]
     store_scalars(factors, head, scale, shared, thread - 64);
   }
   __syncthreads();
-  merge_blocks_of_16<WholeBlock>(matrix, warp, lane);
+  merge_blocks_of_16<T, WholeBlock>(matrix, head.beta, shared + ChunkRecord::kT, thread);
   merge_blocks_of_32<T, WholeBlock>(matrix, head.beta, shared + ChunkRecord::kT, thread);
 }
 

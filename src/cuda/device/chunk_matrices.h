@@ -127,7 +127,9 @@ __device__ inline void work_out_decays(const RawGates& gates, HeadScalars& head,
   }
 }
 
-__device__ inline float rounded_to_tf32(float value) { return __uint_as_float(to_tf32(value)); }
+// The tensor cores drop the low bits of an f32 operand: a product of four such factors comes out smaller by this, on
+// average, which its result makes good. Rounding every operand instead would take a third of all instructions.
+constexpr float kAfterFourFactors = 1.0F + 4 * 3.5e-4F;
 
 // What a lane's elements of a block of 16 x 16 are multiplied with besides their row's factors: columns
 // 8 eight + 2 (lane % 4) and the next, rows 8 half + lane / 4.
@@ -156,17 +158,33 @@ struct BlockDecays {
   }
 };
 
+// What a lane's rows of a block are multiplied with, [half].
+struct RowFactors {
+  float a[2];  // of the diagonal block
+  float p[2];
+  float decay[2];  // left of it, besides
+
+  __device__ RowFactors(int block_row, const KeyFactors& factors, const HeadScalars& head, float scale, int lane) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = 16 * block_row + 8 * half + lane / 4;
+      a[half] = head.beta[i] * factors.k[i];
+      p[half] = scale * factors.q[i];
+      decay[half] = head.row[i];
+    }
+  }
+};
+
 // A block of A to the f32 matrix; kk are the accumulators of its two halves of 8 columns.
 template <bool kDiagonal>
-__device__ void store_a(const float (&kk)[2][4], BlockPlace block, const KeyFactors& factors, const HeadScalars& head,
+__device__ void store_a(const float (&kk)[2][4], BlockPlace block, const RowFactors& rows,
                         const BlockDecays<kDiagonal>& decays, float* matrix, int lane) {
   const int row = lane / 4;
   const int column = lane % 4 * 2;
   float* place = matrix + (16 * block.i + row) * kMatrixPitch + 16 * block.j + column;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int i = 16 * block.i + row + 8 * half;
-    const float row_factor = head.beta[i] * factors.k[i] * (kDiagonal ? 1.0F : head.row[i]);
+    const float row_factor = kDiagonal ? rows.a[half] : rows.a[half] * rows.decay[half];
 #pragma unroll
     for (int eight = 0; eight < 2; ++eight) {
       const float2 factor = decays.factor[half][eight];
@@ -174,23 +192,21 @@ __device__ void store_a(const float (&kk)[2][4], BlockPlace block, const KeyFact
       const float high = row_factor * (kk[eight][2 * half + 1] * factor.y);
       const int from_diagonal = column + 8 * eight - row - 8 * half;
       *reinterpret_cast<float2*>(place + 8 * half * kMatrixPitch + 8 * eight) = {
-          !kDiagonal || from_diagonal < 0 ? rounded_to_tf32(low) : 0.0F,
-          !kDiagonal || from_diagonal + 1 < 0 ? rounded_to_tf32(high) : 0.0F};
+          !kDiagonal || from_diagonal < 0 ? low : 0.0F, !kDiagonal || from_diagonal + 1 < 0 ? high : 0.0F};
     }
   }
 }
 
 // A block of P to its tile; qk as kk above.
 template <class T, bool kDiagonal>
-__device__ void store_p(const float (&qk)[2][4], BlockPlace block, const KeyFactors& factors, const HeadScalars& head,
-                        const BlockDecays<kDiagonal>& decays, float scale, std::byte* tile, int lane) {
+__device__ void store_p(const float (&qk)[2][4], BlockPlace block, const RowFactors& rows,
+                        const BlockDecays<kDiagonal>& decays, std::byte* tile, int lane) {
   const int row = lane / 4;
   const int column = lane % 4 * 2;
   std::byte* place = tile + (16 * block.i + row) * 128 + lane % 4 * 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int i = 16 * block.i + row + 8 * half;
-    const float row_factor = scale * factors.q[i] * (kDiagonal ? 1.0F : head.row[i]);
+    const float row_factor = kDiagonal ? rows.p[half] : rows.p[half] * rows.decay[half];
 #pragma unroll
     for (int eight = 0; eight < 2; ++eight) {
       const float2 factor = decays.factor[half][eight];
@@ -247,20 +263,23 @@ __device__ inline void invert_diagonal(float* matrix, int warp, int lane) {
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         const float4 four = *reinterpret_cast<const float4*>(corner + (i + r) * kMatrixPitch + m);
-        sum[r] -= four.x * x[m] + four.y * x[m + 1] + (four.z * x[m + 2] + four.w * x[m + 3]);
+        sum[r] = fmaf(-four.x, x[m], sum[r]);
+        sum[r] = fmaf(-four.y, x[m + 1], sum[r]);
+        sum[r] = fmaf(-four.z, x[m + 2], sum[r]);
+        sum[r] = fmaf(-four.w, x[m + 3], sum[r]);
       }
     }
     float4 rows[4];
 #pragma unroll
     for (int r = 1; r < 4; ++r) rows[r] = *reinterpret_cast<const float4*>(corner + (i + r) * kMatrixPitch + i);
     x[i] = sum[0];
-    x[i + 1] = sum[1] - rows[1].x * x[i];
-    x[i + 2] = sum[2] - rows[2].x * x[i] - rows[2].y * x[i + 1];
-    x[i + 3] = sum[3] - rows[3].x * x[i] - rows[3].y * x[i + 1] - rows[3].z * x[i + 2];
+    x[i + 1] = fmaf(-rows[1].x, x[i], sum[1]);
+    x[i + 2] = fmaf(-rows[2].y, x[i + 1], fmaf(-rows[2].x, x[i], sum[2]));
+    x[i + 3] = fmaf(-rows[3].z, x[i + 2], fmaf(-rows[3].y, x[i + 1], fmaf(-rows[3].x, x[i], sum[3])));
   }
   __syncwarp();  // all lanes have read the block
 #pragma unroll
-  for (int i = 0; i < 16; ++i) corner[i * kMatrixPitch + column] = rounded_to_tf32(x[i]);
+  for (int i = 0; i < 16; ++i) corner[i * kMatrixPitch + column] = x[i];
 }
 
 // sum += a[0..16, 8 first_step..8 last_step) b[8 first_step..8 last_step, 0..8), of matrices in shared memory that hold
@@ -281,44 +300,75 @@ __device__ inline void multiply_strip(float (&sum)[4], const float* a, const flo
   }
 }
 
-// sum, rounded to tf32 and times sign, to 16 rows of 8 columns.
-__device__ inline void store_strip(float* to, const float (&sum)[4], float sign, int lane) {
+// sum to 16 rows of 8 columns.
+__device__ inline void store_strip(float* to, const float (&sum)[4], int lane) {
   float* place = to + lane / 4 * kMatrixPitch + lane % 4 * 2;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    *reinterpret_cast<float2*>(place + 8 * half * kMatrixPitch) = {rounded_to_tf32(sign * sum[2 * half]),
-                                                                   rounded_to_tf32(sign * sum[2 * half + 1])};
-  }
+  *reinterpret_cast<float2*>(place) = {sum[0], sum[1]};
+  *reinterpret_cast<float2*>(place + 8 * kMatrixPitch) = {sum[2], sum[3]};
 }
 
-// From the inverses of A's diagonal blocks of 16 to those of 32, in place. By all threads of a team, a group of at
-// least four warps that wait for each other by sync(); the matrix is ready before and after.
-template <class Team>
-__device__ void merge_blocks_of_16(float* matrix, int warp, int lane) {
+// 16 rows of 8 columns of T, times diag(beta), to the tile.
+template <class T>
+__device__ void store_times_beta(std::byte* tile, const float (&strip)[4], const float* beta, int row, int piece,
+                                 int lane) {
+  const float2 factor = *reinterpret_cast<const float2*>(beta + 8 * piece + lane % 4 * 2);
+  std::byte* place = tile + swizzled(row + lane / 4, piece) + lane % 4 * 4;
+  *reinterpret_cast<std::uint32_t*>(place) = pack<T>(strip[0] * factor.x, strip[1] * factor.y);
+  *reinterpret_cast<std::uint32_t*>(place + 8 * 128) = pack<T>(strip[2] * factor.x, strip[3] * factor.y);
+}
+
+// From the inverses of A's diagonal blocks of 16 to those of 32, in place, and these parts of (T - I) diag(beta) to its
+// tile. By all threads of a team, a group of at least four warps that wait for each other by sync(); the matrix is
+// ready before and after.
+template <class T, class Team>
+__device__ void merge_blocks_of_16(float* matrix, const float* beta, std::byte* tile, int thread) {
+  const int warp = thread / 32;
+  const int lane = thread % 32;
   // Blocks (1,0) and (3,2): a warp 8 columns.
-  float* corner = matrix + 32 * (warp / 2) * (kMatrixPitch + 1);  // of the pair of diagonal blocks
-  float* between = corner + 16 + warp % 2 * 8;                    // above the diagonal
+  const int first = 32 * (warp / 2);  // of the pair of diagonal blocks
+  float* corner = matrix + first * (kMatrixPitch + 1);
+  float* between = corner + 16 + warp % 2 * 8;  // above the diagonal
   float product[4] = {};
   if (warp < 4) {
     float sum[4] = {};
     multiply_strip(sum, corner + 16 * kMatrixPitch, corner + warp % 2 * 8, 0, 2, lane);
-    store_strip(between, sum, 1.0F, lane);
+    store_strip(between, sum, lane);
     __syncwarp();
     multiply_strip(product, corner + 16 * (kMatrixPitch + 1), between, 0, 2, lane);
+#pragma unroll
+    for (float& value : product) value *= -kAfterFourFactors;
   }
   Team::sync();  // both warps of a pair have read A
-  if (warp < 4) store_strip(corner + 16 * kMatrixPitch + warp % 2 * 8, product, -1.0F, lane);
+  if (warp < 4) {
+    store_strip(corner + 16 * kMatrixPitch + warp % 2 * 8, product, lane);
+    store_times_beta<T>(tile, product, beta, first + 16, first / 8 + warp % 2, lane);
+    // The diagonal blocks: 8 columns of a row.
+    const int row = thread / 2;
+    const int piece = row / 16 * 2 + thread % 2;
+    const float* from = matrix + row * kMatrixPitch + piece * 8;
+    float values[8];
+    float factors[8];
+    *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(from);
+    *reinterpret_cast<float4*>(values + 4) = *reinterpret_cast<const float4*>(from + 4);
+    *reinterpret_cast<float4*>(factors) = *reinterpret_cast<const float4*>(beta + piece * 8);
+    *reinterpret_cast<float4*>(factors + 4) = *reinterpret_cast<const float4*>(beta + piece * 8 + 4);
+#pragma unroll
+    for (int c = 0; c < 8; ++c) values[c] = piece * 8 + c < row ? values[c] * factors[c] : 0.0F;
+    *reinterpret_cast<uint4*>(tile + swizzled(row, piece)) = {
+        pack<T>(values[0], values[1]), pack<T>(values[2], values[3]), pack<T>(values[4], values[5]),
+        pack<T>(values[6], values[7])};
+  }
   Team::sync();
 }
 
-// (T - I) diag(beta) to its tile from the inverses of the diagonal blocks of 32. By all threads of a team.
+// The rest of (T - I) diag(beta), blocks (2..3, 0..1), from the inverses of the diagonal blocks of 32. By all threads
+// of a team.
 template <class T, class Team>
 __device__ void merge_blocks_of_32(float* matrix, const float* beta, std::byte* tile, int thread) {
   constexpr int kWarps = Team::kThreads / 32;
-  constexpr int kStrips = (8 + kWarps - 1) / kWarps;  // of a warp
+  constexpr int kStrips = (8 + kWarps - 1) / kWarps;  // of a warp, of 16 rows and 8 columns
   const int warp = thread / 32;
   const int lane = thread % 32;
-  // Blocks (2..3, 0..1): strips of 16 rows and 8 columns.
   const auto strip_row = [](int strip) { return 16 * (strip / 4); };
   const auto strip_column = [](int strip) { return 8 * (strip % 4); };
   float* between = matrix + 32;  // above the diagonal
@@ -329,24 +379,7 @@ __device__ void merge_blocks_of_32(float* matrix, const float* beta, std::byte* 
     float sum[4] = {};
     multiply_strip(sum, matrix + (32 + strip_row(strip)) * kMatrixPitch, matrix + strip_column(strip),
                    strip % 4 / 2 * 2, 4, lane);
-    store_strip(between + strip_row(strip) * kMatrixPitch + strip_column(strip), sum, 1.0F, lane);
-  }
-  // The diagonal blocks of 32: 8 columns of a row.
-  for (int i = thread; i < 256; i += Team::kThreads) {
-    const int row = i / 4;
-    const int piece = row / 32 * 4 + i % 4;
-    float values[8];
-    float factors[8];
-    *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(matrix + row * kMatrixPitch + piece * 8);
-    *reinterpret_cast<float4*>(values + 4) =
-        *reinterpret_cast<const float4*>(matrix + row * kMatrixPitch + piece * 8 + 4);
-    *reinterpret_cast<float4*>(factors) = *reinterpret_cast<const float4*>(beta + piece * 8);
-    *reinterpret_cast<float4*>(factors + 4) = *reinterpret_cast<const float4*>(beta + piece * 8 + 4);
-#pragma unroll
-    for (int c = 0; c < 8; ++c) values[c] = piece * 8 + c < row ? values[c] * factors[c] : 0.0F;
-    *reinterpret_cast<uint4*>(tile + swizzled(row, piece)) = {
-        pack<T>(values[0], values[1]), pack<T>(values[2], values[3]), pack<T>(values[4], values[5]),
-        pack<T>(values[6], values[7])};
+    store_strip(between + strip_row(strip) * kMatrixPitch + strip_column(strip), sum, lane);
   }
   Team::sync();
 #pragma unroll
@@ -356,13 +389,9 @@ __device__ void merge_blocks_of_32(float* matrix, const float* beta, std::byte* 
     float product[4] = {};
     multiply_strip(product, matrix + (32 + strip_row(strip)) * kMatrixPitch + 32, between + strip_column(strip), 0,
                    2 + strip / 4 * 2, lane);
-    const float2 factor = *reinterpret_cast<const float2*>(beta + strip_column(strip) + lane % 4 * 2);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int i = 32 + strip_row(strip) + 8 * half + lane / 4;
-      *reinterpret_cast<std::uint32_t*>(tile + swizzled(i, strip % 4) + lane % 4 * 4) =
-          pack<T>(-product[2 * half] * factor.x, -product[2 * half + 1] * factor.y);
-    }
+    for (float& value : product) value *= -kAfterFourFactors;
+    store_times_beta<T>(tile, product, beta, 32 + strip_row(strip), strip % 4, lane);
   }
 }
 

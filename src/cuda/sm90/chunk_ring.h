@@ -70,92 +70,92 @@ struct Ring {
   __device__ void arrive_done(int stage) const { barrier_arrive(done + 8 * stage); }
 };
 
-// A warpgroup's part in the copies of one run of chunks.
+// The same value, of which the compiler knows nothing: what depends on it is worked out anew and not kept in registers.
+__device__ inline int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// A warpgroup's copies of a run of chunks.
 template <class T, int K, int kGroups>
-class TileCopies {
+struct TileCopies {
   using R = Ring<K, kGroups>;
-  static constexpr int kKeyPieces = K / 8;
-  static constexpr int kKeyRows = kWarpgroup / kKeyPieces;  // a multiple of 8: a thread's swizzle is always the same
-  static constexpr int kValuePieces = kGroups * 8;
-  static constexpr int kValueRows = kWarpgroup / kValuePieces;
+  const ChunkArguments& args;
+  const Work& work;
 
- public:
-  __device__ TileCopies(const ChunkArguments& args, const Work& work) : args_(args), work_(work) {
-    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-    const auto base = [&](const auto& tensor, int head, int column) {
-      return tensor.strides[0] * work.row + tensor.strides[1] * work.begin + tensor.strides[2] * head + column;
-    };
-    key_row_ = thread / kKeyPieces;
-    value_row_ = thread / kValuePieces;
-    const int key_piece = thread % kKeyPieces;
-    const int value_piece = thread % kValuePieces;
-    const int value_column = work.first_row + value_piece * 8;
-    k_ = static_cast<const T*>(args.k.data) + base(args.k, work.key_head, key_piece * 8) + key_row_ * args.k.strides[1];
-    q_ = static_cast<const T*>(args.q.data) + base(args.q, work.key_head, key_piece * 8) + key_row_ * args.q.strides[1];
-    v_ = static_cast<const T*>(args.v.data) + base(args.v, work.head, value_column) + value_row_ * args.v.strides[1];
-    o_ = static_cast<T*>(args.o.data) + base(args.o, work.head, value_column) + value_row_ * args.o.strides[1];
-    key_place_ = static_cast<std::uint32_t>(key_piece / 8 * kTile) + swizzled(key_row_, key_piece % 8);
-    value_place_ =
-        static_cast<std::uint32_t>(R::kValues + value_piece / 8 * kTile) + swizzled(value_row_, value_piece % 8);
-  }
+  // A thread's part of a tile kPieces x 16 bytes wide: piece `piece` of rows row, row + kRowStep, ...
+  template <int kPieces>
+  struct Part {
+    static constexpr int kRowStep = kWarpgroup / kPieces;  // a multiple of 8: a thread's swizzle is always the same
+    int row;
+    int piece;
+    __device__ Part() {
+      const int thread = opaque(static_cast<int>(threadIdx.x) % kWarpgroup);
+      row = thread / kPieces;
+      piece = thread % kPieces;
+    }
+    __device__ std::uint32_t place() const {
+      return static_cast<std::uint32_t>(piece / 8 * kTile) + swizzled(row, piece % 8);
+    }
+    __device__ std::int64_t offset(const std::int64_t* strides, const Work& work, int chunk, int head,
+                                   int column) const {
+      return strides[0] * work.row + strides[1] * (work.begin + chunk * kChunk + row) + strides[2] * head + column +
+             piece * 8;
+    }
+  };
 
-  __device__ bool all_loaded() const { return loaded_ >= work_.length; }
-
-  // Begins to load the next chunk's k, q and v; zeros past the end. Past the last chunk only the group is committed.
-  __device__ void load(const R& ring, int stage) {
-    const int length = work_.length - loaded_;  // those of this chunk and after
+  // Begins to load a chunk's k, q and v; zeros past the end. Past the last chunk only the group is committed.
+  __device__ void load(const R& ring, int chunk, int stage) const {
+    const int length = work.length - chunk * kChunk;  // those of this chunk and after
+    const std::uint32_t place = ring.stage_address(stage);
     if (length > 0) {
-      const std::int64_t k_step = kKeyRows * args_.k.strides[1];
-      const std::int64_t q_step = kKeyRows * args_.q.strides[1];
-      const std::int64_t v_step = kValueRows * args_.v.strides[1];
-      const std::uint32_t place = ring.stage_address(stage);
+      const Part<K / 8> keys;
+      const T* k = static_cast<const T*>(args.k.data) + keys.offset(args.k.strides, work, chunk, work.key_head, 0);
+      const T* q = static_cast<const T*>(args.q.data) + keys.offset(args.q.strides, work, chunk, work.key_head, 0);
+      const Part<kGroups * 8> values;
+      const T* v =
+          static_cast<const T*>(args.v.data) + values.offset(args.v.strides, work, chunk, work.head, work.first_row);
+      const auto copy = [&](auto is_valid) {
 #pragma unroll
-      for (int i = 0; i < kChunk / kKeyRows; ++i) {
-        const bool valid = key_row_ + i * kKeyRows < length;
-        const std::uint32_t to = place + key_place_ + static_cast<std::uint32_t>(i * kKeyRows * 128);
-        copy_16_bytes(to, valid ? k_ : args_.k.data, valid);
-        copy_16_bytes(to + R::kQueries, valid ? q_ : args_.q.data, valid);
-        k_ += k_step;
-        q_ += q_step;
-      }
+        for (int i = 0; i < kChunk; i += keys.kRowStep) {
+          const bool valid = is_valid(keys.row + i);
+          const std::uint32_t to = place + keys.place() + static_cast<std::uint32_t>(i * 128);
+          copy_16_bytes(to, valid ? k : args.k.data, valid);
+          copy_16_bytes(to + R::kQueries, valid ? q : args.q.data, valid);
+          k += keys.kRowStep * args.k.strides[1];
+          q += keys.kRowStep * args.q.strides[1];
+        }
 #pragma unroll
-      for (int i = 0; i < kChunk / kValueRows; ++i) {
-        const bool valid = !work_.no_values && value_row_ + i * kValueRows < length;
-        copy_16_bytes(place + value_place_ + static_cast<std::uint32_t>(i * kValueRows * 128),
-                      valid ? v_ : args_.v.data, valid);
-        v_ += v_step;
+        for (int i = 0; i < kChunk; i += values.kRowStep) {
+          const bool valid = !work.no_values && is_valid(values.row + i);
+          copy_16_bytes(place + R::kValues + values.place() + static_cast<std::uint32_t>(i * 128),
+                        valid ? v : args.v.data, valid);
+          v += values.kRowStep * args.v.strides[1];
+        }
+      };
+      if (length >= kChunk) {
+        copy([](int) { return true; });
+      } else {
+        copy([&](int row) { return row < length; });
       }
-      loaded_ += kChunk;
     }
     commit_copies();
   }
 
-  // Stores a chunk's output, in the order of the chunks. f32 outputs the consumers store themselves.
-  __device__ void store_output(const R& ring, int chunk, int stage) {
-    if (args_.o_is_f32) return;
-    const std::int64_t o_step = kValueRows * args_.o.strides[1];
-    const int length = chunk < work_.silent ? 0 : work_.length - chunk * kChunk;
-    const std::byte* from = ring.stage_bytes(stage) + value_place_;
+  // Stores a chunk's output. f32 outputs the consumers store themselves.
+  __device__ void store_output(const R& ring, int chunk, int stage) const {
+    if (args.o_is_f32 || chunk < work.silent) return;
+    const int length = work.length - chunk * kChunk;
+    const Part<kGroups * 8> values;
+    T* o = static_cast<T*>(args.o.data) + values.offset(args.o.strides, work, chunk, work.head, work.first_row);
+    const std::byte* from = ring.stage_bytes(stage) + R::kValues + values.place();
 #pragma unroll
-    for (int i = 0; i < kChunk / kValueRows; ++i) {
-      const uint4 piece = *reinterpret_cast<const uint4*>(from + i * kValueRows * 128);
-      if (value_row_ + i * kValueRows < length) __stcs(reinterpret_cast<uint4*>(o_), piece);
-      o_ += o_step;
+    for (int i = 0; i < kChunk; i += values.kRowStep) {
+      const uint4 piece = *reinterpret_cast<const uint4*>(from + i * 128);
+      if (values.row + i < length) __stcs(reinterpret_cast<uint4*>(o), piece);
+      o += values.kRowStep * args.o.strides[1];
     }
   }
-
- private:
-  const ChunkArguments& args_;
-  const Work& work_;
-  const T* k_;
-  const T* q_;
-  const T* v_;
-  T* o_;
-  int key_row_;
-  int value_row_;
-  std::uint32_t key_place_;
-  std::uint32_t value_place_;
-  int loaded_ = 0;  // tokens
 };
 
 }  // namespace thalweg::cu::sm90

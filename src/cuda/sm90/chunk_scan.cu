@@ -19,18 +19,18 @@ __device__ void copy_chunks(const ChunkArguments& args, const Work& work, const 
   static_assert(R::kStages == 3);
   const std::byte* record = work.records;
   const std::int64_t record_step = static_cast<std::int64_t>(args.hv) * ChunkRecord::kPitch;
-  TileCopies<T, K, kGroups> tiles(args, work);
-  const auto load = [&](int stage) {
-    if (!tiles.all_loaded()) {
+  const TileCopies<T, K, kGroups> tiles{args, work};
+  const auto load = [&](int chunk, int stage) {
+    if (chunk < work.chunks) {
       if (threadIdx.x == 0) {
         barrier_arrive_expecting(ring.full + 8 * stage, ChunkRecord::kBytes);
         bulk_copy(ring.stage_address(stage) + R::kRecord, record, ChunkRecord::kBytes, ring.full + 8 * stage);
       }
       record += record_step;
     }
-    tiles.load(ring, stage);
+    tiles.load(ring, chunk, stage);
   };
-  for (int stage = 0; stage < R::kStages; ++stage) load(stage);
+  for (int stage = 0; stage < R::kStages; ++stage) load(stage, stage);
   wait_for_copies<2>();
   if (work.chunks > 0) ring.arrive_full(0);
   int stage = 0;
@@ -40,7 +40,7 @@ __device__ void copy_chunks(const ChunkArguments& args, const Work& work, const 
     if (chunk + 1 < work.chunks) ring.arrive_full(next);
     ring.wait_until_done(chunk, stage);
     tiles.store_output(ring, chunk, stage);
-    load(stage);
+    load(chunk + R::kStages, stage);
     stage = next;
   }
 }
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
     copy_chunks<T, K, kGroups>(args, work, ring);
   } else {
     if constexpr (kGroups == 2) take_registers<232>();
-    consume<T, K, kGroups>(args, work, ring);
+    consume<T, K, kGroups>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
   }
 }
 

@@ -138,10 +138,9 @@ __device__ void to_operand(const float (&sum)[8 * kSteps], std::uint32_t (&opera
 
 // A consumer warpgroup's walk through a run of chunks with 64 rows of the state.
 template <class T, int K, int kGroups>
-__device__ void consume(const ChunkArguments& args, const Work& work, const Ring<K, kGroups>& ring) {
+__device__ void consume(const ChunkArguments& args, const Work& work, const Ring<K, kGroups>& ring, int group) {
   using R = Ring<K, kGroups>;
   constexpr int kSteps = K / 16;
-  const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const int warp = thread / 32;
   const int lane = thread % 32;
@@ -215,32 +214,28 @@ __device__ void consume(const ChunkArguments& args, const Work& work, const Ring
     for (int i = 0; i < 4; ++i) {
       load_blocks_transposed(y[i], place + block_place + static_cast<std::uint32_t>(i * 16 * 128));
     }
-    float2 scales[8];
-#pragma unroll
-    for (int block = 0; block < 8; ++block) scales[block] = scalars[ChunkRecord::kX / 8 + 4 * block];
     const float decay = *reinterpret_cast<const float*>(ring.stage_bytes(stage) + R::kRecord + ChunkRecord::kDecay);
 #pragma unroll
     for (float& value : s) value *= decay;
 
     // Y^T = v^T - X^T x, and in x the first part of V'^T, Y^T beta
-    float2 betas[8];
-#pragma unroll
-    for (int block = 0; block < 8; ++block) betas[block] = scalars[ChunkRecord::kBeta / 8 + 4 * block];
     wgmma_wait<1>();
     pin(x);
 #pragma unroll
     for (int block = 0; block < 8; ++block) {
+      const float2 scale = scalars[ChunkRecord::kX / 8 + 4 * block];
+      const float2 beta = scalars[ChunkRecord::kBeta / 8 + 4 * block];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         std::uint32_t& packed = y[block / 2][block % 2 * 2 + half];
         float& low = x[4 * block + 2 * half];
         float& high = x[4 * block + 2 * half + 1];
         const float2 v = unpack<T>(packed);
-        low = v.x - low * scales[block].x;
-        high = v.y - high * scales[block].y;
+        low = v.x - low * scale.x;
+        high = v.y - high * scale.y;
         packed = pack<T>(low, high);
-        low *= betas[block].x;
-        high *= betas[block].y;
+        low *= beta.x;
+        high *= beta.y;
       }
     }
     // V'^T += Y^T T^T
@@ -252,18 +247,17 @@ __device__ void consume(const ChunkArguments& args, const Work& work, const Ring
     }
     wgmma_commit();
     query(kSteps / 2, kSteps);
-#pragma unroll
-    for (int block = 0; block < 8; ++block) scales[block] = scalars[ChunkRecord::kD / 8 + 4 * block];
     wgmma_wait<1>();
     pin(x);
     // S += (V'^T d) k
     std::uint32_t decayed[4][4];
 #pragma unroll
     for (int block = 0; block < 8; ++block) {
+      const float2 scale = scalars[ChunkRecord::kD / 8 + 4 * block];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         decayed[block / 2][block % 2 * 2 + half] =
-            pack<T>(x[4 * block + 2 * half] * scales[block].x, x[4 * block + 2 * half + 1] * scales[block].y);
+            pack<T>(x[4 * block + 2 * half] * scale.x, x[4 * block + 2 * half + 1] * scale.y);
       }
     }
     pin(s);
@@ -276,6 +270,7 @@ __device__ void consume(const ChunkArguments& args, const Work& work, const Ring
     // O^T = (S q^T) o + V'^T P^T
     std::uint32_t plain[4][4];
     to_operand<T, 4>(x, plain);
+    float2 scales[8];
 #pragma unroll
     for (int block = 0; block < 8; ++block) scales[block] = scalars[ChunkRecord::kO / 8 + 4 * block];
     wgmma_wait<1>();
