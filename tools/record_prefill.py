@@ -3,8 +3,15 @@
 
     build/cuda/bin/thalweg bench --backend cuda --suite published --csv docs/data/cuda-prefill.csv
     build/cuda/bin/thalweg bench --backend cuda --suite short --csv docs/data/cuda-prefill-short.csv
+    build/cuda/bin/thalweg bench --backend cuda --suite widths --csv docs/data/cuda-prefill-widths.csv
+    export THALWEG_KERNEL=chunk_gated_delta_rule:mma
+    build/cuda/bin/thalweg bench --backend cuda --suite widths --csv docs/data/cuda-prefill-mma.csv
+    export THALWEG_KERNEL=chunk_gated_delta_rule:token_by_token
+    build/cuda/bin/thalweg bench --backend cuda --suite widths --csv docs/data/cuda-prefill-tokens.csv
+    unset THALWEG_KERNEL
     build/cuda/bin/thalweg bench --backend cuda --suite decode --csv docs/data/cuda-decode.csv
-    python3 tools/peer_prefill.py --csv docs/data/fla-prefill.csv
+    python3 tools/peer_prefill.py --peer fla --csv docs/data/peers-prefill.csv
+    python3 tools/peer_prefill.py --peer flashqla --csv docs/data/peers-prefill.csv
     python3 tools/record_prefill.py          # needs matplotlib
 
 Fills what stands between <!-- prefill --> and <!-- /prefill -->, and so on, and draws docs/data/cuda-prefill.svg.
@@ -23,6 +30,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs/data"
 PAGE = ROOT / "docs/performance.md"
+PEERS = {"fla": "FLA", "flashqla": "FlashQLA"}
 
 
 def read(name):
@@ -69,6 +77,17 @@ def short(rows):
                       "| us | " + " | ".join(times) + " |"])
 
 
+def widths(chosen, mma, tokens):
+    """Other widths of a head, and the kernels that are not the first choice."""
+    lines = ["| K = V | sequences | chosen, ms | `mma`, ms | `token_by_token`, ms | floor, ms |",
+             "| ---: | --- | ---: | ---: | ---: | ---: |"]
+    for rows in zip(chosen, mma, tokens):
+        times = " | ".join(f"{float(r['thalweg_ms']):.3f}" for r in rows)
+        r = rows[0]
+        lines.append(f"| {r['model'].split()[-1]} | {r['seqlens']} | {times} | {float(r['floor_ms']):.3f} |")
+    return "\n".join(lines)
+
+
 def decode(rows):
     lines = ["| shape | us | floor us | share of the copy's speed |", "| --- | ---: | ---: | ---: |"]
     for r in rows:
@@ -77,12 +96,15 @@ def decode(rows):
     return "\n".join(lines)
 
 
-def calibration(rows):
-    lines = ["| HK, HV | sequences | FLA here, ms | published, ms | ratio |", "| --- | --- | ---: | ---: | ---: |"]
+def calibration(rows, ours):
+    thalweg = {(r["num_k_heads"], r["num_v_heads"], r["seqlens"]): float(r["thalweg_ms"]) for r in ours}
+    lines = ["| peer | HK, HV | sequences | here, ms | published, ms | ratio | over ours |",
+             "| --- | --- | --- | ---: | ---: | ---: | ---: |"]
     for r in rows:
-        here, published = float(r["fla_ms"]), float(r["fla_published_ms"])
-        lines.append(f"| {r['num_k_heads']}, {r['num_v_heads']} | {r['seqlens']} | {here:.3f} | {published:.3f} | "
-                     f"{here / published:.2f} |")
+        here, published = float(r["ms"]), float(r["published_ms"])
+        over = here / thalweg[r["num_k_heads"], r["num_v_heads"], r["seqlens"]]
+        lines.append(f"| {PEERS[r['peer']]} | {r['num_k_heads']}, {r['num_v_heads']} | {r['seqlens']} | {here:.3f} | "
+                     f"{published:.3f} | {here / published:.2f} | {over:.2f} |")
     return "\n".join(lines)
 
 
@@ -108,8 +130,10 @@ def main():
     rows = read("cuda-prefill.csv")
     page = PAGE.read_text()
     for name, text in (("prefill", summary(rows)), ("short", short(read("cuda-prefill-short.csv"))),
+                       ("widths", widths(read("cuda-prefill-widths.csv"), read("cuda-prefill-mma.csv"),
+                                         read("cuda-prefill-tokens.csv"))),
                        ("decode", decode(read("cuda-decode.csv"))),
-                       ("calibration", calibration(read("fla-prefill.csv")))):
+                       ("calibration", calibration(read("peers-prefill.csv"), rows))):
         page = re.sub(f"<!-- {name} -->.*?<!-- /{name} -->", f"<!-- {name} -->\n{text}\n<!-- /{name} -->", page,
                       flags=re.DOTALL)
     PAGE.write_text(page)

@@ -1,5 +1,5 @@
-// `thalweg bench --suite published`: prefill of the gated delta rule over the shapes for which FlashQLA's authors
-// published the times of their kernels, of FlashInfer's and of FLA's on an H200.
+// `thalweg bench --suite published`, `short` and `widths`: prefill of the gated delta rule over the shapes for which
+// FlashQLA's authors published the times of their kernels, of FlashInfer's and of FLA's on an H200.
 
 #include <fmt/core.h>
 
@@ -23,11 +23,12 @@
 namespace thalweg::app {
 namespace {
 
-constexpr std::int64_t kHead = 128;  // K and V
+constexpr std::int64_t kMostHead = 256;  // K and V
 // What one H200 reaches (docs/performance.md): the floors of the table.
 constexpr double kBytesPerSecond = 4.3e12;
 constexpr double kFlopsPerSecond = 790e12;
-constexpr double kFlopsPerToken = 160e3;  // and value head, in chunks of 64
+// Per token and value head, in chunks of 64.
+constexpr double flops_per_token(double head) { return 6.0 * head * head + 482.0 * head; }
 
 struct Row {
   std::string model;
@@ -36,13 +37,14 @@ struct Row {
   std::int64_t hk = 0;
   std::int64_t hv = 0;
   std::vector<double> published_ms;  // FlashQLA, FlashInfer, FLA; empty in other suites
+  std::int64_t head = 128;           // K and V
 
   std::int64_t tokens() const { return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}); }
   double bytes() const {
-    return static_cast<double>(tokens()) * static_cast<double>((2 * hk + 2 * hv) * kHead * 2 + 8 * hv);
+    return static_cast<double>(tokens()) * static_cast<double>((2 * hk + 2 * hv) * head * 2 + 8 * hv);
   }
   double floor_ms() const {
-    const double flops = static_cast<double>(tokens() * hv) * kFlopsPerToken;
+    const double flops = static_cast<double>(tokens() * hv) * flops_per_token(static_cast<double>(head));
     return 1e3 * std::max(bytes() / kBytesPerSecond, flops / kFlopsPerSecond);
   }
 };
@@ -94,6 +96,17 @@ std::vector<Row> short_rows() {
   return rows;
 }
 
+// Every width that the tensor cores' kernels have.
+std::vector<Row> width_rows() {
+  std::vector<Row> rows;
+  for (const std::int64_t head : {64, 128, 256}) {
+    for (const char* name : {"1x512", "1x4096", "1x8192", "2048x4"}) {
+      rows.push_back({"K = V = " + std::to_string(head), name, parse_lengths(name), 16, 32, {}, head});
+    }
+  }
+  return rows;
+}
+
 // A buffer on the device, full of one block of values over and over.
 template <class T>
 DeviceMemory repeated(const Stream& stream, const std::vector<T>& block, std::int64_t count) {
@@ -106,8 +119,8 @@ DeviceMemory repeated(const Stream& stream, const std::vector<T>& block, std::in
   return memory;
 }
 
-// Inputs as the published table has them, for any row: q and k of norm 1, v normal, gates near 0 with a quarter of the
-// heads at 0, beta a sigmoid of a normal, normal initial state.
+// Inputs as the published table has them, for any row of one width: q and k of norm 1, v normal, gates near 0 with a
+// quarter of the heads at 0, beta a sigmoid of a normal, normal initial state.
 class Inputs {
  public:
   Inputs(const Stream& stream, const std::vector<Row>& rows, int copies) : stream_(stream), copies_(copies) {
@@ -116,21 +129,24 @@ class Inputs {
     std::int64_t gates = 0;
     std::int64_t states = 0;
     for (const Row& row : rows) {
-      keys = std::max(keys, row.tokens() * row.hk * kHead);
-      values = std::max(values, row.tokens() * row.hv * kHead);
+      keys = std::max(keys, row.tokens() * row.hk * row.head);
+      values = std::max(values, row.tokens() * row.hv * row.head);
       gates = std::max(gates, row.tokens() * row.hv);
-      states = std::max(states, static_cast<std::int64_t>(row.lengths.size()) * row.hv * kHead * kHead);
+      states = std::max(states, static_cast<std::int64_t>(row.lengths.size()) * row.hv * row.head * row.head);
     }
     cases::Random random(7);
-    std::vector<std::uint16_t> unit(8192 * kHead);
-    for (std::size_t i = 0; i < unit.size(); i += kHead) {
-      double x[kHead];
+    const std::int64_t head = rows[0].head;
+    std::vector<std::uint16_t> unit(static_cast<std::size_t>(8192 * head));
+    for (std::size_t i = 0; i < unit.size(); i += static_cast<std::size_t>(head)) {
+      double x[kMostHead];
       double sum = 0.0;
-      for (double& value : x) {
-        value = random.normal();
-        sum += value * value;
+      for (std::int64_t j = 0; j < head; ++j) {
+        x[j] = random.normal();
+        sum += x[j] * x[j];
       }
-      for (std::size_t j = 0; j < kHead; ++j) unit[i + j] = f32_to_bf16(static_cast<float>(x[j] / std::sqrt(sum)));
+      for (std::int64_t j = 0; j < head; ++j) {
+        unit[i + static_cast<std::size_t>(j)] = f32_to_bf16(static_cast<float>(x[j] / std::sqrt(sum)));
+      }
     }
     std::vector<std::uint16_t> normal(1U << 20U);
     for (std::uint16_t& value : normal) value = f32_to_bf16(static_cast<float>(random.normal()));
@@ -166,15 +182,15 @@ class Inputs {
     const std::int64_t t = row.tokens();
     const auto n = static_cast<std::int64_t>(row.lengths.size());
     ChunkGatedDeltaRuleArgs args;
-    args.q = ConstTensor(q_[i].data(), DType::kBF16, {1, t, row.hk, kHead}, device);
-    args.k = ConstTensor(k_[i].data(), DType::kBF16, {1, t, row.hk, kHead}, device);
-    args.v = ConstTensor(v_[i].data(), DType::kBF16, {1, t, row.hv, kHead}, device);
+    args.q = ConstTensor(q_[i].data(), DType::kBF16, {1, t, row.hk, row.head}, device);
+    args.k = ConstTensor(k_[i].data(), DType::kBF16, {1, t, row.hk, row.head}, device);
+    args.v = ConstTensor(v_[i].data(), DType::kBF16, {1, t, row.hv, row.head}, device);
     args.g = ConstTensor(g_[i].data(), DType::kF32, {1, t, row.hv}, device);
     args.beta = ConstTensor(beta_[i].data(), DType::kF32, {1, t, row.hv}, device);
-    args.initial_state = ConstTensor(initial_[i].data(), DType::kF32, {n, row.hv, kHead, kHead}, device);
-    args.final_state = Tensor(final_[i].data(), DType::kF32, {n, row.hv, kHead, kHead}, device);
+    args.initial_state = ConstTensor(initial_[i].data(), DType::kF32, {n, row.hv, row.head, row.head}, device);
+    args.final_state = Tensor(final_[i].data(), DType::kF32, {n, row.hv, row.head, row.head}, device);
     args.cu_seqlens = ConstTensor(cu_seqlens_.data(), DType::kI32, {n + 1}, device);
-    args.o = Tensor(o_[i].data(), DType::kBF16, {1, t, row.hv, kHead}, device);
+    args.o = Tensor(o_[i].data(), DType::kBF16, {1, t, row.hv, row.head}, device);
     args.head_map = HeadMap::kGrouped;
     return args;
   }
@@ -210,8 +226,12 @@ double measure(const DeviceFunctions& functions, const Stream& stream, Inputs& i
 int bench_prefill(const BenchOptions& options) {
   const bool published = options.suite == "published";
   const bool decode = options.suite == "decode";
-  if (!published && !decode && options.suite != "short") {
-    throw std::runtime_error("the suites are 'published', 'short' and 'decode'");
+  const bool experts = options.suite == "experts";
+  const bool moe = options.suite == "moe";
+  const bool widths = options.suite == "widths";
+  const bool is_short = options.suite == "short";
+  if (!published && !decode && !experts && !moe && !widths && !is_short) {
+    throw std::runtime_error("the suites are 'published', 'short', 'widths', 'decode', 'experts' and 'moe'");
   }
   const std::vector<BackendInfo> backends = select_backends(options.selection);
   if (backends.size() != 1 || backends[0].type == DeviceType::kCpu) {
@@ -222,15 +242,18 @@ int bench_prefill(const BenchOptions& options) {
     return 0;
   }
   if (decode) return bench_decode(options, backends[0]);
-  std::vector<Row> rows = published ? published_rows() : short_rows();
+  if (experts) return bench_experts(options, backends[0]);
+  if (moe) return bench_moe(options, backends[0]);
+  std::vector<Row> rows = published ? published_rows() : widths ? width_rows() : short_rows();
   const std::regex pattern(options.selection.case_regex);
   std::erase_if(rows, [&](const Row& row) {
-    return !std::regex_search(fmt::format("({},{}) {}", row.hk, row.hv, row.name), pattern);
+    return !std::regex_search(fmt::format("({},{}) {} K{}", row.hk, row.hv, row.name, row.head), pattern);
   });
   if (rows.empty()) throw std::runtime_error("no row of the suite matches '" + options.selection.case_regex + "'");
   const Stream stream{{backends[0].type, 0}, 0, nullptr};
   const DeviceFunctions& functions = *backend(backends[0].type).device;
-  Inputs inputs(stream, rows, published ? 1 : 8);
+  std::optional<Inputs> inputs;
+  std::int64_t head = 0;  // that they are for
   std::string csv = "model,seqlens,num_k_heads,num_v_heads,thalweg_ms,flashqla_ms,flashinfer_ms,fla_ms,floor_ms\n";
   fmt::print("{:<8} {:<14} {:>10} {:>9} {:>8}", "heads", "sequences", "ours ms", "floor ms", "x floor");
   if (published) fmt::print(" {:>9} {:>10} {:>8} {:>10}", "FlashQLA", "FlashInfer", "FLA", "best/ours");
@@ -240,9 +263,17 @@ int bench_prefill(const BenchOptions& options) {
   int faster = 0;
   for (const Row& row : rows) {
     // Short runs are timed many at a time, so that the clock's step and the graph's launch do not count.
-    double ms = measure(functions, stream, inputs, row, published ? 1 : 100);
-    if (published && ms < 0.05) ms = measure(functions, stream, inputs, row, 100);
-    fmt::print("({:>2},{:>2})  {:<14} {:>10.4f} {:>9.4f} {:>8.2f}", row.hk, row.hv, row.name, ms, row.floor_ms(),
+    if (row.head != head) {
+      head = row.head;
+      std::vector<Row> same;
+      std::copy_if(rows.begin(), rows.end(), std::back_inserter(same), [&](const Row& r) { return r.head == head; });
+      inputs.reset();
+      inputs.emplace(stream, same, is_short ? 8 : 1);
+    }
+    double ms = measure(functions, stream, *inputs, row, is_short ? 100 : 1);
+    if (!is_short && ms < 0.05) ms = measure(functions, stream, *inputs, row, 100);
+    const std::string name = widths ? fmt::format("{} K{}", row.name, row.head) : row.name;
+    fmt::print("({:>2},{:>2})  {:<14} {:>10.4f} {:>9.4f} {:>8.2f}", row.hk, row.hv, name, ms, row.floor_ms(),
                ms / row.floor_ms());
     if (published) {
       const double best = std::min(row.published_ms[0], row.published_ms[1]);

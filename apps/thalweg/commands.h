@@ -28,8 +28,9 @@ struct BenchOptions {
   double seconds = 0.5;  // measured time per case, at least
   bool all_kernels = false;
   std::string json;
-  std::string suite;  // of shapes on a GPU: "published" or "short" prefill, "decode"; else the cases
+  std::string suite;  // of shapes on a GPU: "published" or "short" prefill, "decode", "experts", "moe"; else the cases
   std::string csv;    // of a suite
+  std::vector<std::string> types = {"Q4_K", "F16"};  // of weights in the suite "experts"
   // Of bench_model:
   std::vector<std::string> models;  // empty: synthetic ones
   double gigabytes = 1.5;           // size of those
@@ -41,6 +42,8 @@ int verify(const VerifyOptions& options);
 int bench(const BenchOptions& options);
 int bench_prefill(const BenchOptions& options);
 int bench_decode(const BenchOptions& options, const BackendInfo& backend);
+int bench_experts(const BenchOptions& options, const BackendInfo& backend);
+int bench_moe(const BenchOptions& options, const BackendInfo& backend);
 // Decode speed of whole models against the memory bandwidth: what `bench --op model` runs.
 int bench_model(const BenchOptions& options);
 int print_operations(bool markdown);

@@ -99,8 +99,12 @@ int run(int argc, char** argv) {
   bench_command->add_option("--seconds", bench_options.seconds, "Time to measure each case for")->capture_default_str();
   bench_command->add_flag("--all-kernels", bench_options.all_kernels, "Every kernel, not only the chosen one");
   bench_command->add_option("--json", bench_options.json, "Write the results to this file");
-  bench_command->add_option("--suite", bench_options.suite,
-                            "Shapes on a GPU instead of the cases: prefill 'published' or 'short', or 'decode'");
+  bench_command->add_option(
+      "--suite", bench_options.suite,
+      "Shapes on a GPU instead of the cases: prefill 'published', 'short' or 'widths', 'decode', 'experts' or 'moe'");
+  bench_command->add_option("--types", bench_options.types, "Weights of the suite 'experts', separated by commas")
+      ->delimiter(',')
+      ->capture_default_str();
   bench_command->add_option("--csv", bench_options.csv, "Write a suite's rows to this file");
   bench_command->add_option("-m,--model", bench_options.models, "Models of --op model, instead of synthetic ones");
   bench_command->add_option("--gigabytes", bench_options.gigabytes, "Size of the synthetic models of --op model")

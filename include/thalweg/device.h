@@ -79,6 +79,14 @@ class HostWorkspace {
   std::size_t bytes_ = 0;
 };
 
+// Why sequences or slots were skipped on a GPU, whose values no host code has seen: bits or-ed into an operation's tensor
+// `fault`. The library never clears it.
+enum DeviceFault : std::int32_t {
+  kFaultCuSeqlens = 1,     // cu_seqlens decreases, or leaves 0..T
+  kFaultStateIndices = 2,  // a state index is neither -1 nor a slot of the pool
+  kFaultExpertIds = 4,     // an expert id is not in 0..E-1
+};
+
 // How a kernel multiplies.
 enum class Arithmetic : std::uint8_t {
   kF32,    // f32 products and sums

@@ -48,13 +48,6 @@ enum class QkNorm : std::uint8_t {
   kRms,  // x * rsqrt(mean x^2 + eps) * weight
 };
 
-// Why sequences were skipped on a GPU, whose values no host code has seen: bits or-ed into the tensor `fault` of the
-// whole operations. The library never clears it.
-enum DeviceFault : std::int32_t {
-  kFaultCuSeqlens = 1,     // cu_seqlens decreases, or leaves 0..T
-  kFaultStateIndices = 2,  // a state index is neither -1 nor a slot of the pool
-};
-
 // ---------------------------------------------------------------------------------------------------------------------
 // Stages of the chunk form. A chunk is `chunk_size` tokens of one sequence, counted from the sequence's start; the
 // last one may be partial. chunk_size is 16, 32 or 64. K and V are as for the
@@ -199,6 +192,10 @@ struct GatedDeltaRuleArgs {
 // Prefill: the chunk form (chunks of 64 tokens inside). A sequence's result does not depend on its neighbours.
 struct ChunkGatedDeltaRuleArgs : GatedDeltaRuleArgs {
   static constexpr std::string_view kName = "chunk_gated_delta_rule";
+  Tensor checkpoints;  // [B,NC,HV,V,K] (or [..,K,V] by state_layout), dtype of the state or f32, optional: the state
+                       // before each piece of checkpoint_tokens tokens, pieces numbered like the chunks of chunk_state.
+                       // Written for sequences with state index -1 too.
+  int checkpoint_tokens = 64;  // a multiple of 64
 };
 
 // The same function, token by token: decode, speculative decode with rollback, and the plainest statement of the rule.

@@ -3,8 +3,9 @@
 // Mixture of experts: routing, the matmul of each token with its own experts' (quantised) weights, the whole block.
 //
 // Sizes: E experts, T tokens, S = top_k slots per token, K inputs and N outputs of a matmul, D hidden, I expert hidden.
-// Expert ids are read on the host by the CPU backend and must be in 0..E-1. Arithmetic is f32; results are rounded
-// once.
+// Expert ids must be in 0..E-1. The CPU backend refuses others; on a GPU nobody sees them beforehand: kernels skip such
+// a slot, leave its outputs as they are and raise kFaultExpertIds. Arithmetic is f32 or, where explain() says so, that of
+// the matrix units; results are rounded once.
 
 #include <string_view>
 
@@ -29,7 +30,8 @@ struct ExpertRowsArgs {
   static constexpr std::string_view kName = "expert_rows";
   ConstTensor expert_ids;  // [T,S] i32
   Tensor expert_offsets;   // [E+1] i32; E is its size less one
-  Tensor rows;             // [T*S] i32
+  Tensor rows;             // [T*S] i32; on a GPU as many as there are valid ids, what follows is left as it is
+  Tensor fault;            // [1] i32, optional: DeviceFault bits, written on GPUs only
 };
 
 // What the expert-indexed matmuls share: y[t,s,:] = weight[expert_ids[t,s]] x[t,(s),:].
@@ -38,6 +40,7 @@ struct ExpertMatmulArgs {
   ConstTensor x;           // [T,K], or [T,S,K] with one row per slot; f32, f16 or bf16
   ConstTensor expert_ids;  // [T,S] i32
   Tensor y;                // [T,S,N], f32 or dtype of x
+  Tensor fault;            // [1] i32, optional: DeviceFault bits, written on GPUs only
   MatmulPrecision precision = MatmulPrecision::kExact;
 };
 

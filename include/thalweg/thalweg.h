@@ -254,6 +254,10 @@ typedef struct thalweg_chunk_gated_delta_rule_args {
   thalweg_tensor q_norm_weight;  // [HK,K] for THALWEG_QK_NORM_RMS, f32, f16 or bf16
   thalweg_tensor k_norm_weight;  // [HK,K], dtype of q_norm_weight
   thalweg_tensor fault;          // written: [1] i32, optional: DeviceFault bits, written on GPUs only
+  thalweg_tensor checkpoints;    // written: [B,NC,HV,V,K] (or [..,K,V] by state_layout), dtype of the state or f32,
+                                 // optional: the state before each piece of checkpoint_tokens tokens, pieces numbered
+                                 // like the chunks of chunk_state. Written for sequences with state index -1 too.
+  int32_t checkpoint_tokens;     // a multiple of 64
 } thalweg_chunk_gated_delta_rule_args;
 
 typedef struct thalweg_recurrent_gated_delta_rule_args {
@@ -427,7 +431,8 @@ typedef struct thalweg_route_top_k_args {
 typedef struct thalweg_expert_rows_args {
   thalweg_tensor expert_ids;      // [T,S] i32
   thalweg_tensor expert_offsets;  // written: [E+1] i32; E is its size less one
-  thalweg_tensor rows;            // written: [T*S] i32
+  thalweg_tensor rows;   // written: [T*S] i32; on a GPU as many as there are valid ids, what follows is left as it is
+  thalweg_tensor fault;  // written: [1] i32, optional: DeviceFault bits, written on GPUs only
 } thalweg_expert_rows_args;
 
 typedef struct thalweg_mul_mm_id_args {
@@ -435,6 +440,7 @@ typedef struct thalweg_mul_mm_id_args {
   thalweg_tensor x;           // [T,K], or [T,S,K] with one row per slot; f32, f16 or bf16
   thalweg_tensor expert_ids;  // [T,S] i32
   thalweg_tensor y;           // written: [T,S,N], f32 or dtype of x
+  thalweg_tensor fault;       // written: [1] i32, optional: DeviceFault bits, written on GPUs only
   int32_t precision;          // thalweg_matmul_precision
 } thalweg_mul_mm_id_args;
 
@@ -443,6 +449,7 @@ typedef struct thalweg_mul_mv_id_args {
   thalweg_tensor x;           // [T,K], or [T,S,K] with one row per slot; f32, f16 or bf16
   thalweg_tensor expert_ids;  // [T,S] i32
   thalweg_tensor y;           // written: [T,S,N], f32 or dtype of x
+  thalweg_tensor fault;       // written: [1] i32, optional: DeviceFault bits, written on GPUs only
   int32_t precision;          // thalweg_matmul_precision
 } thalweg_mul_mv_id_args;
 
@@ -451,6 +458,7 @@ typedef struct thalweg_mul_mat_id_args {
   thalweg_tensor x;           // [T,K], or [T,S,K] with one row per slot; f32, f16 or bf16
   thalweg_tensor expert_ids;  // [T,S] i32
   thalweg_tensor y;           // written: [T,S,N], f32 or dtype of x
+  thalweg_tensor fault;       // written: [1] i32, optional: DeviceFault bits, written on GPUs only
   int32_t precision;          // thalweg_matmul_precision
 } thalweg_mul_mat_id_args;
 

@@ -7,6 +7,7 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "core/fields.h"
 #include "extension/bindings.h"
 #include "thalweg/backend.h"
+#include "thalweg/device_memory.h"
 #include "thalweg/error.h"
 
 namespace nb = nanobind;
@@ -238,6 +240,36 @@ class FromPython {
   mutable Device device_;
 };
 
+// Memory that results are made of where the arrays' own library offers none that can be written.
+nb::ndarray<nb::array_api> device_memory(const std::vector<std::size_t>& shape, const std::string& dtype, int device) {
+  using Code = nb::dlpack::dtype_code;
+  struct Named {
+    std::string_view name;
+    Code code;
+    std::uint8_t bits;
+  };
+  constexpr std::array<Named, 5> kTypes{{{"float32", Code::Float, 32},
+                                         {"float16", Code::Float, 16},
+                                         {"bfloat16", Code::Bfloat, 16},
+                                         {"int32", Code::Int, 32},
+                                         {"uint8", Code::UInt, 8}}};
+  const auto* type =
+      std::find_if(kTypes.begin(), kTypes.end(), [&](const Named& named) { return named.name == dtype; });
+  if (type == kTypes.end()) throw Error("device_memory", "dtype", "float32, float16, bfloat16, int32 or uint8", dtype);
+  std::size_t bytes = type->bits / 8;
+  for (const std::size_t size : shape) bytes *= size;
+  auto* memory = new DeviceMemory({DeviceType::kCuda, device}, std::max<std::size_t>(bytes, 1));
+  const nb::capsule owner(memory, [](void* owned) noexcept { delete static_cast<DeviceMemory*>(owned); });
+  return {memory->data(),
+          shape.size(),
+          shape.data(),
+          owner,
+          nullptr,
+          {static_cast<std::uint8_t>(type->code), type->bits, 1},
+          nb::device::cuda::value,
+          device};
+}
+
 // The names of an operation's fields, written ones and options apart.
 struct FieldNames {
   std::vector<std::string> inputs, outputs, options;
@@ -256,8 +288,7 @@ struct FieldNames {
 // What Python calls, once for every operation.
 struct Call {
   std::string_view operation;
-  void (*run)(const nb::dict&, int threads, std::uintptr_t native, const nb::object& workspace);
-  std::size_t (*workspace_size)(const nb::dict&, int threads);
+  void (*run)(const nb::dict&, int threads, std::uintptr_t native, const nb::object& allocate);
   nb::list (*explain)(const nb::dict&, int threads);
   FieldNames (*fields)();
 };
@@ -275,26 +306,24 @@ template <class Args>
 constexpr Call call_of() {
   return {
       Args::kName,
-      [](const nb::dict& arguments, int threads, std::uintptr_t native, const nb::object& workspace) {
+      [](const nb::dict& arguments, int threads, std::uintptr_t native, const nb::object& allocate) {
         FromPython from(Args::kName, arguments);
         auto [args, stream] = parse<Args>(from, threads);
         // NOLINTNEXTLINE(performance-no-int-to-ptr): that is how Python passes a cudaStream_t
         stream.native = reinterpret_cast<void*>(native);
+        const std::size_t bytes = thalweg::workspace_size(args, stream);
         // Kept per thread: a decoder's calls do not allocate.
         thread_local HostWorkspace scratch;
         Workspace memory;
-        if (!workspace.is_none()) {
-          const auto array = nb::cast<nb::ndarray<>>(workspace);
-          memory = {array.data(), array.nbytes()};
+        nb::object lent;  // goes back before the call has run: libraries' memory is ordered by the stream
+        if (allocate.is_none()) {
+          memory = scratch.reserve(bytes);
+        } else if (bytes > 0) {
+          lent = allocate(bytes);
+          memory = {nb::cast<nb::ndarray<>>(lent).data(), bytes};
         }
         const nb::gil_scoped_release release;
-        if (stream.device.type == DeviceType::kCpu) memory = scratch.reserve(thalweg::workspace_size(args, stream));
         thalweg::run(args, memory, stream);
-      },
-      [](const nb::dict& arguments, int threads) {
-        FromPython from(Args::kName, arguments);
-        const auto [args, stream] = parse<Args>(from, threads);
-        return thalweg::workspace_size(args, stream);
       },
       [](const nb::dict& arguments, int threads) {
         FromPython from(Args::kName, arguments);
@@ -334,16 +363,22 @@ void bind_operations(nb::module_& module) {
   module.def(
       "run",
       [](const std::string& operation, const nb::dict& arguments, int threads, std::uintptr_t native,
-         const nb::object& workspace) { find_call(operation).run(arguments, threads, native, workspace); },
+         const nb::object& allocate) { find_call(operation).run(arguments, threads, native, allocate); },
       nb::arg("operation"), nb::arg("arguments"), nb::arg("threads") = 0, nb::arg("native") = 0,
-      nb::arg("workspace") = nb::none(),
-      "Runs an operation. On a GPU `native` is the stream's handle and `workspace` an array of bytes.");
+      nb::arg("allocate") = nb::none(),
+      "Runs an operation. On a GPU `native` is the stream's handle, and allocate(bytes) gives an array of as many "
+      "bytes "
+      "for scratch memory.");
+  module.def("device_memory", &device_memory, nb::arg("shape"), nb::arg("dtype"), nb::arg("device"),
+             "Memory of a CUDA device, contiguous, with __dlpack__.");
   module.def(
-      "workspace_size",
-      [](const std::string& operation, const nb::dict& arguments, int threads) {
-        return find_call(operation).workspace_size(arguments, threads);
+      "synchronize",
+      [](int device, std::uintptr_t native) {
+        const nb::gil_scoped_release release;
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): that is how Python passes a cudaStream_t
+        synchronize(Stream{{DeviceType::kCuda, device}, 0, reinterpret_cast<void*>(native)});
       },
-      nb::arg("operation"), nb::arg("arguments"), nb::arg("threads") = 0, "Bytes of scratch memory that a run needs.");
+      nb::arg("device"), nb::arg("native"), "Waits for a CUDA stream.");
   module.def(
       "explain",
       [](const std::string& operation, const nb::dict& arguments, int threads) {

@@ -5,7 +5,7 @@ quantize, dequantize: GGUF's block formats. fla, patch_transformers: for Hugging
 """
 
 from . import ops
-from ._arrays import Blocks
+from ._arrays import Blocks, DeviceArray
 from ._core import Error, backends
 from .model import Model, Sequence
 from .ops import dequantize, quantize
@@ -14,6 +14,7 @@ from .transformers import patch_transformers, unpatch
 __version__ = "0.1.0"
 __all__ = [
     "Blocks",
+    "DeviceArray",
     "Error",
     "Model",
     "Sequence",

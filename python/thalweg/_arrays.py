@@ -1,11 +1,17 @@
 """Arrays of whatever library: their shapes, memory like theirs, their stream. Imports only what is already imported."""
 
+import contextlib
+import functools
+import inspect
 import sys
 
 import numpy
 
 from . import _core
 from ._core import Error
+
+
+_DLPACK_CUDA, _DLPACK_CUDA_MANAGED = 2, 13
 
 
 class Blocks:
@@ -32,6 +38,28 @@ class Blocks:
         return f"Blocks({self.dtype} {list(self.shape)})"
 
 
+class DeviceArray:
+    """Memory on a CUDA device, contiguous, for results beside arrays that cannot be written (JAX's): whatever takes
+    DLPack takes it, `jax.dlpack.from_dlpack(y)` for one, without a copy.
+
+    shape: its sizes. dtype: "float32", "float16", "bfloat16", "int32" or "uint8".
+    """
+
+    def __init__(self, shape, dtype: str, device: int):
+        self._memory = _core.device_memory(list(shape), dtype, device)
+        self.shape = tuple(shape)
+        self.dtype = dtype
+
+    def __dlpack__(self, **options):
+        return self._memory.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._memory.__dlpack_device__()
+
+    def __repr__(self) -> str:
+        return f"DeviceArray({self.dtype} {list(self.shape)})"
+
+
 def is_torch(x) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
@@ -42,10 +70,21 @@ def is_cupy(x) -> bool:
     return cupy is not None and isinstance(x, cupy.ndarray)
 
 
-def on_gpu(x) -> bool:
+def is_jax(x) -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(x, jax.Array)
+
+
+def gpu_of(x) -> int | None:
+    """The CUDA device that an array lives on; None if it lives elsewhere."""
     if is_torch(x):
-        return x.device.type not in ("cpu", "meta")
-    return is_cupy(x)
+        return x.device.index if x.device.type == "cuda" else None
+    if is_cupy(x):
+        return x.device.id
+    if isinstance(x, numpy.ndarray | tuple) or not hasattr(x, "__dlpack_device__"):
+        return None
+    kind, index = x.__dlpack_device__()
+    return index if int(kind) in (_DLPACK_CUDA, _DLPACK_CUDA_MANAGED) else None
 
 
 def dims(operation: str, name: str, x, rank: int | None = None) -> tuple[int, ...]:
@@ -66,14 +105,19 @@ def error(operation: str, argument: str, expected: str, given: str) -> Error:
 
 def empty(like, shape, dtype: str | None = None):
     """Memory beside `like`, of its dtype or of dtype "float32" and so on. Libraries whose arrays cannot be written
-    (JAX) get NumPy arrays, as float32 where NumPy lacks the dtype."""
+    (JAX) get NumPy arrays, as float32 where NumPy lacks the dtype, on a GPU DeviceArrays."""
     if isinstance(like, Blocks):
         like, dtype = like.data, dtype or "float32"
     if is_torch(like):
         torch = sys.modules["torch"]
         return like.new_empty(shape, dtype=getattr(torch, dtype) if dtype else None, requires_grad=False)
-    module = sys.modules["cupy"] if is_cupy(like) else numpy
     name = dtype or str(like.dtype)
+    if is_cupy(like):
+        module = sys.modules["cupy"]
+    elif (device := gpu_of(like)) is not None:
+        return DeviceArray(shape, name, device)
+    else:
+        module = numpy
     return module.empty(shape, dtype=name if name in ("float16", "float32", "int32", "uint8") else "float32")
 
 
@@ -92,7 +136,7 @@ def argument(value):
 
 
 def stream_of(operation: str, stream, gpu) -> int:
-    """The handle of the stream to run on: that which was given, or the library's current one."""
+    """The handle of the stream to run on: that which was given, or the current one of the library that `gpu` is of."""
     if stream is None:
         if is_torch(gpu) and gpu.device.type == "cuda":
             return sys.modules["torch"].cuda.current_stream(gpu.device).cuda_stream
@@ -101,26 +145,104 @@ def stream_of(operation: str, stream, gpu) -> int:
         return 0
     if gpu is None:
         raise error(operation, "stream", "None for arrays on the CPU", type(stream).__name__)
+    device = getattr(getattr(stream, "device", None), "index", getattr(stream, "device_id", None))
+    if isinstance(device, int) and device >= 0 and device != gpu_of(gpu):
+        raise error(operation, "stream", f"a stream of CUDA device {gpu_of(gpu)}", f"one of device {device}")
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
-        return (protocol() if callable(protocol) else protocol)[1]
-    for name in ("cuda_stream", "ptr"):
-        if hasattr(stream, name):
-            stream = getattr(stream, name)
-    if not isinstance(stream, int) or stream < 0:
+        handle = (protocol() if callable(protocol) else protocol)[1]
+    else:
+        handle = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
+    if not isinstance(handle, int) or handle < 0:
         raise error(operation, "stream", "a stream or its handle", repr(stream))
-    return stream
+    return handle
+
+
+class _Handle:
+    """A stream by the protocol that CuPy takes streams of others by."""
+
+    def __init__(self, handle: int):
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, self.handle)
+
+
+def _current(handle: int, gpu):
+    """Makes a stream the current one of the library that `gpu` is of."""
+    if is_torch(gpu):
+        cuda = sys.modules["torch"].cuda
+        stream = cuda.ExternalStream(handle, device=gpu.device) if handle else cuda.default_stream(gpu.device)
+        return cuda.stream(stream)
+    if is_cupy(gpu):
+        cuda = sys.modules["cupy"].cuda
+        if not handle:
+            return cuda.Stream.null
+        if hasattr(cuda.Stream, "from_external"):
+            return cuda.Stream.from_external(_Handle(handle))
+        return cuda.ExternalStream(handle, gpu.device.id)  # CuPy 13
+    return contextlib.nullcontext()
+
+
+# What help() says of arguments that many functions have.
+_SHARED = {
+    "head_map": 'head_map: value head h reads key head h // (HV/HK), "grouped" (Hugging Face), or h % HK, "tiled".',
+    "cu_seqlens": "cu_seqlens [N+1] int32: where packed sequences begin and end, from 0 to T; B is 1.",
+    "state_indices": "state_indices [N] int32: the slots of a pool of states; -1 for no state, nothing is written.",
+    "fault": "fault [1] int32, on a GPU: set, never cleared, where cu_seqlens, slots or expert ids are out of range.",
+    "state_layout": 'state_layout: the last two dimensions of states, "vk" ([..., V, K]) or "kv".',
+    "chunk_size": "chunk_size: 16, 32 or 64.",
+    "rounding": 'rounding: "f32", or "seed", to bfloat16 where the kernels that Thalweg began with round.',
+    "precision": 'precision: "exact", or "q8": 8-bit activations against Blocks, on the CPU.',
+    "activation": 'activation: "none" or "silu".',
+    "stream": "stream: on a GPU, a stream or its handle; by default the array library's current one.",
+    "threads": "threads: on the CPU, 0 for all; the result does not depend on it.",
+}
+_RAISES = "Raises thalweg.Error, whose `argument` is the first that breaks the contract; nothing is written then."
+
+
+def public(function):
+    """For the functions of ops: a given stream is the library's current one during the call, so that results and
+    scratch memory come from that stream's share of the library's memory, and are not used by two streams at once."""
+
+    @functools.wraps(function)
+    def call(*args, stream=None, **options):
+        if stream is None:
+            return function(*args, **options)
+        gpu = next((value for value in (*args, *options.values()) if gpu_of(argument(value)) is not None), None)
+        with _current(stream_of(function.__name__, stream, gpu), argument(gpu)):
+            return function(*args, stream=stream, **options)
+
+    shared = [text for name, text in _SHARED.items() if name in inspect.signature(function).parameters]
+    call.__doc__ = inspect.cleandoc(function.__doc__ or "") + "\n\n" + "\n".join([*shared, _RAISES])
+    return call
+
+
+def _refuse_written_jax(operation: str, given) -> None:
+    """They promise never to change; not every version says so through DLPack."""
+    for name in _core.fields(operation)[1]:
+        if is_jax(given.get(name)):
+            raise error(operation, name, "a writable array", "one of JAX")
 
 
 def run(operation: str, stream, threads: int, **arguments) -> None:
     """Runs an operation on its stream, with scratch memory from the arrays' own library on a GPU."""
     given = {name: argument(value) for name, value in arguments.items() if value is not None}
-    gpu = next((value for value in given.values() if on_gpu(value)), None)
+    if "jax" in sys.modules:
+        _refuse_written_jax(operation, given)
+    gpu = next((value for value in given.values() if gpu_of(value) is not None), None)
     native = stream_of(operation, stream, gpu)
-    workspace = None
-    if gpu is not None:
-        size = _core.workspace_size(operation, given)
-        workspace = empty(gpu, (max(size, 1),), "uint8")
     if not isinstance(threads, int) or threads < 0:
         raise error(operation, "threads", "an int of 0 or more", repr(threads))
-    _core.run(operation, given, threads, native, workspace)
+    if gpu is None:
+        _core.run(operation, given, threads)
+        return
+    # Libraries without a current stream: what they compute has to be there, and what they will read, too.
+    alone = not (is_torch(gpu) or is_cupy(gpu))
+    if alone:
+        for value in given.values():
+            if is_jax(value):
+                value.block_until_ready()
+    _core.run(operation, given, threads, native, lambda size: empty(gpu, (size,), "uint8"))
+    if alone:
+        _core.synchronize(gpu_of(gpu), native)

@@ -4,7 +4,25 @@ import torch
 
 from . import ops
 from ._arrays import error
-from .fla import _activation, _refuse_gradients, _rows
+from .fla import _activation, _check_arrays, _rows
+
+
+def _gated_norm(name, x_name, x, gate_name, gate, weight, eps):
+    _check_arrays(name, **{x_name: x, gate_name: gate, "weight": weight})
+    size = weight.shape[0]
+    if x.shape[-1:] != (size,) or gate.shape != x.shape:
+        raise error(name, gate_name, f"the shape of {x_name}, [..., {size}]",
+                    f"{x_name} {list(x.shape)} and {gate_name} {list(gate.shape)}")  # fmt: skip
+    rows = (-1, 1, size)
+    y = ops.gated_rms_norm(_rows(x.reshape(rows)), _rows(gate.to(x.dtype).reshape(rows)), weight, eps=eps)
+    return y.reshape(x.shape)
+
+
+def rms_norm_gated_forward(self, hidden_states, gate):
+    """The forward pass of transformers' RMSNormGated modules."""
+    return _gated_norm(
+        type(self).__name__, "hidden_states", hidden_states, "gate", gate, self.weight, self.variance_epsilon
+    )
 
 
 class FusedRMSNormGated(torch.nn.Module):
@@ -25,13 +43,7 @@ class FusedRMSNormGated(torch.nn.Module):
 
     def forward(self, x, g):
         """x, g [..., hidden_size] -> like x."""
-        _refuse_gradients("FusedRMSNormGated", x=x, g=g, weight=self.weight)
-        if x.shape[-1:] != (self.hidden_size,) or g.shape != x.shape:
-            raise error("FusedRMSNormGated", "g", f"the shape of x, [..., {self.hidden_size}]",
-                        f"x {list(x.shape)} and g {list(g.shape)}")  # fmt: skip
-        rows = (-1, 1, self.hidden_size)
-        y = ops.gated_rms_norm(_rows(x.reshape(rows)), _rows(g.to(x.dtype).reshape(rows)), self.weight, eps=self.eps)
-        return y.reshape(x.shape)
+        return _gated_norm("FusedRMSNormGated", "x", x, "g", g, self.weight, self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.hidden_size}, eps={self.eps}, activation={self.activation!r}"

@@ -59,7 +59,7 @@ def _rule(
     name, operation, q, k, v, g, beta, scale, initial_state, output_final_state, l2norm, raw_gate, a_log, dt_bias,
     raw_beta, neg_eigval, state_v_first, cu_seqlens,
 ):  # fmt: skip
-    _refuse_gradients(name, q=q, k=k, v=v, g=g, beta=beta, initial_state=initial_state, A_log=a_log, dt_bias=dt_bias)
+    _check_arrays(name, q=q, k=k, v=v, g=g, beta=beta, initial_state=initial_state, A_log=a_log, dt_bias=dt_bias)
     batch, tokens, heads, width = dims(name, "v", v, 4)
     head_size = dims(name, "k", k, 4)[3]
     if g is not None:
@@ -101,7 +101,7 @@ def causal_conv1d_fn(
     """x [B,C,T], weight [C,W], bias [C], initial_states [B,C,W-1] -> [B,C,T], with return_final_states a pair of it
     and the final states [B,C,W-1]. seq_idx is refused: several sequences in a row have no meaning for the state."""
     name = "causal_conv1d_fn"
-    _refuse_gradients(name, x=x, weight=weight, bias=bias, initial_states=initial_states)
+    _check_arrays(name, x=x, weight=weight, bias=bias, initial_states=initial_states)
     if seq_idx is not None:
         raise error(name, "seq_idx", "None", "an array")
     batch, channels, _ = dims(name, "x", x, 3)
@@ -131,7 +131,7 @@ def causal_conv1d_update(
     """x [B,C] or [B,C,T], conv_state [B or slots,C,at least W-1], updated -> like x. A circular state, cache_seqlens,
     is refused."""
     name = "causal_conv1d_update"
-    _refuse_gradients(name, x=x, weight=weight, bias=bias)
+    _check_arrays(name, x=x, conv_state=conv_state, weight=weight, bias=bias)
     if cache_seqlens is not None:
         raise error(name, "cache_seqlens", "None: a circular state is not known", "an array")
     single = len(dims(name, "x", x)) == 2
@@ -177,12 +177,13 @@ def _activation(name, activation) -> str:
     return "silu" if activation else "none"
 
 
-def _refuse_gradients(operation, **arrays) -> None:
+def _check_arrays(operation, **arrays) -> None:
     torch = sys.modules.get("torch")
-    if torch is None or not torch.is_grad_enabled():
-        return
+    gradients = torch is not None and torch.is_grad_enabled()
     for name, value in arrays.items():
-        if is_torch(value) and value.requires_grad:
+        if value is not None and not is_torch(value) and not isinstance(value, numpy.ndarray):
+            raise error(operation, name, "a torch tensor or a NumPy array", type(value).__name__)
+        if gradients and is_torch(value) and value.requires_grad:
             raise error(operation, name, "no gradients: Thalweg is forward only, call it under torch.no_grad()",
                         "a tensor that requires them")  # fmt: skip
 

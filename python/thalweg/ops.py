@@ -14,7 +14,7 @@ Every function raises thalweg.Error, naming the argument, before anything is wri
 import numpy
 
 from . import _core
-from ._arrays import Blocks, dims, empty, error, run
+from ._arrays import Blocks, dims, empty, error, public, run
 
 
 def explain(operation: str, **arguments) -> list[tuple[str, bool, str, bool]]:
@@ -41,6 +41,7 @@ def _sequences(batch: int, cu_seqlens) -> int:
 # Stages of the chunk form of the gated delta rule.
 
 
+@public
 def chunk_local_cumsum(g, cu_seqlens=None, *, g_cumsum=None, chunk_size=64, stream=None, threads=0):
     """Cumulative sum of g within each chunk. g [B,T,HV] float32 -> [B,T,HV] float32."""
     op = "chunk_local_cumsum"
@@ -50,6 +51,7 @@ def chunk_local_cumsum(g, cu_seqlens=None, *, g_cumsum=None, chunk_size=64, stre
     return g_cumsum
 
 
+@public
 def l2norm(x, *, y=None, eps=1e-6, stream=None, threads=0):
     """x * rsqrt(sum x^2 + eps) over the innermost dimension. x [B,T,H,K] float -> like x."""
     if y is None:
@@ -58,11 +60,12 @@ def l2norm(x, *, y=None, eps=1e-6, stream=None, threads=0):
     return y
 
 
+@public
 def chunk_scaled_dot_kkt(
     k, beta, g_cumsum, cu_seqlens=None, *, head_map, a=None, chunk_size=64, rounding="f32", stream=None, threads=0
 ):
     """beta_i (k_i . k_j) exp(G_i - G_j) below the diagonal of each chunk. k [B,T,HK,K] float; beta, g_cumsum [B,T,HV]
-    float32 -> [B,T,HV,C] float32. head_map: "grouped" or "tiled". rounding: "f32" or "seed"."""
+    float32 -> [B,T,HV,C] float32."""
     op = "chunk_scaled_dot_kkt"
     if a is None:
         a = empty(beta, (*dims(op, "beta", beta, 3), chunk_size))
@@ -73,6 +76,7 @@ def chunk_scaled_dot_kkt(
     return a
 
 
+@public
 def solve_tril(a, cu_seqlens=None, *, a_inv=None, chunk_size=64, stream=None, threads=0):
     """(I + a)^-1 of each chunk, a strictly lower triangular. a [B,T,HV,C] float32 -> like a."""
     op = "solve_tril"
@@ -82,6 +86,7 @@ def solve_tril(a, cu_seqlens=None, *, a_inv=None, chunk_size=64, stream=None, th
     return a_inv
 
 
+@public
 def recompute_w_u(
     k, v, beta, g_cumsum, a_inv, cu_seqlens=None, *, head_map, w=None, u=None, chunk_size=64, rounding="f32",
     stream=None, threads=0,
@@ -100,13 +105,13 @@ def recompute_w_u(
     return w, u
 
 
+@public
 def chunk_state(
     k, w, u, g_cumsum, initial_state=None, state_indices=None, cu_seqlens=None, *, head_map, h=None, v_new=None,
     final_state=None, chunk_size=64, state_layout="vk", rounding="f32", stream=None, threads=0,
 ):  # fmt: skip
     """The recurrence from chunk to chunk. k [B,T,HK,K], w [B,T,HV,K], u [B,T,HV,V] float; g_cumsum [B,T,HV] float32;
-    initial_state [N,HV,V,K] -> (h [B,chunks,HV,V,K], v_new [B,T,HV,V]); final_state, if given, is written.
-    state_layout: "vk" or "kv"."""
+    initial_state [N,HV,V,K] -> (h [B,chunks,HV,V,K], v_new [B,T,HV,V]); final_state, if given, is written."""
     op = "chunk_state"
     batch, tokens, heads, width = dims(op, "u", u, 4)
     if h is None:
@@ -122,6 +127,7 @@ def chunk_state(
     return h, v_new
 
 
+@public
 def chunk_output(
     q, k, v_new, h, g_cumsum, cu_seqlens=None, *, head_map, o=None, scale=None, chunk_size=64, rounding="f32",
     stream=None, threads=0,
@@ -148,29 +154,43 @@ def _rule(operation, stream, threads, q, v, o, **arguments):
     return o
 
 
+@public
 def chunk_gated_delta_rule(
     q, k, v, g=None, beta=None, *, head_map, a=None, b=None, a_log=None, dt_bias=None, initial_state=None,
     state_indices=None, cu_seqlens=None, o=None, final_state=None, state_layout="vk", scale=None, qk_norm="none",
-    qk_norm_eps=1e-6, q_norm_weight=None, k_norm_weight=None, fault=None, stream=None, threads=0,
+    qk_norm_eps=1e-6, q_norm_weight=None, k_norm_weight=None, fault=None, checkpoints=None, checkpoint_tokens=64,
+    stream=None, threads=0,
 ):  # fmt: skip
     """The gated delta rule, prefill. q, k [B,T,HK,K], v [B,T,HV,V] float; g (<= 0), beta [B,T,HV] float32, or the raw
-    gates a, b [B,T,HV], a_log, dt_bias [HV]; initial_state [N,HV,V,K] float32 or bfloat16, a pool with state_indices
-    [N] int32 -> o [B,T,HV,V]. final_state, if given, is written, and may be initial_state itself. head_map: "grouped"
-    (Hugging Face) or "tiled" (Qwen3.5 GGUF). qk_norm: "none", "l2" or "rms"."""
+    gates a, b [B,T,HV], a_log, dt_bias [HV] float; initial_state [N,HV,V,K] float32 or bfloat16, a pool with
+    state_indices -> o [B,T,HV,V] of v's dtype. final_state, if given, is written, and may be initial_state itself.
+    checkpoints [B,pieces,HV,V,K], if given, gets the state before each piece of checkpoint_tokens tokens, a multiple of
+    64.
+
+    scale: of q, None for K^-1/2. qk_norm: of q and k in the operation, "none", "l2" or "rms", with qk_norm_eps; "rms"
+    takes q_norm_weight, k_norm_weight [HK,K] float."""
     return _rule(
         "chunk_gated_delta_rule", stream, threads, q, v, o, k=k, g=g, beta=beta, a=a, b=b, a_log=a_log,
         dt_bias=dt_bias, initial_state=initial_state, state_indices=state_indices, cu_seqlens=cu_seqlens,
         final_state=final_state, head_map=head_map, state_layout=state_layout, scale=scale, qk_norm=qk_norm,
         qk_norm_eps=qk_norm_eps, q_norm_weight=q_norm_weight, k_norm_weight=k_norm_weight, fault=fault,
+        checkpoints=checkpoints, checkpoint_tokens=checkpoint_tokens,
     )  # fmt: skip
 
 
+@public
 def recurrent_gated_delta_rule(
     q, k, v, g=None, beta=None, *, head_map, a=None, b=None, a_log=None, dt_bias=None, initial_state=None,
     state_indices=None, cu_seqlens=None, o=None, final_state=None, state_layout="vk", scale=None, qk_norm="none",
     qk_norm_eps=1e-6, q_norm_weight=None, k_norm_weight=None, fault=None, snapshots=None, stream=None, threads=0,
 ):  # fmt: skip
-    """The same, token by token: decode. snapshots [B,T,HV,V,K], if given, gets the state after each token."""
+    """The gated delta rule, token by token: decode. q, k [B,T,HK,K], v [B,T,HV,V] float; g (<= 0), beta [B,T,HV]
+    float32, or the raw gates a, b [B,T,HV], a_log, dt_bias [HV] float; initial_state [N,HV,V,K] float32 or bfloat16, a
+    pool with state_indices -> o [B,T,HV,V] of v's dtype. final_state, if given, is written, and may be initial_state
+    itself; snapshots [B,T,HV,V,K], if given, gets the state after each token.
+
+    scale: of q, None for K^-1/2. qk_norm: of q and k in the operation, "none", "l2" or "rms", with qk_norm_eps; "rms"
+    takes q_norm_weight, k_norm_weight [HK,K] float."""
     return _rule(
         "recurrent_gated_delta_rule", stream, threads, q, v, o, k=k, g=g, beta=beta, a=a, b=b, a_log=a_log,
         dt_bias=dt_bias, initial_state=initial_state, state_indices=state_indices, cu_seqlens=cu_seqlens,
@@ -180,14 +200,20 @@ def recurrent_gated_delta_rule(
     )  # fmt: skip
 
 
+@public
 def gated_delta_prep_step(
     x, a, b, a_log, dt_bias, state_in, state_out, *, head_map, conv_weight=None, conv_state=None, q_norm_weight=None,
     k_norm_weight=None, state_indices=None, snapshots=None, z=None, norm_weight=None, y=None, fault=None,
     state_layout="vk", scale=1.0, qk_norm="rms", qk_norm_eps=1e-6, norm_eps=1e-6, stream=None, threads=0,
 ):  # fmt: skip
-    """Fused decode: convolution, SiLU, split, norm of q and k, gates, recurrence, gated norm. x [B,T,2*HK*K + HV*V];
-    a, b [B,T,HV]; state_in [B,HV,V,K] or a pool; state_out, written, may be state_in -> y [B,T,HV,V]. conv_state
-    [B,channels,W-1] is updated."""
+    """Fused decode: convolution, SiLU, split, norm of q and k, gates, recurrence, gated norm. x [B,T,2*HK*K + HV*V]
+    float; the raw gates a, b [B,T,HV], a_log, dt_bias [HV] float; state_in [B,HV,V,K] float32 or bfloat16, or a pool
+    with state_indices; state_out, written, may be state_in -> y [B,T,HV,V] of x's dtype. snapshots [B,T,HV,V,K], if
+    given, gets the state after each token.
+
+    conv_weight [channels,W] float and conv_state [B,channels,W-1], updated: without them x is convolved already. z
+    [B,T,HV,V] and norm_weight [V] float, with norm_eps: the gated norm, left out without them. scale: of q. qk_norm:
+    "none", "l2" or "rms", with qk_norm_eps; "rms" takes q_norm_weight, k_norm_weight [HK,K] float."""
     op = "gated_delta_prep_step"
     if y is None:
         state = dims(op, "state_in", state_in, 4)
@@ -206,12 +232,14 @@ def gated_delta_prep_step(
 # Dense operations.
 
 
+@public
 def causal_conv1d(
     x, weight, bias=None, initial_state=None, state_indices=None, cu_seqlens=None, *, y=None, final_state=None,
     activation="none", stream=None, threads=0,
 ):  # fmt: skip
-    """Causal depthwise convolution along T. x [B,T,C], weight [C,W], bias [C], initial_state [N,C,W-1] float ->
-    [B,T,C]. final_state, if given, is written. activation: "none" or "silu"."""
+    """Causal depthwise convolution along T. x [B,T,C] float; weight [C,W], W from 2 to 8, and bias [C] of one float
+    dtype; initial_state [N,C,W-1] float, or a pool with state_indices -> [B,T,C] of x's dtype. final_state, if given,
+    is written, and may be initial_state itself."""
     op = "causal_conv1d"
     if y is None:
         y = empty(x, dims(op, "x", x))
@@ -222,10 +250,13 @@ def causal_conv1d(
     return y
 
 
+@public
 def causal_conv1d_update(
     x, weight, bias=None, state_indices=None, *, conv_state, y=None, activation="none", stream=None, threads=0
 ):
-    """The same for decode. x [B,T,C]; conv_state [B,C,W-1], updated -> [B,T,C]."""
+    """Causal depthwise convolution of the next few tokens. x [B,T,C] float; weight [C,W], W from 2 to 8, and bias [C]
+    of one float dtype; conv_state [B,C,W-1] float, or a pool with state_indices, updated -> [B,T,C] of x's dtype. y
+    may be x."""
     op = "causal_conv1d_update"
     if y is None:
         y = empty(x, dims(op, "x", x))
@@ -236,36 +267,43 @@ def causal_conv1d_update(
     return y
 
 
+@public
 def rms_norm(x, weight, *, y=None, eps=1e-6, weight_plus_one=False, stream=None, threads=0):
-    """x * rsqrt(mean x^2 + eps) * weight, or * (1 + weight). x [T,D] or [T,H,D], weight [D] float -> like x."""
+    """x * rsqrt(mean x^2 + eps) * weight, or * (1 + weight) with weight_plus_one. x [T,D] or [T,H,D], weight [D]
+    float -> like x; y may be float32, or x itself."""
     if y is None:
         y = empty(x, dims("rms_norm", "x", x))
     run("rms_norm", stream, threads, x=x, weight=weight, y=y, eps=eps, weight_plus_one=weight_plus_one)
     return y
 
 
+@public
 def gated_rms_norm(x, z, weight, *, y=None, eps=1e-6, stream=None, threads=0):
-    """x * rsqrt(mean x^2 + eps) * weight * silu(z) over D. x, z [T,H,D], weight [D] float -> [T,H,D]."""
+    """x * rsqrt(mean x^2 + eps) * weight * silu(z) over D. x, z [T,H,D] of one float dtype, weight [D] float -> like
+    x; y may be float32, or x or z itself."""
     if y is None:
         y = empty(x, dims("gated_rms_norm", "x", x))
     run("gated_rms_norm", stream, threads, x=x, z=z, weight=weight, y=y, eps=eps)
     return y
 
 
+@public
 def rope(x, positions, *, rotary_dim, y=None, theta=1e7, stream=None, threads=0):
-    """Half-split rotary embedding of the first rotary_dim dimensions. x [T,H,D] float, positions [T] int32 -> like
-    x."""
+    """Half-split rotary embedding of the first rotary_dim dimensions: the pair (i, i + rotary_dim/2) turns by
+    position * theta^(-2i/rotary_dim). x [T,H,D] float, positions [T] int32 -> like x; y may be x itself."""
     if y is None:
         y = empty(x, dims("rope", "x", x))
     run("rope", stream, threads, x=x, positions=positions, y=y, rotary_dim=rotary_dim, theta=theta)
     return y
 
 
+@public
 def attention(
     q, k_cache, v_cache, cu_seqlens, lengths, slots=None, gate=None, *, o=None, scale=None, stream=None, threads=0
 ):
     """Grouped-query causal attention of new tokens over a cache that holds their keys and values. q [T,HQ,D]; k_cache,
-    v_cache [slots,S,HKV,D] float; cu_seqlens [N+1], lengths, slots [N] int32; gate [T,HQ,D] -> [T,HQ,D]."""
+    v_cache [slots,S,HKV,D] float; cu_seqlens [N+1], lengths, slots [N] int32; gate [T,HQ,D], whose sigmoid o is times
+    -> o [T,HQ,D] of q's dtype. lengths: tokens in the cache, the new ones included. scale: None for D^-1/2."""
     op = "attention"
     if o is None:
         o = empty(q, dims(op, "q", q))
@@ -276,6 +314,7 @@ def attention(
     return o
 
 
+@public
 def store_kv(k, v, cu_seqlens, lengths, slots=None, *, k_cache, v_cache, stream=None, threads=0):
     """Writes the keys and values of new tokens into the cache that attention reads. k, v [T,HKV,D] float; cu_seqlens
     [N+1], lengths, slots [N] int32; k_cache, v_cache [slots,S,HKV,D] float, written."""
@@ -285,6 +324,7 @@ def store_kv(k, v, cu_seqlens, lengths, slots=None, *, k_cache, v_cache, stream=
     )  # fmt: skip
 
 
+@public
 def split_qkvz(x, *, q, k, v, z, stream=None, threads=0):
     """Sorts the rows of a projection that interleaves by key head. x [T,HK,2*K + 2*RV]; q, k [T,HK,K] and v, z
     [T,HK,RV], of its dtype, are written."""
@@ -292,6 +332,7 @@ def split_qkvz(x, *, q, k, v, z, stream=None, threads=0):
     return q, k, v, z
 
 
+@public
 def linear(x, weight, bias=None, *, y=None, precision="exact", stream=None, threads=0):
     """x W^T (+ bias). x [T,K] float; weight [N,K] float or Blocks; bias [N] float32 -> [T,N]. precision: "exact", or
     "q8" for 8-bit activations with Blocks on the CPU."""
@@ -301,6 +342,7 @@ def linear(x, weight, bias=None, *, y=None, precision="exact", stream=None, thre
     return y
 
 
+@public
 def embedding(ids, table, *, y=None, stream=None, threads=0):
     """table[ids], unpacked. ids [T] int32; table [vocabulary,D] float or Blocks -> [T,D], of the table's dtype or
     float32 for Blocks."""
@@ -310,6 +352,7 @@ def embedding(ids, table, *, y=None, stream=None, threads=0):
     return y
 
 
+@public
 def add(a, b, *, y=None, stream=None, threads=0):
     """a + b. a, b [T,D] float -> [T,D]."""
     if y is None:
@@ -318,6 +361,7 @@ def add(a, b, *, y=None, stream=None, threads=0):
     return y
 
 
+@public
 def swiglu(gate, up, *, y=None, stream=None, threads=0):
     """silu(gate) * up. gate, up [T,I] float -> [T,I]."""
     if y is None:
@@ -329,11 +373,12 @@ def swiglu(gate, up, *, y=None, stream=None, threads=0):
 # Mixture of experts.
 
 
+@public
 def route_top_k(
     router_logits, top_k=None, *, expert_ids=None, expert_weights=None, renormalize=True, stream=None, threads=0
 ):
     """Softmax over experts, the top_k largest, ties to the lower id. router_logits [T,E] float -> (expert_ids [T,S]
-    int32, expert_weights [T,S] float32)."""
+    int32, expert_weights [T,S] float32), which sum up to 1 with renormalize."""
     op = "route_top_k"
     if expert_ids is None or expert_weights is None:
         if not isinstance(top_k, int) or top_k < 1:
@@ -348,7 +393,8 @@ def route_top_k(
     return expert_ids, expert_weights
 
 
-def expert_rows(expert_ids, experts=None, *, expert_offsets=None, rows=None, stream=None, threads=0):
+@public
+def expert_rows(expert_ids, experts=None, *, expert_offsets=None, rows=None, fault=None, stream=None, threads=0):
     """Which (token, slot) pairs each expert serves. expert_ids [T,S] int32, each below `experts` -> (expert_offsets
     [E+1], rows [T*S]) int32."""
     op = "expert_rows"
@@ -359,39 +405,46 @@ def expert_rows(expert_ids, experts=None, *, expert_offsets=None, rows=None, str
     if rows is None:
         tokens, slots = dims(op, "expert_ids", expert_ids, 2)
         rows = empty(expert_ids, (tokens * slots,), "int32")
-    run(op, stream, threads, expert_ids=expert_ids, expert_offsets=expert_offsets, rows=rows)
+    run(op, stream, threads, expert_ids=expert_ids, expert_offsets=expert_offsets, rows=rows, fault=fault)
     return expert_offsets, rows
 
 
-def _expert_matmul(op, weight, x, expert_ids, y, precision, stream, threads):
+def _expert_matmul(op, weight, x, expert_ids, y, fault, precision, stream, threads):
     if y is None:
         y = empty(x, (*dims(op, "expert_ids", expert_ids, 2), dims(op, "weight", weight, 3)[1]))
-    run(op, stream, threads, weight=weight, x=x, expert_ids=expert_ids, y=y, precision=precision)
+    run(op, stream, threads, weight=weight, x=x, expert_ids=expert_ids, y=y, fault=fault, precision=precision)
     return y
 
 
-def mul_mm_id(weight, x, expert_ids, *, y=None, precision="exact", stream=None, threads=0):
-    """As mul_mat_id, for many tokens."""
-    return _expert_matmul("mul_mm_id", weight, x, expert_ids, y, precision, stream, threads)
+@public
+def mul_mm_id(weight, x, expert_ids, *, y=None, fault=None, precision="exact", stream=None, threads=0):
+    """y[t,s] = weight[expert_ids[t,s]] x[t,(s)], for many tokens. weight [E,N,K] float or Blocks; x [T,K] or [T,S,K]
+    float; expert_ids [T,S] int32 -> [T,S,N] of x's dtype."""
+    return _expert_matmul("mul_mm_id", weight, x, expert_ids, y, fault, precision, stream, threads)
 
 
-def mul_mv_id(weight, x, expert_ids, *, y=None, precision="exact", stream=None, threads=0):
-    """As mul_mat_id, for few tokens."""
-    return _expert_matmul("mul_mv_id", weight, x, expert_ids, y, precision, stream, threads)
+@public
+def mul_mv_id(weight, x, expert_ids, *, y=None, fault=None, precision="exact", stream=None, threads=0):
+    """y[t,s] = weight[expert_ids[t,s]] x[t,(s)], for few tokens. weight [E,N,K] float or Blocks; x [T,K] or [T,S,K]
+    float; expert_ids [T,S] int32 -> [T,S,N] of x's dtype."""
+    return _expert_matmul("mul_mv_id", weight, x, expert_ids, y, fault, precision, stream, threads)
 
 
-def mul_mat_id(weight, x, expert_ids, *, y=None, precision="exact", stream=None, threads=0):
-    """y[t,s] = weight[expert_ids[t,s]] x[t,(s)]. weight [E,N,K] float or Blocks; x [T,K] or [T,S,K] float; expert_ids
-    [T,S] int32 -> [T,S,N]."""
-    return _expert_matmul("mul_mat_id", weight, x, expert_ids, y, precision, stream, threads)
+@public
+def mul_mat_id(weight, x, expert_ids, *, y=None, fault=None, precision="exact", stream=None, threads=0):
+    """y[t,s] = weight[expert_ids[t,s]] x[t,(s)], for any number of tokens. weight [E,N,K] float or Blocks; x [T,K] or
+    [T,S,K] float; expert_ids [T,S] int32 -> [T,S,N] of x's dtype."""
+    return _expert_matmul("mul_mat_id", weight, x, expert_ids, y, fault, precision, stream, threads)
 
 
+@public
 def moe_ffn(
     x, router, gate, up, down, shared_gate=None, shared_up=None, shared_down=None, shared_router=None, *, top_k,
     y=None, renormalize=True, precision="exact", stream=None, threads=0,
 ):  # fmt: skip
-    """The whole block: routing, experts, shared expert. x [T,D] float; router [E,D], gate, up [E,I,D], down [E,D,I],
-    shared_gate, shared_up [J,D], shared_down [D,J] float or Blocks; shared_router [D] float -> [T,D]."""
+    """The whole block: routing to top_k experts, with weights that sum up to 1 if renormalize, those experts, and the
+    shared expert if there is one. x [T,D] float; router [E,D], gate, up [E,I,D], down [E,D,I], shared_gate, shared_up
+    [J,D], shared_down [D,J] float or Blocks; shared_router [D] float -> [T,D] of x's dtype."""
     op = "moe_ffn"
     if y is None:
         y = empty(x, dims(op, "x", x))
@@ -408,7 +461,7 @@ def moe_ffn(
 
 def quantize(values: numpy.ndarray, dtype: str, *, threads=0) -> Blocks:
     """Packs float32 [..., K] into blocks of `dtype` ("Q4_K"), K a multiple of the block size; rounds to nearest,
-    deterministic. The values must be finite."""
+    deterministic. The values must be finite. Raises thalweg.Error, naming the argument."""
     size, block_bytes, packs = _core.dtype_info(dtype)
     if not packs:
         raise error("quantize", "dtype", "a dtype that can be packed", repr(dtype))
@@ -426,7 +479,7 @@ def quantize(values: numpy.ndarray, dtype: str, *, threads=0) -> Blocks:
 
 
 def dequantize(blocks: Blocks, *, threads=0) -> numpy.ndarray:
-    """Unpacks to float32 [..., K], bit-exact."""
+    """Unpacks blocks to float32 values [..., K], bit-exact. Raises thalweg.Error if they are none."""
     if not isinstance(blocks, Blocks):
         raise error("dequantize", "blocks", "thalweg.Blocks", type(blocks).__name__)
     values = numpy.empty(blocks.shape, numpy.float32)

@@ -19,18 +19,21 @@ _NAMES = {
     "fused_recurrent_gated_delta_rule": "fused_recurrent_gated_delta_rule",
     "FusedRMSNormGated": "FusedRMSNormGated",
 }
+# The gated norm is a class of each model's own; the forward pass of those that exist already changes too.
+_NORMS = ("Qwen3NextRMSNormGated", "Qwen3_5RMSNormGated", "Qwen3_5MoeRMSNormGated")
 _replaced: list[tuple[object, str, object]] = []
 
 
 def patch_transformers() -> list[str]:
-    """Makes the Qwen3-Next, Qwen3.5 and Qwen3.5-MoE models of transformers run the gated delta rule and its convolution
-    with Thalweg: models that exist already too, with transformers 5. Returns what was replaced. A second call changes
-    nothing. Raises ImportError without transformers and torch."""
-    from . import fla
-
+    """Makes the Qwen3-Next, Qwen3.5 and Qwen3.5-MoE models of transformers run the gated delta rule, its convolution
+    and its norm with Thalweg: models that exist already too, with transformers 5. Returns what was replaced. A second
+    call changes nothing. Raises ImportError without transformers and torch."""
     if _replaced:
         return _names()
     importlib.import_module("transformers")
+    from . import fla
+    from ._torch import rms_norm_gated_forward
+
     for model in _MODELS:
         module_name = f"transformers.models.{model}"
         if importlib.util.find_spec(module_name) is None:
@@ -38,21 +41,30 @@ def patch_transformers() -> list[str]:
         module = importlib.import_module(f"{module_name}.modeling_{model}")
         for there, ours in _NAMES.items():
             if hasattr(module, there):
-                _replaced.append((module, there, getattr(module, there)))
                 function = getattr(fla, ours)
-                setattr(module, there, function if isinstance(function, type) else _accepting_all(function))
+                _replace(module, there, function if isinstance(function, type) else _accepting_all(function))
+        for norm in _NORMS:
+            if hasattr(module, norm):
+                _replace(getattr(module, norm), "forward", rms_norm_gated_forward)
     return _names()
 
 
 def unpatch() -> None:
     """Undoes patch_transformers()."""
     while _replaced:
-        module, name, original = _replaced.pop()
-        setattr(module, name, original)
+        owner, name, original = _replaced.pop()
+        setattr(owner, name, original)
+
+
+def _replace(owner, name, ours) -> None:
+    _replaced.append((owner, name, getattr(owner, name)))
+    setattr(owner, name, ours)
 
 
 def _names() -> list[str]:
-    return [f"{module.__name__}.{name}" for module, name, _ in _replaced]
+    """module.name, or module.class.name"""
+    places = [(getattr(owner, "__module__", None), owner.__name__, name) for owner, name, _ in _replaced]
+    return [".".join(filter(None, place)) for place in places]
 
 
 def _accepting_all(function):

@@ -38,9 +38,26 @@ void run(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& st
   const Sequences sequences(args.cu_seqlens, args.k.dim(0), args.k.dim(1));
   parallel_for(stream, sequences.count() * hv, [&](std::int64_t task, int worker) {
     Scratch scratch(memory, floats(args), worker);
+    const std::int64_t n = task / hv;
+    const std::int64_t h = task % hv;
+    const std::int64_t slot = state_slot(args.state_indices, n);
+    const std::int64_t pieces_before = sequences.first_chunk(n, args.checkpoint_tokens);
+    const auto checkpoint = [&](std::int64_t at, const float* state, float* staging) {
+      if (!args.checkpoints.defined() || at % args.checkpoint_tokens != 0) return;
+      const std::int64_t piece = pieces_before + at / args.checkpoint_tokens;
+      store_state(state_pool(args.checkpoints, sequences.row(n), piece), args.state_layout, 0, h, vs, ks,
+                  Orientation::kKV, state, staging);
+    };
     // By its own length alone, so that a sequence's bits do not depend on its neighbours.
-    if (sequences.length(task / hv) <= kShort) {
-      run_sequence(args, {}, sequences, task / hv, task % hv, scratch);
+    if (sequences.length(n) <= kShort) {
+      if (sequences.length(n) > 0 && args.checkpoints.defined()) {
+        Scratch whole = scratch;
+        float* state = whole.take(ks * vs);
+        float* staging = whole.take(state_staging(vs, ks));
+        load_state(args.initial_state, args.state_layout, slot, h, vs, ks, Orientation::kKV, state, staging);
+        checkpoint(0, state, staging);
+      }
+      run_sequence(args, {}, sequences, n, h, scratch);
       return;
     }
     float* state = scratch.take(ks * vs);  // [K,V]
@@ -55,14 +72,12 @@ void run(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& st
     float* g = scratch.take(kChunk);
     float* beta = scratch.take(kChunk);
     float* staging = scratch.take(state_staging(vs, ks));
-    const std::int64_t n = task / hv;
-    const std::int64_t h = task % hv;
     const std::int64_t kh = key_head(args.head_map, h, hk, hv);
-    const std::int64_t slot = state_slot(args.state_indices, n);
     load_state(args.initial_state, args.state_layout, slot, h, vs, ks, Orientation::kKV, state, staging);
     for (std::int64_t at = 0; at < sequences.length(n); at += kChunk) {
       const std::int64_t length = std::min(kChunk, sequences.length(n) - at);
       const std::int64_t width = round_up(length, 16);
+      checkpoint(at, state, staging);
       const Chunk chunk{n, sequences.row(n), sequences.begin(n) + at, length, at / kChunk};
       load_head(args.q, chunk, kh, q);
       load_head(args.k, chunk, kh, k);

@@ -10,8 +10,8 @@
 #include <span>
 #include <string>
 
+#include "core/arena.h"
 #include "core/threads.h"
-#include "cpu/arena.h"
 #include "cpu/vector.h"
 #include "cpu/weight_matmul.h"
 #include "thalweg/nn.h"

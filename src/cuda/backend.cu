@@ -74,6 +74,17 @@ const Backend& backend() {
     std::get<KernelList<ChunkGatedDeltaRuleArgs>>(result.kernels) = chunk_gated_delta_rule_kernels();
     std::get<KernelList<RecurrentGatedDeltaRuleArgs>>(result.kernels) = recurrent_gated_delta_rule_kernels();
     std::get<KernelList<GatedDeltaPrepStepArgs>>(result.kernels) = gated_delta_prep_step_kernels();
+    std::get<KernelList<CausalConv1dArgs>>(result.kernels) = causal_conv1d_kernels();
+    std::get<KernelList<CausalConv1dUpdateArgs>>(result.kernels) = causal_conv1d_update_kernels();
+    std::get<KernelList<GatedRmsNormArgs>>(result.kernels) = gated_rms_norm_kernels();
+    std::get<KernelList<ExpertRowsArgs>>(result.kernels) = expert_rows_kernels();
+    std::get<KernelList<MulMmIdArgs>>(result.kernels) = mul_mm_id_kernels();
+    std::get<KernelList<MulMvIdArgs>>(result.kernels) = mul_mv_id_kernels();
+    std::get<KernelList<MulMatIdArgs>>(result.kernels) = mul_mat_id_kernels();
+    std::get<KernelList<LinearArgs>>(result.kernels) = linear_kernels();
+    std::get<KernelList<RouteTopKArgs>>(result.kernels) = route_top_k_kernels();
+    std::get<KernelList<SwigluArgs>>(result.kernels) = swiglu_kernels();
+    std::get<KernelList<MoeFfnArgs>>(result.kernels) = moe_ffn_kernels();
     return result;
   }();
   return instance;

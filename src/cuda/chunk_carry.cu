@@ -1,7 +1,8 @@
 // Between the two halves of a split second pass: the states at the segments' starts, S_p+1 = S_p M_p + B_p.
 //
 // A block has a few rows of one head's state and goes through a sequence's segments. A thread has a column of them and
-// a part of the sum over M's rows; it loads its part of the next segment's M while the sums of this one are made.
+// a part of the sum over M's rows; it loads its part of the next segment's M while the sums of this one are made, for K
+// up to 128.
 
 #include "cuda/chunk_kernels.h"
 #include "cuda/device/launch_order.h"
@@ -47,15 +48,18 @@ __global__ void __launch_bounds__(K* kParts) chunk_carry(const __grid_constant__
   __syncthreads();
   // A segment that does not forget was given M and B; one that forgets B, where the next one does not.
   const auto has_b = [&](int p) { return p + 1 < segments && (!forgets[p] || (p + 2 < segments && !forgets[p + 1])); };
-  float m[kLength];
+  constexpr bool kAhead = K <= 128;  // else its registers do not suffice
+  float m[kAhead ? kLength : 1];
   float b = 0.0F;
   const auto load = [&](int p) {
     if (!has_b(p)) return;
     const Carry now = carry(args, n, p, head);
     b = now.b[(row + part) * K + column];
     if (forgets[p]) return;
+    if constexpr (kAhead) {
 #pragma unroll
-    for (int i = 0; i < kLength; ++i) m[i] = now.m[(part * kLength + i) * K + column];
+      for (int i = 0; i < kLength; ++i) m[i] = now.m[(part * kLength + i) * K + column];
+    }
   };
   load(0);
   for (int p = 0; p + 1 < segments; ++p) {
@@ -65,9 +69,11 @@ __global__ void __launch_bounds__(K* kParts) chunk_carry(const __grid_constant__
         state[part][column] = s;
         __syncthreads();
         float sum[kRows] = {};
-#pragma unroll
+        const float* matrix = carry(args, n, p, head).m + part * kLength * K + column;
+#pragma unroll(kAhead ? kLength : 16)
         for (int i = 0; i < kLength; ++i) {
-          for (int r = 0; r < kRows; ++r) sum[r] += state[r][part * kLength + i] * m[i];
+          const float element = kAhead ? m[kAhead ? i : 0] : matrix[i * K];
+          for (int r = 0; r < kRows; ++r) sum[r] += state[r][part * kLength + i] * element;
         }
         for (int r = 0; r < kRows; ++r) sums[part][r][column] = sum[r];
         load(p + 1);
@@ -91,8 +97,10 @@ void launch_chunk_carry(const ChunkArguments& args, const DeviceProperties& devi
                   static_cast<unsigned>(args.map.sequences));
   const auto threads = static_cast<unsigned>(args.key_width * kParts);
   const auto bytes = static_cast<std::size_t>(args.segments);
-  launch_early(args.key_width == 128 ? chunk_carry<128> : chunk_carry<64>, grid, threads, bytes, device, stream,
-               "chunk_gated_delta_rule", args);
+  const auto kernel = args.key_width == 64    ? chunk_carry<64>
+                      : args.key_width == 128 ? chunk_carry<128>
+                                              : chunk_carry<256>;
+  launch_early(kernel, grid, threads, bytes, device, stream, "chunk_gated_delta_rule", args);
 }
 
 }  // namespace thalweg::cu

@@ -71,13 +71,13 @@ bool rows_aligned(const ConstTensor& tensor) {
   return aligned;
 }
 
-std::string supports_chunks(const Args& args, const Stream& stream) {
+std::string supports_chunks(const Args& args) {
   constexpr std::int64_t kMost = 1 << 30;
   if (args.q.dtype == DType::kF32) return "takes bf16 or f16 activations, not F32";
   const std::int64_t k = args.q.dim(3);
   const std::int64_t v = args.v.dim(3);
-  if (k != 64 && k != 128) return "takes K = 64 or 128, not " + std::to_string(k);
-  if (v % 64 != 0) return "takes V in multiples of 64, not " + std::to_string(v);
+  if (k != 64 && k != 128 && k != 256) return "takes K = 64, 128 or 256, not " + std::to_string(k);
+  if (v % 32 != 0) return "takes V in multiples of 32, not " + std::to_string(v);
   if (args.qk_norm == QkNorm::kRms) return "has no RMS norm of q and k inside";
   for (const ConstTensor& tensor : {args.q, args.k, args.v, ConstTensor(args.o)}) {
     if (tensor.dtype != DType::kF32 && !rows_aligned(tensor)) return "takes rows aligned to 16 bytes";
@@ -85,7 +85,6 @@ std::string supports_chunks(const Args& args, const Stream& stream) {
   if (args.q.dim(1) > kMost || sequence_count(args) > 65535 || args.v.dim(2) > 65535) {
     return "takes at most 65535 sequences and heads and 2^30 tokens";
   }
-  (void)stream;
   return {};
 }
 
@@ -95,8 +94,13 @@ std::string supports_wgmma(const Args& args, const Stream& stream) {
     return "needs compute capability 9.0, the device has " + std::to_string(device.major) + "." +
            std::to_string(device.minor);
   }
-  return supports_chunks(args, stream);
+  if (!device.runs_hopper_code) return "needs machine code for compute capability 9.0; what runs here is that of 8.0";
+  if (args.q.dim(3) == 256) return "takes K = 64 or 128, not 256";
+  if (args.v.dim(3) % 64 != 0) return "takes V in multiples of 64, not " + std::to_string(args.v.dim(3));
+  return supports_chunks(args);
 }
+
+std::string supports_mma(const Args& args, const Stream&) { return supports_chunks(args); }
 
 std::size_t workspace_bytes(const Args& args, const Stream& stream) { return lay_out(args, stream).bytes; }
 
@@ -117,6 +121,10 @@ ChunkArguments make_arguments(const Args& args, Workspace workspace, const Strea
   const ConstTensor state = args.initial_state.defined() ? args.initial_state : ConstTensor(args.final_state);
   result.state_slots = state.defined() ? state.dim(0) : sequence_count(args);
   result.o = view<void>(args.o);
+  result.checkpoints = view<void>(args.checkpoints);
+  result.checkpoint_chunks = args.checkpoint_tokens / kChunk;
+  result.checkpoint_pieces = args.checkpoints.dim(1);
+  result.checkpoints_are_bf16 = args.checkpoints.dtype == DType::kBF16;
   result.fault = static_cast<std::int32_t*>(args.fault.data);
   const Layout layout = lay_out(args, stream);
   result.records = static_cast<std::byte*>(workspace.data);
@@ -176,10 +184,23 @@ void run_fused(const Args& args, Workspace, const Stream& stream) {
                                                                                                 native(stream));
 }
 
+void run_mma(const Args& args, Workspace workspace, const Stream& stream) {
+  if (sequence_count(args) == 0 || args.v.dim(2) == 0) return;
+  const CurrentDevice current(stream, Args::kName);
+  const ChunkArguments arguments = make_arguments(args, workspace, stream);
+  const DeviceProperties& device = properties(stream.device.index);
+  launch_chunk_prepare(arguments, args.q.dtype, native(stream));
+  if (arguments.segment_chunks > 0) {
+    launch_chunk_carries(arguments, args.q.dtype, device, native(stream));
+    launch_chunk_carry(arguments, device, native(stream));
+  }
+  launch_chunk_scan(arguments, args.q.dtype, device, native(stream));
+}
+
 std::string supports_tokens(const Args& args, const Stream&) { return token_by_token_supports(args); }
 
 void run_tokens(const Args& args, Workspace, const Stream& stream) {
-  run_token_by_token(args, {}, stream, Args::kName);
+  run_token_by_token(args, {{}, args.checkpoints, args.checkpoint_tokens}, stream, Args::kName);
 }
 
 }  // namespace
@@ -188,6 +209,7 @@ KernelList<Args> chunk_gated_delta_rule_kernels() {
   static constexpr Kernel<Args> kKernels[] = {
       {"wgmma_fused", supports_fused, no_workspace<Args>, run_fused, nullptr, Arithmetic::k16Bit},
       {"wgmma", supports_wgmma, workspace_bytes, run_wgmma, nullptr, Arithmetic::k16Bit},
+      {"mma", supports_mma, workspace_bytes, run_mma, nullptr, Arithmetic::k16Bit},
       {"token_by_token", supports_tokens, no_workspace<Args>, run_tokens},
   };
   return kKernels;

@@ -22,16 +22,19 @@ namespace thalweg::cu {
 // Chains the segments' B and M into the states at their starts.
 void launch_chunk_carry(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream);
 
-// dtype of q: kBF16 or kF16; key_width 64 or 128.
+// dtype of q: kBF16 or kF16; key_width 64, 128 or 256.
 void launch_chunk_prepare(const ChunkArguments& args, DType dtype, cudaStream_t stream);
 
-namespace sm90 {
-// By wgmma, for GPUs of compute capability 9.0. value_width is a multiple of 64.
+// The second pass by mma.sync; key_width as above, value_width a multiple of 32.
 // Segments' B and M, where a segment after them needs them.
 void launch_chunk_carries(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
 // Outputs and final states.
 void launch_chunk_scan(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
 
+namespace sm90 {
+// The same by wgmma, for GPUs of compute capability 9.0; key_width 64 or 128, value_width a multiple of 64.
+void launch_chunk_carries(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
+void launch_chunk_scan(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
 // Both passes in one kernel, for whole sequences: no records in memory. q is bf16 or f16.
 void launch_chunk_fused_bf16(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream);
 void launch_chunk_fused_f16(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream);

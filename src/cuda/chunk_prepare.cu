@@ -111,7 +111,8 @@ __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2]
 }
 
 template <class T, int K>
-__global__ void __launch_bounds__(kThreads, 4) chunk_prepare(const __grid_constant__ ChunkArguments args) {
+__global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
+    chunk_prepare(const __grid_constant__ ChunkArguments args) {
   using S = Shared<K>;
   extern __shared__ __align__(1024) std::byte shared[];
   __shared__ Scalars scalars;
@@ -141,7 +142,8 @@ __global__ void __launch_bounds__(kThreads, 4) chunk_prepare(const __grid_consta
   RawGates gates{};
   if (has_gates(0)) gates = load_gates(args, sequence.row, begin, length, value_head(warp), lane);
   if (thread < kCopiers) {
-    constexpr int kPieces = K / 8;
+    constexpr int kColumns = K < 128 ? K : 128;  // at a time
+    constexpr int kPieces = kColumns / 8;
     constexpr int kRows = kCopiers / kPieces;  // a multiple of 8: a thread's swizzle is always the same
     const int row = thread / kPieces;
     const int piece = thread % kPieces;
@@ -155,11 +157,16 @@ __global__ void __launch_bounds__(kThreads, 4) chunk_prepare(const __grid_consta
     const std::int64_t k_step = kRows * args.k.strides[1];
     const std::int64_t q_step = kRows * args.q.strides[1];
 #pragma unroll
-    for (int i = 0; i < kChunk / kRows; ++i) {
-      const bool valid = row + i * kRows < length;
-      const std::int64_t steps = valid ? i : 0;  // a row past the end is not read, but its address may be checked
-      copy_16_bytes(to + static_cast<std::uint32_t>(i * kRows * 128), k + steps * k_step, valid);
-      copy_16_bytes(to + static_cast<std::uint32_t>(S::kTile + i * kRows * 128), q + steps * q_step, valid);
+    for (int column = 0; column < K; column += kColumns) {
+      const std::uint32_t tile = to + static_cast<std::uint32_t>(column * kChunk * 2);
+#pragma unroll
+      for (int i = 0; i < kChunk / kRows; ++i) {
+        const bool valid = row + i * kRows < length;
+        const std::int64_t steps = valid ? i : 0;  // a row past the end is not read, but its address may be checked
+        copy_16_bytes(tile + static_cast<std::uint32_t>(i * kRows * 128), k + steps * k_step + column, valid);
+        copy_16_bytes(tile + static_cast<std::uint32_t>(S::kTile + i * kRows * 128), q + steps * q_step + column,
+                      valid);
+      }
     }
     commit_copies();
   }
@@ -243,7 +250,9 @@ void launch(const ChunkArguments& args, cudaStream_t stream) {
 
 void launch_chunk_prepare(const ChunkArguments& args, DType dtype, cudaStream_t stream) {
   const bool bf16 = dtype == DType::kBF16;
-  if (args.key_width == 128) {
+  if (args.key_width == 256) {
+    bf16 ? launch<__nv_bfloat16, 256>(args, stream) : launch<__half, 256>(args, stream);
+  } else if (args.key_width == 128) {
     bf16 ? launch<__nv_bfloat16, 128>(args, stream) : launch<__half, 128>(args, stream);
   } else {
     bf16 ? launch<__nv_bfloat16, 64>(args, stream) : launch<__half, 64>(args, stream);

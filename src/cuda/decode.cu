@@ -16,4 +16,8 @@ DecodeKernel decode_kernel(std::int64_t k, DType state, Tokens tokens) {
   });
 }
 
+DecodeKernel decode_one_kernel(std::int64_t k, DType state) {
+  return pick_decode(k, state, [&]<int kK, class State>() -> DecodeKernel { return decode_one<kK, State>; });
+}
+
 }  // namespace thalweg::cu

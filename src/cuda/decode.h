@@ -6,13 +6,14 @@
 
 namespace thalweg::cu {
 
-// The decode kernels are for these: K = 64 or 128, states of f32 or bf16, one after the other or all tokens together.
-using DecodeKernel = void (*)(TokenByToken);
-using DecodeStepKernel = void (*)(PrepStep);
+// The decode kernels are for these: K = 64 or 128, states of f32 or bf16.
+using DecodeKernel = void (*)(Decode);
+using DecodeStepKernel = void (*)(DecodeStep);
 
 DecodeKernel decode_kernel(std::int64_t k, DType state, Tokens tokens);
-// For compute capability 9.0; null where a build leaves that out.
-DecodeStepKernel decode_step_kernel(std::int64_t k, DType state, bool together);
+DecodeKernel decode_one_kernel(std::int64_t k, DType state);
+// For compute capability 9.0; null where a build leaves that out. Narrow tiles go with tokens one by one.
+DecodeStepKernel decode_step_kernel(std::int64_t k, DType state, Tokens tokens, bool narrow);
 
 // pick.template operator()<K, State>() of the kernel.
 template <class Pick>

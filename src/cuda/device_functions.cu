@@ -46,6 +46,8 @@ struct Capture {
   }
 };
 
+__global__ void any_kernel() {}
+
 }  // namespace
 
 std::vector<double> time(Device device, const std::function<void(const Stream&)>& enqueue, int replays) {
@@ -106,6 +108,14 @@ const DeviceProperties& properties(int device) {
     cudaDeviceGetAttribute(&known[i].major, cudaDevAttrComputeCapabilityMajor, device);
     cudaDeviceGetAttribute(&known[i].minor, cudaDevAttrComputeCapabilityMinor, device);
     cudaDeviceGetAttribute(&known[i].multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    cudaDeviceGetAttribute(&known[i].shared_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+    int before = 0;
+    cudaFuncAttributes code{};
+    if (known[i].major == 9 && known[i].minor == 0 && cudaGetDevice(&before) == cudaSuccess &&
+        cudaSetDevice(device) == cudaSuccess) {
+      known[i].runs_hopper_code = cudaFuncGetAttributes(&code, any_kernel) == cudaSuccess && code.ptxVersion >= 90;
+      cudaSetDevice(before);
+    }
     cudaGetLastError();
   });
   return known[i];

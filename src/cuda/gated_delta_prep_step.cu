@@ -127,13 +127,14 @@ std::string cluster_supports(const GatedDeltaPrepStepArgs& args, const Stream& s
   const DeviceProperties& device = properties(stream.device.index);
   const PrepStepKernel kernel = cluster_kernel(args, s);
   if (kernel.kernel == nullptr) return "not in this build";
-  if (device.major != 9 || device.minor != 0) return "needs compute capability 9.0";
+  if (!device.runs_hopper_code) return "needs the machine code of compute capability 9.0";
   if (s.tokens > kBlockTokens) return "more than 16 tokens";
   if (s.batch * s.hk > std::numeric_limits<std::int32_t>::max() / kMaxCluster) return "more than 2^28 key heads";
   return cluster_slices(s, kernel, device.multiprocessors) > 0 ? "" : "a key head needs more than 8 blocks";
 }
 
-void launch(void (*kernel)(PrepStep), const PrepStep& p, dim3 blocks, std::int64_t members, std::int64_t threads,
+template <class Parameters>
+void launch(void (*kernel)(Parameters), const Parameters& p, dim3 blocks, std::int64_t members, std::int64_t threads,
             std::size_t shared_bytes, const Stream& stream) {
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
@@ -167,35 +168,40 @@ void run_clusters(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& s
 
 // ---- the same for a few tokens and what is common in decoding
 
-PrepStepKernel decode_tiles() { return {nullptr, StateTile<128, StateLayout::kVK>::kWarpV}; }
+// How the blocks of a step are cut: pieces of a head, narrow tiles or not, threads of a block.
+struct DecodeStepShape {
+  int slices = 0;
+  bool narrow = false;
+  int warp_rows = 0;
+  std::int64_t threads = 0;
+};
 
-// The fewest slices of at most 64 rows that give every multiprocessor a block, as far as a cluster goes; 0 if there is
-// no way.
-int decode_slices(const Sizes& s, int multiprocessors) {
-  int chosen = 0;
-  for (int slices = 1; slices * s.ratio() <= kMaxCluster; ++slices) {
-    if (!can_slice(s, decode_tiles(), slices)) continue;
-    const bool enough = s.batch * s.hv * chosen * 10 >= std::int64_t{9} * multiprocessors;
-    if (chosen > 0 && s.v / chosen <= 64 && enough) break;
-    chosen = slices;
+DecodeStepShape decode_step_shape(const Sizes& s, bool together, int multiprocessors) {
+  DecodeStepShape shape;
+  shape.warp_rows = StateTile<128, StateLayout::kVK>::kWarpV;
+  for (int slices = 1; slices * s.ratio() <= kMaxCluster; slices *= 2) {
+    if (s.v % (slices * shape.warp_rows) != 0) break;
+    if (shape.slices > 0 && s.v / shape.slices <= 128 && s.batch * s.hv * shape.slices * 10 >= std::int64_t{9} * multiprocessors) break;
+    shape.slices = slices;
   }
-  return chosen;
-}
-
-// A thread for each channel of a block, or for two if its warps are enough for that, and two for each row.
-std::int64_t decode_threads(const Sizes& s, int slices) {
-  const std::int64_t rows = s.v / slices;
-  const std::int64_t members = s.ratio() * slices;
-  const std::int64_t channels = (2 * s.k + members - 1) / members + rows;
-  const std::int64_t threads = std::max(2 * rows, (channels + kStepRounds - 1) / kStepRounds);
-  return (threads + kWarpSize - 1) / kWarpSize * kWarpSize;
+  if (const char* e = getenv("SLICES")) shape.slices = atoi(e);
+  if (s.v / shape.slices > 128) shape.slices = 0;
+  if (shape.slices == 0) return shape;
+  const std::int64_t rows = s.v / shape.slices;
+  shape.narrow = !together && rows <= 32;
+  if (const char* e = getenv("NARROW")) shape.narrow = atoi(e) && !together && rows <= 64;
+  if (shape.narrow) shape.warp_rows = StateTile<128, StateLayout::kVK, true>::kWarpV;
+  shape.threads = shape.narrow ? (2 * s.k + rows + 2 * kWarpSize - 1) / kWarpSize * kWarpSize : kMaxWarps * kWarpSize;
+  if (const char* e = getenv("THREADS")) shape.threads = atoi(e);
+  shape.threads = std::max(shape.threads, rows / shape.warp_rows * kWarpSize);
+  return shape;
 }
 
 std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   const Sizes s(args);
   const DeviceProperties& device = properties(stream.device.index);
-  if (decode_step_kernel(128, DType::kF32, false) == nullptr) return "not in this build";
-  if (device.major != 9 || device.minor != 0) return "needs compute capability 9.0";
+  if (decode_step_kernel(128, DType::kF32, Tokens::kAll, false) == nullptr) return "not in this build";
+  if (!device.runs_hopper_code) return "needs the machine code of compute capability 9.0";
   if (s.k != 64 && s.k != 128) return "takes K = 64 or 128, not " + std::to_string(s.k);
   if (s.tokens < 1 || s.tokens > kTogether) return "takes 1 to 8 tokens, not " + std::to_string(s.tokens);
   if (!is_vk(args)) return "takes states [V,K]";
@@ -207,21 +213,57 @@ std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& st
   for (const ConstTensor& tensor : {args.state_in, ConstTensor(args.state_out), ConstTensor(args.snapshots)}) {
     if (tensor.defined() && !elements(tensor).fours) return "takes rows aligned to four elements";
   }
+  for (const ConstTensor& tensor : {args.x, args.conv_weight, ConstTensor(args.conv_state), args.gates.a, args.gates.b,
+                                    args.q_norm_weight, args.k_norm_weight, args.state_in,
+                                    ConstTensor(args.state_out), ConstTensor(args.snapshots), args.z,
+                                    ConstTensor(args.y)}) {
+    if (!is_compact(tensor)) return "takes strides below 2^31 elements";
+  }
   if (s.batch > 65535 || s.hk > 65535) return "takes at most 65535 sequences and key heads";
-  return decode_slices(s, device.multiprocessors) > 0 ? "" : "a key head needs more than 8 blocks";
+  return decode_step_shape(s, true, device.multiprocessors).slices > 0 ? "" : "a key head needs more than 8 blocks";
+}
+
+DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s, const DecodeStepShape& shape) {
+  DecodeStep p;
+  p.x = compact<2>(args.x);
+  p.conv_state = compact<2>(args.conv_state);
+  p.conv_weight = compact<1>(args.conv_weight);
+  p.slots = slot_table(args.state_indices, args.fault, args.state_in.dim(0));
+  p.tokens = static_cast<int>(s.tokens);
+  p.hk = static_cast<int>(s.hk);
+  p.ratio = static_cast<int>(s.ratio());
+  p.v_size = static_cast<int>(s.v);
+  p.taps = args.conv_weight.defined() ? static_cast<int>(args.conv_weight.dim(1)) : 0;
+  p.tile_warps = static_cast<int>(s.v / shape.slices / shape.warp_rows);
+  p.slices = shape.slices;
+  p.head_map = args.head_map;
+  p.state_in = compact<3>(args.state_in);
+  p.gates = compact_raw_gates(args.gates);
+  p.z = compact<3>(args.z);
+  p.norm_weight = compact<1>(args.norm_weight);
+  p.scale = args.scale;
+  p.norm_eps = args.norm_eps;
+  p.norm = {args.qk_norm, args.qk_norm_eps, compact<1>(args.q_norm_weight), compact<1>(args.k_norm_weight)};
+  p.state_out = compact<3>(args.state_out);
+  p.y = compact<3>(args.y);
+  p.snapshots = compact<4>(args.snapshots);
+  return p;
 }
 
 void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
   const Sizes s(args);
   if (s.batch == 0) return;
   const CurrentDevice current(stream, args.kName);
-  const int slices = decode_slices(s, properties(stream.device.index).multiprocessors);
-  const PrepStep p = parameters(args, s, decode_tiles(), slices);
   const bool together = s.tokens > 1 && !args.snapshots.defined();
-  const std::int64_t members = s.ratio() * slices;
+  const DecodeStepShape shape = decode_step_shape(s, together, properties(stream.device.index).multiprocessors);
+  const DecodeStep p = decode_parameters(args, s, shape);
+  const std::int64_t members = s.ratio() * shape.slices;
   const dim3 blocks(static_cast<unsigned>(members), static_cast<unsigned>(s.hk), static_cast<unsigned>(s.batch));
-  launch(decode_step_kernel(s.k, args.state_in.dtype, together), p, blocks, members, decode_threads(s, slices),
-         decode_memory_bytes(s.k, together, s.tokens, s.v / slices, p.tile_warps), stream);
+  const std::size_t memory =
+      decode_memory_bytes(s.k, together, s.tokens, s.v / shape.slices, p.tile_warps) +
+      (s.k == 64 ? DecodeStepMemory<64>::bytes(shape.threads / kWarpSize) : DecodeStepMemory<128>::bytes(shape.threads / kWarpSize));
+  launch(decode_step_kernel(s.k, args.state_in.dtype, together ? Tokens::kAll : Tokens::kOneByOne, shape.narrow), p,
+         blocks, members, shape.threads, memory, stream);
 }
 
 constexpr Kernel<GatedDeltaPrepStepArgs> kKernels[] = {

@@ -14,5 +14,16 @@ KernelList<ChunkOutputArgs> chunk_output_kernels();
 KernelList<ChunkGatedDeltaRuleArgs> chunk_gated_delta_rule_kernels();
 KernelList<RecurrentGatedDeltaRuleArgs> recurrent_gated_delta_rule_kernels();
 KernelList<GatedDeltaPrepStepArgs> gated_delta_prep_step_kernels();
+KernelList<CausalConv1dArgs> causal_conv1d_kernels();
+KernelList<CausalConv1dUpdateArgs> causal_conv1d_update_kernels();
+KernelList<GatedRmsNormArgs> gated_rms_norm_kernels();
+KernelList<ExpertRowsArgs> expert_rows_kernels();
+KernelList<MulMmIdArgs> mul_mm_id_kernels();
+KernelList<MulMvIdArgs> mul_mv_id_kernels();
+KernelList<MulMatIdArgs> mul_mat_id_kernels();
+KernelList<LinearArgs> linear_kernels();
+KernelList<RouteTopKArgs> route_top_k_kernels();
+KernelList<SwigluArgs> swiglu_kernels();
+KernelList<MoeFfnArgs> moe_ffn_kernels();
 
 }  // namespace thalweg::cu

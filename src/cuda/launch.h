@@ -34,6 +34,9 @@ struct DeviceProperties {
   int major = 0;
   int minor = 0;
   int multiprocessors = 0;
+  int shared_bytes = 0;  // shared memory of a multiprocessor
+  // Kernels run as the machine code of 9.0, and not as what the driver made of the PTX of 8.0.
+  bool runs_hopper_code = false;
 };
 const DeviceProperties& properties(int device);
 
@@ -41,7 +44,7 @@ const DeviceProperties& properties(int device);
 // sent to the device before the kernel ahead of it has ended. Only where the machine code is that of 9.0: other code
 // does not wait.
 inline void launch_early(cudaLaunchConfig_t& config, cudaLaunchAttribute* attributes, const DeviceProperties& device) {
-  if (device.major != 9 || device.minor != 0) return;
+  if (!device.runs_hopper_code) return;
   cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -38,7 +38,7 @@ int choose_warps(const Sizes& s, int warp_rows, int multiprocessors) {
   return warps;
 }
 
-TokenByToken parameters(const GatedDeltaRuleArgs& args, const Tensor& snapshots, const Sizes& s) {
+TokenByToken parameters(const GatedDeltaRuleArgs& args, const StatesBetween& states, const Sizes& s) {
   TokenByToken p;
   p.q = elements(args.q);
   p.k = elements(args.k);
@@ -49,7 +49,10 @@ TokenByToken parameters(const GatedDeltaRuleArgs& args, const Tensor& snapshots,
   p.norm = {args.qk_norm, args.qk_norm_eps, elements(args.q_norm_weight), elements(args.k_norm_weight)};
   p.initial_state = elements(args.initial_state);
   p.final_state = elements(args.final_state);
-  p.snapshots = elements(snapshots);
+  p.snapshots = elements(states.snapshots);
+  p.checkpoints = elements(states.checkpoints);
+  p.checkpoint_tokens = states.checkpoint_tokens;
+  p.pieces = states.checkpoints.dim(1);
   p.o = elements(args.o);
   p.sequences = {integers(args.cu_seqlens), integers(args.state_indices),
                  args.fault.defined() ? static_cast<std::int32_t*>(args.fault.data) : nullptr, s.tokens,
@@ -73,7 +76,7 @@ std::string token_by_token_supports(const GatedDeltaRuleArgs& args) {
   return fits ? "" : "more than 2^31 pieces of states";
 }
 
-void run_token_by_token(const GatedDeltaRuleArgs& args, const Tensor& snapshots, const Stream& stream,
+void run_token_by_token(const GatedDeltaRuleArgs& args, const StatesBetween& states, const Stream& stream,
                         std::string_view operation) {
   const Sizes s(args);
   if (s.sequences * s.hv == 0) return;
@@ -81,7 +84,7 @@ void run_token_by_token(const GatedDeltaRuleArgs& args, const Tensor& snapshots,
   const TokenByTokenKernel chosen = choose(args, s.k);
   const int warps = choose_warps(s, chosen.warp_rows, properties(stream.device.index).multiprocessors);
   const int rows = warps * chosen.warp_rows;
-  TokenByToken p = parameters(args, snapshots, s);
+  TokenByToken p = parameters(args, states, s);
   p.slices = static_cast<int>((s.v + rows - 1) / rows);
   p.block_tokens = static_cast<int>(std::clamp<std::int64_t>(s.tokens, 1, kBlockTokens));
   const auto blocks = static_cast<unsigned>(s.sequences * s.hv * p.slices);
@@ -118,8 +121,60 @@ std::string decode_supports(const RecurrentGatedDeltaRuleArgs& args, const Strea
        {args.q, args.k, args.initial_state, ConstTensor(args.final_state), ConstTensor(args.snapshots)}) {
     if (tensor.defined() && !elements(tensor).fours) return "takes rows aligned to four elements";
   }
+  for (const ConstTensor& tensor : {args.q, args.k, args.v, args.g, args.beta, args.gates.a, args.gates.b,
+                                    args.q_norm_weight, args.k_norm_weight, args.initial_state,
+                                    ConstTensor(args.final_state), ConstTensor(args.snapshots), ConstTensor(args.o)}) {
+    if (!is_compact(tensor)) return "takes strides below 2^31 elements";
+  }
   if (s.sequences > kMostGrid || s.hv > kMostGrid) return "takes at most 65535 sequences and heads";
   return {};
+}
+
+Decode decode_parameters(const RecurrentGatedDeltaRuleArgs& args, const Sizes& s) {
+  Decode p;
+  p.initial_state = compact<3>(args.initial_state);
+  p.q = compact<3>(args.q);
+  p.k = compact<3>(args.k);
+  p.v = compact<3>(args.v);
+  p.gates = compact_raw_gates(args.gates);
+  if (args.g.defined()) p.gates.a = compact<2>(args.g), p.gates.b = compact<2>(args.beta);
+  p.final_state = compact<3>(args.final_state);
+  p.o = compact<3>(args.o);
+  const ConstTensor& pool = args.initial_state.defined() ? args.initial_state : ConstTensor(args.final_state);
+  p.slots = slot_table(args.state_indices, args.fault, pool.defined() ? pool.dim(0) : 0);
+  p.scale = resolve_scale(args.scale, s.k);
+  p.tokens = static_cast<int>(s.tokens);
+  p.hk = static_cast<int>(s.hk);
+  p.ratio = static_cast<int>(s.hv / s.hk);
+  p.v_size = static_cast<int>(s.v);
+  p.head_map = args.head_map;
+  p.norm = {args.qk_norm, args.qk_norm_eps, compact<1>(args.q_norm_weight), compact<1>(args.k_norm_weight)};
+  p.snapshots = compact<4>(args.snapshots);
+  return p;
+}
+
+// One token for few sequences.
+std::string decode_one_supports(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
+  const Sizes s(args);
+  if (s.tokens != 1) return "takes one token, not " + std::to_string(s.tokens);
+  if (args.snapshots.defined()) return "takes no snapshots";
+  return decode_supports(args, stream);
+}
+
+void run_decode_one(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
+  const Sizes s(args);
+  if (s.sequences * s.hv == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  constexpr int kWarpRows = StateTile<128, StateLayout::kVK, true>::kWarpV;
+  Decode p = decode_parameters(args, s);
+  std::int64_t warps = 8;
+  if (const char* e = getenv("WARPS")) warps = atoi(e);
+  while (s.v / kWarpRows % warps != 0) warps /= 2;
+  p.tile_warps = static_cast<int>(warps);
+  const dim3 blocks(static_cast<unsigned>(s.v / kWarpRows / warps), static_cast<unsigned>(s.hv),
+                    static_cast<unsigned>(s.sequences));
+  decode_one_kernel(s.k, *state_type(args))<<<blocks, static_cast<unsigned>(warps * kWarpSize), 0, native(stream)>>>(p);
+  check(cudaGetLastError(), args.kName);
 }
 
 void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
@@ -134,8 +189,7 @@ void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream
   std::int64_t tile_warps = choose_warps(s, kWarpRows, properties(stream.device.index).multiprocessors);
   while (per_head % tile_warps != 0) --tile_warps;
   const std::int64_t warps = std::max(tile_warps, (s.tokens + 1) / 2);
-  TokenByToken p = parameters(args, args.snapshots, s);
-  p.slices = static_cast<int>(per_head / tile_warps);
+  Decode p = decode_parameters(args, s);
   p.tile_warps = static_cast<int>(tile_warps);
   const std::size_t memory = decode_memory_bytes(s.k, together, s.tokens, tile_warps * kWarpRows, tile_warps);
   Tokens tokens = Tokens::kOneByOne;
@@ -143,7 +197,7 @@ void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream
     const bool exact = args.q.dtype != DType::kF32 && args.qk_norm != QkNorm::kRms;
     tokens = exact ? Tokens::kAllExact : Tokens::kAll;
   }
-  const dim3 blocks(static_cast<unsigned>(p.slices), static_cast<unsigned>(s.hv), static_cast<unsigned>(s.sequences));
+  const dim3 blocks(static_cast<unsigned>(per_head / tile_warps), static_cast<unsigned>(s.hv), static_cast<unsigned>(s.sequences));
   decode_kernel(s.k, *state_type(args),
                 tokens)<<<blocks, static_cast<unsigned>(warps * kWarpSize), memory, native(stream)>>>(p);
   check(cudaGetLastError(), args.kName);
@@ -154,10 +208,11 @@ void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream
 std::string supports(const RecurrentGatedDeltaRuleArgs& args, const Stream&) { return token_by_token_supports(args); }
 
 void run(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
-  run_token_by_token(args, args.snapshots, stream, RecurrentGatedDeltaRuleArgs::kName);
+  run_token_by_token(args, {args.snapshots, {}}, stream, RecurrentGatedDeltaRuleArgs::kName);
 }
 
 constexpr Kernel<RecurrentGatedDeltaRuleArgs> kKernels[] = {
+    {"decode_one", decode_one_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_decode_one},
     {"decode", decode_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_decode},
     {"registers", supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run}};
 

@@ -61,16 +61,20 @@ Launch scan(const ChunkGatedDeltaRuleArgs& args, const Buffer& records, ScanPara
   p.k_weight_head = args.k_norm_weight.stride(0);
   p.initial = state_view(args.initial_state, vk);
   p.final = state_view(args.final_state, vk);
+  p.checkpoints = chunk_states_view(args.checkpoints, vk);
+  p.checkpoint_tokens = args.checkpoint_tokens;
+  p.pieces = static_cast<std::int32_t>(args.checkpoints.dim(1));
   Launch launch;
   launch.kernel = "chunk_scan";
   launch.set(p).add(args.q).add(args.k).add(args.v).add(args.q_norm_weight).add(args.k_norm_weight);
   launch.add(args.initial_state).add(args.state_indices).add(args.cu_seqlens).add(records).add(args.o);
-  launch.add(args.final_state).add(args.fault);
+  launch.add(args.final_state).add(args.checkpoints).add(args.fault);
   launch.constant("kType", args.k.dtype).constant("kOutType", args.o.dtype).constant("kStateType", pool.dtype);
   launch.constant("kHeadK", args.k.dim(3)).constant("kHeadV", v).constant("kChunk", kChunkTokens);
   launch.constant("kTiled", args.head_map == HeadMap::kTiled).constant("kRagged", args.cu_seqlens.defined());
   launch.constant("kIndexed", args.state_indices.defined()).constant("kHasInitial", args.initial_state.defined());
   launch.constant("kHasFinal", args.final_state.defined()).constant("kHasFault", args.fault.defined());
+  launch.constant("kHasStates", args.checkpoints.defined()).constant("kSnapshotType", args.checkpoints.dtype);
   launch.constant("kNorm", args.qk_norm).constant("kWeightType", args.q_norm_weight.dtype);
   launch.threads = static_cast<std::uint32_t>(32 * simdgroups);
   launch.threadgroup_bytes = static_cast<std::size_t>(kLowerFloats + 2 * kMaxChunk * kBlockColumns + 5 * kMaxChunk +

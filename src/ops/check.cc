@@ -220,6 +220,11 @@ void Check::cu_seqlens(const ConstTensor& cu_seqlens, const Dim& batch, const Di
           "a last element of T = " + std::to_string(tokens.value), std::to_string(values[sequences.value]));
 }
 
+void Check::fault(const Tensor& fault) {
+  Dim one{"1", 1};
+  if (fault.defined()) output("fault", fault, {DType::kI32}, one);
+}
+
 void Check::state_indices(const ConstTensor& indices, Dim& sequences, std::int64_t slots) {
   input("state_indices", indices, {DType::kI32}, sequences);
   if (!host_values()) return;

@@ -76,6 +76,8 @@ class Check {
   void cu_seqlens(const ConstTensor& cu_seqlens, const Dim& batch, const Dim& tokens, Dim& sequences);
   // Optional state_indices i32 [N]: -1 or a slot below `slots`, no slot twice.
   void state_indices(const ConstTensor& indices, Dim& sequences, std::int64_t slots);
+  // Optional fault i32 [1].
+  void fault(const Tensor& fault);
 
  private:
   enum class Role : bool { kInput, kOutput };

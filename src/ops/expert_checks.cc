@@ -35,6 +35,7 @@ void check_expert_matmul(Check& check, const ExpertMatmulArgs& args) {
     check.input("x", args.x, kFloatTypes, t, s, k);
   }
   check.output("y", args.y, {DType::kF32, args.x.dtype}, t, s, n);
+  check.fault(args.fault);
   check_precision(check, args.precision);
   check_expert_ids(check, args.expert_ids, e);
 }

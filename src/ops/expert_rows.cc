@@ -10,6 +10,7 @@ void validate(const ExpertRowsArgs& args, Check& check) {
   check.require(bounds.value >= 2, "expert_offsets", "E + 1 elements, E at least 1", to_string(args.expert_offsets));
   Dim pairs{"T*S", t.value * s.value};
   check.output("rows", args.rows, {DType::kI32}, pairs);
+  check.fault(args.fault);
   check_expert_ids(check, args.expert_ids, {"E", bounds.value - 1});
 }
 

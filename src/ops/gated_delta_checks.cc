@@ -78,11 +78,6 @@ void check_qk_norm(Check& check, QkNorm norm, float eps, const ConstTensor& q_we
   }
 }
 
-void check_fault(Check& check, const Tensor& fault) {
-  Dim one{"1", 1};
-  if (fault.defined()) check.output("fault", fault, {DType::kI32}, one);
-}
-
 RuleDims check_rule(Check& check, const GatedDeltaRuleArgs& args) {
   RuleDims d;
   check.input("q", args.q, kFloatTypes, d.b, d.t, d.hk, d.k);
@@ -104,8 +99,17 @@ RuleDims check_rule(Check& check, const GatedDeltaRuleArgs& args) {
   check_states(check, "initial_state", args.initial_state, "final_state", args.final_state, args.state_indices,
                args.state_layout, {DType::kF32, DType::kBF16}, d.n, d.hv, d.v, d.k);
   check.output("o", args.o, {DType::kF32, args.q.dtype}, d.b, d.t, d.hv, d.v);
-  check_fault(check, args.fault);
+  check.fault(args.fault);
   return d;
+}
+
+void check_states_along(Check& check, std::string_view name, const Tensor& states, const GatedDeltaRuleArgs& args,
+                        RuleDims& d, Dim& places) {
+  const bool vk = args.state_layout == StateLayout::kVK;
+  DType state = DType::kF32;
+  if (args.initial_state.defined()) state = args.initial_state.dtype;
+  if (args.final_state.defined()) state = args.final_state.dtype;
+  check.output(name, states, {DType::kF32, state}, d.b, places, d.hv, vk ? d.v : d.k, vk ? d.k : d.v);
 }
 
 }  // namespace thalweg

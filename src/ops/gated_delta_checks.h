@@ -20,13 +20,14 @@ void check_states(Check& check, std::string_view input_name, const ConstTensor& 
                   std::string_view output_name, const Tensor& final_state, const ConstTensor& state_indices,
                   StateLayout layout, std::initializer_list<DType> dtypes, Dim& sequences, Dim& hv, Dim& v, Dim& k);
 void check_gates(Check& check, const GateInputs& gates, Dim& b, Dim& t, Dim& hv);
-// The optional flag that a GPU raises.
-void check_fault(Check& check, const Tensor& fault);
 // Everything that chunk_gated_delta_rule and recurrent_gated_delta_rule have in common.
 struct RuleDims {
   Dim b{"B"}, t{"T"}, hk{"HK"}, hv{"HV"}, k{"K"}, v{"V"}, n{"N"};
 };
 RuleDims check_rule(Check& check, const GatedDeltaRuleArgs& args);
+// States at several places of each sequence, [B,`places`,HV,V,K] as the layout says.
+void check_states_along(Check& check, std::string_view name, const Tensor& states, const GatedDeltaRuleArgs& args,
+                        RuleDims& d, Dim& places);
 void check_qk_norm(Check& check, QkNorm norm, float eps, const ConstTensor& q_weight, const ConstTensor& k_weight,
                    Dim& hk, Dim& k);
 

@@ -38,7 +38,7 @@ void validate(const GatedDeltaPrepStepArgs& args, Check& check) {
     check.require(!args.norm_weight.defined(), "norm_weight", "nothing without z", to_string(args.norm_weight));
   }
   check.output("y", args.y, {DType::kF32, args.x.dtype}, b, t, hv, v);
-  check_fault(check, args.fault);
+  check.fault(args.fault);
 }
 
 THALWEG_OPERATION(gated_delta_prep_step, GatedDeltaPrepStepArgs);

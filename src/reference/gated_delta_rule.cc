@@ -119,18 +119,30 @@ Array lay_out_snapshots(const Array& snapshots, const Tensor& to, StateLayout la
 
 }  // namespace
 
-RuleResult recurrence(const Rule& rule, bool snapshots) {
+RuleResult recurrence(const Rule& rule, bool snapshots, std::int64_t checkpoint_tokens) {
   const std::int64_t hv = rule.v.dim(2);
   const std::int64_t vs = rule.v.dim(3);
   const std::int64_t ks = rule.k.dim(3);
-  RuleResult result{Array(rule.v.shape()), rule.initial_state, {}};
+  RuleResult result{Array(rule.v.shape()), rule.initial_state, {}, {}};
   if (snapshots) result.snapshots = Array({rule.q.dim(0), rule.q.dim(1), hv, vs, ks});
+  const auto pieces = [&](const Span& span) {
+    return checkpoint_tokens > 0 ? (span.length + checkpoint_tokens - 1) / checkpoint_tokens : 0;
+  };
+  std::int64_t all_pieces = 0;
+  for (const Span& span : spans(rule)) all_pieces += pieces(span);
+  if (checkpoint_tokens > 0) result.checkpoints = Array({all_pieces, hv, vs, ks});
   std::int64_t n = -1;
+  std::int64_t first_piece = 0;
   for (const Span& span : spans(rule)) {
     ++n;
     for (std::int64_t h = 0; h < hv; ++h) {
       const std::int64_t kh = key_head(rule, h);
       for (std::int64_t t = span.begin; t < span.begin + span.length; ++t) {
+        if (checkpoint_tokens > 0 && (t - span.begin) % checkpoint_tokens == 0) {
+          const std::int64_t piece = first_piece + (t - span.begin) / checkpoint_tokens;
+          std::copy_n(result.final_state.values.begin() + (n * hv + h) * vs * ks, vs * ks,
+                      result.checkpoints.values.begin() + (piece * hv + h) * vs * ks);
+        }
         const double decay = std::exp(rule.g(span.row, t, h));
         for (std::int64_t i = 0; i < vs; ++i) {
           double memory = 0.0;
@@ -149,6 +161,7 @@ RuleResult recurrence(const Rule& rule, bool snapshots) {
         }
       }
     }
+    first_piece += pieces(span);
   }
   return result;
 }
@@ -157,7 +170,7 @@ RuleResult chunk_form(const Rule& rule, std::int64_t chunk_size) {
   const std::int64_t hv = rule.v.dim(2);
   const std::int64_t vs = rule.v.dim(3);
   const std::int64_t ks = rule.k.dim(3);
-  RuleResult result{Array(rule.v.shape()), rule.initial_state, {}};
+  RuleResult result{Array(rule.v.shape()), rule.initial_state, {}, {}};
   std::int64_t n = -1;
   for (const Span& span : spans(rule)) {
     ++n;
@@ -255,6 +268,13 @@ GatedDeltaResult gated_delta_rule(const GatedDeltaRuleArgs& args, const Tensor& 
           scatter_states(result.final_state, args.final_state, args.state_indices, args.state_layout, precision),
           lay_out_snapshots(result.snapshots, snapshots, args.state_layout, precision),
           {}};
+}
+
+Array checkpoints(const GatedDeltaRuleArgs& args, const Tensor& checkpoints, std::int64_t tokens, Precision precision) {
+  const Array states = recurrence(read_rule(args), false, tokens).checkpoints;
+  Array result({checkpoints.dim(0), checkpoints.dim(1), states.dim(1), states.dim(2), states.dim(3)});
+  result.values = states.values;  // rows follow each other, and so do the sequences of one
+  return lay_out_snapshots(result, checkpoints, args.state_layout, precision);
 }
 
 GatedDeltaResult gated_delta_prep_step(const GatedDeltaPrepStepArgs& args, Precision precision) {

@@ -45,8 +45,9 @@ struct RuleResult {
   Array o;            // [B,T,HV,V]
   Array final_state;  // [N,HV,V,K]
   Array snapshots;    // [B,T,HV,V,K], empty unless asked for
+  Array checkpoints;  // [pieces,HV,V,K], those of all sequences in turn; empty unless asked for
 };
-RuleResult recurrence(const Rule& rule, bool snapshots = false);
+RuleResult recurrence(const Rule& rule, bool snapshots = false, std::int64_t checkpoint_tokens = 0);
 RuleResult chunk_form(const Rule& rule, std::int64_t chunk_size);
 
 // The arguments of a whole operation, with norms applied, gates computed and states gathered.
@@ -60,6 +61,8 @@ struct GatedDeltaResult {
   Array conv_state;   // of gated_delta_prep_step with a convolution
 };
 GatedDeltaResult gated_delta_rule(const GatedDeltaRuleArgs& args, const Tensor& snapshots, Precision precision);
+// The states before every `tokens` tokens of each sequence, like `checkpoints`.
+Array checkpoints(const GatedDeltaRuleArgs& args, const Tensor& checkpoints, std::int64_t tokens, Precision precision);
 GatedDeltaResult gated_delta_prep_step(const GatedDeltaPrepStepArgs& args, Precision precision);
 
 }  // namespace thalweg::reference

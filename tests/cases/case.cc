@@ -45,9 +45,10 @@ Bound f32_bound(double reduction, double largest_gate) {
 }
 
 Expected expect(std::string name, const ConstTensor& actual, const reference::Array& exact,
-                const reference::Array& rounded, Bound f32) {
+                const reference::Array& rounded, Bound f32, Bound matrix_units) {
   const Norms plain = relative_error(exact.values, rounded.values);
-  return {std::move(name), actual, exact.values, {f32.l2 + 2.0 * plain.l2, f32.max + 2.0 * plain.max}, {}};
+  const auto with_rounding = [&](Bound bound) { return Bound{bound.l2 + 2.0 * plain.l2, bound.max + 2.0 * plain.max}; };
+  return {std::move(name), actual, exact.values, with_rounding(f32), {}, with_rounding(matrix_units)};
 }
 
 Expected expect_equal(std::string name, const ConstTensor& actual, const reference::Array& exact) {

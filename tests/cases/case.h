@@ -39,8 +39,9 @@ struct Expected {
 };
 
 // f32 class plus twice the error of the plain same-precision implementation.
+// `matrix_units` is what Arithmetic::k16Bit may add to the latter.
 Expected expect(std::string name, const ConstTensor& actual, const reference::Array& exact,
-                const reference::Array& rounded, Bound f32);
+                const reference::Array& rounded, Bound f32, Bound matrix_units = {});
 // No error allowed: integers, bits.
 Expected expect_equal(std::string name, const ConstTensor& actual, const reference::Array& exact);
 

@@ -36,6 +36,11 @@ Bound product_bound(MatmulPrecision precision, DType weight, double reduction) {
   return bound;
 }
 
+Bound matrix_unit_bound() {
+  const double l2 = std::sqrt(1e-5);
+  return {l2, 4.0 * l2};
+}
+
 Tensor make_weights(Memory& memory, DType dtype, const std::vector<std::int64_t>& shape, Random& random) {
   return memory.input_bytes(dtype, shape, [&](void* row, std::int64_t count) {
     fill_blocks(dtype, BlockScales::kOrdinary, random, row, count);
@@ -111,13 +116,13 @@ std::vector<Expected> expect_products(const ExpertMatmulArgs& args, bool sample)
   const Bound bound = product_bound(args.precision, args.weight.dtype, static_cast<double>(args.weight.dim(2)));
   if (!sample) {
     return {expect("y", args.y, reference::mul_mat_id(args, Precision::kExact),
-                   reference::mul_mat_id(args, Precision::kRounded), bound)};
+                   reference::mul_mat_id(args, Precision::kRounded), bound, matrix_unit_bound())};
   }
   // A prime step walks through all rows and columns.
   std::vector<std::int64_t> indices;
   const std::int64_t step = args.y.size() / 500 | 1;
   for (std::int64_t i = 0; i < args.y.size(); i += step) indices.push_back(i);
-  return {{"y", args.y, reference::mul_mat_id_at(args, indices), bound, indices}};
+  return {{"y", args.y, reference::mul_mat_id_at(args, indices), bound, indices, matrix_unit_bound()}};
 }
 
 Cost expert_cost(const ExpertMatmulArgs& args) {

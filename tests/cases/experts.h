@@ -40,6 +40,9 @@ struct ExpertShape {
 // NMSE 2e-4 for a product with activations rounded to 8 bits, where that applies; the f32 class else.
 Bound product_bound(MatmulPrecision precision, DType weight, double reduction);
 
+// NMSE 1e-5 for a product of operands rounded to bf16: 2.8e-6 for each of the two, and as much again.
+Bound matrix_unit_bound();
+
 // Every dtype that weights may have, and those of them that are block formats.
 std::vector<DType> weight_types();
 std::vector<DType> block_types();

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "cases/gated_delta.h"
+#include "core/sequences.h"
 #include "reference/gated_delta_rule.h"
 
 namespace thalweg::cases {
@@ -29,6 +30,7 @@ struct Options {
   QkNorm qk_norm = QkNorm::kNone;
   std::optional<float> scale;
   bool snapshots = false;
+  int checkpoint_tokens = 0;  // 0: no checkpoints
   bool f32_output = false;
 
   std::string name() const {
@@ -41,6 +43,7 @@ struct Options {
     if (qk_norm == QkNorm::kRms) text += "_rmsnorm";
     if (scale) text += "_scale";
     if (snapshots) text += "_snapshots";
+    if (checkpoint_tokens > 0) text += "_checkpoints" + std::to_string(checkpoint_tokens);
     if (f32_output) text += "_toF32";
     return text;
   }
@@ -152,6 +155,15 @@ void fill(OperationProblem<Args>& problem, Random& random, const RuleShape& shap
       args.snapshots = memory.output(options.state_dtype, sizes);
     }
   }
+  if constexpr (requires { args.checkpoints; }) {
+    if (options.checkpoint_tokens > 0) {
+      args.checkpoint_tokens = options.checkpoint_tokens;
+      const std::int64_t pieces = Sequences(args.cu_seqlens, shape.batch, t).chunks(options.checkpoint_tokens);
+      std::vector<std::int64_t> sizes = state_shape(options.layout, pieces, shape);
+      sizes.insert(sizes.begin(), shape.batch);
+      args.checkpoints = memory.output(options.state_dtype, sizes);
+    }
+  }
   problem.find_expected = [](const Args& a) {
     Tensor snapshots;
     if constexpr (requires { a.snapshots; }) snapshots = a.snapshots;
@@ -166,7 +178,19 @@ void fill(OperationProblem<Args>& problem, Random& random, const RuleShape& shap
     if (snapshots.defined()) {
       outputs.push_back(expect("snapshots", snapshots, exact.snapshots, rounded.snapshots, bound));
     }
-    for (Expected& output : outputs) output.bound_16bit = matrix_unit_bound(a.q.dtype);
+    if constexpr (requires { a.checkpoints; }) {
+      if (a.checkpoints.defined()) {
+        const auto before = [&](Precision precision) {
+          return reference::checkpoints(a, a.checkpoints, a.checkpoint_tokens, precision);
+        };
+        outputs.push_back(
+            expect("checkpoints", a.checkpoints, before(Precision::kExact), before(Precision::kRounded), bound));
+      }
+    }
+    // What is stored as bf16 is rounded to that, whatever the operands were.
+    for (Expected& output : outputs) {
+      output.bound_16bit = matrix_unit_bound(output.actual.dtype == DType::kBF16 ? DType::kBF16 : a.q.dtype);
+    }
     return outputs;
   };
   const auto tokens = static_cast<double>(shape.batch * t);
@@ -217,6 +241,20 @@ void add_rule_cases(std::vector<Case>& cases) {
     cases.push_back(rule_case<Args>(shape, {.scale = 0.25F, .f32_output = true}));
   }
   if (std::is_same_v<Args, ChunkGatedDeltaRuleArgs>) {
+    const RuleShape rows{.tokens = 260, .k = 64, .v = 64, .batch = 2, .dtype = DType::kBF16};
+    RuleShape packed = rows;
+    packed.batch = 1;
+    packed.lengths = {129, 3, 0, 70, 128};
+    for (const RuleShape& shape : {rows, packed}) {
+      cases.push_back(rule_case<Args>(shape, {.states = States::kNone, .checkpoint_tokens = 64}));
+      cases.push_back(rule_case<Args>(shape, {.states = States::kPool, .checkpoint_tokens = 128}));
+      cases.push_back(
+          rule_case<Args>(shape, {.state_dtype = DType::kBF16, .layout = StateLayout::kKV, .checkpoint_tokens = 64}));
+      RuleShape exact = shape;
+      exact.dtype = DType::kF32;
+      exact.k = 32;
+      cases.push_back(rule_case<Args>(exact, {.layout = StateLayout::kKV, .checkpoint_tokens = 128}));
+    }
     // Long enough for a GPU to split sequences: heads that forget, heads that do not, and both by turns.
     const RuleShape longer{.tokens = 6200, .hk = 1, .hv = 4, .k = 128, .v = 128, .dtype = DType::kBF16};
     RuleShape several = longer;
@@ -229,7 +267,35 @@ void add_rule_cases(std::vector<Case>& cases) {
       shape.hv = 1;
       shape.gates = gates;
       cases.push_back(rule_case<Args>(shape, {.states = States::kInPlace, .layout = StateLayout::kKV}));
+      cases.push_back(rule_case<Args>(shape, {.checkpoint_tokens = 512}));
+      shape.k = 256;
+      shape.v = 64;
+      cases.push_back(rule_case<Args>(shape, {.states = States::kInPlace}));
     }
+    // The widths of the kernels on matrix units, over a few chunks.
+    for (const std::int64_t k : {64, 128, 256}) {
+      for (const std::int64_t v : {64, 128, 256}) {
+        RuleShape shape{.tokens = 200, .hk = 1, .hv = 2, .k = k, .v = v, .dtype = DType::kBF16};
+        cases.push_back(rule_case<Args>(shape, {.raw_gates = true, .qk_norm = QkNorm::kL2}));
+        shape.dtype = DType::kF16;
+        shape.gates = Gates::kMixed;
+        cases.push_back(rule_case<Args>(shape, {.state_dtype = DType::kBF16, .layout = StateLayout::kKV}));
+        RuleShape pieces{.hk = 2,
+                         .hv = 6,
+                         .k = k,
+                         .v = v,
+                         .lengths = {65, 3, 0, 128},
+                         .dtype = DType::kBF16,
+                         .head_map = HeadMap::kTiled};
+        cases.push_back(
+            rule_case<Args>(pieces, {.states = States::kPool, .checkpoint_tokens = 64, .f32_output = true}));
+        pieces.gates = Gates::kStrong;
+        pieces.strided = true;
+        cases.push_back(rule_case<Args>(pieces, {.states = States::kInPlace, .qk_norm = QkNorm::kL2}));
+      }
+    }
+    const RuleShape third{.tokens = 130, .k = 64, .v = 96, .dtype = DType::kBF16};
+    cases.push_back(rule_case<Args>(third, {.states = States::kInPlace}));
     // Few tokens, and as many sequences and heads as fill a GPU: other kernels there.
     const RuleShape few{.hk = 2, .hv = 4, .k = 128, .v = 128, .lengths = {70, 3, 0, 150}, .dtype = DType::kBF16};
     RuleShape many = few;

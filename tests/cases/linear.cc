@@ -44,9 +44,9 @@ Case linear_case(const LinearShape& shape) {
     args.y = memory.output(shape.y, {shape.tokens, shape.n});
     args.precision = shape.precision;
     problem.find_expected = [](const LinearArgs& a) {
-      return std::vector{expect("y", a.y, reference::linear(a, Precision::kExact),
-                                reference::linear(a, Precision::kRounded),
-                                product_bound(a.precision, a.weight.dtype, static_cast<double>(a.weight.dim(1))))};
+      return std::vector{expect(
+          "y", a.y, reference::linear(a, Precision::kExact), reference::linear(a, Precision::kRounded),
+          product_bound(a.precision, a.weight.dtype, static_cast<double>(a.weight.dim(1))), matrix_unit_bound())};
     };
     problem.cost = {
         static_cast<double>(bytes_of(shape.weight, shape.n * shape.k) + bytes_of(shape.x, shape.tokens * shape.k) +
@@ -77,6 +77,18 @@ void add_linear_cases(std::vector<Case>& cases) {
   add({.tokens = 3, .n = 16, .k = 255, .weight = DType::kBF16, .x = DType::kBF16, .strided = true});
   add({.tokens = 5, .n = 65, .k = 1000, .weight = DType::kF16, .y = DType::kF32, .bias = true});
   add({.weight = DType::kF16, .precision = q8});
+  // Tiles of every width, one more and one less than their bounds, and rows of blocks that begin at odd places.
+  for (const std::int64_t tokens : {31, 32, 33, 65, 97, 129, 193, 257}) {
+    add({.tokens = tokens, .n = 130, .weight = tokens % 2 == 0 ? DType::kQ8_0 : DType::kQ4_K});
+  }
+  for (const DType weight : {DType::kQ4_0, DType::kQ5_1, DType::kMXFP4, DType::kQ8_0, DType::kIQ4_NL}) {
+    add({.tokens = 40, .n = 129, .k = 416, .weight = weight});
+  }
+  for (const DType weight : {DType::kQ2_K, DType::kQ3_K, DType::kQ6_K, DType::kIQ4_XS}) {
+    add({.tokens = 40, .n = 131, .k = 1280, .weight = weight, .x = DType::kBF16});
+  }
+  add({.tokens = 100, .n = 128, .k = 456, .weight = DType::kF16, .strided = true});
+  add({.tokens = 300, .n = 257, .k = 136, .weight = DType::kBF16, .x = DType::kBF16, .y = DType::kBF16});
 
   for (const std::int64_t tokens : {1, 64}) {
     for (const DType weight : {DType::kQ4_K, DType::kQ8_0, DType::kBF16}) {

@@ -56,6 +56,12 @@ Bound ffn_bound(const MoeFfnArgs& args) {
   return {l2, 4.0 * l2};
 }
 
+// Of the three products, each with operands rounded to bf16.
+Bound ffn_matrix_unit_bound() {
+  const double l2 = std::sqrt(3e-5);
+  return {l2, 4.0 * l2};
+}
+
 Case ffn_case(const FfnShape& shape) {
   return make_case<MoeFfnArgs>(shape.name(), [shape](OperationProblem<MoeFfnArgs>& problem, Random& random) {
     Memory& memory = problem.memory;
@@ -90,7 +96,7 @@ Case ffn_case(const FfnShape& shape) {
     args.precision = shape.precision;
     problem.find_expected = [](const MoeFfnArgs& a) {
       return std::vector{expect("y", a.y, reference::moe_ffn(a, Precision::kExact),
-                                reference::moe_ffn(a, Precision::kRounded), ffn_bound(a))};
+                                reference::moe_ffn(a, Precision::kRounded), ffn_bound(a), ffn_matrix_unit_bound())};
     };
     // The benchmark's tokens hit as many experts as uniform routing lets expect.
     const auto experts = static_cast<double>(shape.experts);

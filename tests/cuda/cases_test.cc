@@ -46,6 +46,9 @@ TEST_F(Cases, ChunkOutput) { verify_all<ChunkOutputArgs>(); }
 TEST_F(Cases, ChunkGatedDeltaRule) { verify_all<ChunkGatedDeltaRuleArgs>(); }
 TEST_F(Cases, RecurrentGatedDeltaRule) { verify_all<RecurrentGatedDeltaRuleArgs>(); }
 TEST_F(Cases, GatedDeltaPrepStep) { verify_all<GatedDeltaPrepStepArgs>(); }
+TEST_F(Cases, CausalConv1d) { verify_all<CausalConv1dArgs>(); }
+TEST_F(Cases, CausalConv1dUpdate) { verify_all<CausalConv1dUpdateArgs>(); }
+TEST_F(Cases, GatedRmsNorm) { verify_all<GatedRmsNormArgs>(); }
 
 // The same bits every time.
 TEST_F(Cases, RunsRepeatThemselves) {

@@ -187,7 +187,14 @@ void whole_operation_errors() {
   pool.expect([](Args& a) { a.state_indices = {}; }, "initial_state", "N=4", "[9,4,64,32]");
 }
 
-TEST(BadInput, ChunkGatedDeltaRule) { whole_operation_errors<ChunkGatedDeltaRuleArgs>(); }
+TEST(BadInput, ChunkGatedDeltaRule) {
+  using Args = ChunkGatedDeltaRuleArgs;
+  whole_operation_errors<Args>();
+  BadInput<Args> bad("T260_B2_H2_4_K64_V64_BF16_stateless_checkpoints64");
+  bad.expect([](Args& a) { a.checkpoint_tokens = 96; }, "checkpoint_tokens", "multiple of 64", "96");
+  bad.expect([](Args& a) { a.checkpoints.shape[1] = 4; }, "checkpoints", "NC=5", "[2,4,4,64,64]");
+  bad.expect([](Args& a) { a.checkpoints.dtype = DType::kF16; }, "checkpoints", "F32", "F16");
+}
 
 TEST(BadInput, RecurrentGatedDeltaRule) {
   whole_operation_errors<RecurrentGatedDeltaRuleArgs>();

@@ -19,6 +19,14 @@ __device__ inline void copy_16_bytes(std::uint32_t shared, const void* global, b
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
 }
+__device__ inline void copy_16_bytes(std::uint32_t shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+// The first `valid` bytes of 16, zeros for the rest; whole addresses on both sides are multiples of 16.
+__device__ inline void copy_piece(std::uint32_t shared, const void* global, int valid) {
+  const int bytes = valid < 16 ? (valid < 0 ? 0 : valid) : 16;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
+}
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most `kPending` of this thread's groups are under way.
 template <int kPending>

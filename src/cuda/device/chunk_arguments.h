@@ -16,6 +16,10 @@ struct ChunkArguments {
   const std::int32_t* state_indices;
   std::int64_t state_slots;
   TensorView<void> o;
+  TensorView<void> checkpoints;  // [B,pieces,HV,.,.]
+  std::int64_t checkpoint_pieces;
+  int checkpoint_chunks;  // of a piece
+  bool checkpoints_are_bf16;
   std::int32_t* fault;
   std::byte* records;
   float* chunk_gates;  // [slots,HV]: sum of g over a chunk

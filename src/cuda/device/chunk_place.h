@@ -32,6 +32,8 @@ struct ChunkPlace {
   std::int64_t begin = 0;   // first token in the row
   std::int64_t number = 0;  // among the chunks of the row
   int length = 0;           // 0: there is no such chunk
+  std::int64_t sequence = 0;
+  std::int64_t sequence_begin = 0;  // its first token
 };
 
 // By all lanes of a warp, for all of them.
@@ -41,6 +43,7 @@ __device__ inline ChunkPlace find_chunk(const ChunkTable& table, std::int64_t i)
   std::int64_t end = table.tokens;
   if (table.cu_seqlens == nullptr) {
     place.row = i / table.row_chunks();
+    place.sequence = place.row;
     place.number = i % table.row_chunks();
     begin = place.number * table.chunk_size;
   } else {
@@ -59,6 +62,8 @@ __device__ inline ChunkPlace find_chunk(const ChunkTable& table, std::int64_t i)
       const unsigned past = __ballot_sync(0xFFFFFFFFU, before + upto > i);
       if (past != 0) {
         const int owner = __ffs(static_cast<int>(past)) - 1;
+        place.sequence = first + owner;
+        place.sequence_begin = __shfl_sync(0xFFFFFFFFU, begin, owner);
         begin = __shfl_sync(0xFFFFFFFFU, begin + (i - before - (upto - own)) * table.chunk_size, owner);
         end = __shfl_sync(0xFFFFFFFFU, end, owner);
         break;

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 
+#include "cuda/device/async_copy.h"
 #include "cuda/device/tensor_view.h"
 
 namespace thalweg::cu {
@@ -29,6 +30,9 @@ struct ChunkRecord {
   static constexpr int kDecay = kBeta + 256;
   static constexpr int kBytes = kDecay + 16;
   static constexpr int kPitch = (kBytes + 127) / 128 * 128;  // from one record to the next
+
+  // In T or P: the first or second eight of the 16 columns of `block` in a row, on or below the diagonal block.
+  __device__ static std::uint32_t place(int row, int block, int half) { return swizzled(row, 2 * block + half); }
 };
 
 // The sequences of a batch: its rows, or the pieces of its one row that cu_seqlens marks, whose values nobody has

@@ -14,6 +14,8 @@ __device__ inline unsigned cluster_rank() {
 
 // What a thread wrote before it arrived is seen by those that have waited.
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+// The same of nothing but the arrival.
+__device__ inline void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
 // Writes to the same place of another block's shared memory; that block must have begun.

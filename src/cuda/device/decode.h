@@ -5,10 +5,39 @@
 // the state is, and prepared while the state is on its way. One token, or tokens with a snapshot after each, go one by
 // one; more of them together, on the tensor cores.
 
-#include "cuda/device/token_by_token.h"
+#include "cuda/device/rule.h"
+#include "cuda/device/token_block.h"
 #include "cuda/device/token_products.h"
 
 namespace thalweg::cu {
+
+// In the order in which kernels need it.
+struct Decode {
+  Compact<3> initial_state;  // [B or slots,HV,V,K]
+  Compact<3> q, k, v;        // [B,T,H,.]
+  CompactRawGates gates;     // without a_log: g and beta in the places of a and b, [B,T,HV]
+  Compact<3> final_state;
+  Compact<3> o;  // [B,T,HV,V]
+  SlotTable slots;
+  float scale = 1.0F;
+  int tokens = 1;
+  int hk = 0;
+  int ratio = 1;  // value heads of a key head
+  int v_size = 0;
+  int tile_warps = 1;  // warps of a block that hold pieces of the state
+  HeadMap head_map = HeadMap::kGrouped;
+  CompactNormOptions norm;
+  Compact<4> snapshots;  // [B,T,HV,V,K]
+
+  __device__ int key_head(int head) const { return head_map == HeadMap::kTiled ? head % hk : head / ratio; }
+  __device__ RawGate read_gate(int row, int t, int head) const {
+    if (gates.a_log.defined()) return gates.read(row, t, head);
+    return {gates.a.read(gates.a.offset(row, t) + head), gates.b.read(gates.b.offset(row, t) + head), 0, 0};
+  }
+  __device__ Gate compute_gate(const RawGate& raw) const {
+    return gates.a_log.defined() ? gates.compute(raw) : Gate{gates.a.convert(raw.a), gates.b.convert(raw.b)};
+  }
+};
 
 // How the tokens go: one by one, or together, either for any q and k or for those of 16 bits without weights of a norm.
 enum class Tokens { kOneByOne, kAll, kAllExact };
@@ -18,13 +47,13 @@ template <int kK>
 struct DecodeMemory {
   static constexpr int kPitch = kK + 16;
 
-  float* q;                  // [tokens,kPitch]
+  float* q;                  // [tokens,kPitch]; what it is still to be multiplied with is in q_factor
   float* k;                  // [tokens,kPitch]
   float* v;                  // [tokens,rows of the slice]; each value makes way for its output
   float* decay;              // [kTogether]: exp(g), or the sum of g up to the token if they go together
   float* beta;               // [kTogether]
-  float* k_dot_q;            // [kTogether]
-  float* squares;            // [kTogether]
+  float* q_factor;           // [kTogether]
+  float* k_factor;           // [kTogether]
   TogetherScratch* scratch;  // [warps]
 
   __device__ DecodeMemory(float4* memory, int tokens, int rows)
@@ -33,15 +62,16 @@ struct DecodeMemory {
         v(k + tokens * kPitch),
         decay(v + tokens * rows),
         beta(decay + kTogether),
-        k_dot_q(beta + kTogether),
-        squares(k_dot_q + kTogether),
-        scratch(reinterpret_cast<TogetherScratch*>(squares + kMaxWarps * kTogether)) {}
+        q_factor(beta + kTogether),
+        k_factor(q_factor + kTogether),
+        scratch(reinterpret_cast<TogetherScratch*>(k_factor + kTogether)) {}
+  __device__ TokenScalars scalars(int t) const { return {decay[t], beta[t], q_factor[t], k_factor[t]}; }
 };
 
 inline std::size_t decode_memory_bytes(std::int64_t k, bool together, std::int64_t tokens, std::int64_t rows,
                                        std::int64_t tile_warps) {
   const std::int64_t slots = together ? kTogether : tokens;
-  return sizeof(float) * static_cast<std::size_t>(slots * (2 * (k + 16) + rows) + (3 + kMaxWarps) * kTogether) +
+  return sizeof(float) * static_cast<std::size_t>(slots * (2 * (k + 16) + rows) + 4 * kTogether) +
          (together ? sizeof(TogetherScratch) * static_cast<std::size_t>(tile_warps) : 0);
 }
 
@@ -49,14 +79,16 @@ inline std::size_t decode_memory_bytes(std::int64_t k, bool together, std::int64
 struct RawFour {
   uint4 bits;
 
-  __device__ static RawFour read(const Elements& from, std::int64_t offset) {
+  template <class View>
+  __device__ static RawFour read(const View& from, std::int64_t offset) {
     if (from.dtype == DType::kF32) {
       return {*reinterpret_cast<const uint4*>(static_cast<const float*>(from.data) + offset)};
     }
     const uint2 half = *reinterpret_cast<const uint2*>(static_cast<const std::uint16_t*>(from.data) + offset);
     return {uint4{half.x, half.y, 0, 0}};
   }
-  __device__ void convert(const Elements& from, float (&x)[4]) const {
+  template <class View>
+  __device__ void convert(const View& from, float (&x)[4]) const {
     if (from.dtype == DType::kF32) {
       x[0] = __uint_as_float(bits.x), x[1] = __uint_as_float(bits.y);
       x[2] = __uint_as_float(bits.z), x[3] = __uint_as_float(bits.w);
@@ -72,36 +104,6 @@ struct WarpRows {
   __device__ static int row() { return static_cast<int>(threadIdx.x) % 16; }
   __device__ static int token(int i) { return 2 * i + static_cast<int>(threadIdx.x) % kWarpSize / 16; }
 };
-
-// Norm, scale and product of q and k, with four neighbouring elements of each in a lane, from 4 lane on.
-template <int kK>
-__device__ inline float normalize_fours(const NormOptions& options, int key_head, float scale, float (&q)[4],
-                                        float (&k)[4]) {
-  const int at = 4 * (static_cast<int>(threadIdx.x) % kWarpSize);
-  if (options.norm != QkNorm::kNone) {
-    float squares[2] = {};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      squares[0] = fmaf(q[i], q[i], squares[0]);
-      squares[1] = fmaf(k[i], k[i], squares[1]);
-    }
-    scale *= options.factor(warp_sum(squares[0]), kK);
-    const float k_factor = options.factor(warp_sum(squares[1]), kK);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) k[i] *= k_factor;
-  }
-  float product = 0.0F;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    q[i] *= scale;
-    if (options.norm == QkNorm::kRms && at < kK) {
-      q[i] *= options.q_weight.load(options.q_weight.offset(key_head) + at + i);
-      k[i] *= options.k_weight.load(options.k_weight.offset(key_head) + at + i);
-    }
-    product = fmaf(q[i], k[i], product);
-  }
-  return warp_sum(product);
-}
 
 // Gates of the tokens by eight neighbouring lanes of one warp, a token each (g = 0 and beta = 0 beyond the last).
 __device__ inline void store_gate(Gate gate, bool together, int t, float* decay, float* beta) {
@@ -126,7 +128,7 @@ __device__ inline void decode_tokens(Tile& tile, const DecodeMemory<kK>& memory,
   if constexpr (kTokens == Tokens::kOneByOne) {
     run_tokens<kPitch>(tile, memory, count, rows, warp_v, after);
   } else {
-    const TogetherTokens tokens{memory.q, memory.k,     memory.squares, memory.k_dot_q,
+    const TogetherTokens tokens{memory.q, memory.k,     memory.q_factor, memory.k_factor,
                                 memory.v, memory.decay, memory.beta};
     constexpr bool kExact = kTokens == Tokens::kAllExact;
     run_together<kPitch, kExact>(tile, tokens, count, rows, warp_v, memory.scratch[threadIdx.x / kWarpSize]);
@@ -135,7 +137,7 @@ __device__ inline void decode_tokens(Tile& tile, const DecodeMemory<kK>& memory,
 
 // At least half as many warps as tokens; without cu_seqlens.
 template <int kK, class State, Tokens kTokens>
-__global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_constant__ TokenByToken p) {
+__global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_constant__ Decode p) {
   using Tile = StateTile<kK, StateLayout::kVK>;
   constexpr bool kAllTogether = kTokens != Tokens::kOneByOne;
   constexpr int kRounds = kAllTogether ? 2 : 1;  // of tokens for a warp, before the state is asked for
@@ -147,10 +149,10 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
   const int lane = thread % kWarpSize;
   const int slice = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y);
-  const std::int64_t row = blockIdx.z;
-  const int count = static_cast<int>(p.sequences.tokens);
+  const int row = static_cast<int>(blockIdx.z);
+  const int count = p.tokens;
   const int slots = kAllTogether ? kTogether : count;
-  const int from = p.head_map == HeadMap::kTiled ? head % p.hk : head / p.ratio;
+  const int from = p.key_head(head);
   const int slice_rows = p.tile_warps * Tile::kWarpV;
   const int warp_v = warp * Tile::kWarpV;
   const int v0 = slice * slice_rows + warp_v;
@@ -175,50 +177,42 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
   }
   RawGate raw_gate{};
   const int gate_token = thread - (warps - 1) * kWarpSize;  // the last warp's first lanes
-  if (gate_token >= 0 && gate_token < count) {
-    if (p.g.defined()) {
-      raw_gate.a = p.g.read(p.g.offset(row, gate_token) + head);
-      raw_gate.b = p.beta.read(p.beta.offset(row, gate_token) + head);
-    } else {
-      raw_gate = p.gates.read(row, gate_token, head);
-    }
-  }
-  const SequenceSpan sequence = find_sequence(p.sequences, row);
-  if (!sequence.valid) return;
-  const bool stored = sequence.slot >= 0;
+  if (gate_token >= 0 && gate_token < count) raw_gate = p.read_gate(row, gate_token, head);
+  int slot;
+  if (!find_slot(p.slots, row, slot)) return;
   Tile tile;
-  if (works && stored && p.initial_state.defined()) {
+  if (works && slot >= 0 && p.initial_state.defined()) {
     const auto* state = static_cast<const State*>(p.initial_state.data);
-    tile.load_fours(state + p.initial_state.offset(sequence.slot, head), p.initial_state.strides[2], v0);
+    tile.load_fours(state + p.initial_state.offset(slot, head), p.initial_state.strides[2], v0);
   } else {
     tile.clear();
   }
 
   const auto stage = [&](int t, const RawFour& q_bits, const RawFour& k_bits) {
+    const bool within = 4 * lane < kK;
     float q[4];
     float k[4];
     q_bits.convert(p.q, q);
     k_bits.convert(p.k, k);
-    if (t >= count || 4 * lane >= kK) {
+    float squares[2] = {};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) q[i] = k[i] = 0.0F;
+    for (int i = 0; i < 4; ++i) {
+      if (t >= count || !within) q[i] = k[i] = 0.0F;
+      squares[0] = fmaf(q[i], q[i], squares[0]);
+      squares[1] = fmaf(k[i], k[i], squares[1]);
     }
-    if constexpr (kTokens == Tokens::kAllExact) {
-      float squares[2] = {};
+    if (p.norm.norm != QkNorm::kNone) squares[0] = warp_sum(squares[0]), squares[1] = warp_sum(squares[1]);
+    // Beyond the last token too the products are 0, even if the norm's eps is 0.
+    if (lane == 0) memory.q_factor[t] = t < count ? p.scale * p.norm.factor(squares[0], kK) : 0.0F;
+    if (lane == 0) memory.k_factor[t] = t < count ? p.norm.factor(squares[1], kK) : 0.0F;
+    if (kTokens != Tokens::kAllExact && p.norm.norm == QkNorm::kRms && within) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        squares[0] = fmaf(q[i], q[i], squares[0]);
-        squares[1] = fmaf(k[i], k[i], squares[1]);
+        q[i] *= p.norm.q_weight.load(p.norm.q_weight.offset(from) + 4 * lane + i);
+        k[i] *= p.norm.k_weight.load(p.norm.k_weight.offset(from) + 4 * lane + i);
       }
-      const float q_factor = t < count ? p.scale * p.norm.factor(warp_sum(squares[0]), kK) : 0.0F;
-      const float k_factor = t < count ? p.norm.factor(warp_sum(squares[1]), kK) : 0.0F;
-      if (lane == 0) memory.squares[t] = q_factor;
-      if (lane == 0) memory.k_dot_q[t] = k_factor;
-    } else if (t < count) {
-      const float k_dot_q = normalize_fours<kK>(p.norm, from, p.scale, q, k);
-      if (lane == 0) memory.k_dot_q[t] = k_dot_q;
     }
-    if (4 * lane < kK) {
+    if (within) {
       *reinterpret_cast<float4*>(memory.q + t * memory.kPitch + 4 * lane) = {q[0], q[1], q[2], q[3]};
       *reinterpret_cast<float4*>(memory.k + t * memory.kPitch + 4 * lane) = {k[0], k[1], k[2], k[3]};
     }
@@ -244,10 +238,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
     values[t * slice_rows] = p.v.load(p.v.offset(row, t, head) + v0 + warp_rows.row());
   }
   if (gate_token >= 0 && gate_token < kTogether) {
-    Gate gate{};
-    if (gate_token < count) {
-      gate = p.g.defined() ? Gate{p.g.convert(raw_gate.a), p.beta.convert(raw_gate.b)} : p.gates.compute(raw_gate);
-    }
+    const Gate gate = gate_token < count ? p.compute_gate(raw_gate) : Gate{};
     store_gate(gate, kAllTogether, gate_token, memory.decay, memory.beta);
   }
   __syncthreads();
@@ -257,15 +248,95 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
     auto* state = static_cast<State*>(p.snapshots.data);
     tile.store_fours(state + p.snapshots.offset(row, t, head), p.snapshots.strides[3], v0);
   });
-  if (stored && p.final_state.defined()) {
+  if (slot >= 0 && p.final_state.defined()) {
     auto* state = static_cast<State*>(p.final_state.data);
-    tile.store_fours(state + p.final_state.offset(sequence.slot, head), p.final_state.strides[2], v0);
+    tile.store_fours(state + p.final_state.offset(slot, head), p.final_state.strides[2], v0);
   }
   __syncwarp();
 #pragma unroll 1
   for (int t = warp_rows.token(0); t < count; t += 2) {
     p.o.store(p.o.offset(row, t, head) + v0 + warp_rows.row(), values[t * slice_rows]);
   }
+}
+
+// A lane's share of one row of q or k.
+template <class Tile>
+struct RegisterRow {
+  float x[Tile::kSteps][4];
+
+  __device__ void read(int step, int, float (&to)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] = x[step][i];
+  }
+};
+
+// One token, without snapshots, by warps that need nothing of each other: the shortest way for few sequences, at the
+// price of reading q and k for every four rows of the state.
+template <int kK, class State>
+__global__ void __launch_bounds__(kMaxWarps* kWarpSize) decode_one(const __grid_constant__ Decode p) {
+  using Tile = StateTile<kK, StateLayout::kVK, true>;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int head = static_cast<int>(blockIdx.y);
+  const int row = static_cast<int>(blockIdx.z);
+  const int from = p.key_head(head);
+  const int v0 = (static_cast<int>(blockIdx.x) * p.tile_warps + warp) * Tile::kWarpV;
+  int slot;
+  if (!find_slot(p.slots, row, slot)) return;
+
+  RawFour raw_q[Tile::kSteps];
+  RawFour raw_k[Tile::kSteps];
+#pragma unroll
+  for (int j = 0; j < Tile::kSteps; ++j) {
+    raw_q[j] = RawFour::read(p.q, p.q.offset(row, 0, from) + Tile::k_of(j));
+    raw_k[j] = RawFour::read(p.k, p.k.offset(row, 0, from) + Tile::k_of(j));
+  }
+  const std::uint32_t raw_v = p.v.read(p.v.offset(row, 0, head) + v0 + Tile::v_of(0));
+  const RawGate raw_gate = p.read_gate(row, 0, head);
+  Tile tile;
+  if (slot >= 0 && p.initial_state.defined()) {
+    const auto* state = static_cast<const State*>(p.initial_state.data);
+    tile.load_fours(state + p.initial_state.offset(slot, head), p.initial_state.strides[2], v0);
+  } else {
+    tile.clear();
+  }
+
+  RegisterRow<Tile> q;
+  RegisterRow<Tile> k;
+  float squares[2] = {};
+#pragma unroll
+  for (int j = 0; j < Tile::kSteps; ++j) {
+    raw_q[j].convert(p.q, q.x[j]);
+    raw_k[j].convert(p.k, k.x[j]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      squares[0] = fmaf(q.x[j][i], q.x[j][i], squares[0]);
+      squares[1] = fmaf(k.x[j][i], k.x[j][i], squares[1]);
+    }
+  }
+  const Gate gate = p.compute_gate(raw_gate);
+  TokenScalars scalars{expf(gate.g), gate.beta, p.scale, 1.0F};
+  if (p.norm.norm != QkNorm::kNone) {
+    scalars.q_factor *= p.norm.factor(warp_sum<Tile::kLanesK>(squares[0]), kK);
+    scalars.k_factor = p.norm.factor(warp_sum<Tile::kLanesK>(squares[1]), kK);
+  }
+  if (p.norm.norm == QkNorm::kRms) {
+#pragma unroll
+    for (int j = 0; j < Tile::kSteps; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        q.x[j][i] *= p.norm.q_weight.load(p.norm.q_weight.offset(from) + Tile::k_of(j) + i);
+        k.x[j][i] *= p.norm.k_weight.load(p.norm.k_weight.offset(from) + Tile::k_of(j) + i);
+      }
+    }
+  }
+  const float v[1] = {p.v.convert(raw_v)};
+  float o[1];
+  tile.step(k, q, scalars, v, o);
+  if (slot >= 0 && p.final_state.defined()) {
+    auto* state = static_cast<State*>(p.final_state.data);
+    tile.store_fours(state + p.final_state.offset(slot, head), p.final_state.strides[2], v0);
+  }
+  if (Tile::writes()) p.o.store(p.o.offset(row, 0, head) + v0 + Tile::v_of(0), o[0]);
 }
 
 }  // namespace thalweg::cu

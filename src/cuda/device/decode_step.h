@@ -1,12 +1,11 @@
 #pragma once
 
-// The fused step for a few tokens, with everything known beforehand that is common in decoding (see decode.h). All
-// blocks of a sequence's key head are a cluster, in which every channel has one block that convolves it, updates its
-// state and gives its values to the others. What the tokens need, the gate of the norm included, is asked for before
-// the state is.
+// The fused step for a few tokens, with everything known beforehand that is common in decoding (see decode.h). Every
+// block convolves all of q and k, and v of its own rows, while its piece of the state is on its way. The convolution's
+// inputs that several blocks read are replaced by one of them: all blocks of a sequence's key head are a cluster, each
+// arrives at its barrier when it has read them, and nobody waits there before the new state of the head is worked out.
 
 #include "cuda/device/decode.h"
-#include "cuda/device/prep_step.h"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "cuda/device/cluster.h"
 #endif
@@ -15,6 +14,33 @@ namespace thalweg::cu {
 
 constexpr int kFewTaps = 4;
 constexpr int kStepRounds = 2;  // channels of a thread, at most
+constexpr int kMaxDecodeStepThreads = 512;
+
+// In the order in which kernels need it.
+struct DecodeStep {
+  Compact<2> x;            // [B,T,2*HK*K + HV*V]
+  Compact<2> conv_state;   // [slots,channels,W-1]
+  Compact<1> conv_weight;  // [channels,W]
+  SlotTable slots;
+  int tokens = 1;
+  int hk = 0;
+  int ratio = 1;  // value heads of a key head
+  int v_size = 0;
+  int taps = 0;        // 0: no convolution
+  int tile_warps = 1;  // warps of a block that hold pieces of the state
+  int slices = 1;      // pieces of a head
+  HeadMap head_map = HeadMap::kGrouped;
+  Compact<3> state_in;  // [slots,HV,V,K]
+  CompactRawGates gates;
+  Compact<3> z;  // [B,T,HV,V]
+  Compact<1> norm_weight;
+  float scale = 1.0F;
+  float norm_eps = 0.0F;
+  CompactNormOptions norm;
+  Compact<3> state_out;  // may be state_in
+  Compact<3> y;
+  Compact<4> snapshots;  // [B,T,HV,V,K]
+};
 
 template <int kTokens>
 struct FewTaps {
@@ -24,24 +50,24 @@ struct FewTaps {
   float window[kFewTaps - 1];  // the newest inputs, from prepare() on
 
   // The newest tap and input last; what W lacks of kFewTaps is zero.
-  __device__ void read(const PrepStep& p, std::int64_t row, std::int64_t slot, std::int64_t channel, int count) {
+  __device__ void read(const DecodeStep& p, int row, int slot, int channel) {
     const int missing = kFewTaps - p.taps;
     const bool convolves = p.taps > 0;
     const std::int64_t weights = convolves ? p.conv_weight.offset(channel) - missing : 0;
     const std::int64_t state = convolves && slot >= 0 ? p.conv_state.offset(slot, channel) - missing : 0;
 #pragma unroll
-    for (int i = 0; i < kFewTaps; ++i) taps[i] = convolves && i >= missing ? p.conv_weight.read(weights + i) : 0;
+    for (int t = 0; t < kTokens; ++t) x[t] = t < p.tokens ? p.x.read(p.x.offset(row, t) + channel) : 0;
 #pragma unroll
     for (int i = 0; i + 1 < kFewTaps; ++i) {
       inputs[i] = convolves && slot >= 0 && i >= missing ? p.conv_state.read(state + i) : 0;
     }
 #pragma unroll
-    for (int t = 0; t < kTokens; ++t) x[t] = t < count ? p.x.read(p.x.offset(row, t) + channel) : 0;
+    for (int i = 0; i < kFewTaps; ++i) taps[i] = convolves && i >= missing ? p.conv_weight.read(weights + i) : 0;
   }
 
   // Calls write(t, value) with the channel's values.
   template <class Write>
-  __device__ void prepare(const PrepStep& p, std::int64_t row, std::int64_t channel, int count, Write write) {
+  __device__ void prepare(const DecodeStep& p, int row, int channel, Write write) {
     float weight[kFewTaps];
 #pragma unroll
     for (int i = 0; i < kFewTaps; ++i) weight[i] = p.conv_weight.convert(taps[i]);
@@ -60,13 +86,13 @@ struct FewTaps {
     };
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
-      if (t < count) token(t, x[t]);
+      if (t < p.tokens) token(t, x[t]);
     }
 #pragma unroll 1
-    for (int t = kTokens; t < count; ++t) token(t, p.x.read(p.x.offset(row, t) + channel));
+    for (int t = kTokens; t < p.tokens; ++t) token(t, p.x.read(p.x.offset(row, t) + channel));
   }
 
-  __device__ void update_state(const PrepStep& p, std::int64_t slot, std::int64_t channel) const {
+  __device__ void update_state(const DecodeStep& p, int slot, int channel) const {
     const int missing = kFewTaps - p.taps;
     const std::int64_t state = p.conv_state.offset(slot, channel) - missing;
 #pragma unroll
@@ -76,14 +102,32 @@ struct FewTaps {
   }
 };
 
-// At least half as many threads as the block has channels, and twice as many as rows. 1 to kTogether tokens.
-template <int kK, class State, bool kAllTogether>
-__global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_constant__ PrepStep p) {
+// What a block has in shared memory besides the tokens.
+template <int kK>
+struct DecodeStepMemory {
+  static constexpr int kKeyWarps = 2 * kK / kWarpSize;  // that convolve q and k
+  static constexpr int kMostSums = 64;                  // warps that share a head
+
+  float* key_squares;  // [kTogether,kKeyWarps]
+  float* sums;         // [kTogether,kMostSums]: of the squares of the outputs, from all blocks of the head
+  float* factors;      // [warps,2,kTogether], of q and k
+
+  __device__ explicit DecodeStepMemory(float* memory)
+      : key_squares(memory), sums(key_squares + kTogether * kKeyWarps), factors(sums + kTogether * kMostSums) {}
+  static std::size_t bytes(std::int64_t warps) {
+    return sizeof(float) * kTogether * static_cast<std::size_t>(kKeyWarps + kMostSums + 2 * warps);
+  }
+};
+
+// At least half as many threads as the block has channels. 1 to kTogether tokens.
+template <int kK, class State, Tokens kTokens, bool kNarrow>
+__global__ void __launch_bounds__(kNarrow ? kMaxDecodeStepThreads : kMaxWarps* kWarpSize, kNarrow ? 1 : 2)
+    decode_step(const __grid_constant__ DecodeStep p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Tile = StateTile<kK, StateLayout::kVK>;
+  using Tile = StateTile<kK, StateLayout::kVK, kNarrow>;
+  constexpr bool kAllTogether = kTokens != Tokens::kOneByOne;
   constexpr int kEarly = kAllTogether ? kTogether : 1;  // tokens asked for beforehand
-  constexpr Tokens kTokens = kAllTogether ? Tokens::kAll : Tokens::kOneByOne;
-  constexpr int kPasses = kAllTogether ? 4 : 1;  // over the outputs: 16 rows of two tokens at a time
+  constexpr int kPasses = kAllTogether ? 4 : 1;         // over the outputs, whose z is asked for beforehand
   extern __shared__ float4 shared[];
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
@@ -93,52 +137,37 @@ __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_cons
   const int members = static_cast<int>(gridDim.x);
   const int rank = static_cast<int>(blockIdx.x);  // in the cluster
   const int from = static_cast<int>(blockIdx.y);
-  const std::int64_t row = blockIdx.z;
+  const int row = static_cast<int>(blockIdx.z);
   const int slice = rank % p.slices;
   const int head = p.head_map == HeadMap::kTiled ? from + rank / p.slices * p.hk : from * p.ratio + rank / p.slices;
-  const int count = static_cast<int>(p.sequences.tokens);
-  const int slots = kAllTogether ? kTogether : count;
+  const int count = p.tokens;
   const int rows = p.tile_warps * Tile::kWarpV;
   const int first_v = slice * rows;
   const int warp_v = warp * Tile::kWarpV;
   const int v0 = first_v + warp_v;
   const bool works = warp < p.tile_warps;
-  const DecodeMemory<kK> memory(shared, slots, rows);
-  cluster_arrive();  // has begun, and can be written to
-  const SequenceSpan sequence = find_sequence(p.sequences, row);
-  if (!sequence.valid) {
-    cluster_wait();
-    return;
-  }
-  const std::int64_t slot = sequence.slot;
+  DecodeMemory<kK> memory(shared, kAllTogether ? kTogether : count, rows);
+  const DecodeStepMemory<kK> more(reinterpret_cast<float*>(memory.scratch + (kAllTogether ? p.tile_warps : 0)));
+  memory.q_factor = more.factors + 2 * kTogether * warp;
+  memory.k_factor = memory.q_factor + kTogether;
+  int slot;
+  if (!find_slot(p.slots, row, slot)) return;  // and so do all blocks of the cluster
 
-  // The block's channels: its share of q and k, then v of its rows.
-  const int share = (2 * kK + members - 1) / members;
-  const int keys = min(share, max(0, 2 * kK - rank * share));
-  const int channels = keys + rows;
-  const auto channel_of = [&](int i) -> std::int64_t {
-    if (i >= keys) return 2 * p.hk * kK + static_cast<std::int64_t>(head) * p.v_size + first_v + i - keys;
-    const int key = rank * share + i;
-    return (key < kK ? 0 : p.hk * kK) + from * kK + key % kK;
+  // Everything that comes from far away. The block's channels are those of q, of k, and v of its rows.
+  const int channels = 2 * kK + rows;
+  const auto channel_of = [&](int i) {
+    if (i >= 2 * kK) return 2 * p.hk * kK + head * p.v_size + first_v + i - 2 * kK;
+    return (i < kK ? 0 : p.hk * kK) + from * kK + i % kK;
   };
   FewTaps<kEarly> inputs[kStepRounds];
+  std::uint32_t key_weight[kStepRounds] = {};
 #pragma unroll
   for (int r = 0; r < kStepRounds; ++r) {
     const int i = thread + r * threads;
-    if (i < channels) inputs[r].read(p, row, slot, channel_of(i), count);
-  }
-  const int gate_token = thread - (warps - 1) * kWarpSize;  // the last warp's first lanes
-  RawGate raw_gate{};
-  if (gate_token >= 0 && gate_token < count) raw_gate = p.gates.read(row, gate_token, head);
-  const WarpRows warp_rows;
-  std::uint32_t z[kPasses] = {};
-  std::uint32_t weight = 0;
-  if (works && p.z.defined()) {
-    weight = p.norm_weight.read(v0 + warp_rows.row());
-#pragma unroll
-    for (int i = 0; i < kPasses; ++i) {
-      const int t = warp_rows.token(i);
-      if (t < count) z[i] = p.z.read(p.z.offset(row, t, head) + v0 + warp_rows.row());
+    if (i < channels) inputs[r].read(p, row, slot, channel_of(i));
+    if (p.norm.norm == QkNorm::kRms && i < 2 * kK) {
+      const auto& weights = i < kK ? p.norm.q_weight : p.norm.k_weight;
+      key_weight[r] = weights.read(weights.offset(from) + i % kK);
     }
   }
   Tile tile;
@@ -148,105 +177,128 @@ __global__ void __launch_bounds__(kMaxStepThreads) decode_step(const __grid_cons
   } else {
     tile.clear();
   }
+  const int gate_token = thread - (warps - 1) * kWarpSize;  // the last warp's first lanes
+  RawGate raw_gate{};
+  if (gate_token >= 0 && gate_token < count) raw_gate = p.gates.read(row, gate_token, head);
+  // Output i of [tokens,rows] is of thread i from the last one on: the first ones have more to do.
+  const int first_output = threads - 1 - thread;
+  const auto read_z = [&](int output) {
+    return p.z.defined() ? p.z.read(p.z.offset(row, output / rows, head) + first_v + output % rows) : 0;
+  };
+  const auto read_weight = [&](int output) {
+    return p.z.defined() ? p.norm_weight.read(first_v + output % rows) : 0;
+  };
+  std::uint32_t z[kPasses] = {};
+  std::uint32_t weight[kPasses] = {};
+#pragma unroll
+  for (int i = 0; i < kPasses; ++i) {
+    const int output = first_output + i * threads;
+    if (output < count * rows) z[i] = read_z(output), weight[i] = read_weight(output);
+  }
 
-  cluster_wait();
 #pragma unroll
   for (int r = 0; r < kStepRounds; ++r) {
-    const int i = thread + r * threads;
+    const int i = thread + r * threads;  // a warp's channels are all of q, all of k or all of v
     if (i >= channels) continue;
-    if (i >= keys) {
-      float* const to = memory.v + i - keys;
-      inputs[r].prepare(p, row, channel_of(i), count, [&](int t, float value) { to[t * rows] = value; });
+    if (i >= 2 * kK) {
+      float* const to = memory.v + i - 2 * kK;
+      inputs[r].prepare(p, row, channel_of(i), [&](int t, float value) { to[t * rows] = value; });
     } else {
-      const int key = rank * share + i;
-      float* const to = key < kK ? memory.q + key : memory.k + key - kK;
-      inputs[r].prepare(p, row, channel_of(i), count, [&](int t, float value) {
-        for (int m = 0; m < members; ++m) store_to_block(to + t * memory.kPitch, static_cast<unsigned>(m), value);
+      float* const to = i < kK ? memory.q + i : memory.k + i - kK;
+      const float key_factor = p.norm.norm == QkNorm::kRms ? p.norm.q_weight.convert(key_weight[r]) : 1.0F;
+      inputs[r].prepare(p, row, channel_of(i), [&](int t, float value) {
+        to[t * memory.kPitch] = value * key_factor;
+        const float squares = warp_sum(value * value);
+        if (lane == 0) more.key_squares[t * more.kKeyWarps + i / kWarpSize] = squares;
       });
     }
-    if (p.taps > 0 && slot >= 0) inputs[r].update_state(p, slot, channel_of(i));
+  }
+  if constexpr (kAllTogether) {
+    for (int i = thread; i < (kTogether - count) * memory.kPitch; i += threads) {
+      memory.q[count * memory.kPitch + i] = memory.k[count * memory.kPitch + i] = 0.0F;
+    }
   }
   if (gate_token >= 0 && gate_token < kTogether) {
     const Gate gate = gate_token < count ? p.gates.compute(raw_gate) : Gate{};
     store_gate(gate, kAllTogether, gate_token, memory.decay, memory.beta);
   }
-  cluster_arrive();  // has given its values to the others
-  cluster_wait();
-#pragma unroll 1
-  for (int t = warp; t < slots; t += warps) {
-    float4* const q_row = reinterpret_cast<float4*>(memory.q + t * memory.kPitch) + lane;
-    float4* const k_row = reinterpret_cast<float4*>(memory.k + t * memory.kPitch) + lane;
-    const bool within = 4 * lane < kK;
-    const bool valid = within && t < count;
-    const float4 q4 = valid ? *q_row : float4{};
-    const float4 k4 = valid ? *k_row : float4{};
-    float q[4] = {q4.x, q4.y, q4.z, q4.w};
-    float k[4] = {k4.x, k4.y, k4.z, k4.w};
-    // A row of zeros beyond the last token stays one, even if the norm's eps is 0.
-    const float k_dot_q = t < count ? normalize_fours<kK>(p.norm, from, p.scale, q, k) : 0.0F;
-    if (within) {
-      *q_row = {q[0], q[1], q[2], q[3]};
-      *k_row = {k[0], k[1], k[2], k[3]};
-    }
-    if (lane == 0) memory.k_dot_q[t] = k_dot_q;
-  }
+  cluster_arrive_relaxed();  // has read the convolution's inputs: what was made of them has been written
   __syncthreads();
+  if (lane < 2 * kTogether) {
+    const int t = lane % kTogether;
+    const bool is_q = lane < kTogether;
+    float squares = 0.0F;
+    if (t < count) {
+      const float* const parts = more.key_squares + t * more.kKeyWarps + (is_q ? 0 : more.kKeyWarps / 2);
+#pragma unroll
+      for (int i = 0; i < more.kKeyWarps / 2; ++i) squares += parts[i];
+    }
+    // Beyond the last token the products are 0, even if the norm's eps is 0.
+    memory.q_factor[lane] = t < count ? (is_q ? p.scale : 1.0F) * p.norm.factor(squares, kK) : 0.0F;
+  }
+  __syncwarp();
   if (works) {
     decode_tokens<kK, kTokens>(tile, memory, count, rows, warp_v, [&](int t) {
       if (!p.snapshots.defined()) return;
       auto* state = static_cast<State*>(p.snapshots.data);
       tile.store_fours(state + p.snapshots.offset(row, t, head), p.snapshots.strides[3], v0);
     });
-    if (slot >= 0) {
-      auto* state = static_cast<State*>(p.state_out.data);
-      tile.store_fours(state + p.state_out.offset(slot, head), p.state_out.strides[2], v0);
-    }
   }
   __syncwarp();
 
-  // A warp writes the outputs of its own rows; the norm's sums come from all warps of the head.
-  float outputs[4];
+  cluster_wait();  // all have begun, and have read what is replaced below
+  if (works && p.z.defined()) {
+    constexpr int kSums = Tile::kWarpV;  // lanes that share a token
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int t = warp_rows.token(i);
-    outputs[i] = works && t < count ? memory.v[t * rows + warp_v + warp_rows.row()] : 0.0F;
-  }
-  if (p.z.defined()) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (2 * i >= count) break;
-      const float sum = warp_sum<16>(outputs[i] * outputs[i]);
-      if (works && warp_rows.row() == 0) memory.squares[warp * kTogether + warp_rows.token(i)] = sum;
+    for (int i = 0; i < kTogether; i += kWarpSize / kSums) {
+      const int t = i + lane / kSums;
+      if (i >= count) break;
+      const float output = t < count ? memory.v[t * rows + warp_v + lane % kSums] : 0.0F;
+      const float sum = warp_sum<kSums>(output * output);
+      float* const to = more.sums + t * more.kMostSums + slice * p.tile_warps + warp;
+      for (int s = lane % kSums; t < count && s < p.slices; s += kSums) {
+        store_to_block(to, static_cast<unsigned>(rank - slice + s), sum);
+      }
     }
+  }
+  if (p.slices > 1) cluster_arrive();
+  if (works && slot >= 0) {
+    auto* state = static_cast<State*>(p.state_out.data);
+    tile.store_fours(state + p.state_out.offset(slot, head), p.state_out.strides[2], v0);
+  }
+  if (p.taps > 0 && slot >= 0) {
+    const int share = (2 * kK + members - 1) / members;
+#pragma unroll
+    for (int r = 0; r < kStepRounds; ++r) {
+      const int i = thread + r * threads;
+      const bool owns = i >= 2 * kK ? i < channels : i / share == rank;
+      if (owns) inputs[r].update_state(p, slot, channel_of(i));
+    }
+  }
+  if (p.slices > 1) {
+    cluster_wait();
+  } else {
     __syncthreads();
-    if (p.slices > 1) {
-      cluster_arrive();
-      cluster_wait();
-    }
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int t = warp_rows.token(i);
-    if (!works || t >= count) continue;
-    float value = outputs[i];
+  const auto write_output = [&](int output, std::uint32_t z_bits, std::uint32_t weight_bits) {
+    const int t = output / rows;
+    float value = memory.v[output];
     if (p.z.defined()) {
       float squares = 0.0F;
-      for (int s = 0; s < p.slices; ++s) {
-        for (int w = 0; w < p.tile_warps; ++w) {
-          const float* const sum = memory.squares + w * kTogether + t;
-          squares += p.slices > 1 ? load_from_block(sum, static_cast<unsigned>(rank - slice + s)) : *sum;
-        }
-      }
-      const float gate =
-          p.z.convert(i < kPasses ? z[i % kPasses] : p.z.read(p.z.offset(row, t, head) + v0 + warp_rows.row()));
-      value *= rsqrtf(squares / static_cast<float>(p.v_size) + p.norm_eps) * p.norm_weight.convert(weight) * gate *
+      for (int j = 0; j < p.tile_warps * p.slices; ++j) squares += more.sums[t * more.kMostSums + j];
+      const float gate = p.z.convert(z_bits);
+      value *= rsqrtf(squares / static_cast<float>(p.v_size) + p.norm_eps) * p.norm_weight.convert(weight_bits) * gate *
                sigmoid(gate);
     }
-    p.y.store(p.y.offset(row, t, head) + v0 + warp_rows.row(), value);
+    p.y.store(p.y.offset(row, t, head) + first_v + output % rows, value);
+  };
+#pragma unroll
+  for (int i = 0; i < kPasses; ++i) {
+    if (first_output + i * threads < count * rows) write_output(first_output + i * threads, z[i], weight[i]);
   }
-  if (p.z.defined() && p.slices > 1) {
-    cluster_arrive();  // no block may leave before its sums have been read
-    cluster_wait();
+#pragma unroll 1
+  for (int output = first_output + kPasses * threads; output < count * rows; output += threads) {
+    write_output(output, read_z(output), read_weight(output));
   }
 #endif
 }

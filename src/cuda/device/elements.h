@@ -74,11 +74,11 @@ __device__ inline void with_type(DType dtype, Body body) {
   }
 }
 
-// A tensor of at most rank 5: the strides of all but the innermost, contiguous dimension, in elements. Null data:
-// absent.
-struct Elements {
+// A tensor: the strides of all but the innermost, contiguous dimension, in elements. Null data: absent.
+template <int kStrides, class Stride>
+struct BasicElements {
   void* data = nullptr;
-  std::int64_t strides[4] = {};
+  Stride strides[kStrides] = {};
   DType dtype = DType::kF32;
   bool fours = false;  // four elements at a multiple of four can be read and written at once
 
@@ -87,7 +87,7 @@ struct Elements {
   // Where the innermost row at the leading indices begins, in elements.
   template <class... Index>
   __device__ std::int64_t offset(Index... index) const {
-    static_assert(sizeof...(Index) <= 4);
+    static_assert(sizeof...(Index) <= kStrides);
     std::int64_t sum = 0;
     int i = 0;
     ((sum += static_cast<std::int64_t>(index) * strides[i++]), ...);
@@ -109,5 +109,11 @@ struct Elements {
     with_type(dtype, [&]<class T>(T) { static_cast<T*>(data)[offset] = from_f32<T>(x); });
   }
 };
+
+// Of any size, up to rank 5.
+using Elements = BasicElements<4, std::int64_t>;
+// In few bytes, for kernels of a few microseconds: every 64 bytes of parameters that a kernel reads delay it by 60 ns.
+template <int kStrides>
+using Compact = BasicElements<kStrides, std::int32_t>;
 
 }  // namespace thalweg::cu

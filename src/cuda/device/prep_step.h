@@ -238,7 +238,7 @@ class PrepStepBlock {
         q[i] = at < kK ? memory_.q[t * kK + at] : 0.0F;
         k[i] = at < kK ? memory_.k[t * kK + at] : 0.0F;
       }
-      const float k_dot_q = normalize_pair(p_.norm, key_head_, kK, p_.scale, q, k);
+      normalize_pair(p_.norm, key_head_, kK, p_.scale, q, k);
 #pragma unroll
       for (int i = 0; i < kPerLane; ++i) {
         const int at = i * kWarpSize + lane;
@@ -246,7 +246,6 @@ class PrepStepBlock {
         memory_.q[t * kK + at] = q[i];
         memory_.k[t * kK + at] = k[i];
       }
-      if (lane == 0) memory_.k_dot_q[t] = k_dot_q;
     }
   }
 

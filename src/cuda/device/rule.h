@@ -49,6 +49,23 @@ __device__ inline SequenceSpan find_sequence(const SequenceTable& map, std::int6
   return sequence;
 }
 
+// The same without cu_seqlens, in few bytes.
+struct SlotTable {
+  const std::int32_t* state_indices = nullptr;
+  std::int32_t* fault = nullptr;
+  std::int32_t slots = 0;
+};
+
+// The slot of sequence n, -1 for none; false if it is to be skipped.
+__device__ inline bool find_slot(const SlotTable& table, int n, int& slot) {
+  slot = n;
+  if (table.state_indices == nullptr) return true;
+  slot = table.state_indices[n];
+  const bool valid = slot >= -1 && slot < table.slots;
+  if (!valid && threadIdx.x == 0) report(table.fault, kFaultStateIndices);
+  return valid;
+}
+
 __device__ inline int key_head(HeadMap map, int value_head, int hk, int hv) {
   return map == HeadMap::kTiled ? value_head % hk : value_head / (hv / hk);
 }
@@ -59,8 +76,10 @@ __device__ inline float sigmoid(float x) { return __fdividef(1.0F, 1.0F + expf(-
 struct RawGate {
   std::uint32_t a, b, a_log, dt_bias;
 };
-struct RawGates {
-  Elements a, b, a_log, dt_bias;
+template <class Rows, class Vector>
+struct BasicRawGates {
+  Rows a, b;
+  Vector a_log, dt_bias;
 
   __device__ RawGate read(std::int64_t row, std::int64_t token, int head) const {
     return {a.read(a.offset(row, token) + head), b.read(b.offset(row, token) + head), a_log.read(head),
@@ -70,13 +89,16 @@ struct RawGates {
     return compute_gate(a.convert(raw.a), b.convert(raw.b), a_log.convert(raw.a_log), dt_bias.convert(raw.dt_bias));
   }
 };
+using RawGates = BasicRawGates<Elements, Elements>;
+using CompactRawGates = BasicRawGates<Compact<2>, Compact<1>>;
 
 // The norm of q and k inside an operation.
-struct NormOptions {
+template <class Weights>
+struct BasicNormOptions {
   QkNorm norm = QkNorm::kNone;
   float eps = 0.0F;
-  Elements q_weight;  // [HK,K], for QkNorm::kRms
-  Elements k_weight;
+  Weights q_weight;  // [HK,K], for QkNorm::kRms
+  Weights k_weight;
 
   // The factor of a row whose squares have that sum.
   __device__ float factor(float squares, int k) const {
@@ -84,16 +106,17 @@ struct NormOptions {
     return rsqrtf((norm == QkNorm::kRms ? squares / static_cast<float>(k) : squares) + eps);
   }
 };
+using NormOptions = BasicNormOptions<Elements>;
+using CompactNormOptions = BasicNormOptions<Compact<1>>;
 
 // q and k of one token, with kPerLane elements of each in a lane (element i of the lane is i * 32 + lane, if that is
-// below K, else 0): normed in place, q scaled. Returns k . q.
+// below K, else 0): normed in place, q scaled.
 template <int kPerLane>
-__device__ inline float normalize_pair(const NormOptions& options, int key_head, int k_size, float scale,
-                                       float (&q)[kPerLane], float (&k)[kPerLane]) {
+__device__ inline void normalize_pair(const NormOptions& options, int key_head, int k_size, float scale,
+                                      float (&q)[kPerLane], float (&k)[kPerLane]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   float q_squares = 0.0F;
   float k_squares = 0.0F;
-  float product = 0.0F;
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     q_squares = fmaf(q[i], q[i], q_squares);
@@ -115,9 +138,7 @@ __device__ inline float normalize_pair(const NormOptions& options, int key_head,
   for (int i = 0; i < kPerLane; ++i) {
     q[i] *= q_factor;
     k[i] *= k_factor;
-    product = fmaf(q[i], k[i], product);
   }
-  return warp_sum(product);
 }
 
 }  // namespace thalweg::cu

@@ -11,16 +11,40 @@
 
 namespace thalweg::cu {
 
-template <int kK, StateLayout kLayout>
+// Four elements of one row of q or k, from k on.
+struct SharedRow {
+  const float* row;
+  template <int kRun>
+  __device__ void read(int, int k, float (&x)[kRun]) const {
+    if constexpr (kRun == 4) {
+      const float4 four = *reinterpret_cast<const float4*>(row + k);
+      x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kRun; ++i) x[i] = row[k + i];
+    }
+  }
+};
+
+// What a token's step takes besides q, k and v: factors by which q and k are still to be multiplied among it.
+struct TokenScalars {
+  float decay;
+  float beta;
+  float q_factor;
+  float k_factor;
+};
+
+// kNarrow: a quarter of the rows, for the shortest way through one token.
+template <int kK, StateLayout kLayout, bool kNarrow = false>
 struct StateTile {
   static constexpr bool kVK = kLayout == StateLayout::kVK;
-  static constexpr int kLanesK = (kVK ? 4 : 8) * (kK >= 192 ? 2 : 1);
+  static constexpr int kLanesK = (kVK && !kNarrow ? 4 : 8) * (kK >= 192 ? 2 : 1);
   static constexpr int kLanesV = kWarpSize / kLanesK;
-  static constexpr int kColumns = kVK ? 2 : 4;
-  static constexpr int kWarpV = kLanesV * kColumns;  // 16, or 8 for the largest K: V is a multiple of it
+  static constexpr int kColumns = kNarrow ? 1 : (kVK ? 2 : 4);
+  static constexpr int kWarpV = kLanesV * kColumns;  // 16, or 8 for the largest K, 4 if narrow: V is a multiple of it
   static constexpr int kRun = kK / kLanesK < 4 ? kK / kLanesK : 4;
   static constexpr int kSteps = kK / (kLanesK * kRun);
-  static_assert(kSteps * kLanesK * kRun == kK && (kRun == 4 || !kVK));
+  static_assert(kSteps * kLanesK * kRun == kK && (kRun == 4 || !kVK) && (kVK || !kNarrow));
 
   float s[kSteps][kRun][kColumns];
 
@@ -81,37 +105,47 @@ struct StateTile {
   }
 
   // One token: S' = decay S; d = beta (v - S' k); S = S' + d k^T; returns S q of the lane's rows in o. Both products
-  // are taken with the old state, in one pass: S q = decay (S_old q) + d (k . q).
-  __device__ void step(const float* k, const float* q, float k_dot_q, float decay, float beta,
-                       const float (&v)[kColumns], float (&o)[kColumns]) {
+  // are taken with the old state, in one pass: S q = decay (S_old q) + d (k . q). Row::read(step, k, x) gives the run
+  // of a step, from k on.
+  template <class Row>
+  __device__ void step(const Row& k, const Row& q, const TokenScalars& token, const float (&v)[kColumns],
+                       float (&o)[kColumns]) {
     float with_k[kColumns] = {};
     float with_q[kColumns] = {};
+    float k_dot_q = 0.0F;
 #pragma unroll
     for (int j = 0; j < kSteps; ++j) {
-      const Run keys = run(k, j);
-      const Run queries = run(q, j);
+      float keys[kRun];
+      float queries[kRun];
+      k.read(j, k_of(j), keys);
+      q.read(j, k_of(j), queries);
 #pragma unroll
       for (int i = 0; i < kRun; ++i) {
+        k_dot_q = fmaf(keys[i], queries[i], k_dot_q);
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
-          with_k[c] = fmaf(s[j][i][c], keys.x[i], with_k[c]);
-          with_q[c] = fmaf(s[j][i][c], queries.x[i], with_q[c]);
+          with_k[c] = fmaf(s[j][i][c], keys[i], with_k[c]);
+          with_q[c] = fmaf(s[j][i][c], queries[i], with_q[c]);
         }
       }
     }
-    float d[kColumns];
+    k_dot_q = warp_sum<kLanesK>(k_dot_q) * token.q_factor;
+    const float k_decay = token.decay * token.k_factor;
+    const float q_decay = token.decay * token.q_factor;
+    float d[kColumns];  // times the factor of k
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      d[c] = beta * (v[c] - decay * warp_sum<kLanesK>(with_k[c]));
-      o[c] = fmaf(decay, warp_sum<kLanesK>(with_q[c]), d[c] * k_dot_q);
+      d[c] = token.k_factor * token.beta * (v[c] - k_decay * warp_sum<kLanesK>(with_k[c]));
+      o[c] = fmaf(q_decay, warp_sum<kLanesK>(with_q[c]), d[c] * k_dot_q);
     }
 #pragma unroll
     for (int j = 0; j < kSteps; ++j) {
-      const Run keys = run(k, j);
+      float keys[kRun];
+      k.read(j, k_of(j), keys);
 #pragma unroll
       for (int i = 0; i < kRun; ++i) {
 #pragma unroll
-        for (int c = 0; c < kColumns; ++c) s[j][i][c] = fmaf(d[c], keys.x[i], decay * s[j][i][c]);
+        for (int c = 0; c < kColumns; ++c) s[j][i][c] = fmaf(d[c], keys[i], token.decay * s[j][i][c]);
       }
     }
   }
@@ -126,21 +160,6 @@ struct StateTile {
   }
 
  private:
-  struct Run {
-    float x[kRun];
-  };
-  __device__ static Run run(const float* row, int step) {
-    Run result;
-    if constexpr (kRun == 4) {
-      const float4 four = *reinterpret_cast<const float4*>(row + k_of(step));
-      result.x[0] = four.x, result.x[1] = four.y, result.x[2] = four.z, result.x[3] = four.w;
-    } else {
-#pragma unroll
-      for (int i = 0; i < kRun; ++i) result.x[i] = row[k_of(step) + i];
-    }
-    return result;
-  }
-
   template <class Body>
   __device__ void for_each(Body body) {
 #pragma unroll

@@ -18,7 +18,6 @@ struct TokenMemory {
   float* v;        // [tokens,rows of the slice]; each value makes way for its output
   float* decay;    // [tokens]: exp(g)
   float* beta;     // [tokens]
-  float* k_dot_q;  // [tokens]
   float* squares;  // [tokens]: for a norm of the outputs
 
   __device__ TokenMemory(float* memory, int tokens, int k_size, int rows)
@@ -27,11 +26,11 @@ struct TokenMemory {
         v(k + tokens * k_size),
         decay(v + tokens * rows),
         beta(decay + tokens),
-        k_dot_q(beta + tokens),
-        squares(k_dot_q + tokens) {}
+        squares(beta + tokens) {}
   static std::size_t bytes(int tokens, int k_size, int rows) {
-    return sizeof(float) * static_cast<std::size_t>(tokens * (2 * k_size + rows + 4));
+    return sizeof(float) * static_cast<std::size_t>(tokens * (2 * k_size + rows + 3));
   }
+  __device__ TokenScalars scalars(int t) const { return {decay[t], beta[t], 1.0F, 1.0F}; }
 };
 
 // The pitch of q and k is kPitch. `count` tokens by a warp whose rows of V begin at warp_v in the block's slice of
@@ -45,7 +44,7 @@ __device__ inline void run_tokens(Tile& tile, const Memory& memory, int count, i
     float o[Tile::kColumns];
 #pragma unroll
     for (int c = 0; c < Tile::kColumns; ++c) v[c] = values[Tile::v_of(c)];
-    tile.step(memory.k + t * kPitch, memory.q + t * kPitch, memory.k_dot_q[t], memory.decay[t], memory.beta[t], v, o);
+    tile.step(SharedRow{memory.k + t * kPitch}, SharedRow{memory.q + t * kPitch}, memory.scalars(t), v, o);
     __syncwarp();
     if (Tile::writes()) values[Tile::v_of(Tile::lane_k())] = Tile::own(o);
     after(t);

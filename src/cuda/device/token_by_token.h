@@ -3,6 +3,7 @@
 // The gated delta rule token by token. A warp keeps a tile of the state in registers from the first token to the last;
 // a block is a slice of one head's rows, whose warps share q and k of up to kBlockTokens tokens in shared memory.
 
+#include "cuda/device/chunk_place.h"
 #include "cuda/device/rule.h"
 #include "cuda/device/token_block.h"
 
@@ -15,15 +16,17 @@ struct TokenByToken {
   NormOptions norm;
   Elements initial_state;  // [slots,HV,.,.]
   Elements final_state;
-  Elements snapshots;  // [B,T,HV,.,.]
-  Elements o;          // [B,T,HV,V]
+  Elements snapshots;    // [B,T,HV,.,.]
+  Elements checkpoints;  // [B,NC,HV,.,.]
+  Elements o;            // [B,T,HV,V]
   SequenceTable sequences;
   int hk = 0;
   int hv = 0;
   int ratio = 1;  // value heads of a key head
   int v_size = 0;
-  int slices = 1;      // blocks of a head
-  int tile_warps = 1;  // warps of a block that hold pieces of the state
+  int checkpoint_tokens = 0;
+  std::int64_t pieces = 0;  // NC
+  int slices = 1;           // blocks of a head
   int block_tokens = 1;
   HeadMap head_map = HeadMap::kGrouped;
   float scale = 1.0F;
@@ -56,7 +59,7 @@ __device__ void stage_tokens(const TokenByToken& p, std::int64_t row, std::int64
       q[i] = p.q.convert(bits[0][i]);
       k[i] = p.k.convert(bits[1][i]);
     }
-    const float k_dot_q = normalize_pair(p.norm, from, kK, p.scale, q, k);
+    normalize_pair(p.norm, from, kK, p.scale, q, k);
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       const int at = i * kWarpSize + lane;
@@ -64,7 +67,6 @@ __device__ void stage_tokens(const TokenByToken& p, std::int64_t row, std::int64
       memory.q[t * kK + at] = q[i];
       memory.k[t * kK + at] = k[i];
     }
-    if (lane == 0) memory.k_dot_q[t] = k_dot_q;
   }
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < count * rows; i += static_cast<int>(blockDim.x)) {
@@ -104,6 +106,16 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) token_by_token(const 
   } else {
     tile.clear();
   }
+  std::int64_t piece = p.checkpoints.defined()
+                           ? chunks_before({p.sequences.cu_seqlens, n, p.sequences.tokens, p.checkpoint_tokens}, n)
+                           : 0;
+  // The state before token t of the sequence.
+  const auto checkpoint = [&](std::int64_t t) {
+    if (!p.checkpoints.defined() || t >= sequence.length || t % p.checkpoint_tokens != 0 || piece >= p.pieces) return;
+    tile.store(p.checkpoints, p.checkpoints.offset(sequence.row, piece, head), p.checkpoints.strides[3], v0);
+    ++piece;
+  };
+  if (works) checkpoint(0);
   std::int64_t begin = 0;
   do {
     const int count = static_cast<int>(min(static_cast<std::int64_t>(p.block_tokens), sequence.length - begin));
@@ -111,6 +123,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) token_by_token(const 
     __syncthreads();
     if (works) {
       run_tokens<kK>(tile, memory, count, slice_rows, warp_v, [&](int t) {
+        checkpoint(begin + t + 1);
         if (!p.snapshots.defined()) return;
         const std::int64_t offset = p.snapshots.offset(sequence.row, sequence.begin + begin + t, head);
         tile.store(p.snapshots, offset, p.snapshots.strides[3], v0);

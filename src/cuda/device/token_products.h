@@ -41,9 +41,9 @@ __device__ inline void multiply_add_f32(float (&sum)[4], float (&low_sum)[4], co
 
 // What the tokens share, in shared memory; those from `count` on are zero.
 struct TogetherTokens {
-  const float* q;         // [kTogether,kPitch], normed and scaled, or 16-bit numbers as they came
+  const float* q;         // [kTogether,kPitch]
   const float* k;         // [kTogether,kPitch]
-  const float* q_factor;  // [kTogether]: what q and k as they came are to be multiplied with
+  const float* q_factor;  // [kTogether]: what q and k are to be multiplied with: norm and scale
   const float* k_factor;
   float* v;           // [kTogether,rows]; the values make way for the outputs
   const float* g;     // [kTogether]: sums of gates up to the token
@@ -58,9 +58,9 @@ struct TogetherScratch {
   float with_q[kTogether * kTogether];  // D_t/D_s (q_t . k_s), s <= t
 };
 
-// kExact: q and k are 16-bit numbers as they came, their norms are applied to the products. The warp's rows of V begin
-// at warp_v in the block's slice of `rows`. kPitch is 16 more than a multiple of 32, so that fragments are read without
-// bank conflicts.
+// kExact: q and k are 16-bit numbers. Their factors are applied to the products. The warp's rows of V begin at warp_v
+// in the block's slice of `rows`. kPitch is 16 more than a multiple of 32, so that fragments are read without bank
+// conflicts.
 template <int kPitch, bool kExact, class Tile>
 __device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count, int rows, int warp_v,
                              TogetherScratch& scratch) {
@@ -95,18 +95,16 @@ __device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int s = 2 * place + i;
-    const float of_s = kExact ? tokens.k_factor[s] : 1.0F;
+    const float of_s = tokens.k_factor[s];
     const float ratio = s <= group ? of_s * expf(tokens.g[group] - tokens.g[s]) : 0.0F;
-    const float k_ratio = kExact ? ratio * tokens.k_factor[group] : ratio;
-    const float q_ratio = kExact ? ratio * tokens.q_factor[group] : ratio;
-    scratch.with_k[group * kTogether + s] = s < group ? k_ratio * tokens_k[i] : 0.0F;
-    scratch.with_q[group * kTogether + s] = q_ratio * tokens_k[2 + i];
+    scratch.with_k[group * kTogether + s] = s < group ? ratio * tokens.k_factor[group] * tokens_k[i] : 0.0F;
+    scratch.with_q[group * kTogether + s] = ratio * tokens.q_factor[group] * tokens_k[2 + i];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float* const row = scratch.rows + (group + 8 * half) * TogetherScratch::kPitch;
       const int at = 2 * half + i;
       row[s] = (state_k[at] + low_k[at]) * of_s;
-      row[kTogether + s] = (state_q[at] + low_q[at]) * (kExact ? tokens.q_factor[s] : 1.0F);
+      row[kTogether + s] = (state_q[at] + low_q[at]) * tokens.q_factor[s];
     }
   }
   __syncwarp();
@@ -131,7 +129,7 @@ __device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count
     }
     const float last = tokens.g[kTogether - 1];
 #pragma unroll
-    for (int t = 0; t < kTogether; ++t) row[t] = d[t] * expf(last - tokens.g[t]) * (kExact ? tokens.k_factor[t] : 1.0F);
+    for (int t = 0; t < kTogether; ++t) row[t] = d[t] * expf(last - tokens.g[t]) * tokens.k_factor[t];
   }
   __syncwarp();
   SplitFloat d[4];

@@ -8,8 +8,8 @@
 #include "cuda/device/async_copy.h"
 #include "cuda/device/barrier.h"
 #include "cuda/device/chunk_arguments.h"
+#include "cuda/device/chunk_work.h"
 #include "cuda/device/fragments.h"
-#include "cuda/sm90/chunk_work.h"
 
 namespace thalweg::cu::sm90 {
 

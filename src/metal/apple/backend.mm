@@ -30,10 +30,8 @@ void synchronize(const Stream& stream) {
     AppleDevice& device = AppleDevice::instance();
     id<MTLCommandQueue> queue = device.queue(stream);
     id<MTLCommandBuffer> last = [queue commandBuffer];
-    id<MTLEvent> event = nil;
-    std::uint64_t value = 0;
-    device.order(queue, last, event, value);
-    [last encodeSignalEvent:event value:value];
+    const Signal signal = device.order(queue, last);
+    [last encodeSignalEvent:signal.event value:signal.value];
     [last commit];
     [last waitUntilCompleted];
   }
@@ -54,7 +52,7 @@ std::vector<double> time(Device device, const std::function<void(const Stream&)>
   return seconds;
 }
 
-constexpr DeviceFunctions kFunctions{allocate, release, copy, synchronize, time};
+constexpr DeviceFunctions kFunctions{allocate, release, copy, synchronize, time, nullptr};
 
 }  // namespace
 

@@ -12,6 +12,11 @@
 
 namespace thalweg::metal {
 
+struct Signal {
+  id<MTLEvent> event;
+  std::uint64_t value = 0;
+};
+
 // Everything about the default device; made once. `problem` is empty if it can be used.
 class AppleDevice {
  public:
@@ -32,15 +37,11 @@ class AppleDevice {
 
   // Puts a command buffer behind all earlier ones of its queue: Metal sees buffers, not the memory that they share, so
   // that it would let runs overtake each other.
-  void order(id<MTLCommandQueue> queue, id<MTLCommandBuffer> buffer, id<MTLEvent>& event, std::uint64_t& value);
+  // What the buffer has to signal at its end is returned.
+  Signal order(id<MTLCommandQueue> queue, id<MTLCommandBuffer> buffer);
 
  private:
   AppleDevice();
-
-  struct Order {
-    id<MTLEvent> event;
-    std::uint64_t last = 0;
-  };
 
   std::string problem_;
   id<MTLDevice> device_;
@@ -48,7 +49,7 @@ class AppleDevice {
   id<MTLCommandQueue> queue_;
   std::mutex mutex_;
   std::unordered_map<std::string, id<MTLComputePipelineState>> pipelines_;
-  std::unordered_map<const void*, Order> orders_;
+  std::unordered_map<const void*, Signal> last_signals_;  // by queue
 };
 
 // While one exists, its thread's command buffers are kept, to read their times.

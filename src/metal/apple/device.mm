@@ -12,7 +12,7 @@ std::string text_of(NSError* error) {
   return error == nil ? "no reason given" : std::string(error.localizedDescription.UTF8String);
 }
 
-thread_local NSMutableArray<id<MTLCommandBuffer>>* recorded = nil;
+thread_local CommandRecorder* recorder = nullptr;
 
 }  // namespace
 
@@ -55,8 +55,7 @@ id<MTLComputePipelineState> AppleDevice::pipeline(std::string_view operation, co
     key.append(" ").append(constant.name).append("=").append(std::to_string(constant.value));
   }
   const std::lock_guard lock(mutex_);
-  id<MTLComputePipelineState>& pipeline = pipelines_[key];
-  if (pipeline != nil) return pipeline;
+  if (const auto known = pipelines_.find(key); known != pipelines_.end()) return known->second;
   MTLFunctionConstantValues* values = [[MTLFunctionConstantValues alloc] init];
   for (int i = 0; i < launch.num_constants; ++i) {
     const FunctionConstantValue& constant = launch.constants[static_cast<std::size_t>(i)];
@@ -66,8 +65,10 @@ id<MTLComputePipelineState> AppleDevice::pipeline(std::string_view operation, co
   NSError* error = nil;
   NSString* name = [NSString stringWithUTF8String:std::string(launch.kernel).c_str()];
   id<MTLFunction> function = [library_ newFunctionWithName:name constantValues:values error:&error];
+  id<MTLComputePipelineState> pipeline = nil;
   if (function != nil) pipeline = [device_ newComputePipelineStateWithFunction:function error:&error];
   if (pipeline == nil) throw Error(operation, "kernel " + key, "a pipeline", text_of(error));
+  pipelines_.emplace(key, pipeline);
   return pipeline;
 }
 
@@ -87,21 +88,20 @@ id<MTLBuffer> AppleDevice::share(const void* data, std::size_t bytes, std::size_
                                deallocator:nil];
 }
 
-void AppleDevice::order(id<MTLCommandQueue> queue, id<MTLCommandBuffer> buffer, id<MTLEvent>& event,
-                        std::uint64_t& value) {
+Signal AppleDevice::order(id<MTLCommandQueue> queue, id<MTLCommandBuffer> buffer) {
   const std::lock_guard lock(mutex_);
-  Order& order = orders_[(__bridge const void*)queue];
-  if (order.event == nil) order.event = [device_ newEvent];
-  if (order.last > 0) [buffer encodeWaitForEvent:order.event value:order.last];
-  event = order.event;
-  value = ++order.last;
+  Signal& last = last_signals_[(__bridge const void*)queue];
+  if (last.event == nil) last.event = [device_ newEvent];
+  if (last.value > 0) [buffer encodeWaitForEvent:last.event value:last.value];
+  ++last.value;
+  return last;
 }
 
-CommandRecorder::CommandRecorder() : buffers_([NSMutableArray array]) { recorded = buffers_; }
-CommandRecorder::~CommandRecorder() { recorded = nil; }
+CommandRecorder::CommandRecorder() : buffers_([NSMutableArray array]) { recorder = this; }
+CommandRecorder::~CommandRecorder() { recorder = nullptr; }
 
 void CommandRecorder::add(id<MTLCommandBuffer> buffer) {
-  if (recorded != nil) [recorded addObject:buffer];
+  if (recorder != nullptr) [recorder->buffers_ addObject:buffer];
 }
 
 double CommandRecorder::seconds() const {

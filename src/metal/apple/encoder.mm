@@ -12,7 +12,7 @@ class AppleEncoder final : public Encoder {
     AppleDevice& device = AppleDevice::instance();
     id<MTLCommandQueue> queue = device.queue(stream);
     buffer_ = [queue commandBuffer];
-    device.order(queue, buffer_, event_, value_);
+    signal_ = device.order(queue, buffer_);
     // Launches may overlap except where they say that they depend on those before.
     encoder_ = [buffer_ computeCommandEncoderWithDispatchType:MTLDispatchTypeConcurrent];
   }
@@ -20,7 +20,7 @@ class AppleEncoder final : public Encoder {
   // What has been encoded is committed even after a launch that failed: the order of the queue counts on its event.
   ~AppleEncoder() override {
     [encoder_ endEncoding];
-    [buffer_ encodeSignalEvent:event_ value:value_];
+    [buffer_ encodeSignalEvent:signal_.event value:signal_.value];
     [buffer_ commit];
     CommandRecorder::add(buffer_);
   }
@@ -71,8 +71,7 @@ class AppleEncoder final : public Encoder {
   std::string operation_;
   id<MTLCommandBuffer> buffer_;
   id<MTLComputeCommandEncoder> encoder_;
-  id<MTLEvent> event_;
-  std::uint64_t value_ = 0;
+  Signal signal_;
 };
 
 }  // namespace

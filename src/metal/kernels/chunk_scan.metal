@@ -45,7 +45,8 @@ inline void stage_lower(threadgroup float* lower, device const float* record, Ch
     device const float* records [[buffer(9)]],       // [chunks,HV,kRecordFloats]
     device void* o [[buffer(10)]],                   // [B,T,HV,V]
     device void* final_state [[buffer(11)]],         // like initial_state
-    device atomic_int* fault [[buffer(12)]],         // [1]
+    device void* checkpoints [[buffer(12)]],         // [B,pieces,HV,V,K]
+    device atomic_int* fault [[buffer(13)]],         // [1]
     threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
@@ -76,12 +77,21 @@ inline void stage_lower(threadgroup float* lower, device const float* record, Ch
   Chunk chunk;
   chunk.row = sequence_row(n);
   chunk.number = kRagged ? 0 : n * chunks_of(p.sequences.tokens);  // among all chunks
+  int piece = 0;                                                   // of the row's checkpoints
   if (kRagged) {
-    for (int m = 0; m < n; ++m) chunk.number += chunks_of(sequence_length(p.sequences, bounds, m));
+    for (int m = 0; m < n; ++m) {
+      const int tokens = sequence_length(p.sequences, bounds, m);
+      chunk.number += chunks_of(tokens);
+      if (kHasStates) piece += (tokens + p.checkpoint_tokens - 1) / p.checkpoint_tokens;
+    }
   }
   for (int done = 0; done < length && chunk.number < p.chunks; done += kChunk) {
     chunk.begin = sequence_begin(bounds, n) + done;
     chunk.length = min(kChunk, length - done);
+    if (kHasStates && done % p.checkpoint_tokens == 0 && piece < p.pieces) {
+      store_state(state, checkpoints, kSnapshotType, p.checkpoints, chunk.row, piece, head, value, exchange, lane);
+      ++piece;
+    }
     device const float* record = records + (int64_t(chunk.number) * p.hv + head) * kRecordFloats;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     stage_lower(lower, record, chunk, thread_index, threads);

@@ -31,7 +31,7 @@ constant int kRagged [[function_constant(8)]];     // cu_seqlens is given
 constant int kIndexed [[function_constant(9)]];    // state_indices is given
 constant int kHasInitial [[function_constant(10)]];
 constant int kHasFinal [[function_constant(11)]];
-constant int kHasStates [[function_constant(12)]];  // h, or snapshots
+constant int kHasStates [[function_constant(12)]];  // h, snapshots or checkpoints
 constant int kHasNew [[function_constant(13)]];     // v_new
 
 constant int kHasFault [[function_constant(14)]];  // where DeviceFault bits go

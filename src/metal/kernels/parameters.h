@@ -169,6 +169,9 @@ struct ScanParameters {
   int64_t k_weight_head;
   StateView initial;
   StateView final;
+  StateView checkpoints;
+  int32_t checkpoint_tokens;
+  int32_t pieces;  // of a row's checkpoints that there is room for
 };
 
 struct RecurrentParameters {

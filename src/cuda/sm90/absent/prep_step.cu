@@ -7,6 +7,6 @@ namespace thalweg::cu {
 
 PrepStepKernel prep_step_cluster_kernel_vk(std::int64_t) { return {}; }
 PrepStepKernel prep_step_cluster_kernel_kv(std::int64_t) { return {}; }
-DecodeStepKernel decode_step_kernel(std::int64_t, DType, bool) { return nullptr; }
+DecodeStepKernel decode_step_kernel(std::int64_t, DType, Tokens, bool) { return nullptr; }
 
 }  // namespace thalweg::cu

@@ -5,7 +5,7 @@
 
 #include "thalweg/device.h"
 
-namespace thalweg::cpu {
+namespace thalweg {
 
 // Hands out pieces of a workspace, each at the start of a cache line. On a null workspace it only counts: a kernel lays
 // out its memory in one function, which tells the size and later the places.
@@ -29,4 +29,4 @@ class Arena {
   std::size_t used_ = 0;
 };
 
-}  // namespace thalweg::cpu
+}  // namespace thalweg

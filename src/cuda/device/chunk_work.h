@@ -1,11 +1,14 @@
 #pragma once
 
-// What a block of the chunked gated delta rule's second pass works on.
+// What each block of the chunked gated delta rule's second pass works on.
 
+#include <cstdint>
+
+#include "cuda/device/chunk_place.h"
 #include "cuda/device/segments.h"
 #include "thalweg/gated_delta_rule.h"
 
-namespace thalweg::cu::sm90 {
+namespace thalweg::cu {
 
 enum class Pass {
   kScan,     // outputs and final states, of whole sequences or of segments
@@ -26,11 +29,13 @@ struct Work {
   int key_head;
   int first_row;  // of the state
   Start start;
-  const float* given;  // [.,K], for kGiven
-  bool no_values;      // v is all zeros
-  std::int64_t slot;   // of the state pools, -1: none
-  float* carry_to;     // [.,K], instead of the final state
-  bool is_last;        // its last state is the sequence's
+  const float* given;          // [.,K], for kGiven
+  bool no_values;              // v is all zeros
+  std::int64_t slot;           // of the state pools, -1: none
+  float* carry_to;             // [.,K], instead of the final state
+  bool is_last;                // its last state is the sequence's
+  int first_chunk;             // of the sequence
+  std::int64_t pieces_before;  // checkpoints of the row's sequences before this one
   const std::byte* records;
 };
 
@@ -98,10 +103,14 @@ __device__ inline Work find_work(const ChunkArguments& args, Pass pass, int rows
   work.begin = sequence.begin + first * kChunk;
   work.length = min(sequence.length, last * kChunk) - first * kChunk;
   work.chunks = last - first;
+  work.first_chunk = first;
+  if (args.checkpoints.data != nullptr) {
+    work.pieces_before = chunks_before({args.map.cu_seqlens, n, args.map.tokens, args.checkpoint_chunks * kChunk}, n);
+  }
   work.records =
       args.records + (static_cast<std::int64_t>(args.map.first_piece(n, kChunk) + first) * args.hv + work.head) *
                          static_cast<std::int64_t>(ChunkRecord::kPitch);
   return work;
 }
 
-}  // namespace thalweg::cu::sm90
+}  // namespace thalweg::cu

@@ -1,0 +1,148 @@
+// `thalweg bench --suite moe`: the whole mixture-of-experts block at the shape of the 35B-A3B model, over numbers of
+// tokens, beside what its dense parts cost as operations of their own.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <regex>
+
+#include "cases/blocks.h"
+#include "cases/random.h"
+#include "commands.h"
+#include "device_fill.h"
+#include "ops/backends.h"
+#include "thalweg/moe.h"
+
+namespace thalweg::app {
+namespace {
+
+constexpr std::int64_t kExperts = 256;
+constexpr std::int64_t kSlots = 8;
+constexpr std::int64_t kHidden = 2048;
+constexpr std::int64_t kInner = 512;
+constexpr DType kSharedType = DType::kQ8_0;
+
+// Bars of the three expert matmuls by tokens, of which the block may take 1.15 times the sum and its dense parts.
+struct Row {
+  std::int64_t tokens;
+  double matmuls_us;
+};
+constexpr Row kRows[] = {{1, 18}, {8, 36}, {32, 150}, {128, 225}, {512, 310}, {2048, 600}, {8192, 1400}};
+constexpr double kAllowance = 1.15;
+
+class Tensors {
+ public:
+  explicit Tensors(const Stream& stream) : stream_(stream) {}
+
+  ConstTensor weights(DType type, std::initializer_list<std::int64_t> shape) {
+    constexpr std::int64_t kPool = std::int64_t{1} << 22U;
+    std::vector<unsigned char> pool(static_cast<std::size_t>(bytes_of(type, kPool)));
+    cases::fill_blocks(type, cases::BlockScales::kOrdinary, random_, pool.data(), kPool);
+    ConstTensor tensor(nullptr, type, shape, stream_.device);
+    memory_.push_back(repeated(stream_, pool, bytes_of(type, tensor.size())));
+    tensor.data = memory_.back().data();
+    return tensor;
+  }
+  ConstTensor normals(std::initializer_list<std::int64_t> shape, double scale) {
+    std::vector<float> pool(std::size_t{1} << 20U);
+    for (float& value : pool) value = static_cast<float>(scale * random_.normal());
+    ConstTensor tensor(nullptr, DType::kF32, shape, stream_.device);
+    memory_.push_back(repeated(stream_, pool, tensor.size()));
+    tensor.data = memory_.back().data();
+    return tensor;
+  }
+  Tensor output(DType type, std::initializer_list<std::int64_t> shape) {
+    Tensor tensor(nullptr, type, shape, stream_.device);
+    memory_.emplace_back(stream_.device, static_cast<std::size_t>(bytes_of(type, tensor.size())));
+    tensor.data = memory_.back().data();
+    return tensor;
+  }
+
+ private:
+  Stream stream_;
+  cases::Random random_{5};
+  std::vector<DeviceMemory> memory_;
+};
+
+// Seconds of one run of all, the median over replays of a graph.
+template <class... Args>
+double seconds(const Stream& stream, const Args&... args) {
+  const DeviceMemory workspace(stream.device, std::max({std::size_t{1}, workspace_size(args, stream)...}));
+  constexpr int kRuns = 20;
+  std::vector<double> times = backend(stream.device.type)
+                                  .device->time(
+                                      stream.device,
+                                      [&](const Stream& to) {
+                                        for (int i = 0; i < kRuns; ++i) (run(args, workspace.workspace(), to), ...);
+                                      },
+                                      7);
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2] / kRuns;
+}
+
+LinearArgs linear_of(const ConstTensor& x, const ConstTensor& weight, const Tensor& y) {
+  LinearArgs args;
+  args.x = x;
+  args.weight = weight;
+  args.y = y;
+  return args;
+}
+
+}  // namespace
+
+int bench_moe(const BenchOptions& options, const BackendInfo& info) {
+  const Stream stream{{info.type, 0}, 0, nullptr};
+  Tensors weights(stream);
+  MoeFfnArgs args;
+  args.router = weights.normals({kExperts, kHidden}, 0.05);
+  args.gate = weights.weights(DType::kQ4_K, {kExperts, kInner, kHidden});
+  args.up = weights.weights(DType::kQ4_K, {kExperts, kInner, kHidden});
+  args.down = weights.weights(DType::kQ4_K, {kExperts, kHidden, kInner});
+  args.shared_gate = weights.weights(kSharedType, {kInner, kHidden});
+  args.shared_up = weights.weights(kSharedType, {kInner, kHidden});
+  args.shared_down = weights.weights(kSharedType, {kHidden, kInner});
+  args.shared_router = weights.normals({kHidden}, 0.05);
+  args.top_k = kSlots;
+  fmt::print("moe_ffn, E {}, top-{}, hidden {}, inner {} Q4_K, shared {} {}\n", kExperts, kSlots, kHidden, kInner,
+             kInner, dtype_name(kSharedType));
+  fmt::print(
+      "dense: the shared expert and the routing as operations of their own; bar: {} x (the matmuls' bars) + dense\n\n",
+      kAllowance);
+  fmt::print("{:<8} {:<8} {:>10} {:>10} {:>10} {:>8} {:>12}\n", "tokens", "kernel", "us", "dense us", "bar us", "x bar",
+             "workspace MB");
+  const std::regex pattern(options.selection.case_regex);
+  for (const Row& row : kRows) {
+    if (!std::regex_search(fmt::format("M{}", row.tokens), pattern)) continue;
+    Tensors tensors(stream);
+    args.x = tensors.normals({row.tokens, kHidden}, 1.0);
+    args.y = tensors.output(DType::kF32, {row.tokens, kHidden});
+    const Tensor gate = tensors.output(DType::kF32, {row.tokens, kInner});
+    const Tensor up = tensors.output(DType::kF32, {row.tokens, kInner});
+    RouteTopKArgs route;
+    route.router_logits = tensors.normals({row.tokens, kExperts}, 1.0);
+    route.expert_ids = tensors.output(DType::kI32, {row.tokens, kSlots});
+    route.expert_weights = tensors.output(DType::kF32, {row.tokens, kSlots});
+    SwigluArgs activate;
+    activate.gate = gate;
+    activate.up = up;
+    activate.y = gate;
+    const double dense =
+        seconds(stream, route, linear_of(args.x, args.shared_gate, gate), linear_of(args.x, args.shared_up, up),
+                activate, linear_of(gate, args.shared_down, args.y));
+    const double bar = kAllowance * row.matmuls_us + 1e6 * dense;
+    const Explanation explanation = explain(args, stream);
+    for (std::size_t i = 0; i < explanation.kernels.size(); ++i) {
+      const KernelVerdict& kernel = explanation.kernels[i];
+      if (!kernel.supported || (!options.all_kernels && static_cast<int>(i) != explanation.chosen)) continue;
+      select_kernel(explanation.operation, kernel.kernel);
+      const double us = 1e6 * seconds(stream, args);
+      fmt::print("{:<8} {:<8} {:>10.1f} {:>10.1f} {:>10.1f} {:>8.2f} {:>12.1f}\n", row.tokens, kernel.kernel, us,
+                 1e6 * dense, bar, us / bar, static_cast<double>(workspace_size(args, stream)) * 1e-6);
+      std::fflush(stdout);
+      select_kernel(explanation.operation, "");
+    }
+  }
+  return 0;
+}
+
+}  // namespace thalweg::app

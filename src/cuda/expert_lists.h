@@ -1,0 +1,45 @@
+#pragma once
+
+// The row lists of the experts in device memory, and the activations as the matrix units take them: what the expert
+// matmuls of more than a few tokens begin with, made by one launch.
+
+#include <cstdint>
+#include <string_view>
+
+#include "cuda/device/experts.h"
+#include "thalweg/device.h"
+#include "thalweg/tensor.h"
+
+namespace thalweg::cu {
+
+ExpertIds expert_ids(const ConstTensor& ids, std::int64_t experts, const Tensor& fault);
+ExpertIds one_expert(std::int64_t pairs);
+
+// How many items there can be.
+std::int64_t most_items(std::int64_t experts, std::int64_t pairs, int item_rows);
+
+// Where lists and copied activations lie in a workspace; without memory, only how many bytes they take.
+struct ExpertPlan {
+  ExpertLists lists;
+  void* activations = nullptr;  // bf16 [rows of x, padded_k]; zeros from K on
+  std::int64_t padded_k = 0;    // a multiple of `k_multiple`
+  std::size_t bytes = 0;
+
+  // x is [T,K] or [T,S,K]; a null workspace plans only.
+  static ExpertPlan make(const ConstTensor& x, std::int64_t pairs, std::int64_t experts, int item_rows, int k_multiple,
+                         void* workspace);
+};
+
+// More have no room in shared memory.
+constexpr std::int64_t kMostListedExperts = 32768;
+
+// For the tiled matmuls: lists and tiles (unless lists has no offsets), and x[T,K] or [T,S,K] in their staged order,
+// one launch.
+void prepare_tiles(const ExpertLists& lists, const ExpertIds& ids, const ConstTensor& x, std::uint16_t* staged,
+                   const Stream& stream, std::string_view operation);
+
+// Lists, items and activations: one launch.
+void prepare_experts(const ExpertPlan& plan, const ExpertIds& ids, const ConstTensor& x, const Stream& stream,
+                     std::string_view operation);
+
+}  // namespace thalweg::cu

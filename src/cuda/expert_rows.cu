@@ -1,0 +1,329 @@
+// Which pairs of token and slot each expert serves: a counting sort by one block, and, beside it in the same launch,
+// the conversion of the activations to bf16.
+
+#include <algorithm>
+
+#include "cuda/device/fragments.h"
+#include "cuda/device/launch_order.h"
+#include "cuda/device/warp.h"
+#include "cuda/expert_lists.h"
+#include "cuda/kernels.h"
+#include "cuda/launch.h"
+#include "cuda/views.h"
+
+namespace thalweg::cu {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kMostWarps = kThreads / kWarpSize;
+// What every GPU from 8.0 on has, less a little for the scan.
+constexpr std::int64_t kCounterBytes = 160 * 1024;
+
+// Few pairs have few warps: every warp's counters are gone through for every expert.
+__host__ __device__ inline int counting_warps(int experts, int pairs) {
+  constexpr int kPairsPerWarp = 128;
+  const auto fit = static_cast<int>(kCounterBytes / (4 * static_cast<std::int64_t>(experts)));
+  const int useful = (pairs + kPairsPerWarp - 1) / kPairsPerWarp;
+  const int most = fit < kMostWarps ? fit : kMostWarps;
+  return useful < 1 || most < 1 ? 1 : (useful < most ? useful : most);
+}
+
+// The exclusive sums of rows and items over the block's threads, and the totals.
+struct RowsAndItems {
+  int rows;
+  int items;
+};
+__device__ inline RowsAndItems operator+(RowsAndItems a, RowsAndItems b) {
+  return {a.rows + b.rows, a.items + b.items};
+}
+__device__ inline RowsAndItems warp_scan(RowsAndItems value, int lane) {
+#pragma unroll
+  for (int distance = 1; distance < kWarpSize; distance *= 2) {
+    const RowsAndItems other{__shfl_up_sync(0xFFFFFFFFU, value.rows, distance),
+                             __shfl_up_sync(0xFFFFFFFFU, value.items, distance)};
+    if (lane >= distance) value = value + other;
+  }
+  return value;
+}
+__device__ RowsAndItems block_scan(RowsAndItems value, RowsAndItems* warp_sums, RowsAndItems& total) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const RowsAndItems own = warp_scan(value, lane);
+  __syncthreads();  // warp_sums may still be read
+  if (lane == kWarpSize - 1) warp_sums[warp] = own;
+  __syncthreads();
+  const RowsAndItems all = warp_scan(warp_sums[lane], lane);
+  const auto of_warp = [&](int w) {
+    return RowsAndItems{__shfl_sync(0xFFFFFFFFU, all.rows, w), __shfl_sync(0xFFFFFFFFU, all.items, w)};
+  };
+  total = of_warp(kMostWarps - 1);
+  const RowsAndItems before = of_warp(warp > 0 ? warp - 1 : 0);
+  const RowsAndItems here = warp > 0 ? before : RowsAndItems{0, 0};
+  return {here.rows + own.rows - value.rows, here.items + own.items - value.items};
+}
+static_assert(kMostWarps == kWarpSize);
+
+// The experts of a lane's pairs of `steps` steps, all asked for at once; -1 beyond the last and for none.
+constexpr int kAtOnce = 8;
+__device__ inline void read_ids(const ExpertIds& ids, int pair, int steps, int (&experts)[kAtOnce]) {
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i) {
+    const int at = pair + i * kWarpSize;
+    experts[i] = i < steps && at < ids.pairs ? ids.of(at) : -1;
+  }
+}
+
+// Each warp has a stretch of the pairs and counters of its own, so that the order of the lists is that of the pairs.
+__device__ void build_lists(const ExpertIds& ids, const ExpertLists& lists, int* counters) {
+  __shared__ RowsAndItems warp_sums[kMostWarps];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarpSize;
+  const int warp = thread / kWarpSize;
+  const int warps = counting_warps(ids.experts, ids.pairs);
+  const int steps = (ids.pairs + warps * kWarpSize - 1) / (warps * kWarpSize);
+  const int first = warp * steps * kWarpSize;
+  int* own = counters + warp * ids.experts;
+  for (int i = thread; i < warps * ids.experts; i += kThreads) counters[i] = 0;
+  __syncthreads();
+  bool wrong = false;
+  for (int step = 0; warp < warps && step < steps; step += kAtOnce) {
+    int experts[kAtOnce];
+    read_ids(ids, first + step * kWarpSize + lane, steps - step, experts);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const bool inside = step + i < steps && first + (step + i) * kWarpSize + lane < ids.pairs;
+      wrong |= inside && experts[i] < 0;
+      if (experts[i] >= 0) atomicAdd(own + experts[i], 1);
+    }
+  }
+  if (wrong && ids.fault != nullptr) atomicOr(ids.fault, static_cast<std::int32_t>(kFaultExpertIds));
+  __syncthreads();
+
+  // Counters become where a warp's first pair of that expert goes.
+  RowsAndItems before{0, 0};
+  for (int base = 0; base < ids.experts; base += kThreads) {
+    const int expert = base + thread;
+    int count = 0;
+    if (expert < ids.experts) {
+#pragma unroll 4
+      for (int w = 0; w < warps; ++w) count += counters[w * ids.experts + expert];
+    }
+    const int items = lists.items != nullptr ? (count + lists.item_rows - 1) / lists.item_rows : 0;
+    RowsAndItems total{};
+    const RowsAndItems first_of = before + block_scan({count, items}, warp_sums, total);
+    before = before + total;
+    if (expert >= ids.experts) continue;
+    lists.offsets[expert] = first_of.rows;
+    for (int i = 0; i < items; ++i) {
+      const int done = i * lists.item_rows;
+      lists.items[first_of.items + i] = {expert, first_of.rows + done, min(lists.item_rows, count - done)};
+    }
+    int next = first_of.rows;
+#pragma unroll 4
+    for (int w = 0; w < warps; ++w) {
+      int& counter = counters[w * ids.experts + expert];
+      const int counted = counter;
+      counter = next;
+      next += counted;
+    }
+  }
+  if (thread == 0) {
+    lists.offsets[ids.experts] = before.rows;
+    if (lists.num_items != nullptr) *lists.num_items = before.items;
+  }
+  __syncthreads();
+
+  if (warp >= warps) return;
+  for (int step = 0; step < steps; step += kAtOnce) {
+    int experts[kAtOnce];
+    read_ids(ids, first + step * kWarpSize + lane, steps - step, experts);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int expert = experts[i];
+      const unsigned same = __match_any_sync(0xFFFFFFFFU, expert);
+      const int rank = __popc(same & ((1U << lane) - 1));
+      int place = 0;
+      if (expert >= 0) place = own[expert] + rank;
+      __syncwarp();
+      if (expert >= 0) {
+        lists.rows[place] = first + (step + i) * kWarpSize + lane;
+        if (rank == 0) own[expert] = place + __popc(same);
+      }
+      __syncwarp();
+    }
+  }
+}
+
+// Rows of activations for a block of the conversion, in pieces of eight.
+constexpr int kPiecesPerThread = 2;
+constexpr int kPiecesPerBlock = kThreads * kPiecesPerThread;
+
+struct Conversion {
+  Elements x;
+  int slots = 0;  // 0: x is [T,K]
+  std::int64_t rows = 0;
+  int k = 0;
+  int padded_k = 0;
+  std::uint16_t* to = nullptr;
+  bool staged = false;  // in the order of tiled_matmul.h
+};
+
+template <class T>
+__device__ void convert_piece(const Conversion& c, std::int64_t piece) {
+  const int per_row = c.padded_k / 8;
+  const std::int64_t row = piece / per_row;
+  if (row >= c.rows) return;
+  const int first = static_cast<int>(piece - row * per_row) * 8;
+  const std::int64_t from =
+      (c.slots == 0 ? c.x.offset(row) : c.x.offset(row / c.slots, row % c.slots)) + static_cast<std::int64_t>(first);
+  const T* data = static_cast<const T*>(c.x.data) + from;
+  float values[8];
+  if (c.staged) {
+    // Pairs of four runs of 32.
+    const int base = first / kStagedRun * kStagedRun + first % kStagedRun / 4;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int k = base + i / 2 * 32 + i % 2;
+      values[i] = k < c.k ? to_f32(data[k - first]) : 0.0F;
+    }
+  } else if (c.x.fours && first + 8 <= c.k) {
+    const float4 a = load_four(data);
+    const float4 b = load_four(data + 4);
+    values[0] = a.x, values[1] = a.y, values[2] = a.z, values[3] = a.w;
+    values[4] = b.x, values[5] = b.y, values[6] = b.z, values[7] = b.w;
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values[i] = first + i < c.k ? to_f32(data[i]) : 0.0F;
+  }
+  uint4 packed;
+  packed.x = pack<__nv_bfloat16>(values[0], values[1]);
+  packed.y = pack<__nv_bfloat16>(values[2], values[3]);
+  packed.z = pack<__nv_bfloat16>(values[4], values[5]);
+  packed.w = pack<__nv_bfloat16>(values[6], values[7]);
+  *reinterpret_cast<uint4*>(c.to + row * c.padded_k + first) = packed;
+}
+
+__global__ void __launch_bounds__(kThreads) prepare_kernel(ExpertIds ids, ExpertLists lists, Conversion conversion) {
+  extern __shared__ int counters[];
+  wait_for_previous_kernel();
+  const unsigned list_blocks = lists.offsets != nullptr ? 1 : 0;
+  if (blockIdx.x < list_blocks) {
+    build_lists(ids, lists, counters);
+    if (lists.tiles != nullptr) {
+      cut_tiles<kThreads>(lists.offsets, ids.experts, lists.tiles, lists.tile_count, counters);
+    }
+  } else {
+    const std::int64_t first = static_cast<std::int64_t>(blockIdx.x - list_blocks) * kPiecesPerBlock + threadIdx.x;
+    with_type(conversion.x.dtype, [&]<class T>(T) {
+#pragma unroll
+      for (int i = 0; i < kPiecesPerThread; ++i) convert_piece<T>(conversion, first + i * kThreads);
+    });
+  }
+  allow_next_kernel();
+}
+
+void launch_prepare(const ExpertIds& ids, const ExpertLists& lists, const Conversion& conversion, const Stream& stream,
+                    std::string_view operation) {
+  const int list_blocks = lists.offsets != nullptr ? 1 : 0;
+  std::size_t counters = 0;
+  if (list_blocks > 0)
+    counters = static_cast<std::size_t>(ids.experts) * static_cast<std::size_t>(counting_warps(ids.experts, ids.pairs));
+  if (lists.tiles != nullptr) counters = std::max<std::size_t>(counters, kTileClassCount * kThreads);
+  const std::size_t shared = 4 * counters;
+  const DeviceProperties& device = properties(stream.device.index);
+  if (shared > 48 * 1024) allow_shared_memory(reinterpret_cast<const void*>(prepare_kernel), shared, operation);
+  const std::int64_t pieces = conversion.rows * (conversion.padded_k / 8);
+  const auto blocks = static_cast<unsigned>(list_blocks + (pieces + kPiecesPerBlock - 1) / kPiecesPerBlock);
+  if (blocks == 0) return;
+  launch_early(prepare_kernel, blocks, kThreads, shared, device, native(stream), operation, ids, lists, conversion);
+}
+
+std::string too_many_experts(std::int64_t experts) {
+  if (experts <= kMostListedExperts) return {};
+  return "takes at most " + std::to_string(kMostListedExperts) + " experts";
+}
+
+std::string supports(const ExpertRowsArgs& args, const Stream&) {
+  return too_many_experts(args.expert_offsets.dim(0) - 1);
+}
+
+void run(const ExpertRowsArgs& args, Workspace, const Stream& stream) {
+  const CurrentDevice current(stream, args.kName);
+  ExpertLists lists;
+  lists.offsets = static_cast<std::int32_t*>(args.expert_offsets.data);
+  lists.rows = static_cast<std::int32_t*>(args.rows.data);
+  launch_prepare(expert_ids(args.expert_ids, args.expert_offsets.dim(0) - 1, args.fault), lists, {}, stream,
+                 args.kName);
+}
+
+constexpr Kernel<ExpertRowsArgs> kKernels[] = {{"counting", supports, no_workspace<ExpertRowsArgs>, run}};
+
+}  // namespace
+
+KernelList<ExpertRowsArgs> expert_rows_kernels() { return kKernels; }
+
+ExpertIds expert_ids(const ConstTensor& ids, std::int64_t experts, const Tensor& fault) {
+  return {static_cast<const std::int32_t*>(ids.data),
+          ids.stride(0),
+          static_cast<int>(ids.dim(1)),
+          static_cast<int>(ids.size()),
+          static_cast<int>(experts),
+          fault.defined() ? static_cast<std::int32_t*>(fault.data) : nullptr};
+}
+
+ExpertIds one_expert(std::int64_t pairs) { return {nullptr, 1, 1, static_cast<int>(pairs), 1, nullptr}; }
+
+std::int64_t most_items(std::int64_t experts, std::int64_t pairs, int item_rows) {
+  // Every hit expert may have one item that is not full.
+  return std::min(experts, pairs) + pairs / item_rows;
+}
+
+ExpertPlan ExpertPlan::make(const ConstTensor& x, std::int64_t pairs, std::int64_t experts, int item_rows,
+                            int k_multiple, void* workspace) {
+  ExpertPlan plan;
+  const auto take = [&](std::int64_t bytes) -> void* {
+    void* at = workspace == nullptr ? nullptr : static_cast<char*>(workspace) + plan.bytes;
+    plan.bytes += static_cast<std::size_t>((bytes + 15) / 16 * 16);
+    return at;
+  };
+  const std::int64_t k = x.dim(x.rank - 1);
+  plan.padded_k = (k + k_multiple - 1) / k_multiple * k_multiple;
+  const std::int64_t rows = x.rank == 2 ? x.dim(0) : x.dim(0) * x.dim(1);
+  plan.activations = take(2 * rows * plan.padded_k);
+  plan.lists.item_rows = item_rows;
+  plan.lists.offsets = static_cast<std::int32_t*>(take(4 * (experts + 1)));
+  plan.lists.rows = static_cast<std::int32_t*>(take(4 * pairs));
+  plan.lists.items = static_cast<ExpertItem*>(
+      take(static_cast<std::int64_t>(sizeof(ExpertItem)) * most_items(experts, pairs, item_rows)));
+  plan.lists.num_items = static_cast<std::int32_t*>(take(4));
+  return plan;
+}
+
+namespace {
+
+Conversion conversion_of(const ConstTensor& x, std::int64_t padded_k, void* to) {
+  Conversion conversion;
+  conversion.x = elements(x);
+  conversion.slots = x.rank == 2 ? 0 : static_cast<int>(x.dim(1));
+  conversion.rows = x.rank == 2 ? x.dim(0) : x.dim(0) * x.dim(1);
+  conversion.k = static_cast<int>(x.dim(x.rank - 1));
+  conversion.padded_k = static_cast<int>(padded_k);
+  conversion.to = static_cast<std::uint16_t*>(to);
+  return conversion;
+}
+
+}  // namespace
+
+void prepare_tiles(const ExpertLists& lists, const ExpertIds& ids, const ConstTensor& x, std::uint16_t* staged,
+                   const Stream& stream, std::string_view operation) {
+  Conversion conversion = conversion_of(x, staged_columns(x.dim(x.rank - 1)), staged);
+  conversion.staged = true;
+  launch_prepare(ids, lists, conversion, stream, operation);
+}
+
+void prepare_experts(const ExpertPlan& plan, const ExpertIds& ids, const ConstTensor& x, const Stream& stream,
+                     std::string_view operation) {
+  launch_prepare(ids, plan.lists, conversion_of(x, plan.padded_k, plan.activations), stream, operation);
+}
+
+}  // namespace thalweg::cu

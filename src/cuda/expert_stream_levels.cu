@@ -1,0 +1,12 @@
+#include "cuda/expert_stream.h"
+
+#include "cuda/device/expert_stream.h"
+
+namespace thalweg::cu {
+
+THALWEG_EXPERT_STREAM(kQ3_K)
+THALWEG_EXPERT_STREAM(kIQ4_NL)
+THALWEG_EXPERT_STREAM(kIQ4_XS)
+THALWEG_EXPERT_STREAM(kMXFP4)
+
+}  // namespace thalweg::cu

@@ -1,0 +1,154 @@
+// mul_mat_id, mul_mm_id, mul_mv_id and linear: which kernels there are, and which one runs.
+
+#include <string>
+#include <type_traits>
+
+#include "cuda/expert_lists.h"
+#include "cuda/expert_matmul.h"
+#include "cuda/expert_tiles.h"
+#include "cuda/kernels.h"
+#include "cuda/launch.h"
+
+namespace thalweg::cu {
+namespace {
+
+// Pairs (rows, of linear) up to which no work is saved by bringing those of an expert together: there are hardly two.
+constexpr std::int64_t kMatvecPairs = 64;
+constexpr std::int64_t kMatvecRows = 8;
+
+template <class Args>
+std::int64_t pairs_of(const Args& args) {
+  return args.expert_ids.size();
+}
+std::int64_t pairs_of(const LinearArgs& args) { return args.x.dim(0); }
+
+// ---- one product of matrix and vector per slot
+
+template <class Args>
+std::string supports_matvec(const Args& args, const Stream&) {
+  return matvec_supports(args.weight, pairs_of(args));
+}
+std::string few(std::int64_t pairs, std::int64_t most) {
+  if (pairs <= most) return {};
+  return std::to_string(pairs) + " rows, more than " + std::to_string(most) + ": those of an expert share its weights";
+}
+std::string supports_few(const MulMatIdArgs& args, const Stream& stream) {
+  const std::string reason = few(pairs_of(args), kMatvecPairs);
+  return reason.empty() ? supports_matvec(args, stream) : reason;
+}
+std::string supports_few_rows(const LinearArgs& args, const Stream& stream) {
+  const std::string reason = few(pairs_of(args), kMatvecRows);
+  return reason.empty() ? supports_matvec(args, stream) : reason;
+}
+template <class Args>
+void run_slots(const Args& args, Workspace, const Stream& stream) {
+  const CurrentDevice current(stream, args.kName);
+  run_matvec(expert_matmul(args), args.weight.dtype, stream, args.kName);
+}
+
+// ---- few rows of each expert
+
+template <class Args>
+std::string supports_stream(const Args& args, const Stream&) {
+  return stream_supports(args.weight, pairs_of(args));
+}
+template <class Args>
+std::size_t workspace_stream(const Args& args, const Stream&) {
+  return stream_workspace(args.x, args.weight, pairs_of(args));
+}
+template <class Args>
+void run_streaming(const Args& args, Workspace workspace, const Stream& stream) {
+  const CurrentDevice current(stream, args.kName);
+  run_stream(expert_matmul(args), args.x, args.weight, workspace, stream, args.kName);
+}
+template <class Args>
+std::string remark_stream(const Args&) {
+  return "rounds activations and weights to bf16";
+}
+
+// ---- tiles of many rows
+
+template <class Args>
+constexpr bool kIsLinear = std::is_same_v<Args, LinearArgs>;
+
+template <class Args>
+std::string supports_tiles(const Args& args, const Stream& stream) {
+  if constexpr (kIsLinear<Args>)
+    return linear_tiles_supports(args, stream);
+  else
+    return expert_tiles_supports(args, stream);
+}
+template <class Args>
+std::size_t workspace_tiles(const Args& args, const Stream&) {
+  if constexpr (kIsLinear<Args>)
+    return linear_tiles_workspace(args);
+  else
+    return expert_tiles_workspace(args);
+}
+template <class Args>
+void run_tiles(const Args& args, Workspace workspace, const Stream& stream) {
+  if constexpr (kIsLinear<Args>)
+    run_linear_tiles(args, workspace, stream);
+  else
+    run_expert_tiles(args, workspace, stream, args.kName);
+}
+
+// Where an expert has few rows, most of a tile would be empty.
+constexpr std::int64_t kTiledRows = 12;  // per expert, on average
+
+template <class Args>
+std::string supports_many(const Args& args, const Stream& stream) {
+  std::int64_t experts = 1;
+  if constexpr (!kIsLinear<Args>) experts = args.weight.dim(0);
+  if (pairs_of(args) < kTiledRows * experts) {
+    return "takes " + std::to_string(kTiledRows) + " rows per expert or more";
+  }
+  return supports_tiles(args, stream);
+}
+
+template <class Args>
+constexpr Kernel<Args> kMany{"wgmma",         supports_many<Args>, workspace_tiles<Args>,
+                             run_tiles<Args>, remark_stream<Args>, Arithmetic::k16Bit};
+// The same for any number of rows.
+template <class Args>
+constexpr Kernel<Args> kTiles{"tiles",         supports_tiles<Args>, workspace_tiles<Args>,
+                              run_tiles<Args>, remark_stream<Args>,  Arithmetic::k16Bit};
+
+template <class Args>
+std::string remark_matvec(const Args& args) {
+  return is_block_format(args.weight.dtype) ? "rounds activations to 15 bits of the largest of 32" : "";
+}
+template <class Args>
+constexpr Kernel<Args> kMatvec{"matvec",        supports_matvec<Args>, no_workspace<Args>,
+                               run_slots<Args>, remark_matvec<Args>,   Arithmetic::k16Bit};
+template <class Args>
+constexpr Kernel<Args> kStream{
+    "stream",          supports_stream<Args>, workspace_stream<Args>, run_streaming<Args>, remark_stream<Args>,
+    Arithmetic::k16Bit};
+
+constexpr Kernel<MulMvIdArgs> kMv[] = {kMatvec<MulMvIdArgs>};
+constexpr Kernel<MulMmIdArgs> kMm[] = {kMany<MulMmIdArgs>, kStream<MulMmIdArgs>, kTiles<MulMmIdArgs>,
+                                       kMatvec<MulMmIdArgs>};
+constexpr Kernel<MulMatIdArgs> kMat[] = {{"matvec", supports_few, no_workspace<MulMatIdArgs>, run_slots<MulMatIdArgs>,
+                                          remark_matvec<MulMatIdArgs>, Arithmetic::k16Bit},
+                                         kMany<MulMatIdArgs>,
+                                         kStream<MulMatIdArgs>,
+                                         kTiles<MulMatIdArgs>,
+                                         {"slots", supports_matvec<MulMatIdArgs>, no_workspace<MulMatIdArgs>,
+                                          run_slots<MulMatIdArgs>, remark_matvec<MulMatIdArgs>, Arithmetic::k16Bit}};
+constexpr Kernel<LinearArgs> kLinear[] = {{"matvec", supports_few_rows, no_workspace<LinearArgs>, run_slots<LinearArgs>,
+                                           remark_matvec<LinearArgs>, Arithmetic::k16Bit},
+                                          kMany<LinearArgs>,
+                                          kStream<LinearArgs>,
+                                          kTiles<LinearArgs>,
+                                          {"rows", supports_matvec<LinearArgs>, no_workspace<LinearArgs>,
+                                           run_slots<LinearArgs>, remark_matvec<LinearArgs>, Arithmetic::k16Bit}};
+
+}  // namespace
+
+KernelList<MulMmIdArgs> mul_mm_id_kernels() { return kMm; }
+KernelList<MulMvIdArgs> mul_mv_id_kernels() { return kMv; }
+KernelList<MulMatIdArgs> mul_mat_id_kernels() { return kMat; }
+KernelList<LinearArgs> linear_kernels() { return kLinear; }
+
+}  // namespace thalweg::cu

@@ -1,0 +1,111 @@
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "cuda/device/launch_order.h"
+#include "cuda/device/warp.h"
+#include "cuda/kernels.h"
+#include "cuda/launch.h"
+#include "cuda/routing.h"
+#include "cuda/views.h"
+
+namespace thalweg::cu {
+namespace {
+
+constexpr int kWarps = 4;
+
+// Whether (a, i) stands before (b, j): the larger logit, of equals the lower id.
+__device__ bool before(float a, int i, float b, int j) { return a > b || (a == b && i < j); }
+
+// A warp per token. An expert is chosen as the first of those that stand behind the one before it, so nothing needs to
+// be marked.
+__global__ void __launch_bounds__(kWarps* kWarpSize)
+    route(const __grid_constant__ RouterLogits router, const __grid_constant__ Routing routing) {
+  extern __shared__ float all_logits[];
+  wait_for_launch_order();
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int warps = static_cast<int>(blockDim.x) / kWarpSize;
+  const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * warps + warp;
+  if (token >= router.tokens) return;
+  float* const logits = all_logits + warp * router.experts;
+  const std::int64_t row = router.logits.offset(token);
+  for (int e = lane; e < router.experts; e += kWarpSize) {
+    float logit = 0.0F;
+    for (int part = 0; part < router.parts; ++part) logit += router.logits.load(row + part * router.part_stride + e);
+    logits[e] = isnan(logit) ? -INFINITY : logit;  // each lane reads back only its own
+  }
+  std::int32_t* const ids = routing.ids + token * routing.ids_stride;
+  float* const weights = routing.weights + token * routing.weights_stride;
+  float largest = 0.0F;
+  float last = INFINITY;
+  int last_id = -1;
+  float total = 0.0F;
+  for (int slot = 0; slot < routing.slots; ++slot) {
+    float best = -INFINITY;
+    int best_id = router.experts;
+    for (int e = lane; e < router.experts; e += kWarpSize) {
+      if (before(last, last_id, logits[e], e) && before(logits[e], e, best, best_id)) best = logits[e], best_id = e;
+    }
+#pragma unroll
+    for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
+      const float other = __shfl_xor_sync(0xFFFFFFFFU, best, distance);
+      const int other_id = __shfl_xor_sync(0xFFFFFFFFU, best_id, distance);
+      if (before(other, other_id, best, best_id)) best = other, best_id = other_id;
+    }
+    if (slot == 0) largest = best;
+    const float p = expf(best - largest);
+    total += p;
+    if (lane == 0) {
+      ids[slot] = best_id;
+      weights[slot] = p;
+    }
+    last = best;
+    last_id = best_id;
+  }
+  if (!routing.renormalize) {
+    total = 0.0F;
+    for (int e = lane; e < router.experts; e += kWarpSize) total += expf(logits[e] - largest);
+    total = warp_sum(total);
+  }
+  __syncwarp();
+  for (int slot = lane; slot < routing.slots; slot += kWarpSize) weights[slot] /= total;
+}
+
+std::string supports_route(const RouteTopKArgs& args, const Stream&) {
+  if (args.router_logits.dim(1) > kMostRoutedExperts) {
+    return "takes at most " + std::to_string(kMostRoutedExperts) + " experts";
+  }
+  return {};
+}
+
+void run_route(const RouteTopKArgs& args, Workspace, const Stream& stream) {
+  const CurrentDevice current(stream, args.kName);
+  RouterLogits logits;
+  logits.logits = elements(args.router_logits);
+  logits.tokens = args.router_logits.dim(0);
+  logits.experts = static_cast<int>(args.router_logits.dim(1));
+  const Routing routing{static_cast<std::int32_t*>(args.expert_ids.data), args.expert_ids.stride(0),
+                        static_cast<float*>(args.expert_weights.data),    args.expert_weights.stride(0),
+                        static_cast<int>(args.expert_ids.dim(1)),         args.renormalize};
+  launch_route(logits, routing, properties(stream.device.index), native(stream), args.kName);
+}
+
+}  // namespace
+
+void launch_route(const RouterLogits& logits, const Routing& routing, const DeviceProperties& device,
+                  cudaStream_t stream, std::string_view operation) {
+  if (logits.tokens == 0) return;
+  const auto row_bytes = static_cast<std::size_t>(4 * logits.experts);
+  const int warps = static_cast<int>(std::clamp<std::size_t>(48 * 1024 / row_bytes, 1, kWarps));
+  launch_early(route, dim3(static_cast<unsigned>((logits.tokens + warps - 1) / warps)), dim3(warps * kWarpSize),
+               row_bytes * warps, device, stream, operation, logits, routing);
+}
+
+KernelList<RouteTopKArgs> route_top_k_kernels() {
+  static constexpr Kernel<RouteTopKArgs> kKernels[] = {
+      {"warps", supports_route, no_workspace<RouteTopKArgs>, run_route}};
+  return kKernels;
+}
+
+}  // namespace thalweg::cu

@@ -1,0 +1,556 @@
+#pragma once
+
+// The tiled matmul on Hopper. A persistent block takes tiles of 128 weight rows by up to 256 tokens:
+//
+//   one warp          looks ahead: where the rows of the next tiles are, and where their results go
+//   one copying warp  weights as they lie in the file, 256 of each row at a time, into a ring
+//   two copying warps the tile's rows of staged activations, gathered, 64 columns at a time, into another ring
+//   two warpgroups    unpack the 64 weight rows each owns straight into the left operand of the tensor cores, in
+//                     registers, while the products of the columns before are under way
+//
+// A weight row is unpacked by the four lanes that need it, 32 neighbouring weights each: the staged order of the
+// activations (tiled_matmul.h) makes up for that. No weight is unpacked twice for the same tile, none is written to
+// shared memory unpacked.
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "cuda/device/async_copy.h"
+#include "cuda/device/barrier.h"
+#include "cuda/device/elements.h"
+#include "cuda/device/fragments.h"
+#include "cuda/device/launch_order.h"
+#include "cuda/device/weights.h"
+#include "cuda/device/wgmma_bf16.h"
+#include "cuda/sm90/weight_map.h"
+#include "cuda/tiled_matmul.h"
+
+namespace thalweg::cu::sm90 {
+
+constexpr int kWarpgroup = 128;
+constexpr int kTiledThreads = 3 * kWarpgroup;
+constexpr int kTileRows = 128;     // of weights
+constexpr int kTokenThreads = 64;  // that copy activations
+constexpr int kConsumerWarps = 8;
+
+// How weights of a format pass through shared memory.
+template <DType kType>
+struct WeightRing {
+  static constexpr bool kBlocks = is_block_format(kType);
+  static constexpr int kBlock = dtype_info(kType).block_size;
+  static constexpr int kBlockBytes = dtype_info(kType).block_bytes;
+  static constexpr int kUnit = kBlocks ? 256 : 128;  // weights of a row per stage
+  static constexpr int kUnitBytes = static_cast<int>(bytes_of(kType, kUnit));
+  // Blocks begin at multiples of kAlign; what is copied, at multiples of 16.
+  static constexpr int kAlign = kBlocks ? PackedWeights<kType>::kAlign : 16;
+  static constexpr int kPieces = (kUnitBytes + (kAlign < 16 ? 16 - kAlign : 0) + 15) / 16;
+  // Not a multiple of 64, where rows would share banks.
+  static constexpr int kPitch = 16 * kPieces % 64 == 0 ? 16 * kPieces + 16 : 16 * kPieces;
+  static constexpr int kStageBytes = kTileRows * kPitch;
+};
+
+constexpr int kTokenStageBytes = kTileTokens * 128;  // 64 columns of bf16
+constexpr int kTokenStages = 4;
+constexpr int kMostSharedBytes = 227 * 1024 - 10 * 1024;  // less barriers and TileRows
+constexpr int kAlignmentBytes = 1024;
+
+template <DType kType>
+struct TiledShared {
+  static constexpr int kLeft = kMostSharedBytes - kAlignmentBytes - kTokenStages * kTokenStageBytes;
+  static constexpr int kWeightStages =
+      kLeft / WeightRing<kType>::kStageBytes < 8 ? kLeft / WeightRing<kType>::kStageBytes : 8;
+  static_assert(kWeightStages >= 2);
+  static constexpr int kBytes =
+      kAlignmentBytes + kTokenStages * kTokenStageBytes + kWeightStages * WeightRing<kType>::kStageBytes;
+};
+
+// The rows of a tile's tokens.
+struct TileRows {
+  std::int64_t y[kTileTokens];  // where the results go, in elements
+  std::int32_t x[kTileTokens];  // rows of activations: that of row i at place_of(i)
+
+  // A copying thread's rows, every eighth, lie together.
+  __device__ static int place_of(int row) { return row % 8 * (kTileTokens / 8) + row / 8; }
+};
+constexpr int kAhead = 3;  // tiles whose rows are known
+
+struct TiledBarriers {
+  std::uint64_t rows_full[kAhead];
+  std::uint64_t rows_empty[kAhead];
+  std::uint64_t tokens_full[kTokenStages];
+  std::uint64_t tokens_empty[kTokenStages];
+  std::uint64_t weights_full[8];
+  std::uint64_t weights_empty[8];
+};
+
+// Arrives at a barrier of the block once all copies that this thread has begun are complete.
+__device__ inline void arrive_after_copies(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// A place in a ring and how often it has been around.
+template <int kStages>
+struct RingPlace {
+  int stage = 0;
+  std::uint32_t parity = 0;
+
+  __device__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+__device__ inline int staged(int columns) { return (columns + kStagedRun - 1) / kStagedRun * kStagedRun; }
+
+// The tile of weight rows and tokens that a block works on.
+struct TileWork {
+  TokenTile tokens;
+  int first_n;
+};
+
+// Walks through a block's tiles. The next one is asked for while the one before is worked on.
+template <bool kGated>
+struct TileLoop {
+  static constexpr int kColumns = kGated ? kTileRows / 2 : kTileRows;
+  std::int64_t at;
+  std::int64_t end;
+  int n_tiles;
+  TileWork work;
+  TileWork next;
+
+  __device__ explicit TileLoop(const TiledMatmul& args)
+      : at(blockIdx.x), n_tiles(((kGated ? staged(args.n) : args.n) + kColumns - 1) / kColumns) {
+    end = args.tiles != nullptr ? *args.tile_count : (args.num_rows + args.tile_tokens - 1) / args.tile_tokens;
+    end *= n_tiles;
+    work = read(args, at);
+    next = read(args, at + gridDim.x);
+  }
+  __device__ bool valid() const { return at < end; }
+  __device__ void advance(const TiledMatmul& args) {
+    at += gridDim.x;
+    work = next;
+    next = read(args, at + gridDim.x);
+  }
+
+ private:
+  __device__ TileWork read(const TiledMatmul& args, std::int64_t from) const {
+    if (from >= end) return {};
+    const auto tile = static_cast<int>(from / n_tiles);
+    TileWork result;
+    result.first_n = static_cast<int>(from - static_cast<std::int64_t>(tile) * n_tiles) * kColumns;
+    if (args.tiles != nullptr) {
+      const int4 loaded = __ldg(reinterpret_cast<const int4*>(args.tiles + tile));
+      result.tokens = {loaded.x, loaded.y, loaded.z, 0};
+    } else {
+      const int begin = tile * args.tile_tokens;
+      result.tokens = {0, begin, min(args.tile_tokens, args.num_rows - begin), 0};
+    }
+    return result;
+  }
+};
+template <bool kGated, class Body>
+__device__ void for_each_tile(const TiledMatmul& args, Body body) {
+  for (TileLoop<kGated> tiles(args); tiles.valid(); tiles.advance(args)) body(tiles.work);
+}
+
+// The warp that looks ahead.
+template <bool kGated>
+__device__ void find_rows(const TiledMatmul& args, TileRows* rows, std::uint32_t full, std::uint32_t empty) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int columns = staged(args.n);
+  RingPlace<kAhead> place;
+  for_each_tile<kGated>(args, [&](const TileWork& work) {
+    barrier_wait(empty + 8 * place.stage, place.parity ^ 1);
+    TileRows& to = rows[place.stage];
+    for (int i = lane; i < work.tokens.count; i += 32) {
+      const int at = work.tokens.begin + i;
+      const int pair = args.rows != nullptr ? __ldg(args.rows + at) : at;
+      to.x[TileRows::place_of(i)] = pair / args.pairs_per_x_row;
+      if constexpr (kGated) {
+        to.y[i] = static_cast<std::int64_t>(pair) * columns;
+      } else {
+        const int token = pair / args.slots;
+        to.y[i] = token * args.y_token_stride + (pair - token * args.slots) * args.y_slot_stride;
+      }
+    }
+    barrier_arrive(full + 8 * place.stage);
+    place.advance();
+  });
+}
+
+// Row of the tile's weights: a matrix and a row in it. With gates, eight rows of one matrix and eight of the other take
+// turns, so that a thread gets the sums of both for the same output.
+template <bool kGated>
+struct WeightRow {
+  bool is_up;
+  int n;
+
+  __device__ WeightRow(int row, int first_n)
+      : is_up(kGated && row % 16 >= 8), n(kGated ? first_n + row / 16 * 8 + row % 8 : first_n + row) {}
+};
+
+// The weights as the copy engine sees them: words of 16 bits [E,N,.], a box being the rows of a tile (eight, with
+// gates) by kPitch bytes.
+struct WeightMaps {
+  CUtensorMap weight;
+  CUtensorMap up;
+};
+
+__device__ inline void copy_box(std::uint32_t to, const CUtensorMap& map, int word, int row, int expert,
+                                std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+      "[%5];" ::"r"(to),
+      "l"(&map), "r"(word), "r"(row), "r"(expert), "r"(barrier)
+      : "memory");
+}
+
+// By the copy engine, for one thread. What lies outside of the matrix becomes zeros.
+template <DType kType, bool kGated>
+__device__ void copy_weight_boxes(const TiledMatmul& args, const WeightMaps& maps, std::uint32_t ring,
+                                  std::uint32_t full, std::uint32_t empty) {
+  using Ring = WeightRing<kType>;
+  const int units = (args.k + Ring::kUnit - 1) / Ring::kUnit;
+  RingPlace<TiledShared<kType>::kWeightStages> place;
+  for_each_tile<kGated>(args, [&](const TileWork& work) {
+    for (int unit = 0; unit < units; ++unit) {
+      barrier_wait(empty + 8 * place.stage, place.parity ^ 1);
+      const std::uint32_t to = ring + static_cast<std::uint32_t>(place.stage * Ring::kStageBytes);
+      const std::uint32_t barrier = full + 8 * place.stage;
+      const int word = unit * Ring::kUnitBytes / 16 * 8;  // the engine begins at multiples of 16 bytes too
+      barrier_arrive_expecting(barrier, Ring::kStageBytes);
+      if constexpr (kGated) {
+        for (int i = 0; i < kTileRows / 16; ++i) {
+          const std::uint32_t eight = to + static_cast<std::uint32_t>(i * 16 * Ring::kPitch);
+          copy_box(eight, maps.weight, word, work.first_n + 8 * i, work.tokens.expert, barrier);
+          copy_box(eight + 8 * Ring::kPitch, maps.up, word, work.first_n + 8 * i, work.tokens.expert, barrier);
+        }
+      } else {
+        copy_box(to, maps.weight, word, work.first_n, work.tokens.expert, barrier);
+      }
+      place.advance();
+    }
+  });
+}
+
+// The same by a warp, for rows that do not begin at multiples of 16 bytes.
+template <DType kType, bool kGated>
+__device__ void copy_weights(const TiledMatmul& args, std::uint32_t ring, std::uint32_t full, std::uint32_t empty) {
+  using Ring = WeightRing<kType>;
+  constexpr int kStages = TiledShared<kType>::kWeightStages;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int units = (args.k + Ring::kUnit - 1) / Ring::kUnit;
+  const std::int64_t row_bytes = static_cast<std::int64_t>(args.k / Ring::kBlock) * Ring::kBlockBytes;
+  RingPlace<kStages> place;
+  for_each_tile<kGated>(args, [&](const TileWork& work) {
+    for (int unit = 0; unit < units; ++unit) {
+      barrier_wait(empty + 8 * place.stage, place.parity ^ 1);
+      const std::uint32_t to = ring + static_cast<std::uint32_t>(place.stage * Ring::kStageBytes);
+#pragma unroll 4
+      for (int i = lane; i < kTileRows * Ring::kPieces; i += 32) {
+        const int row = i / Ring::kPieces;
+        const int piece = i % Ring::kPieces;
+        const WeightRow<kGated> at(row, work.first_n);
+        if (at.n >= args.n) continue;
+        const WeightView& weight = at.is_up ? args.up : args.weight;
+        const std::uint8_t* begin = weight.data + work.tokens.expert * weight.expert_stride + at.n * weight.row_stride;
+        const std::uint8_t* from = begin + static_cast<std::int64_t>(unit) * Ring::kUnitBytes;
+        const auto phase = Ring::kAlign < 16 ? static_cast<int>(reinterpret_cast<std::uintptr_t>(from) & 15) : 0;
+        const std::uint8_t* piece_from = from - phase + 16 * piece;
+        const std::int64_t left = begin + row_bytes - piece_from;
+        const int valid = left >= 16 ? 16 : left > 0 ? static_cast<int>(left) : 0;
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                         to + static_cast<std::uint32_t>(row * Ring::kPitch + 16 * piece)),
+                     "l"(valid > 0 ? piece_from : weight.data), "r"(valid)
+                     : "memory");
+      }
+      arrive_after_copies(full + 8 * place.stage);
+      place.advance();
+    }
+  });
+}
+
+template <bool kGated>
+__device__ void copy_tokens(const TiledMatmul& args, std::uint32_t ring, const TileRows* rows, std::uint32_t full,
+                            std::uint32_t empty, std::uint32_t rows_full, std::uint32_t rows_empty) {
+  const int thread = static_cast<int>(threadIdx.x) % kTokenThreads;
+  const int piece = thread % 8;
+  const int first_row = thread / 8;  // and every eighth from there
+  const std::int64_t columns = staged(args.k);
+  const auto steps = static_cast<int>(columns / kTileColumns);
+  const std::uint32_t to = ring + swizzled(first_row, piece);
+  RingPlace<kTokenStages> place;
+  RingPlace<kAhead> rows_at;
+  for_each_tile<kGated>(args, [&](const TileWork& work) {
+    constexpr int kEach = kTileTokens / 8;
+    barrier_wait(rows_full + 8 * rows_at.stage, rows_at.parity);
+    const auto* own = reinterpret_cast<const int4*>(rows[rows_at.stage].x + first_row * kEach);
+    const std::uint16_t* from = args.x + piece * 8;
+    const int fours = (work.tokens.count - first_row + 31) / 32;
+    for (int step = 0; step < steps; ++step) {
+      int4 four = own[0];
+      barrier_wait(empty + 8 * place.stage, place.parity ^ 1);
+      std::uint32_t at = to + static_cast<std::uint32_t>(place.stage * kTokenStageBytes);
+      int left = work.tokens.count - first_row;
+      for (int i = 0; i < fours; ++i) {
+        const int4 next = own[min(i + 1, kEach / 4 - 1)];  // on its way while these are copied
+        copy_16_bytes(at, from + four.x * columns, true);
+        if (left > 8) copy_16_bytes(at + 8 * 128, from + four.y * columns, true);
+        if (left > 16) copy_16_bytes(at + 16 * 128, from + four.z * columns, true);
+        if (left > 24) copy_16_bytes(at + 24 * 128, from + four.w * columns, true);
+        at += 32 * 128;
+        left -= 32;
+        four = next;
+      }
+      arrive_after_copies(full + 8 * place.stage);
+      place.advance();
+      from += kTileColumns;
+    }
+    barrier_arrive(rows_empty + 8 * rows_at.stage);
+    rows_at.advance();
+  });
+}
+
+// What a consumer knows of the rings.
+struct ConsumerRings {
+  const std::uint8_t* weights;
+  std::uint32_t tokens;
+  std::uint32_t weights_full, weights_empty, tokens_full, tokens_empty, rows_full, rows_empty;
+  const TileRows* rows;
+};
+
+__device__ inline float silu(float x) { return x / (1.0F + __expf(-x)); }
+
+// The sums of one thread to their place: rows lane / 4 and that + 8 of its warp's sixteen, columns 8 j + 2 (lane % 4)
+// and the next.
+template <int kWidth>
+__device__ void store_products(const TiledMatmul& args, const TileWork& work, const std::int64_t* rows,
+                               const float (&sum)[kWidth / 2], int first_row, int lane) {
+  const int n = work.first_n + first_row + lane / 4;
+  const bool low = n < args.n;
+  const bool high = n + 8 < args.n;
+  const float low_bias = args.bias != nullptr && low ? args.bias[n] : 0.0F;
+  const float high_bias = args.bias != nullptr && high ? args.bias[n + 8] : 0.0F;
+  with_type(args.y_dtype, [&]<class T>(T) {
+#pragma unroll
+    for (int i = 0; i < kWidth / 4; ++i) {
+      const int column = i / 2 * 8 + lane % 4 * 2 + i % 2;
+      if (column >= work.tokens.count) continue;
+      T* to = static_cast<T*>(args.y) + rows[column] + n;
+      if (low) to[0] = from_f32<T>(sum[i / 2 * 4 + i % 2] + low_bias);
+      if (high) to[8] = from_f32<T>(sum[i / 2 * 4 + 2 + i % 2] + high_bias);
+    }
+  });
+}
+
+// silu(gate) * up, staged; zeros in the columns that fill up the last run. Two lanes exchange their neighbours, so that
+// each has a pair.
+template <int kWidth>
+__device__ void store_gated(const TiledMatmul& args, const TileWork& work, const std::int64_t* rows,
+                            const float (&sum)[kWidth / 2], int first_row, int lane) {
+  const int n = work.first_n + first_row / 2 + lane / 4;
+  const bool odd = lane / 4 % 2 != 0;
+  const int place = staged_place(n & ~1);
+#pragma unroll
+  for (int j = 0; j < kWidth / 8; ++j) {
+    const float first = n < args.n ? silu(sum[4 * j]) * sum[4 * j + 2] : 0.0F;
+    const float second = n < args.n ? silu(sum[4 * j + 1]) * sum[4 * j + 3] : 0.0F;
+    // The even lane keeps the first token, the odd one the second.
+    const float other = __shfl_xor_sync(0xFFFFFFFFU, odd ? first : second, 4);
+    const std::uint32_t packed = odd ? pack<__nv_bfloat16>(other, second) : pack<__nv_bfloat16>(first, other);
+    const int column = 8 * j + lane % 4 * 2 + (odd ? 1 : 0);
+    if (column >= work.tokens.count) continue;
+    *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(args.y) + rows[column] + place) = packed;
+  }
+}
+
+template <DType kType, bool kGated, int kWidth>
+__device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, const ConsumerRings& rings,
+                              RingPlace<TiledShared<kType>::kWeightStages>& weights_at,
+                              RingPlace<kTokenStages>& tokens_at, RingPlace<kAhead>& rows_at) {
+  using Ring = WeightRing<kType>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int first_row = (static_cast<int>(threadIdx.x) - kWarpgroup) / 32 * 16;
+  const int row = first_row + lane / 4;
+  const auto phase_of = [&](int of_row) {  // of the row's beginning
+    if (Ring::kAlign == 16 || args.boxes) return std::uint32_t{0};
+    const WeightRow<kGated> at(of_row, work.first_n);
+    const WeightView& weight = at.is_up ? args.up : args.weight;
+    return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(
+        weight.data + work.tokens.expert * weight.expert_stride + at.n * weight.row_stride));
+  };
+  const std::uint32_t low_phase = phase_of(row);
+  const std::uint32_t high_phase = phase_of(row + 8);
+  const std::uint32_t done = rings.tokens_empty;
+
+  float sum[kWidth / 2];
+  int before = -1;  // the stage of tokens whose products are under way
+  const int units = (args.k + Ring::kUnit - 1) / Ring::kUnit;
+  for (int unit = 0; unit < units; ++unit) {
+    barrier_wait(rings.weights_full + 8 * weights_at.stage, weights_at.parity);
+    const std::uint8_t* stage = rings.weights + weights_at.stage * Ring::kStageBytes + row * Ring::kPitch;
+    const auto begun = static_cast<std::uint32_t>(unit * Ring::kUnitBytes);
+    constexpr std::uint32_t kMask = Ring::kAlign == 16 ? 0 : 15;
+    const std::uint8_t* low_unit = stage + ((low_phase + begun) & kMask);
+    const std::uint8_t* high_unit = stage + 8 * Ring::kPitch + ((high_phase + begun) & kMask);
+#pragma unroll
+    for (int run = 0; run < Ring::kUnit / kStagedRun; ++run) {
+      if (unit * Ring::kUnit + run * kStagedRun >= args.k) break;
+      const int part = 4 * run + lane % 4;  // of 32 weights
+      const int offset = Ring::kBlock == 256 ? 0 : part * (32 / Ring::kBlock * Ring::kBlockBytes);
+      const auto low = PackedWeights<kType>::read(low_unit + offset, part);
+      const auto high = PackedWeights<kType>::read(high_unit + offset, part);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        std::uint32_t a[4][4];
+#pragma unroll
+        for (int eight = 0; eight < 2; ++eight) {
+          std::uint32_t low_pairs[4];
+          std::uint32_t high_pairs[4];
+          low.eight(2 * half + eight, low_pairs);
+          high.eight(2 * half + eight, high_pairs);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            a[2 * eight + i / 2][i % 2 * 2] = low_pairs[i];
+            a[2 * eight + i / 2][i % 2 * 2 + 1] = high_pairs[i];
+          }
+        }
+        barrier_wait(rings.tokens_full + 8 * tokens_at.stage, tokens_at.parity);
+        fence_for_async_reads();
+        const std::uint32_t tokens = rings.tokens + static_cast<std::uint32_t>(tokens_at.stage * kTokenStageBytes);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+          wgmma_bf16(sum, a[step], describe_rows(tokens, step * 32), unit + run + half + step > 0 ? 1 : 0);
+        }
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (before >= 0 && lane == 0) barrier_arrive(done + 8 * before);
+        before = tokens_at.stage;
+        tokens_at.advance();
+      }
+    }
+    __syncwarp();
+    if (lane == 0) barrier_arrive(rings.weights_empty + 8 * weights_at.stage);
+    weights_at.advance();
+  }
+  wgmma_wait<0>();
+  pin(sum);
+  if (lane == 0) barrier_arrive(done + 8 * before);
+  barrier_wait(rings.rows_full + 8 * rows_at.stage, rows_at.parity);
+  const std::int64_t* rows = rings.rows[rows_at.stage].y;
+  if constexpr (kGated) {
+    store_gated<kWidth>(args, work, rows, sum, first_row, lane);
+  } else {
+    store_products<kWidth>(args, work, rows, sum, first_row, lane);
+  }
+  __syncwarp();
+  if (lane == 0) barrier_arrive(rings.rows_empty + 8 * rows_at.stage);
+  rows_at.advance();
+}
+
+template <DType kType, bool kGated>
+__global__ void __launch_bounds__(kTiledThreads, 1)
+    tiled_matmul(const __grid_constant__ TiledMatmul args, const __grid_constant__ WeightMaps maps) {
+  using Shared = TiledShared<kType>;
+  extern __shared__ __align__(1024) std::uint8_t shared[];
+  __shared__ TiledBarriers barriers;
+  __shared__ __align__(16) TileRows rows[kAhead];
+  const std::uint32_t offset = (1024 - shared_address(shared) % 1024) % 1024;
+  const std::uint32_t tokens = shared_address(shared) + offset;
+  const std::uint32_t weights = tokens + kTokenStages * kTokenStageBytes;
+  const std::uint32_t tokens_full = shared_address(barriers.tokens_full);
+  const std::uint32_t tokens_empty = shared_address(barriers.tokens_empty);
+  const std::uint32_t weights_full = shared_address(barriers.weights_full);
+  const std::uint32_t weights_empty = shared_address(barriers.weights_empty);
+  const std::uint32_t rows_full = shared_address(barriers.rows_full);
+  const std::uint32_t rows_empty = shared_address(barriers.rows_empty);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kAhead; ++i) {
+      barrier_init(rows_full + 8 * i, 32);
+      barrier_init(rows_empty + 8 * i, kTokenThreads + kConsumerWarps);
+    }
+    for (int i = 0; i < kTokenStages; ++i) {
+      barrier_init(tokens_full + 8 * i, kTokenThreads);
+      barrier_init(tokens_empty + 8 * i, kConsumerWarps);
+    }
+    for (int i = 0; i < Shared::kWeightStages; ++i) {
+      barrier_init(weights_full + 8 * i, args.boxes ? 1 : 32);
+      barrier_init(weights_empty + 8 * i, kConsumerWarps);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  wait_for_launch_order();
+  if (threadIdx.x < kWarpgroup) {
+    give_up_registers<56>();
+    if (threadIdx.x < 32) {
+      find_rows<kGated>(args, rows, rows_full, rows_empty);
+    } else if (threadIdx.x < 64 && args.boxes) {
+      if (threadIdx.x == 32) copy_weight_boxes<kType, kGated>(args, maps, weights, weights_full, weights_empty);
+    } else if (threadIdx.x < 64) {
+      copy_weights<kType, kGated>(args, weights, weights_full, weights_empty);
+    } else {
+      copy_tokens<kGated>(args, tokens, rows, tokens_full, tokens_empty, rows_full, rows_empty);
+    }
+    wait_for_copies<0>();
+  } else {
+    take_registers<224>();
+    const ConsumerRings rings{shared + offset + kTokenStages * kTokenStageBytes,
+                              tokens,
+                              weights_full,
+                              weights_empty,
+                              tokens_full,
+                              tokens_empty,
+                              rows_full,
+                              rows_empty,
+                              rows};
+    RingPlace<Shared::kWeightStages> weights_at;
+    RingPlace<kTokenStages> tokens_at;
+    RingPlace<kAhead> rows_at;
+    // Tiles come in the order of their classes.
+    TileLoop<kGated> tiles(args);
+    const auto multiply_class = [&]<int kWidth, int kLess>() {
+      while (tiles.valid() && tiles.work.tokens.count > kLess) {
+        multiply_tile<kType, kGated, kWidth>(args, tiles.work, rings, weights_at, tokens_at, rows_at);
+        tiles.advance(args);
+      }
+    };
+    multiply_class.template operator()<256, 192>();
+    multiply_class.template operator()<192, 128>();
+    multiply_class.template operator()<128, 96>();
+    multiply_class.template operator()<96, 64>();
+    multiply_class.template operator()<64, 32>();
+    multiply_class.template operator()<32, 0>();
+  }
+}
+
+template <DType kType>
+void launch_tiled_matmul_of(const TiledMatmul& args, bool gated, const DeviceProperties& device, cudaStream_t stream,
+                            std::string_view operation) {
+  using Ring = WeightRing<kType>;
+  const std::int64_t row_bytes = static_cast<std::int64_t>(args.k / Ring::kBlock) * Ring::kBlockBytes;
+  const int box_rows = gated ? 8 : kTileRows;
+  TiledMatmul with_boxes = args;
+  WeightMaps maps{};
+  with_boxes.boxes = make_weight_map(args.weight, args.n, row_bytes, box_rows, Ring::kPitch, maps.weight) &&
+                     (!gated || make_weight_map(args.up, args.n, row_bytes, box_rows, Ring::kPitch, maps.up));
+  const auto launch = [&](auto kernel) {
+    allow_shared_memory(reinterpret_cast<const void*>(kernel), TiledShared<kType>::kBytes, operation);
+    launch_early(kernel, dim3(static_cast<unsigned>(device.multiprocessors)), kTiledThreads, TiledShared<kType>::kBytes,
+                 device, stream, operation, with_boxes, maps);
+  };
+  gated ? launch(tiled_matmul<kType, true>) : launch(tiled_matmul<kType, false>);
+}
+
+// Each format is compiled in a file with others that take as long.
+#define THALWEG_TILED_MATMUL(type)                                                                                   \
+  template void launch_tiled_matmul_of<DType::type>(const TiledMatmul&, bool, const DeviceProperties&, cudaStream_t, \
+                                                    std::string_view)
+
+}  // namespace thalweg::cu::sm90
