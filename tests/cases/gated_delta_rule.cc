@@ -296,6 +296,22 @@ void add_rule_cases(std::vector<Case>& cases) {
     }
     const RuleShape third{.tokens = 130, .k = 64, .v = 96, .dtype = DType::kBF16};
     cases.push_back(rule_case<Args>(third, {.states = States::kInPlace}));
+    // Few tokens, and as many sequences and heads as fill a GPU: other kernels there.
+    const RuleShape few{.hk = 2, .hv = 4, .k = 128, .v = 128, .lengths = {70, 3, 0, 150}, .dtype = DType::kBF16};
+    RuleShape many = few;
+    many.hk = many.hv = 16;
+    many.lengths = {200, 1, 0, 64, 65, 300, 130, 7};
+    for (const RuleShape& shape : {few, many}) {
+      cases.push_back(rule_case<Args>(shape));
+      cases.push_back(rule_case<Args>(
+          shape,
+          {.states = States::kPool, .state_dtype = DType::kBF16, .layout = StateLayout::kKV, .raw_gates = true}));
+      RuleShape narrow = shape;
+      narrow.k = 64;
+      narrow.dtype = DType::kF16;
+      narrow.head_map = HeadMap::kTiled;
+      cases.push_back(rule_case<Args>(narrow, {.qk_norm = QkNorm::kL2, .scale = 0.25F, .f32_output = true}));
+    }
   }
   for (const std::int64_t tokens : {1, 16, 1024}) {
     const RuleShape shape{.tokens = tokens, .hk = 16, .hv = 32, .k = 128, .v = 128, .dtype = DType::kBF16};

@@ -1,0 +1,9 @@
+#include "cuda/sm90/chunk_fused.h"
+
+namespace thalweg::cu::sm90 {
+
+void launch_chunk_fused_bf16(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream) {
+  launch_fused<__nv_bfloat16>(args, device, stream);
+}
+
+}  // namespace thalweg::cu::sm90

@@ -1,0 +1,9 @@
+#include "cuda/sm90/chunk_fused.h"
+
+namespace thalweg::cu::sm90 {
+
+void launch_chunk_fused_f16(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream) {
+  launch_fused<__half>(args, device, stream);
+}
+
+}  // namespace thalweg::cu::sm90
