@@ -101,7 +101,7 @@ __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2]
   }
   __syncthreads();
   if (warp < 2) {
-    invert_diagonal(matrix, warp, lane);
+    invert_diagonal<true>(matrix, warp, lane);
   } else if (warp < 4) {
     store_scalars(factors, head, scale, shared, thread - 64);
   }

@@ -247,7 +247,8 @@ __device__ void clear_upper_blocks(std::byte* record, int thread) {
 }
 
 // Inverts the diagonal blocks of 16 in place: two warps, a lane a column. Four rows at a time, whose sums do not wait
-// for each other.
+// for each other. kFrugal: in fewer registers, with more instructions.
+template <bool kFrugal>
 __device__ inline void invert_diagonal(float* matrix, int warp, int lane) {
   const int block = 2 * warp + lane / 16;
   const int column = lane % 16;
@@ -263,10 +264,14 @@ __device__ inline void invert_diagonal(float* matrix, int warp, int lane) {
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         const float4 four = *reinterpret_cast<const float4*>(corner + (i + r) * kMatrixPitch + m);
-        sum[r] = fmaf(-four.x, x[m], sum[r]);
-        sum[r] = fmaf(-four.y, x[m + 1], sum[r]);
-        sum[r] = fmaf(-four.z, x[m + 2], sum[r]);
-        sum[r] = fmaf(-four.w, x[m + 3], sum[r]);
+        if (kFrugal) {
+          sum[r] -= four.x * x[m] + four.y * x[m + 1] + (four.z * x[m + 2] + four.w * x[m + 3]);
+        } else {
+          sum[r] = fmaf(-four.x, x[m], sum[r]);
+          sum[r] = fmaf(-four.y, x[m + 1], sum[r]);
+          sum[r] = fmaf(-four.z, x[m + 2], sum[r]);
+          sum[r] = fmaf(-four.w, x[m + 3], sum[r]);
+        }
       }
     }
     float4 rows[4];

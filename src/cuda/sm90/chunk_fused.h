@@ -120,7 +120,7 @@ __device__ void make_chunks(const ChunkArguments& args, const Work& work, const 
     }
     wgmma_commit();
     Team::sync();
-    if (warp < 2) invert_diagonal(memory.matrix, warp, lane);
+    if (warp < 2) invert_diagonal<false>(memory.matrix, warp, lane);
     wgmma_wait<0>();
     pin(qk);
     for_each_block([&](BlockPlace block, const auto& decays) {
