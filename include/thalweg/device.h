@@ -79,8 +79,8 @@ class HostWorkspace {
   std::size_t bytes_ = 0;
 };
 
-// Why sequences or slots were skipped on a GPU, whose values no host code has seen: bits or-ed into an operation's tensor
-// `fault`. The library never clears it.
+// Why sequences or slots were skipped on a GPU, whose values no host code has seen: bits or-ed into an operation's
+// tensor `fault`. The library never clears it.
 enum DeviceFault : std::int32_t {
   kFaultCuSeqlens = 1,     // cu_seqlens decreases, or leaves 0..T
   kFaultStateIndices = 2,  // a state index is neither -1 nor a slot of the pool

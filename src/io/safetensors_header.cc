@@ -78,7 +78,9 @@ class Parser {
     std::uint64_t length = 0;
     std::memcpy(&length, bytes_.data(), sizeof(length));
     if (length > kLongestHeader || length > bytes_.size() - 8) {
-      fail("header", "a length of at most " + std::to_string(std::min<std::uint64_t>(kLongestHeader, bytes_.size() - 8)) + " bytes",
+      fail("header",
+           "a length of at most " + std::to_string(std::min<std::uint64_t>(kLongestHeader, bytes_.size() - 8)) +
+               " bytes",
            std::to_string(length));
     }
     data_ = 8 + length;
