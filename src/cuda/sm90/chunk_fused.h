@@ -1,8 +1,8 @@
 #pragma once
 
-// Both passes of the chunked gated delta rule in one kernel, on Hopper: a block owns 64 rows of a head's state and
-// goes through the chunks of one sequence. Besides the consumer warpgroup (chunk_walk.h) it has one that copies
-// the chunks' tiles and makes their records out of them, in the ring's own memory, a chunk ahead of the consumer.
+// Both passes of the chunked gated delta rule in one kernel, on Hopper: a block owns 64 kGroups rows of a head's state
+// and goes through the chunks of one sequence. Besides the consumer warpgroups (chunk_walk.h) it has one that copies
+// the chunks' tiles and makes their records out of them, in the ring's own memory, a chunk ahead of the consumers.
 //
 // It does the work on a chunk's keys once for each value head and slice of the state instead of once for each key head,
 // but no record goes through memory, and there is one launch.
@@ -27,9 +27,10 @@ struct MakerMemory {
 };
 
 // Copies the tiles, makes the records, stores the outputs.
-template <class T, int K>
-__device__ void make_chunks(const ChunkArguments& args, const Work& work, const Ring<K, 1>& ring, MakerMemory& memory) {
-  using R = Ring<K, 1>;
+template <class T, int K, int kGroups>
+__device__ void make_chunks(const ChunkArguments& args, const Work& work, const Ring<K, kGroups>& ring,
+                            MakerMemory& memory) {
+  using R = Ring<K, kGroups>;
   using Team = MakingWarpgroup;
   static_assert(R::kStages == 3);
   constexpr int kGateWarp = 2;  // has the gates of the next chunk
@@ -41,7 +42,7 @@ __device__ void make_chunks(const ChunkArguments& args, const Work& work, const 
   };
   RawGates gates{};
   if (warp == kGateWarp) gates = gates_of(0);
-  const TileCopies<T, K, 1> tiles{args, work};
+  const TileCopies<T, K, kGroups> tiles{args, work};
   for (int stage = 0; stage < R::kStages; ++stage) tiles.load(ring, stage, stage);
   if (warp == kGateWarp) {
     work_out_decays(gates, memory.heads[0], lane);
@@ -145,36 +146,48 @@ __device__ void make_chunks(const ChunkArguments& args, const Work& work, const 
   }
 }
 
-template <class T, int K>
-__global__ void __launch_bounds__(2 * kWarpgroup, 1) chunk_fused(const __grid_constant__ ChunkArguments args) {
-  using R = Ring<K, 1>;
+template <class T, int K, int kGroups>
+__global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
+    chunk_fused(const __grid_constant__ ChunkArguments args) {
+  using R = Ring<K, kGroups>;
   extern __shared__ __align__(1024) std::byte shared[];
   __shared__ typename R::Barriers barriers;
   __shared__ __align__(16) MakerMemory memory;
   const R ring(shared, barriers, kWarpgroup);
   wait_for_launch_order();
-  const Work work = find_work(args, Pass::kScan, kRows);
+  const Work work = find_work(args, Pass::kScan, kGroups * kRows);
   if (!work.valid) return;
+  // With two consumers all of a multiprocessor's registers are taken.
+  constexpr bool kFrugal = kGroups == 2;
   if (threadIdx.x < kWarpgroup) {
-    make_chunks<T, K>(args, work, ring, memory);
+    if constexpr (kFrugal) give_up_registers<120>();
+    make_chunks<T, K, kGroups>(args, work, ring, memory);
   } else {
-    consume<T, K, 1>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
+    if constexpr (kFrugal) take_registers<192>();
+    consume<T, K, kGroups, kFrugal>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
   }
 }
 
-template <class T, int K>
+template <class T, int K, int kGroups>
 void launch_fused(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream) {
   static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
-  constexpr int kBytes = Ring<K, 1>::kSharedBytes;
-  allow_shared_memory(reinterpret_cast<const void*>(chunk_fused<T, K>), kBytes, kOperation);
-  const dim3 grid(static_cast<unsigned>(args.value_width / kRows), static_cast<unsigned>(args.hv),
+  constexpr int kBytes = Ring<K, kGroups>::kSharedBytes;
+  allow_shared_memory(reinterpret_cast<const void*>(chunk_fused<T, K, kGroups>), kBytes, kOperation);
+  const dim3 grid(static_cast<unsigned>(args.value_width / (kGroups * kRows)), static_cast<unsigned>(args.hv),
                   static_cast<unsigned>(args.map.sequences));
-  launch_early(chunk_fused<T, K>, grid, 2 * kWarpgroup, kBytes, device, stream, kOperation, args);
+  launch_early(chunk_fused<T, K, kGroups>, grid, (kGroups + 1) * kWarpgroup, kBytes, device, stream, kOperation, args);
 }
 
 template <class T>
 void launch_fused(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream) {
-  (args.key_width == 128 ? launch_fused<T, 128> : launch_fused<T, 64>)(args, device, stream);
+  // Two warpgroups share a block's tiles and records; with few heads, one each on more multiprocessors is faster.
+  const std::int64_t blocks = static_cast<std::int64_t>(args.value_width / kRows) * args.hv * args.map.sequences;
+  const bool pairs = args.value_width % (2 * kRows) == 0 && blocks > device.multiprocessors;
+  if (args.key_width == 128) {
+    pairs ? launch_fused<T, 128, 2>(args, device, stream) : launch_fused<T, 128, 1>(args, device, stream);
+  } else {
+    pairs ? launch_fused<T, 64, 2>(args, device, stream) : launch_fused<T, 64, 1>(args, device, stream);
+  }
 }
 
 }  // namespace thalweg::cu::sm90

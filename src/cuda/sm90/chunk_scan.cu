@@ -60,7 +60,7 @@ __global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
     copy_chunks<T, K, kGroups>(args, work, ring);
   } else {
     if constexpr (kGroups == 2) take_registers<232>();
-    consume<T, K, kGroups>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
+    consume<T, K, kGroups, false>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
   }
 }
 

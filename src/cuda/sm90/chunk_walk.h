@@ -31,8 +31,9 @@ __device__ void to_operand(const float (&sum)[8 * kSteps], std::uint32_t (&opera
   for (int i = 0; i < 4 * kSteps; ++i) operand[i / 4][i % 4] = pack<T>(sum[2 * i], sum[2 * i + 1]);
 }
 
-// A consumer warpgroup's walk through a run of chunks with 64 rows of the state.
-template <class T, int K, int kGroups>
+// A consumer warpgroup's walk through a run of chunks with 64 rows of the state. kFrugal: in fewer registers; q S^T is
+// then done before Y is begun, so that the rounded state need not be kept.
+template <class T, int K, int kGroups, bool kFrugal>
 __device__ void consume(const ChunkArguments& args, const Work& work, const Ring<K, kGroups>& ring, int group) {
   using R = Ring<K, kGroups>;
   constexpr int kSteps = K / 16;
@@ -102,8 +103,9 @@ __device__ void consume(const ChunkArguments& args, const Work& work, const Ring
       }
       wgmma_commit();
     };
+    constexpr int kEarly = kFrugal ? kSteps : kSteps / 2;
     wgmma_fence();
-    query(0, kSteps / 2);
+    query(0, kEarly);
 
     std::uint32_t y[4][4];
 #pragma unroll
@@ -115,7 +117,12 @@ __device__ void consume(const ChunkArguments& args, const Work& work, const Ring
     for (float& value : s) value *= decay;
 
     // Y^T = v^T - X^T x, and in x the first part of V'^T, Y^T beta
-    wgmma_wait<1>();
+    if constexpr (kFrugal) {
+      wgmma_wait<0>();
+      pin(o);
+    } else {
+      wgmma_wait<1>();
+    }
     pin(x);
 #pragma unroll
     for (int block = 0; block < 8; ++block) {
@@ -142,8 +149,8 @@ __device__ void consume(const ChunkArguments& args, const Work& work, const Ring
       wgmma<T, false>(x, y[step], describe_rows(record, ChunkRecord::kT + step * 32), 1);
     }
     wgmma_commit();
-    query(kSteps / 2, kSteps);
-    wgmma_wait<1>();
+    if constexpr (!kFrugal) query(kEarly, kSteps);
+    wgmma_wait<kFrugal ? 0 : 1>();
     pin(x);
     // S += (V'^T d) k
     std::uint32_t decayed[4][4];
