@@ -18,21 +18,6 @@ class ExpertFaults : public OnDevice {};
 constexpr std::int64_t kExperts = 6;
 constexpr std::int64_t kSlots = 2;
 
-// Runs the arguments where they lie in `memory`, and leaves the outputs there.
-template <class Args>
-void run_on_device(Args args, Memory& memory) {
-  const Stream stream = cuda_stream();
-  memory.upload(stream);
-  cases::visit_tensors(args, [&](auto& tensor) {
-    if (tensor.defined()) tensor = memory.on_device(tensor, stream.device);
-  });
-  const DeviceMemory workspace(stream.device, workspace_size(args, stream));
-  run(args, workspace.workspace(), stream);
-  synchronize(stream);
-  memory.download(stream);
-  EXPECT_EQ(memory.check(), "");
-}
-
 // Ids of which every third is wrong, or none.
 std::vector<std::int32_t> some_ids(std::int64_t pairs, bool wrong) {
   constexpr std::int32_t kWrong[] = {kExperts, -1, 2'000'000'000, -2'000'000'000};

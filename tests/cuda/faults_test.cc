@@ -25,21 +25,6 @@ Tensor integers(Memory& memory, const std::vector<int>& values) {
                       [&] { return static_cast<double>(values[i++]); });
 }
 
-// Runs the arguments where they lie in `memory`, and leaves the outputs there.
-template <class Args>
-void run_on_device(Args args, Memory& memory) {
-  const Stream stream = cuda_stream();
-  memory.upload(stream);
-  cases::visit_tensors(args, [&](auto& tensor) {
-    if (tensor.defined()) tensor = memory.on_device(tensor, stream.device);
-  });
-  const DeviceMemory workspace(stream.device, workspace_size(args, stream));
-  run(args, workspace.workspace(), stream);
-  synchronize(stream);
-  memory.download(stream);
-  EXPECT_EQ(memory.check(), "");
-}
-
 // Whether all elements of tensor[index...] are still what an output holds before it is written.
 bool unwritten(const ConstTensor& tensor, std::int64_t first, std::int64_t count) {
   const std::int64_t per_index = tensor.size() / tensor.dim(0);

@@ -42,124 +42,79 @@ __device__ void pin(float (&registers)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
+// The instruction names each register of d, and its other operands by their numbers after those: lists of 16, 32, ..
+// names, and the instruction for one N.
+#define THALWEG_NAMES_0_15 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define THALWEG_NAMES_16_31 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define THALWEG_NAMES_32_47 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define THALWEG_NAMES_48_63 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define THALWEG_NAMES_64_79 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define THALWEG_NAMES_80_95 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define THALWEG_NAMES_96_127                                                                     \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define THALWEG_NAMES_32 THALWEG_NAMES_0_15
+#define THALWEG_NAMES_64 THALWEG_NAMES_0_15 ", " THALWEG_NAMES_16_31
+#define THALWEG_NAMES_96 THALWEG_NAMES_64 ", " THALWEG_NAMES_32_47
+#define THALWEG_NAMES_128 THALWEG_NAMES_96 ", " THALWEG_NAMES_48_63
+#define THALWEG_NAMES_192 THALWEG_NAMES_128 ", " THALWEG_NAMES_64_79 ", " THALWEG_NAMES_80_95
+#define THALWEG_NAMES_256 THALWEG_NAMES_192 ", " THALWEG_NAMES_96_127
+
+#define THALWEG_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define THALWEG_SUMS_16(i) THALWEG_SUMS_4(i), THALWEG_SUMS_4(i + 4), THALWEG_SUMS_4(i + 8), THALWEG_SUMS_4(i + 12)
+#define THALWEG_SUMS_32 THALWEG_SUMS_16(0)
+#define THALWEG_SUMS_64 THALWEG_SUMS_16(0), THALWEG_SUMS_16(16)
+#define THALWEG_SUMS_96 THALWEG_SUMS_64, THALWEG_SUMS_16(32)
+#define THALWEG_SUMS_128 THALWEG_SUMS_96, THALWEG_SUMS_16(48)
+#define THALWEG_SUMS_192 THALWEG_SUMS_128, THALWEG_SUMS_16(64), THALWEG_SUMS_16(80)
+#define THALWEG_SUMS_256 THALWEG_SUMS_192, THALWEG_SUMS_16(96), THALWEG_SUMS_16(112)
+
+#define THALWEG_WGMMA_ASM(N, TYPES, A, B, ACCUMULATE, TRANSPOSED)                                                  \
+  "{\n"                                                                                                            \
+  ".reg .pred accumulate;\n"                                                                                       \
+  "setp.ne.b32 accumulate, " ACCUMULATE                                                                            \
+  ", 0;\n"                                                                                                         \
+  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPES " {" THALWEG_NAMES_##N "}, " A ", " B                    \
+                                                                                 ", accumulate, 1, 1, " TRANSPOSED \
+                                                                                 ";\n"                             \
+                                                                                 "}\n"
+
 // d[64,64] (+)= a[64,16] b[16,64], A from shared memory too: a[m,k] = tile[m][k].
+#define THALWEG_WGMMA_SHARED(TYPES)                                      \
+  asm volatile(THALWEG_WGMMA_ASM(64, TYPES, "%32", "%33", "%34", "0, 0") \
+               : THALWEG_SUMS_64                                         \
+               : "l"(a), "l"(b), "r"(accumulate))
+
 template <class T>
 __device__ inline void wgmma_shared(float (&d)[32], std::uint64_t a, std::uint64_t b, int accumulate) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    asm volatile(
-        "{\n"
-        ".reg .pred accumulate;\n"
-        "setp.ne.b32 accumulate, %34, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-        "}, %32, %33, accumulate, 1, 1, 0, 0;\n"
-        "}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
-          "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
-          "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
-          "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-        : "l"(a), "l"(b), "r"(accumulate));
+    THALWEG_WGMMA_SHARED("bf16.bf16");
   } else {
-    asm volatile(
-        "{\n"
-        ".reg .pred accumulate;\n"
-        "setp.ne.b32 accumulate, %34, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-        "}, %32, %33, accumulate, 1, 1, 0, 0;\n"
-        "}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
-          "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
-          "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
-          "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-        : "l"(a), "l"(b), "r"(accumulate));
+    THALWEG_WGMMA_SHARED("f16.f16");
   }
 }
 
-// N = 64
-template <class T, bool kTransposed>
-__device__ inline void wgmma(float (&d)[32], const std::uint32_t (&a)[4], std::uint64_t b, int accumulate) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    asm volatile(
-        "{\n"
-        ".reg .pred accumulate;\n"
-        "setp.ne.b32 accumulate, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-        "}, {%32, %33, %34, %35}, %36, accumulate, 1, 1, %38;\n"
-        "}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
-          "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
-          "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
-          "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransposed ? 1 : 0));
-  } else {
-    asm volatile(
-        "{\n"
-        ".reg .pred accumulate;\n"
-        "setp.ne.b32 accumulate, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-        "}, {%32, %33, %34, %35}, %36, accumulate, 1, 1, %38;\n"
-        "}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
-          "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
-          "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
-          "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransposed ? 1 : 0));
+// d[64,N] (+)= a[64,16] b[16,N] for N = 32, 64, 96, 128, 192, 256, which d's size tells. A0 to A3, B, P and TR are the
+// numbers of the operands after d: a, b, accumulate, kTransposed.
+#define THALWEG_WGMMA(N, A0, A1, A2, A3, B, P, TR, TYPES)                                                       \
+  asm volatile(THALWEG_WGMMA_ASM(N, TYPES, "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}", "%" #B, "%" #P, "%" #TR) \
+               : THALWEG_SUMS_##N                                                                               \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransposed ? 1 : 0))
+#define THALWEG_WGMMA_OF_TYPES(N, ...)                                                                          \
+  template <class T, bool kTransposed = false>                                                                  \
+  __device__ inline void wgmma(float(&d)[N / 2], const std::uint32_t(&a)[4], std::uint64_t b, int accumulate) { \
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {                                                           \
+      THALWEG_WGMMA(N, __VA_ARGS__, "bf16.bf16");                                                               \
+    } else {                                                                                                    \
+      THALWEG_WGMMA(N, __VA_ARGS__, "f16.f16");                                                                 \
+    }                                                                                                           \
   }
-}
 
-// N = 128
-template <class T, bool kTransposed>
-__device__ inline void wgmma(float (&d)[64], const std::uint32_t (&a)[4], std::uint64_t b, int accumulate) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    asm volatile(
-        "{\n"
-        ".reg .pred accumulate;\n"
-        "setp.ne.b32 accumulate, %69, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, {%64, %65, %66, %67}, %68, accumulate, 1, 1, %70;\n"
-        "}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
-          "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
-          "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
-          "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
-          "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
-          "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-          "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
-          "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransposed ? 1 : 0));
-  } else {
-    asm volatile(
-        "{\n"
-        ".reg .pred accumulate;\n"
-        "setp.ne.b32 accumulate, %69, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, {%64, %65, %66, %67}, %68, accumulate, 1, 1, %70;\n"
-        "}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
-          "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
-          "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
-          "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
-          "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
-          "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-          "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
-          "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransposed ? 1 : 0));
-  }
-}
+THALWEG_WGMMA_OF_TYPES(32, 16, 17, 18, 19, 20, 21, 22)
+THALWEG_WGMMA_OF_TYPES(64, 32, 33, 34, 35, 36, 37, 38)
+THALWEG_WGMMA_OF_TYPES(96, 48, 49, 50, 51, 52, 53, 54)
+THALWEG_WGMMA_OF_TYPES(128, 64, 65, 66, 67, 68, 69, 70)
+THALWEG_WGMMA_OF_TYPES(192, 96, 97, 98, 99, 100, 101, 102)
+THALWEG_WGMMA_OF_TYPES(256, 128, 129, 130, 131, 132, 133, 134)
 
 }  // namespace thalweg::cu

@@ -24,7 +24,7 @@
 #include "cuda/device/fragments.h"
 #include "cuda/device/launch_order.h"
 #include "cuda/device/weights.h"
-#include "cuda/device/wgmma_bf16.h"
+#include "cuda/device/wgmma.h"
 #include "cuda/sm90/weight_map.h"
 #include "cuda/tiled_matmul.h"
 
@@ -426,7 +426,7 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
-          wgmma_bf16(sum, a[step], describe_rows(tokens, step * 32), unit + run + half + step > 0 ? 1 : 0);
+          wgmma<__nv_bfloat16>(sum, a[step], describe_rows(tokens, step * 32), unit + run + half + step > 0 ? 1 : 0);
         }
         wgmma_commit();
         wgmma_wait<1>();
