@@ -93,7 +93,8 @@ TEST_F(ExpertFaults, Rows) {
     for (std::int32_t expert = 0; expert < kExperts; ++expert) {
       ASSERT_EQ(offsets[expert], place);
       for (std::int32_t pair = 0; pair < 2000; ++pair) {
-        if (ids[static_cast<std::size_t>(pair)] == expert) ASSERT_EQ(rows[place++], pair);
+        if (ids[static_cast<std::size_t>(pair)] != expert) continue;
+        ASSERT_EQ(rows[place++], pair);
       }
     }
     EXPECT_EQ(offsets[kExperts], place);
