@@ -168,23 +168,23 @@ void fill(OperationProblem<Args>& problem, Random& random, const RuleShape& shap
     Tensor snapshots;
     if constexpr (requires { a.snapshots; }) snapshots = a.snapshots;
     const reference::GatedDeltaResult exact = reference::gated_delta_rule(a, snapshots, Precision::kExact);
-    const reference::GatedDeltaResult rounded = reference::gated_delta_rule(a, snapshots, Precision::kRounded);
     const std::int64_t chunk = std::is_same_v<Args, ChunkGatedDeltaRuleArgs> ? 64 : 1;
     const Bound bound = rule_bound(a, reference::read_rule(a), chunk);
-    std::vector<Expected> outputs = {expect("o", a.o, exact.o, rounded.o, bound)};
-    if (a.final_state.defined()) {
-      outputs.push_back(expect("final_state", a.final_state, exact.final_state, rounded.final_state, bound));
-    }
-    if (snapshots.defined()) {
-      outputs.push_back(expect("snapshots", snapshots, exact.snapshots, rounded.snapshots, bound));
-    }
+    std::vector<Expected> outputs;
+    // Only what is stored is ever rounded.
+    const auto add = [&](std::string name, const ConstTensor& actual, const reference::Array& values) {
+      if (!actual.defined()) return;
+      reference::Array rounded = values;
+      round_all(rounded, actual.dtype, Precision::kRounded);
+      outputs.push_back(expect(std::move(name), actual, values, rounded, bound));
+    };
+    add("o", a.o, exact.o);
+    add("final_state", a.final_state, exact.final_state);
+    add("snapshots", snapshots, exact.snapshots);
     if constexpr (requires { a.checkpoints; }) {
       if (a.checkpoints.defined()) {
-        const auto before = [&](Precision precision) {
-          return reference::checkpoints(a, a.checkpoints, a.checkpoint_tokens, precision);
-        };
-        outputs.push_back(
-            expect("checkpoints", a.checkpoints, before(Precision::kExact), before(Precision::kRounded), bound));
+        add("checkpoints", a.checkpoints,
+            reference::checkpoints(a, a.checkpoints, a.checkpoint_tokens, Precision::kExact));
       }
     }
     // What is stored as bf16 is rounded to that, whatever the operands were.
@@ -256,9 +256,9 @@ void add_rule_cases(std::vector<Case>& cases) {
       cases.push_back(rule_case<Args>(exact, {.layout = StateLayout::kKV, .checkpoint_tokens = 128}));
     }
     // Long enough for a GPU to split sequences: heads that forget, heads that do not, and both by turns.
-    const RuleShape longer{.tokens = 6200, .hk = 1, .hv = 4, .k = 128, .v = 128, .dtype = DType::kBF16};
+    const RuleShape longer{.tokens = 3300, .hk = 1, .hv = 2, .k = 128, .v = 128, .dtype = DType::kBF16};
     RuleShape several = longer;
-    several.lengths = {3000, 1, 0, 3400};
+    several.lengths = {6200, 130};
     several.k = several.v = 64;
     cases.push_back(rule_case<Args>(longer));
     cases.push_back(rule_case<Args>(several, {.states = States::kPool, .f32_output = true}));
@@ -300,7 +300,7 @@ void add_rule_cases(std::vector<Case>& cases) {
     const RuleShape few{.hk = 2, .hv = 4, .k = 128, .v = 128, .lengths = {70, 3, 0, 150}, .dtype = DType::kBF16};
     RuleShape many = few;
     many.hk = many.hv = 16;
-    many.lengths = {200, 1, 0, 64, 65, 300, 130, 7};
+    many.lengths = {130, 1, 0, 64, 65, 70, 20, 7};
     for (const RuleShape& shape : {few, many}) {
       cases.push_back(rule_case<Args>(shape));
       cases.push_back(rule_case<Args>(
