@@ -8,11 +8,10 @@
 #include <regex>
 #include <set>
 
-#include "cases/blocks.h"
 #include "cases/random.h"
 #include "commands.h"
+#include "device_fill.h"
 #include "ops/backends.h"
-#include "thalweg/device_memory.h"
 #include "thalweg/moe.h"
 
 namespace thalweg::app {
@@ -101,25 +100,6 @@ std::vector<std::int32_t> draw_experts(const Row& row, cases::Random& random) {
     }
   }
   return ids;
-}
-
-// `bytes` on the device: the same valid blocks over and over.
-DeviceMemory repeated_blocks(const Stream& stream, DType type, std::int64_t bytes) {
-  cases::Random random(11);
-  constexpr std::int64_t kPoolWeights = std::int64_t{1} << 22U;
-  std::vector<unsigned char> pool(static_cast<std::size_t>(bytes_of(type, kPoolWeights)));
-  cases::fill_blocks(type, cases::BlockScales::kOrdinary, random, pool.data(), kPoolWeights);
-  DeviceMemory memory(stream.device, static_cast<std::size_t>(bytes));
-  auto* to = static_cast<unsigned char*>(memory.data());
-  std::int64_t done = std::min(bytes, static_cast<std::int64_t>(pool.size()));
-  copy_to_device(stream, to, pool.data(), static_cast<std::size_t>(done));
-  const DeviceFunctions& functions = *backend(stream.device.type).device;
-  while (done < bytes) {
-    const std::int64_t more = std::min(done, bytes - done);
-    functions.copy(stream, to + done, to, static_cast<std::size_t>(more));
-    done += more;
-  }
-  return memory;
 }
 
 // Weights of one shape and type. A row's runs rotate over copies of them, with other experts each time, so that they do

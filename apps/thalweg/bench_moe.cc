@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <regex>
 
-#include "cases/blocks.h"
 #include "cases/random.h"
 #include "commands.h"
 #include "device_fill.h"
@@ -35,11 +34,8 @@ class Tensors {
   explicit Tensors(const Stream& stream) : stream_(stream) {}
 
   ConstTensor weights(DType type, std::initializer_list<std::int64_t> shape) {
-    constexpr std::int64_t kPool = std::int64_t{1} << 22U;
-    std::vector<unsigned char> pool(static_cast<std::size_t>(bytes_of(type, kPool)));
-    cases::fill_blocks(type, cases::BlockScales::kOrdinary, random_, pool.data(), kPool);
     ConstTensor tensor(nullptr, type, shape, stream_.device);
-    memory_.push_back(repeated(stream_, pool, bytes_of(type, tensor.size())));
+    memory_.push_back(repeated_blocks(stream_, type, bytes_of(type, tensor.size())));
     tensor.data = memory_.back().data();
     return tensor;
   }
@@ -110,6 +106,7 @@ int bench_moe(const BenchOptions& options, const BackendInfo& info) {
       kAllowance);
   fmt::print("{:<8} {:<8} {:>10} {:>10} {:>10} {:>8} {:>12}\n", "tokens", "kernel", "us", "dense us", "bar us", "x bar",
              "workspace MB");
+  std::string csv = "tokens,kernel,us,dense_us,bar_us,workspace_bytes\n";
   const std::regex pattern(options.selection.case_regex);
   for (const Row& row : kRows) {
     if (!std::regex_search(fmt::format("M{}", row.tokens), pattern)) continue;
@@ -139,9 +136,12 @@ int bench_moe(const BenchOptions& options, const BackendInfo& info) {
       fmt::print("{:<8} {:<8} {:>10.1f} {:>10.1f} {:>10.1f} {:>8.2f} {:>12.1f}\n", row.tokens, kernel.kernel, us,
                  1e6 * dense, bar, us / bar, static_cast<double>(workspace_size(args, stream)) * 1e-6);
       std::fflush(stdout);
+      csv += fmt::format("{},{},{:.3f},{:.3f},{:.3f},{}\n", row.tokens, kernel.kernel, us, 1e6 * dense, bar,
+                         workspace_size(args, stream));
       select_kernel(explanation.operation, "");
     }
   }
+  if (!options.csv.empty()) write_text(options.csv, csv);
   return 0;
 }
 

@@ -211,35 +211,18 @@ double measure(const DeviceFunctions& functions, const Stream& stream, Inputs& i
 
 }  // namespace
 
-int bench_prefill(const BenchOptions& options) {
+int bench_prefill(const BenchOptions& options, const BackendInfo& backend_info) {
   const bool published = options.suite == "published";
-  const bool decode = options.suite == "decode";
-  const bool experts = options.suite == "experts";
-  const bool moe = options.suite == "moe";
   const bool widths = options.suite == "widths";
   const bool is_short = options.suite == "short";
-  if (!published && !decode && !experts && !moe && !widths && !is_short) {
-    throw std::runtime_error("the suites are 'published', 'short', 'widths', 'decode', 'experts' and 'moe'");
-  }
-  const std::vector<BackendInfo> backends = select_backends(options.selection);
-  if (backends.size() != 1 || backends[0].type == DeviceType::kCpu) {
-    throw std::runtime_error("the suites are for a GPU: name it, as in --backend cuda");
-  }
-  if (!backends[0].available) {
-    fmt::print("{}: skipped, {}\n", device_type_name(backends[0].type), backends[0].reason);
-    return 0;
-  }
-  if (decode) return bench_decode(options, backends[0]);
-  if (experts) return bench_experts(options, backends[0]);
-  if (moe) return bench_moe(options, backends[0]);
   std::vector<Row> rows = published ? published_rows() : widths ? width_rows() : short_rows();
   const std::regex pattern(options.selection.case_regex);
   std::erase_if(rows, [&](const Row& row) {
     return !std::regex_search(fmt::format("({},{}) {} K{}", row.hk, row.hv, row.name, row.head), pattern);
   });
   if (rows.empty()) throw std::runtime_error("no row of the suite matches '" + options.selection.case_regex + "'");
-  const Stream stream{{backends[0].type, 0}, 0, nullptr};
-  const DeviceFunctions& functions = *backend(backends[0].type).device;
+  const Stream stream{{backend_info.type, 0}, 0, nullptr};
+  const DeviceFunctions& functions = *backend(backend_info.type).device;
   std::optional<Inputs> inputs;
   std::int64_t head = 0;  // that they are for
   std::string csv = "model,seqlens,num_k_heads,num_v_heads,thalweg_ms,flashqla_ms,flashinfer_ms,fla_ms,floor_ms\n";

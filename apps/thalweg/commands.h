@@ -28,7 +28,7 @@ struct BenchOptions {
   double seconds = 0.5;  // measured time per case, at least
   bool all_kernels = false;
   std::string json;
-  std::string suite;  // of shapes on a GPU: "published" or "short" prefill, "decode", "experts", "moe"; else the cases
+  std::string suite;  // of shapes on a GPU (bench_suite.cc); empty: the cases
   std::string csv;    // of a suite
   std::vector<std::string> types = {"Q4_K", "F16"};  // of weights in the suite "experts"
   // Of bench_model:
@@ -40,7 +40,9 @@ struct BenchOptions {
 // Each returns the process's exit code.
 int verify(const VerifyOptions& options);
 int bench(const BenchOptions& options);
-int bench_prefill(const BenchOptions& options);
+// `bench --suite`: one of those below, by the suite's name.
+int bench_suite(const BenchOptions& options);
+int bench_prefill(const BenchOptions& options, const BackendInfo& backend);
 int bench_decode(const BenchOptions& options, const BackendInfo& backend);
 int bench_experts(const BenchOptions& options, const BackendInfo& backend);
 int bench_moe(const BenchOptions& options, const BackendInfo& backend);

@@ -1,13 +1,17 @@
 #pragma once
 
+// Device memory full of one block of values over and over, for timings: what matters of the values is their kind.
+
 #include <algorithm>
 #include <vector>
 
+#include "cases/blocks.h"
+#include "cases/random.h"
 #include "thalweg/device_memory.h"
 
 namespace thalweg::app {
 
-// `count` elements on the device: one block of values over and over.
+// `count` elements.
 template <class T>
 DeviceMemory repeated(const Stream& stream, const std::vector<T>& block, std::int64_t count) {
   DeviceMemory memory(stream.device, static_cast<std::size_t>(count) * sizeof(T));
@@ -17,6 +21,15 @@ DeviceMemory repeated(const Stream& stream, const std::vector<T>& block, std::in
                    static_cast<std::size_t>(std::min(size, count - done)) * sizeof(T));
   }
   return memory;
+}
+
+// `bytes` of weights: valid blocks of a format, or floats.
+inline DeviceMemory repeated_blocks(const Stream& stream, DType type, std::int64_t bytes) {
+  constexpr std::int64_t kPoolWeights = std::int64_t{1} << 22U;
+  cases::Random random(11);
+  std::vector<unsigned char> pool(static_cast<std::size_t>(bytes_of(type, kPoolWeights)));
+  cases::fill_blocks(type, cases::BlockScales::kOrdinary, random, pool.data(), kPoolWeights);
+  return repeated(stream, pool, bytes);
 }
 
 }  // namespace thalweg::app

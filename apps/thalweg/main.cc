@@ -114,7 +114,7 @@ int run(int argc, char** argv) {
     const bool whole_models = bench_options.selection.operations == std::vector<std::string>{"model"};
     exit_code = whole_models                  ? bench_model(bench_options)
                 : bench_options.suite.empty() ? bench(bench_options)
-                                              : bench_prefill(bench_options);
+                                              : bench_suite(bench_options);
   });
 
   bool markdown = false;

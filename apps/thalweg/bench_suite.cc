@@ -1,0 +1,44 @@
+// `thalweg bench --suite NAME`: shapes on a GPU that are not cases of the table, because others publish their times for
+// them or because only their times are of interest.
+
+#include <fmt/core.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "commands.h"
+
+namespace thalweg::app {
+namespace {
+
+struct Suite {
+  std::string_view name;
+  int (*run)(const BenchOptions& options, const BackendInfo& backend);
+};
+
+constexpr Suite kSuites[] = {{"published", bench_prefill}, {"short", bench_prefill},   {"widths", bench_prefill},
+                             {"decode", bench_decode},     {"experts", bench_experts}, {"moe", bench_moe}};
+
+}  // namespace
+
+int bench_suite(const BenchOptions& options) {
+  std::string names;
+  for (const Suite& suite : kSuites) {
+    if (suite.name != options.suite) {
+      names += (names.empty() ? "" : ", ") + std::string(suite.name);
+      continue;
+    }
+    const std::vector<BackendInfo> backends = select_backends(options.selection);
+    if (backends.size() != 1 || backends[0].type == DeviceType::kCpu) {
+      throw std::runtime_error("the suites are for a GPU: name it, as in --backend cuda");
+    }
+    if (!backends[0].available) {
+      fmt::print("{}: skipped, {}\n", device_type_name(backends[0].type), backends[0].reason);
+      return 0;
+    }
+    return suite.run(options, backends[0]);
+  }
+  throw std::runtime_error("no suite '" + options.suite + "'; there are " + names);
+}
+
+}  // namespace thalweg::app
