@@ -19,6 +19,7 @@ struct VerifyOptions {
   Selection selection;
   std::uint64_t seed = 1;
   int threads = 0;
+  int runs = 1;  // of every case by every kernel; they must leave the same bits
   std::string json;
 };
 

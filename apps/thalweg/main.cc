@@ -85,6 +85,9 @@ int run(int argc, char** argv) {
   add_selection(*verify_command, verify_options.selection);
   verify_command->add_option("--seed", seed, "Seed of the inputs: a number, or 'random'")->capture_default_str();
   verify_command->add_option("--threads", verify_options.threads, "Threads, 0 for all")->capture_default_str();
+  verify_command->add_option("--runs", verify_options.runs, "Runs of each case; all must leave the same bits")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   verify_command->add_option("--json", verify_options.json, "Write the results to this file");
   verify_command->callback([&] {
     verify_options.seed = seed == "random" ? std::random_device{}() : std::stoull(seed);

@@ -41,7 +41,7 @@ class Verification {
       for (const KernelVerdict& kernel : problem->explanation(stream).kernels) {
         if (!kernel.supported) continue;
         select_kernel(test.operation, kernel.kernel);
-        record(test, backend, set, cases::verify(*problem, stream), row);
+        record(test, backend, set, cases::verify(*problem, stream, options_.runs), row);
         select_kernel(test.operation, "");
         ran = true;
       }

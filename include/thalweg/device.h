@@ -97,7 +97,8 @@ enum class Arithmetic : std::uint8_t {
 struct KernelVerdict {
   std::string kernel;
   bool supported = false;
-  std::string reason;  // why not, if not supported; otherwise what the kernel does with these arguments, if notable
+  // If not supported, why. Otherwise empty, or why a later one is faster, or what is notable about what it does.
+  std::string reason;
   Arithmetic arithmetic = Arithmetic::kF32;
 };
 

@@ -28,6 +28,9 @@ struct Kernel {
   // What explain() tells about a kernel that can run these arguments; null: nothing.
   std::string (*remark)(const Args& args) = nullptr;
   Arithmetic arithmetic = Arithmetic::kF32;
+  // Why a kernel further down the list is faster for these arguments, empty if none is; the kernel then runs only when
+  // it is asked for by name. null: never.
+  std::string (*yields)(const Args& args, const Stream& stream) = nullptr;
 };
 
 template <class Args>

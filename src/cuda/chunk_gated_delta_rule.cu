@@ -149,72 +149,64 @@ ChunkArguments make_arguments(const Args& args, Workspace workspace, const Strea
   return result;
 }
 
-void run_wgmma(const Args& args, Workspace workspace, const Stream& stream) {
+// The launchers of the two passes' parts that a kernel has of its own.
+using LaunchWalk = void(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
+
+template <LaunchWalk* kCarries, LaunchWalk* kScan>
+void run_passes(const Args& args, Workspace workspace, const Stream& stream) {
   if (sequence_count(args) == 0 || args.v.dim(2) == 0) return;
   const CurrentDevice current(stream, Args::kName);
   const ChunkArguments arguments = make_arguments(args, workspace, stream);
   const DeviceProperties& device = properties(stream.device.index);
   launch_chunk_prepare(arguments, args.q.dtype, native(stream));
   if (arguments.segment_chunks > 0) {
-    sm90::launch_chunk_carries(arguments, args.q.dtype, device, native(stream));
+    kCarries(arguments, args.q.dtype, device, native(stream));
     launch_chunk_carry(arguments, device, native(stream));
   }
-  sm90::launch_chunk_scan(arguments, args.q.dtype, device, native(stream));
+  kScan(arguments, args.q.dtype, device, native(stream));
 }
 
 // Pieces of 64 rows of a state.
 std::int64_t state_slices(const Args& args) { return args.v.dim(2) * (args.v.dim(3) / 64) * sequence_count(args); }
 
 // One kernel saves a launch, which is most of the time of a few chunks.
-std::string supports_fused(const Args& args, const Stream& stream) {
+std::string fused_yields(const Args& args, const Stream& stream) {
   constexpr std::int64_t kMostTokens = 256;
-  const std::string reason = supports_wgmma(args, stream);
-  if (!reason.empty()) return reason;
   if (args.q.dim(1) > kMostTokens || state_slices(args) > properties(stream.device.index).multiprocessors) {
-    return "takes at most 256 tokens, of heads and sequences that fit on the device at once";
+    return "is for at most 256 tokens, of heads and sequences that fit on the device at once";
   }
   return {};
 }
 
-// With two consumers, for many heads. As measured on an H200, it takes 4 us a chunk for each round of heads and
-// sequences over the multiprocessors, where the two passes take 3.1 us and, for what value heads share, 1.8 us, of all
-// multiprocessors together.
 std::string supports_fused_pairs(const Args& args, const Stream& stream) {
-  const std::string reason = supports_wgmma(args, stream);
-  if (!reason.empty()) return reason;
   if (args.v.dim(3) % 128 != 0) return "takes V in multiples of 128, not " + std::to_string(args.v.dim(3));
+  return supports_wgmma(args, stream);
+}
+
+// As measured on an H200, two consumers take 4 us a chunk for each round of heads and sequences over the
+// multiprocessors, where the two passes take 3.1 us and, for what value heads share, 1.8 us, of all multiprocessors
+// together.
+std::string fused_pairs_yields(const Args& args, const Stream& stream) {
   const std::int64_t multiprocessors = properties(stream.device.index).multiprocessors;
   const std::int64_t slices = state_slices(args);
   const std::int64_t rounds = (slices / 2 + multiprocessors - 1) / multiprocessors;
   const double shared = static_cast<double>(args.q.dim(2)) / static_cast<double>(args.v.dim(2));
   if (slices <= multiprocessors ||
       static_cast<double>(rounds * multiprocessors) * 4.0 >= static_cast<double>(slices / 2) * (3.1 + 1.8 * shared)) {
-    return "takes as many key heads as value heads, that fill the device";
+    return "is for as many key heads as value heads, that fill the device";
   }
   return {};
 }
 
+template <int kConsumers>
 void run_fused(const Args& args, Workspace, const Stream& stream) {
   if (sequence_count(args) == 0 || args.v.dim(2) == 0) return;
   const CurrentDevice current(stream, Args::kName);
   ChunkArguments arguments = make_arguments(args, {}, stream);
   arguments.segment_chunks = 0;
   const DeviceProperties& device = properties(stream.device.index);
-  (args.q.dtype == DType::kBF16 ? sm90::launch_chunk_fused_bf16 : sm90::launch_chunk_fused_f16)(arguments, device,
-                                                                                                native(stream));
-}
-
-void run_mma(const Args& args, Workspace workspace, const Stream& stream) {
-  if (sequence_count(args) == 0 || args.v.dim(2) == 0) return;
-  const CurrentDevice current(stream, Args::kName);
-  const ChunkArguments arguments = make_arguments(args, workspace, stream);
-  const DeviceProperties& device = properties(stream.device.index);
-  launch_chunk_prepare(arguments, args.q.dtype, native(stream));
-  if (arguments.segment_chunks > 0) {
-    launch_chunk_carries(arguments, args.q.dtype, device, native(stream));
-    launch_chunk_carry(arguments, device, native(stream));
-  }
-  launch_chunk_scan(arguments, args.q.dtype, device, native(stream));
+  (args.q.dtype == DType::kBF16 ? sm90::launch_chunk_fused_bf16 : sm90::launch_chunk_fused_f16)(
+      arguments, kConsumers, device, native(stream));
 }
 
 std::string supports_tokens(const Args& args, const Stream&) { return token_by_token_supports(args); }
@@ -227,11 +219,13 @@ void run_tokens(const Args& args, Workspace, const Stream& stream) {
 
 KernelList<Args> chunk_gated_delta_rule_kernels() {
   static constexpr Kernel<Args> kKernels[] = {
-      {"wgmma_fused", supports_fused, no_workspace<Args>, run_fused, nullptr, Arithmetic::k16Bit},
-      {"wgmma", supports_wgmma, workspace_bytes, run_wgmma, nullptr, Arithmetic::k16Bit},
-      // Faster than wgmma where it applies, and behind it until its results have been verified on a device.
-      {"wgmma_fused_pairs", supports_fused_pairs, no_workspace<Args>, run_fused, nullptr, Arithmetic::k16Bit},
-      {"mma", supports_mma, workspace_bytes, run_mma, nullptr, Arithmetic::k16Bit},
+      {"wgmma_fused", supports_wgmma, no_workspace<Args>, run_fused<1>, nullptr, Arithmetic::k16Bit, fused_yields},
+      {"wgmma_fused_pairs", supports_fused_pairs, no_workspace<Args>, run_fused<2>, nullptr, Arithmetic::k16Bit,
+       fused_pairs_yields},
+      {"wgmma", supports_wgmma, workspace_bytes, run_passes<sm90::launch_chunk_carries, sm90::launch_chunk_scan>,
+       nullptr, Arithmetic::k16Bit},
+      {"mma", supports_mma, workspace_bytes, run_passes<launch_chunk_carries, launch_chunk_scan>, nullptr,
+       Arithmetic::k16Bit},
       {"token_by_token", supports_tokens, no_workspace<Args>, run_tokens},
   };
   return kKernels;

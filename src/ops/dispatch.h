@@ -8,7 +8,7 @@
 
 namespace thalweg {
 
-// Explains which kernel runs valid arguments.
+// Explains which kernel runs valid arguments: the first that supports them and yields to no other, or the selected one.
 template <class Args>
 Explanation explain_valid(const Args& args, const Stream& stream) {
   const Backend& chosen = backend(stream.device.type);
@@ -17,10 +17,12 @@ Explanation explain_valid(const Args& args, const Stream& stream) {
   for (const Kernel<Args>& kernel : chosen.kernels_of<Args>()) {
     std::string reason = kernel.supports(args, stream);
     const bool supported = reason.empty();
-    if (supported && result.chosen < 0 && (selected.empty() || selected == kernel.name)) {
+    if (supported && kernel.yields != nullptr) reason = kernel.yields(args, stream);
+    const bool yields = supported && !reason.empty();
+    if (supported && result.chosen < 0 && (selected.empty() ? !yields : selected == kernel.name)) {
       result.chosen = static_cast<int>(result.kernels.size());
     }
-    if (supported && kernel.remark != nullptr) reason = kernel.remark(args);
+    if (supported && !yields && kernel.remark != nullptr) reason = kernel.remark(args);
     result.kernels.push_back({std::string(kernel.name), supported, std::move(reason), kernel.arithmetic});
   }
   return result;
@@ -32,7 +34,10 @@ const Kernel<Args>& choose_kernel(const Args& args, const Stream& stream) {
   if (chosen.unavailable.empty()) {
     const std::string selected = selected_kernel(Args::kName);
     for (const Kernel<Args>& kernel : chosen.kernels_of<Args>()) {
-      if ((selected.empty() || selected == kernel.name) && kernel.supports(args, stream).empty()) return kernel;
+      if (!selected.empty() && selected != kernel.name) continue;
+      if (!kernel.supports(args, stream).empty()) continue;
+      if (selected.empty() && kernel.yields != nullptr && !kernel.yields(args, stream).empty()) continue;
+      return kernel;
     }
   }
   fail_without_kernel(explain_valid(args, stream), chosen.unavailable);

@@ -73,7 +73,32 @@ Comparison compare(const Expected& expected, Arithmetic arithmetic) {
           error.l2 <= bound.l2 && error.max <= bound.max};
 }
 
-Verdict verify(Problem& problem, const Stream& stream) {
+namespace {
+
+// Runs the problem once on memory as it was made. Returns what was done to memory that must not be.
+std::string run_once(Problem& problem, const Stream& stream) {
+  problem.memory.reset();
+  // A buffer of exactly the size asked for, full of NaN: nothing may be read that was not written.
+  const std::size_t bytes = problem.workspace_bytes(stream);
+  Memory scratch;
+  const Tensor workspace = scratch.output(DType::kF32, {static_cast<std::int64_t>((bytes + 3) / 4)});
+  if (stream.device.type == DeviceType::kCpu) {
+    problem.run({workspace.data, bytes}, stream);
+  } else {
+    problem.memory.upload(stream);
+    scratch.upload(stream);
+    problem.run({scratch.on_device(workspace, stream.device).data, bytes}, stream);
+    synchronize(stream);
+    problem.memory.download(stream);
+    scratch.download(stream);
+  }
+  const std::string wrong = problem.memory.check();
+  return wrong.empty() ? scratch.check() : wrong;
+}
+
+}  // namespace
+
+Verdict verify(Problem& problem, const Stream& stream, int runs) {
   Verdict verdict;
   problem.memory.reset();
   try {
@@ -85,23 +110,15 @@ Verdict verify(Problem& problem, const Stream& stream) {
       verdict.kernel = chosen.kernel;
       arithmetic = chosen.arithmetic;
     }
-    // A buffer of exactly the size asked for, full of NaN: nothing may be read that was not written.
-    const std::size_t bytes = problem.workspace_bytes(stream);
-    Memory scratch;
-    const Tensor workspace = scratch.output(DType::kF32, {static_cast<std::int64_t>((bytes + 3) / 4)});
-    if (stream.device.type == DeviceType::kCpu) {
-      problem.run({workspace.data, bytes}, stream);
-    } else {
-      problem.memory.upload(stream);
-      scratch.upload(stream);
-      problem.run({scratch.on_device(workspace, stream.device).data, bytes}, stream);
-      synchronize(stream);
-      problem.memory.download(stream);
-      scratch.download(stream);
-    }
-    verdict.problem = problem.memory.check();
-    if (verdict.problem.empty()) verdict.problem = scratch.check();
+    verdict.problem = run_once(problem, stream);
     for (const Expected& output : expected) verdict.outputs.push_back(compare(output, arithmetic));
+    const std::uint64_t first = problem.memory.checksum();
+    for (int run = 1; run < runs && verdict.problem.empty(); ++run) {
+      verdict.problem = run_once(problem, stream);
+      if (verdict.problem.empty() && problem.memory.checksum() != first) {
+        verdict.problem = "run " + std::to_string(run + 1) + " left other bits than the first";
+      }
+    }
   } catch (const std::exception& error) {
     verdict.problem = error.what();
   }

@@ -143,14 +143,15 @@ Case for_bench(Case timed);
 // Every case of every operation, in the operations' order.
 const std::vector<Case>& all_cases();
 
-// One run of a problem and everything that was wrong with it.
+// A problem's runs and everything that was wrong with them.
 struct Verdict {
   std::string kernel;
   std::vector<Comparison> outputs;
-  std::string problem;  // an exception, or memory touched that must not be
+  std::string problem;  // an exception, memory touched that must not be, or bits that differ from run to run
   bool ok = false;
 };
-Verdict verify(Problem& problem, const Stream& stream);
+// The first of `runs` runs is compared with the oracle, the others with the first, bit for bit.
+Verdict verify(Problem& problem, const Stream& stream, int runs = 1);
 
 // The families' tables.
 void add_gated_delta_stage_cases(std::vector<Case>& cases);

@@ -145,6 +145,12 @@ void Memory::refresh(const ConstTensor& input) {
   }
 }
 
+std::uint64_t Memory::checksum() const {
+  std::uint64_t sum = 0;
+  for (const Buffer& buffer : buffers_) sum = sum * 31 + checksum_of(buffer.begin, buffer.bytes);
+  return sum;
+}
+
 void Memory::reset() {
   for (Buffer& buffer : buffers_) {
     if (buffer.role == Role::kOutput) std::memset(buffer.begin, kUnwritten, buffer.bytes);

@@ -40,6 +40,8 @@ class Memory {
   void reset();
   // Whether nothing at all has been written since the last reset().
   bool untouched() const;
+  // Of all bytes: two runs that left the same bits have the same.
+  std::uint64_t checksum() const;
   // Empty, or what is wrong: "guard of output 2 overwritten".
   std::string check() const;
 

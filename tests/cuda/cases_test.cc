@@ -50,7 +50,7 @@ TEST_F(Cases, CausalConv1d) { verify_all<CausalConv1dArgs>(); }
 TEST_F(Cases, CausalConv1dUpdate) { verify_all<CausalConv1dUpdateArgs>(); }
 TEST_F(Cases, GatedRmsNorm) { verify_all<GatedRmsNormArgs>(); }
 
-// The same bits every time.
+// The same bits every time, by every kernel.
 TEST_F(Cases, RunsRepeatThemselves) {
   for (const std::string_view operation : {ChunkGatedDeltaRuleArgs::kName, RecurrentGatedDeltaRuleArgs::kName,
                                            GatedDeltaPrepStepArgs::kName, ChunkStateArgs::kName}) {
@@ -58,15 +58,12 @@ TEST_F(Cases, RunsRepeatThemselves) {
     for (const cases::Case& test : cases::all_cases()) {
       if (!test.verify || test.operation != operation || ++compared > 20) continue;
       const std::unique_ptr<cases::Problem> problem = test.make(1);
-      std::vector<std::vector<double>> first;
-      for (int run = 0; run < 3; ++run) {
-        ASSERT_TRUE(cases::verify(*problem, cuda_stream()).ok) << operation << " " << test.name;
-        std::vector<std::vector<double>> outputs;
-        for (const cases::Expected& output : problem->expected()) {
-          outputs.push_back(reference::read(output.actual).values);
-        }
-        if (run == 0) first = outputs;
-        EXPECT_EQ(outputs, first) << operation << " " << test.name;
+      for (const KernelVerdict& kernel : problem->explanation(cuda_stream()).kernels) {
+        if (!kernel.supported) continue;
+        select_kernel(operation, kernel.kernel);
+        const cases::Verdict verdict = cases::verify(*problem, cuda_stream(), 3);
+        select_kernel(operation, "");
+        EXPECT_TRUE(verdict.ok) << operation << " " << test.name << " by " << kernel.kernel << ": " << verdict.problem;
       }
     }
   }

@@ -134,7 +134,7 @@ __device__ void store_checkpoint(const ChunkArguments& args, const Work& work, i
   const std::int64_t* strides = args.checkpoints.strides;
   const std::int64_t before = work.row * strides[0] + piece * strides[1];
   const int width = args.checkpoints_are_bf16 ? 2 : 4;
-  // The slot has been counted already.
+  // Row and piece are in the address already: a stride of 0 in the place of the slot's.
   store_state_to(
       {static_cast<const std::byte*>(args.checkpoints.data) + before * width, {0, strides[2], strides[3], 0}},
       args.checkpoints_are_bf16, args.state_is_kv, work, row, lane, s);

@@ -179,10 +179,8 @@ void launch_fused(const ChunkArguments& args, const DeviceProperties& device, cu
 }
 
 template <class T>
-void launch_fused(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream) {
-  // Two warpgroups share a block's tiles and records; with few heads, one each on more multiprocessors is faster.
-  const std::int64_t blocks = static_cast<std::int64_t>(args.value_width / kRows) * args.hv * args.map.sequences;
-  const bool pairs = args.value_width % (2 * kRows) == 0 && blocks > device.multiprocessors;
+void launch_fused(const ChunkArguments& args, int consumers, const DeviceProperties& device, cudaStream_t stream) {
+  const bool pairs = consumers == 2;
   if (args.key_width == 128) {
     pairs ? launch_fused<T, 128, 2>(args, device, stream) : launch_fused<T, 128, 1>(args, device, stream);
   } else {
