@@ -44,9 +44,14 @@ __device__ inline void bulk_copy(std::uint32_t shared, const void* global, std::
 // Orders this thread's ordinary writes to shared memory before reads by the tensor cores and the copy engine.
 __device__ inline void fence_for_async_reads() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Waits for `threads` threads of the block that name the same barrier, 1..15.
+// Waits for `threads` threads of the block, whole warps, that name the same barrier, 1..15.
 __device__ inline void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Counts for the barrier without waiting: others of its `threads` do, by named_barrier.
+__device__ inline void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 template <int kRegisters>

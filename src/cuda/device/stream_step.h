@@ -21,10 +21,10 @@ constexpr int kMostStages = 6;
 
 template <int kK>
 struct StreamMemory {
-  static constexpr int kBarriersBytes = 2 * kMostStages * static_cast<int>(sizeof(std::uint64_t)) + 32;
+  static constexpr int kBarriersBytes = 128;  // the stages begin at a whole line
+  static_assert(kBarriersBytes >= kMostStages * static_cast<int>(sizeof(std::uint64_t)));
 
-  std::uint32_t full;   // barriers: a stage has its state
-  std::uint32_t empty;  // all warps have read it
+  std::uint32_t full;  // barriers: a stage has its state
   char* stages;
   float* q;      // [tokens,kPitch]
   float* k;      // [tokens,kPitch]
@@ -34,7 +34,6 @@ struct StreamMemory {
 
   __device__ StreamMemory(float4* memory, int stages_bytes, int tokens, int heads)
       : full(static_cast<std::uint32_t>(__cvta_generic_to_shared(memory))),
-        empty(full + kMostStages * static_cast<std::uint32_t>(sizeof(std::uint64_t))),
         stages(reinterpret_cast<char*>(memory) + kBarriersBytes),
         q(reinterpret_cast<float*>(stages + stages_bytes)),
         k(q + tokens * DecodeMemory<kK>::kPitch),
@@ -88,7 +87,6 @@ class StreamBlock {
     if (thread() == 0) {
       for (Stage stage; stage.parity == 0; stage.advance(p_.stages)) {
         barrier_init(stage.of(memory_.full), 1);
-        barrier_init(stage.of(memory_.empty), kStreamWarps);
       }
       fence_barrier_init();
     }
@@ -107,7 +105,8 @@ class StreamBlock {
  private:
   using Tile = StateTile<kK, StateLayout::kVK, 2>;
   using Unit = StreamUnit<kTokens>;
-  static constexpr int kAsking = kStreamThreads / 2;  // the thread that asks for states
+  static constexpr int kAskingWarp = kStreamWarps / 2;
+  static constexpr int kAsking = kAskingWarp * kWarpSize;  // the thread that asks for states
   static constexpr int kStageBytes = kStreamV * kK * static_cast<int>(sizeof(State));
   static_assert(Tile::kWarpV * kStreamWarps == kStreamV);
 
@@ -264,8 +263,7 @@ class StreamBlock {
     if (slot >= 0) {
       barrier_wait(stage_.of(memory_.full), stage_.parity);
       tile.load_fours(reinterpret_cast<const State*>(memory_.stages + stage_.index * kStageBytes), kK, v0);
-      __syncwarp();
-      if (lane() == 0) barrier_arrive(stage_.of(memory_.empty));
+      if (warp() != kAskingWarp) named_barrier_arrive(1 + stage_.index, kStreamThreads);
     } else {
       tile.clear();
     }
@@ -279,9 +277,9 @@ class StreamBlock {
     if (slot >= 0) {
       auto* state = static_cast<State*>(p_.state_out.data);
       tile.store_fours(state + p_.state_out.offset(slot, head), p_.state_out.strides[2], v0);
-      if (thread() == kAsking) {
-        barrier_wait(stage_.of(memory_.empty), stage_.parity);
-        ask_for_state(stage_);
+      if (warp() == kAskingWarp) {
+        named_barrier(1 + stage_.index, kStreamThreads);  // all warps have read the stage
+        if (thread() == kAsking) ask_for_state(stage_);
       }
       stage_.advance(p_.stages);
     }

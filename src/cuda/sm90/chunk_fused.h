@@ -85,7 +85,7 @@ __device__ void make_chunks(const ChunkArguments& args, const Work& work, const 
     // The stage of the chunk before the last one takes the next chunk.
     if (chunk >= 2) {
       const int free = R::after(stage);
-      ring.wait_until_done(chunk - 2, free);
+      ring.wait_until_done(free);
       tiles.store_output(ring, chunk - 2, free);
       tiles.load(ring, chunk + 1, free);
     }
@@ -141,7 +141,7 @@ __device__ void make_chunks(const ChunkArguments& args, const Work& work, const 
     stage = R::after(stage);
   }
   for (int chunk = max(0, work.chunks - 2); chunk < work.chunks; ++chunk) {
-    ring.wait_until_done(chunk, chunk % R::kStages);
+    ring.wait_until_done(chunk % R::kStages);
     tiles.store_output(ring, chunk, chunk % R::kStages);
   }
 }

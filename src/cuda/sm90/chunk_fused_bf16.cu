@@ -2,7 +2,8 @@
 
 namespace thalweg::cu::sm90 {
 
-void launch_chunk_fused_bf16(const ChunkArguments& args, int consumers, const DeviceProperties& device, cudaStream_t stream) {
+void launch_chunk_fused_bf16(const ChunkArguments& args, int consumers, const DeviceProperties& device,
+                             cudaStream_t stream) {
   launch_fused<__nv_bfloat16>(args, consumers, device, stream);
 }
 

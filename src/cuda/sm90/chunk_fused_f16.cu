@@ -2,7 +2,8 @@
 
 namespace thalweg::cu::sm90 {
 
-void launch_chunk_fused_f16(const ChunkArguments& args, int consumers, const DeviceProperties& device, cudaStream_t stream) {
+void launch_chunk_fused_f16(const ChunkArguments& args, int consumers, const DeviceProperties& device,
+                            cudaStream_t stream) {
   launch_fused<__half>(args, consumers, device, stream);
 }
 

@@ -3,7 +3,8 @@
 // The ring of shared memory through which a block's chunks go, and what fills and empties it: a warpgroup's copies of
 // k, q and v, and of the outputs that the consumers leave where v was.
 //
-// `full` barriers say that a chunk may be read, `done` barriers that all consumers are done with it.
+// `full` barriers say that a chunk may be read. That all consumers are done with it they say by a named barrier of the
+// stage, on which the copying warpgroup waits and they do not.
 
 #include "cuda/device/async_copy.h"
 #include "cuda/device/barrier.h"
@@ -28,27 +29,24 @@ struct Ring {
   static constexpr int kStages = 3;
   static constexpr int kBytes = kStages * kStageBytes;
   static constexpr int kSharedBytes = kBytes + 1024;  // room to align
+  static constexpr int kFirstDone = 2;                // named barriers; 0 is the block's, 1 the making warpgroup's
 
   std::uint32_t address;
   std::byte* bytes;
   std::uint32_t full;
-  std::uint32_t done;
 
   struct Barriers {
     std::uint64_t full[kStages];
-    std::uint64_t done[kStages];
   };
 
-  // By the whole block. A stage is full after `arrivals`, done when all consumers' warps are.
-  __device__ Ring(std::byte* shared, Barriers& barriers, int arrivals)
-      : full(shared_address(barriers.full)), done(shared_address(barriers.done)) {
+  // By the whole block. A stage is full after `arrivals`.
+  __device__ Ring(std::byte* shared, Barriers& barriers, int arrivals) : full(shared_address(barriers.full)) {
     const std::uint32_t offset = (1024 - shared_address(shared) % 1024) % 1024;
     address = shared_address(shared) + offset;
     bytes = shared + offset;
     if (threadIdx.x == 0) {
       for (int stage = 0; stage < kStages; ++stage) {
         barrier_init(full + 8 * stage, static_cast<std::uint32_t>(arrivals));
-        barrier_init(done + 8 * stage, kGroups * 4);
       }
       fence_barrier_init();
     }
@@ -62,12 +60,14 @@ struct Ring {
   static __device__ int after(int stage) { return stage == kStages - 1 ? 0 : stage + 1; }
   // Chunks take the stages in turn.
   __device__ void wait_until_full(int chunk, int stage) const { barrier_wait(full + 8 * stage, chunk / kStages % 2); }
-  __device__ void wait_until_done(int chunk, int stage) const { barrier_wait(done + 8 * stage, chunk / kStages % 2); }
+  // By the copying warpgroup. The consumers cannot get a round ahead: they wait until the stage is full again.
+  __device__ void wait_until_done(int stage) const { named_barrier(kFirstDone + stage, (kGroups + 1) * kWarpgroup); }
   __device__ void arrive_full(int stage) const {
     fence_for_async_reads();
     barrier_arrive(full + 8 * stage);
   }
-  __device__ void arrive_done(int stage) const { barrier_arrive(done + 8 * stage); }
+  // By all consumers.
+  __device__ void arrive_done(int stage) const { named_barrier_arrive(kFirstDone + stage, (kGroups + 1) * kWarpgroup); }
 };
 
 // The same value, of which the compiler knows nothing: what depends on it is worked out anew and not kept in registers.

@@ -38,7 +38,7 @@ __device__ void copy_chunks(const ChunkArguments& args, const Work& work, const 
     const int next = R::after(stage);
     wait_for_copies<1>();
     if (chunk + 1 < work.chunks) ring.arrive_full(next);
-    ring.wait_until_done(chunk, stage);
+    ring.wait_until_done(stage);
     tiles.store_output(ring, chunk, stage);
     load(chunk + R::kStages, stage);
     stage = next;

@@ -73,8 +73,7 @@ __device__ void consume(const ChunkArguments& args, const Work& work, const Ring
                                 o16[i][3]);
       }
     }
-    __syncwarp();
-    if (lane == 0) ring.arrive_done(stage);
+    ring.arrive_done(stage);
   };
 
   int stage = 0;
