@@ -27,18 +27,18 @@ std::int64_t pieces(const Args& args, std::int64_t unit) {
   return SequenceMap::pieces(args.cu_seqlens.defined(), sequence_count(args), args.q.dim(1), unit);
 }
 
-// Chunks per segment, or 0 if heads and sequences fill the device as they are.
+// Chunks per segment, or 0 if sequences are better not split.
 int choose_segment_chunks(const Args& args, int multiprocessors) {
-  const std::int64_t chunks = pieces(args, kChunk);
-  const std::int64_t slices = args.v.dim(2) * (args.v.dim(3) / 64);  // 64 rows of a head's state
-  const std::int64_t at_once = slices * std::max<std::int64_t>(sequence_count(args), 1);
-  if (slices == 0 || at_once * 2 > multiprocessors) return 0;
-  // A segment repeats some 6 chunks of the one before, and segments of heads that do not forget are walked through
-  // twice: the better the device is filled as it is, the longer a segment has to be to pay.
-  const std::int64_t least = at_once * 4 > multiprocessors ? 64 : 16;
-  const std::int64_t segments = 2 * multiprocessors / slices;
+  const std::int64_t slices = args.v.dim(2) * (args.v.dim(3) / 64);              // 64 rows of a head's state
+  const std::int64_t segments = slices == 0 ? 0 : 2 * multiprocessors / slices;  // that fill the device
+  if (segments < 2) return 0;
+  const std::int64_t chunks = args.q.dim(0) * ((args.q.dim(1) + kChunk - 1) / kChunk);
+  const std::int64_t least = slices * 8 <= multiprocessors ? 12 : 16;
   const std::int64_t length = std::max(least, (chunks + segments - 1) / segments);
-  return chunks >= 3 * length * std::max<std::int64_t>(sequence_count(args), 1) ? static_cast<int>(length) : 0;
+  // A segment is walked through twice where heads do not forget, and repeats some chunks of the one before where they
+  // do; two more launches take as long as 32 chunks. Nobody here knows how long each sequence is: as if all were alike.
+  constexpr std::int64_t kLaunches = 32;
+  return chunks > 2 * length * sequence_count(args) + kLaunches ? static_cast<int>(length) : 0;
 }
 
 // Places in the workspace.
@@ -205,8 +205,8 @@ void run_fused(const Args& args, Workspace, const Stream& stream) {
   ChunkArguments arguments = make_arguments(args, {}, stream);
   arguments.segment_chunks = 0;
   const DeviceProperties& device = properties(stream.device.index);
-  (args.q.dtype == DType::kBF16 ? sm90::launch_chunk_fused_bf16 : sm90::launch_chunk_fused_f16)(
-      arguments, kConsumers, device, native(stream));
+  (args.q.dtype == DType::kBF16 ? sm90::launch_chunk_fused_bf16 : sm90::launch_chunk_fused_f16)(arguments, kConsumers,
+                                                                                                device, native(stream));
 }
 
 std::string supports_tokens(const Args& args, const Stream&) { return token_by_token_supports(args); }
