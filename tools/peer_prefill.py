@@ -2,12 +2,13 @@
 """Times a peer's chunk_gated_delta_rule on this machine's GPU, on the shapes of `thalweg bench --suite published`.
 
     pip install torch flash-linear-attention flash-qla
-    python3 tools/peer_prefill.py [--peer fla|flashqla] [--rows REGEX] [--csv FILE] [--error]
+    python3 tools/peer_prefill.py [--peer fla|flashqla|thalweg] [--rows REGEX] [--csv FILE] [--error [FILE]]
 
 Inputs are as the published table has them: q and k of norm 1, v normal, g = logsigmoid(normal) / 16 with every fourth
 head at 0, beta = sigmoid(normal), a normal initial state; bf16 and f32. Kernels are compiled and tuned before the
 clock starts; a time is the median over replays of a CUDA graph. With --error, the relative l2 errors of output and
-final state against the recurrence in float64 on the same inputs are printed for a few shapes.
+final state against the recurrence in float64 are printed, and appended to a file, for gates from none to strong; every
+peer gets the same inputs. `--peer thalweg` is this library's Python package, to compare it in just that way.
 """
 
 import argparse
@@ -32,7 +33,19 @@ CALIBRATION = [
 ]
 
 
+def thalweg_rule(q, k, v, g, beta, initial_state, output_final_state, cu_seqlens=None):
+    from thalweg import ops
+
+    final = torch.empty_like(initial_state)
+    bounds = None if cu_seqlens is None else cu_seqlens.int()
+    output = ops.chunk_gated_delta_rule(q, k, v, g, beta, head_map="grouped", initial_state=initial_state,
+                                        final_state=final, state_layout="kv", cu_seqlens=bounds)
+    return output, final
+
+
 def rule_of(peer):
+    if peer == "thalweg":
+        return thalweg_rule
     if peer == "flashqla":
         from flash_qla import chunk_gated_delta_rule
     else:
@@ -93,33 +106,68 @@ def relative(actual, exact):
     return ((actual.double() - exact).norm() / exact.norm()).item()
 
 
-def errors(rule, lengths, hk, hv, gates, generator):
+# Gates of all heads, as functions of those of the published table.
+GATES = {
+    "none": torch.zeros_like,
+    "published": lambda g: g,
+    "medium": lambda g: torch.full_like(g, -0.1),
+    "strong": lambda g: torch.full_like(g, -2.0),
+    "by turns": lambda g: torch.where(torch.arange(g.shape[1], device=g.device)[None, :, None] % 7 == 3, -5.0, 0.1 * g),
+}
+
+
+def errors(rule, tokens, hk, hv, gates):
     """Relative l2 errors of output and final state, against the recurrence in float64."""
-    q, k, v, g, beta, _, _ = make_inputs(lengths, hk, hv, generator)
-    g = {"near": g, "zero": torch.zeros_like(g), "strong": torch.full_like(g, -2.0)}[gates]
-    state = torch.zeros(1, hv, HEAD, HEAD, device="cuda")
-    output, final = rule(q, k, v, g=g, beta=beta, initial_state=state, output_final_state=True)
+    generator = torch.Generator(device="cuda").manual_seed(tokens)
+    q, k, v, g, beta, state, _ = make_inputs([tokens], hk, hv, generator)
+    g = GATES[gates](g).contiguous()
+    with torch.no_grad():
+        output, final = rule(q, k, v, g=g, beta=beta, initial_state=state, output_final_state=True)
     repeat = hv // hk
     qd, kd = (x.double().repeat_interleave(repeat, dim=2)[0] for x in (q, k))
-    vd, gd, bd = v.double()[0], g.double()[0], beta.double()[0]
-    s = torch.zeros(hv, HEAD, HEAD, device="cuda", dtype=torch.float64)  # [HV,K,V]
-    exact = torch.empty(sum(lengths), hv, HEAD, device="cuda", dtype=torch.float64)
-    for t in range(sum(lengths)):
-        s = s * gd[t].exp()[:, None, None]
-        delta = bd[t][:, None] * (vd[t] - torch.einsum("hkv,hk->hv", s, kd[t]))
-        s = s + kd[t][:, :, None] * delta[:, None, :]
-        exact[t] = torch.einsum("hkv,hk->hv", s, qd[t]) * HEAD**-0.5
+    vd, decay, bd = v.double()[0], g.double()[0].exp(), beta.double()[0]
+    s = state[0].double()  # [HV,K,V]
+    exact = torch.empty(tokens, hv, HEAD, device="cuda", dtype=torch.float64)
+
+    def step(t):
+        s.mul_(decay[t][:, None, None])
+        delta = bd[t][:, None] * (vd[t] - torch.bmm(kd[t][:, None, :], s)[:, 0])
+        s.baddbmm_(kd[t][:, :, None], delta[:, None, :])
+        exact[t] = torch.bmm(qd[t][:, None, :], s)[:, 0] * HEAD**-0.5
+
+    for t in range(tokens):
+        step(t)
     return relative(output[0], exact), relative(final[0], s)
+
+
+def append(path, names, rows):
+    new = not os.path.exists(path)
+    with open(path, "a", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if new:
+            writer.writerow(names)
+        writer.writerows(rows)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", choices=PUBLISHED, default="fla")
+    parser.add_argument("--peer", choices=["fla", "flashqla", "thalweg"], default="fla")
     parser.add_argument("--rows", help="regular expression over '(HK,HV) SEQUENCES'; a dozen rows without it")
     parser.add_argument("--csv", help="append the times to this file")
-    parser.add_argument("--error", action="store_true", help="errors against float64 too")
+    parser.add_argument("--error", nargs="?", const="", metavar="FILE", help="errors against float64 and no times")
     args = parser.parse_args()
     rule = rule_of(args.peer)
+    if args.error is not None:
+        written = []
+        for gates in GATES:
+            for tokens in (100, 2048):
+                output, state = errors(rule, tokens, 4, 8, gates)
+                print(f"{args.peer} against float64, gates {gates}, T = {tokens}: output {output:.2e}, state {state:.2e}",
+                      flush=True)
+                written.append([args.peer, gates, tokens, f"{output:.2e}", f"{state:.2e}"])
+        if args.error:
+            append(args.error, ["peer", "gates", "tokens", "output_error", "state_error"], written)
+        return
     generator = torch.Generator(device="cuda").manual_seed(7)
     written = []
     with open(SUITE, newline="") as file:
@@ -137,22 +185,12 @@ def main():
         with torch.no_grad():
             ms = milliseconds(lambda: rule(q, k, v, g=g, beta=beta, initial_state=state, output_final_state=True,
                                            cu_seqlens=bounds))
-        published = float(row[PUBLISHED[args.peer]])
-        print(f"({hk},{hv}) {name:<14} {args.peer} {ms:8.4f} ms, published {published:.3f}, ratio "
-              f"{ms / published:.3f}", flush=True)
-        written.append([args.peer, hk, hv, name, f"{ms:.5f}", row[PUBLISHED[args.peer]]])
+        published = row.get(PUBLISHED.get(args.peer), "")
+        ratio = f", published {published}, ratio {ms / float(published):.3f}" if published else ""
+        print(f"({hk},{hv}) {name:<14} {args.peer} {ms:8.4f} ms{ratio}", flush=True)
+        written.append([args.peer, hk, hv, name, f"{ms:.5f}", published])
     if args.csv:
-        new = not os.path.exists(args.csv)
-        with open(args.csv, "a", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            if new:
-                writer.writerow(["peer", "num_k_heads", "num_v_heads", "seqlens", "ms", "published_ms"])
-            writer.writerows(written)
-    if args.error:
-        for gates in ("near", "zero", "strong"):
-            for tokens in (100, 2048):
-                output, state = errors(rule, [tokens], 1, 4, gates, generator)
-                print(f"{args.peer} against float64, gates {gates}, T = {tokens}: output {output:.2e}, state {state:.2e}")
+        append(args.csv, ["peer", "num_k_heads", "num_v_heads", "seqlens", "ms", "published_ms"], written)
 
 
 if __name__ == "__main__":

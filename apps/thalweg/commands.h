@@ -29,8 +29,8 @@ struct BenchOptions {
   double seconds = 0.5;  // measured time per case, at least
   bool all_kernels = false;
   std::string json;
-  std::string suite;  // of shapes on a GPU (bench_suite.cc); empty: the cases
-  std::string csv;    // of a suite
+  std::string suite;                                 // of shapes on a GPU (bench_suite.cc); empty: the cases
+  std::string csv;                                   // of a suite
   std::vector<std::string> types = {"Q4_K", "F16"};  // of weights in the suite "experts"
   // Of bench_model:
   std::vector<std::string> models;  // empty: synthetic ones

@@ -35,8 +35,8 @@ namespace sm90 {
 // The same by wgmma, for GPUs of compute capability 9.0; key_width 64 or 128, value_width a multiple of 64.
 void launch_chunk_carries(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
 void launch_chunk_scan(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
-// Both passes in one kernel, for whole sequences: no records in memory. q is bf16 or f16; a block has 64 rows of a state
-// for each of its consumers, 1 or 2, into which value_width divides.
+// Both passes in one kernel, for whole sequences: no records in memory. q is bf16 or f16; a block has 64 rows of a
+// state for each of its consumers, 1 or 2, into which value_width divides.
 void launch_chunk_fused_bf16(const ChunkArguments& args, int consumers, const DeviceProperties& device,
                              cudaStream_t stream);
 void launch_chunk_fused_f16(const ChunkArguments& args, int consumers, const DeviceProperties& device,
