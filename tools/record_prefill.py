@@ -12,6 +12,8 @@
     build/cuda/bin/thalweg bench --backend cuda --suite decode --csv docs/data/cuda-decode.csv
     python3 tools/peer_prefill.py --peer fla --csv docs/data/peers-prefill.csv
     python3 tools/peer_prefill.py --peer flashqla --csv docs/data/peers-prefill.csv
+    python3 tools/peer_prefill.py --peer thalweg --error docs/data/cuda-prefill-errors.csv
+    python3 tools/peer_prefill.py --peer fla --error docs/data/cuda-prefill-errors.csv
     python3 tools/record_prefill.py          # needs matplotlib
 
 Fills what stands between <!-- prefill --> and <!-- /prefill -->, and so on, and draws docs/data/cuda-prefill.svg.
@@ -30,7 +32,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs/data"
 PAGE = ROOT / "docs/performance.md"
-PEERS = {"fla": "FLA", "flashqla": "FlashQLA"}
+PEERS = {"fla": "FLA", "flashqla": "FlashQLA", "thalweg": "Thalweg"}
 
 
 def read(name):
@@ -108,6 +110,17 @@ def calibration(rows, ours):
     return "\n".join(lines)
 
 
+def errors(rows):
+    peers = list(dict.fromkeys(r["peer"] for r in rows))
+    lines = ["| gates | T | " + " | ".join(f"{PEERS[p]}: output | state" for p in peers) + " |",
+             "| --- | ---: |" + " ---: |" * (2 * len(peers))]
+    for shape in dict.fromkeys((r["gates"], r["tokens"]) for r in rows):
+        cells = [f"{float(r[kind]):.1e}" for p in peers for r in rows
+                 if (r["peer"], r["gates"], r["tokens"]) == (p, *shape) for kind in ("output_error", "state_error")]
+        lines.append(f"| {shape[0]} | {shape[1]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def draw(rows):
     figure, axes = plt.subplots(figsize=(7.5, 5.0))
     series = (("FLA", "fla_ms", "#bbbbbb", "v"), ("FlashInfer", "flashinfer_ms", "#7aa6c2", "s"),
@@ -133,6 +146,7 @@ def main():
                        ("widths", widths(read("cuda-prefill-widths.csv"), read("cuda-prefill-mma.csv"),
                                          read("cuda-prefill-tokens.csv"))),
                        ("decode", decode(read("cuda-decode.csv"))),
+                       ("errors", errors(read("cuda-prefill-errors.csv"))),
                        ("calibration", calibration(read("peers-prefill.csv"), rows))):
         page = re.sub(f"<!-- {name} -->.*?<!-- /{name} -->", f"<!-- {name} -->\n{text}\n<!-- /{name} -->", page,
                       flags=re.DOTALL)

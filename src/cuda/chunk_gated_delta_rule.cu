@@ -27,18 +27,22 @@ std::int64_t pieces(const Args& args, std::int64_t unit) {
   return SequenceMap::pieces(args.cu_seqlens.defined(), sequence_count(args), args.q.dim(1), unit);
 }
 
-// Chunks per segment, or 0 if sequences are better not split.
+// Chunks per segment, or 0 if sequences are better not split. Times in chunks of one walk, as measured on an H200.
 int choose_segment_chunks(const Args& args, int multiprocessors) {
-  const std::int64_t slices = args.v.dim(2) * (args.v.dim(3) / 64);              // 64 rows of a head's state
-  const std::int64_t segments = slices == 0 ? 0 : 2 * multiprocessors / slices;  // that fill the device
-  if (segments < 2) return 0;
+  const std::int64_t slices = args.v.dim(2) * (args.v.dim(3) / 64);            // 64 rows of a head's state
+  const std::int64_t wanted = slices == 0 ? 0 : 2 * multiprocessors / slices;  // segments, to fill the device
+  if (wanted < 2) return 0;
+  const std::int64_t sequences = std::max<std::int64_t>(sequence_count(args), 1);
   const std::int64_t chunks = args.q.dim(0) * ((args.q.dim(1) + kChunk - 1) / kChunk);
   const std::int64_t least = slices * 8 <= multiprocessors ? 12 : 16;
-  const std::int64_t length = std::max(least, (chunks + segments - 1) / segments);
-  // A segment is walked through twice where heads do not forget, and repeats some chunks of the one before where they
-  // do; two more launches take as long as 32 chunks. Nobody here knows how long each sequence is: as if all were alike.
-  constexpr std::int64_t kLaunches = 32;
-  return chunks > 2 * length * sequence_count(args) + kLaunches ? static_cast<int>(length) : 0;
+  const std::int64_t length = std::max(least, (chunks + wanted - 1) / wanted);
+  // Nobody here knows how long each sequence is: the longest is taken for half as long again as the average.
+  const std::int64_t whole = sequences == 1 ? chunks : 3 * chunks / (2 * sequences);
+  // Heads that do not forget walk through a segment twice. With two blocks on a multiprocessor a walk takes longer.
+  const bool crowded = (chunks / length + sequences) * slices > multiprocessors;
+  constexpr std::int64_t kLaunches = 24;
+  const std::int64_t split = (crowded ? 13 * length / 4 : 2 * length) + kLaunches;
+  return whole > split ? static_cast<int>(length) : 0;
 }
 
 // Places in the workspace.
