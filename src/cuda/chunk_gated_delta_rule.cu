@@ -36,8 +36,9 @@ int choose_segment_chunks(const Args& args, int multiprocessors) {
   const std::int64_t chunks = args.q.dim(0) * ((args.q.dim(1) + kChunk - 1) / kChunk);
   const std::int64_t least = slices * 8 <= multiprocessors ? 12 : 16;
   const std::int64_t length = std::max(least, (chunks + wanted - 1) / wanted);
-  // Nobody here knows how long each sequence is: the longest is taken for half as long again as the average.
-  const std::int64_t whole = sequences == 1 ? chunks : 3 * chunks / (2 * sequences);
+  // Nobody here knows how long each packed sequence is: the longest is taken for half as long again as the average.
+  const bool alike = sequences == 1 || !args.cu_seqlens.defined();
+  const std::int64_t whole = (alike ? 2 : 3) * chunks / (2 * sequences);
   // Heads that do not forget walk through a segment twice. With two blocks on a multiprocessor a walk takes longer.
   const bool crowded = (chunks / length + sequences) * slices > multiprocessors;
   constexpr std::int64_t kLaunches = 24;
