@@ -83,6 +83,38 @@ TEST(Cases, ComparisonSeesOneWrongElement) {
   }
 }
 
+// A problem whose every run leaves 1 and, as the bound allows, a little more each time.
+class DriftingProblem final : public cases::Problem {
+ public:
+  explicit DriftingProblem(float drift) : drift_(drift), y_(memory.output(DType::kF32, {4})) {}
+  std::size_t workspace_bytes(const Stream&) const override { return 0; }
+  Explanation explanation(const Stream&) const override { return {}; }
+  void run(Workspace, const Stream&) const override {
+    std::fill_n(static_cast<float*>(y_.data), 4, 1.0F + drift_ * static_cast<float>(runs_++));
+  }
+
+ protected:
+  std::vector<cases::Expected> oracle() const override {
+    const reference::Array exact({4}, 1.0);
+    return {cases::expect("y", y_, exact, exact, cases::f32_bound(100))};
+  }
+
+ private:
+  float drift_;
+  Tensor y_;
+  mutable int runs_ = 0;
+};
+
+TEST(Cases, RunsThatLeaveOtherBitsAreNoticed) {
+  DriftingProblem steady(0.0F);
+  EXPECT_TRUE(cases::verify(steady, Stream::cpu(1), 3).ok);
+  DriftingProblem drifting(1e-6F);
+  EXPECT_TRUE(cases::verify(drifting, Stream::cpu(1)).ok);
+  const cases::Verdict verdict = cases::verify(drifting, Stream::cpu(1), 3);
+  EXPECT_FALSE(verdict.ok);
+  EXPECT_NE(verdict.problem.find("other bits"), std::string::npos) << verdict.problem;
+}
+
 // Bitwise: the same outputs from 1, 2 and 5 threads.
 TEST(CasesThreads, ResultsDoNotDependOnTheirNumber) {
   for (const Case& test : all_cases()) {
