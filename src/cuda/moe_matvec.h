@@ -1,0 +1,54 @@
+#pragma once
+
+// moe_ffn for few tokens in three launches: the router's logits; gate, up and SwiGLU; down and the sum over experts.
+// The shared expert is one more slot of every token, behind those that the router chooses. A launch reads only what the
+// one before it wrote, and weights.
+
+#include <cstdint>
+#include <string_view>
+
+#include "cuda/device/fixed_units.h"
+#include "cuda/device/row_products.h"
+#include "cuda/launch.h"
+
+namespace thalweg::cu {
+
+constexpr int kMostMatvecExperts = 1024;  // whose logits fit into a warp's registers
+constexpr int kMostMatvecSlots = 32;      // a lane for each
+
+// Sizes: T tokens, D hidden, E experts, S slots, I inner, J inner of the shared expert (0: there is none); D, I and J
+// are multiples of 32.
+struct MoeMatvecSizes {
+  int tokens;
+  int hidden;
+  int experts;
+  int slots;
+  int inner;
+  int shared_inner;
+
+  __host__ __device__ int logits() const { return experts + (shared_inner > 0 ? 1 : 0); }
+  __host__ __device__ int all_slots() const { return slots + (shared_inner > 0 ? 1 : 0); }
+  // Units of a token's activations between up and down, of all of its slots.
+  __host__ __device__ int inner_units() const { return (slots * inner + shared_inner) / 32; }
+};
+
+struct MoeMatvec {
+  MoeMatvecSizes sizes;
+  bool renormalize;
+  bool fetch_down;  // the rows of down that will be wanted fit into the L2 cache beside all else
+  Elements x, router, shared_router, y;
+  WeightRows gate, up, down;
+  WeightRows shared_gate, shared_up, shared_down;
+  // In the workspace:
+  float* logits;         // [T,E], or [T,E+1] with the shared expert's
+  FixedUnit* x_units;    // [T,D/32]
+  FixedUnit* activated;  // [T,inner_units()]
+  std::int32_t* ids;     // [T,S]
+  float* weights;        // [T,S], or [T,S+1] with the shared expert's
+};
+
+void launch_moe_router(const MoeMatvec& p, const DeviceProperties& device, cudaStream_t stream);
+void launch_moe_gate_up(const MoeMatvec& p, const DeviceProperties& device, cudaStream_t stream);
+void launch_moe_down(const MoeMatvec& p, const DeviceProperties& device, cudaStream_t stream);
+
+}  // namespace thalweg::cu
