@@ -147,8 +147,8 @@ constexpr std::int64_t kMatvecTokens = 16;
 struct MatvecPlan {
   MoeMatvecSizes sizes;
   float* logits;
-  FixedUnit* x_units;
-  FixedUnit* activated;
+  uint4* x_units;
+  uint4* activated;
   std::int32_t* ids;
   float* weights;
 
@@ -157,8 +157,8 @@ struct MatvecPlan {
               static_cast<int>(experts(args)), args.top_k,
               static_cast<int>(inner(args)),   static_cast<int>(shared_inner(args))},
         logits(arena.take<float>(tokens(args) * sizes.logits())),
-        x_units(arena.take<FixedUnit>(tokens(args) * sizes.hidden / 32)),
-        activated(arena.take<FixedUnit>(tokens(args) * sizes.inner_units())),
+        x_units(arena.take<uint4>(tokens(args) * (sizes.hidden / 32) * kUnitPieces)),
+        activated(arena.take<uint4>(tokens(args) * sizes.inner_units() * kUnitPieces)),
         ids(arena.take<std::int32_t>(pairs(args))),
         weights(arena.take<float>(tokens(args) * sizes.all_slots())),
         bytes(arena.used()) {}
@@ -182,6 +182,11 @@ std::string supports_slots(const MoeFfnArgs& args, const Stream&) {
     if (!weight->defined()) continue;
     const std::string reason = is_block_format(weight->dtype) ? aligned_blocks(*weight) : aligned_rows(*weight);
     if (!reason.empty()) return reason;
+    const int last = weight->rank - 1;
+    if (weight->stride(last - 1) != weight->dim(last)) return "takes matrices whose rows lie together";
+    if (bytes_of(weight->dtype, weight->dim(last)) > kMostMatvecRowBytes) {
+      return "takes rows of at most " + std::to_string(kMostMatvecRowBytes) + " bytes";
+    }
   }
   return {};
 }

@@ -13,8 +13,9 @@
 
 namespace thalweg::cu {
 
-constexpr int kMostMatvecExperts = 1024;  // whose logits fit into a warp's registers
-constexpr int kMostMatvecSlots = 32;      // a lane for each
+constexpr int kMostMatvecExperts = 1024;   // whose logits fit into a warp's registers
+constexpr int kMostMatvecSlots = 32;       // a lane for each
+constexpr int kMostMatvecRowBytes = 8192;  // of which shared memory holds a few for each warp
 
 // Sizes: T tokens, D hidden, E experts, S slots, I inner, J inner of the shared expert (0: there is none); D, I and J
 // are multiples of 32.
@@ -40,11 +41,11 @@ struct MoeMatvec {
   WeightRows gate, up, down;
   WeightRows shared_gate, shared_up, shared_down;
   // In the workspace:
-  float* logits;         // [T,E], or [T,E+1] with the shared expert's
-  FixedUnit* x_units;    // [T,D/32]
-  FixedUnit* activated;  // [T,inner_units()]
-  std::int32_t* ids;     // [T,S]
-  float* weights;        // [T,S], or [T,S+1] with the shared expert's
+  float* logits;      // [T,E], or [T,E+1] with the shared expert's
+  uint4* x_units;     // [T] rows of D/32 units
+  uint4* activated;   // [T] rows of units: I/32 of each slot, then J/32
+  std::int32_t* ids;  // [T,S]
+  float* weights;     // [T,S], or [T,S+1] with the shared expert's
 };
 
 void launch_moe_router(const MoeMatvec& p, const DeviceProperties& device, cudaStream_t stream);

@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kMatvecWarps* kWarpSize, 3) block_matvec_kerne
       __syncthreads();
       with_type(p.x.dtype, [&]<class T>(T) {
         const T* from = static_cast<const T*>(p.x.data) + p.x.offset(token, p.x_per_slot ? slot : 0);
-        fix_activations<kMatvecWarps>(from, p.x.fours, p.k, x_units);
+        fix_activations<kMatvecWarps>(from, p.x.fours, p.k, reinterpret_cast<uint4*>(x_units), kUnitPieces, 1);
       });
       __syncthreads();
     }

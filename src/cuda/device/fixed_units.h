@@ -11,7 +11,7 @@
 
 namespace thalweg::cu {
 
-struct FixedUnit {  // 32 activations as they lie in memory
+struct alignas(16) FixedUnit {  // 32 activations as they lie in memory
   std::uint32_t high[8];
   std::uint32_t low[8];
   float scale;
@@ -29,8 +29,32 @@ struct FixedUnit {  // 32 activations as they lie in memory
 static_assert(sizeof(FixedUnit) == 80);
 constexpr float kFixedRange = 127 * 128;
 
-// Four of a unit's activations, from 4 place on. Eight neighbouring lanes (`lanes`) have a unit and come here together.
-__device__ inline void fix_four(float4 four, int place, unsigned lanes, FixedUnit& unit) {
+// A unit is five pieces of 16 bytes. In shared memory they follow each other; in device memory the first pieces of all
+// units of a row come first, then the second ones, so that lanes that read neighbouring units read neighbouring bytes.
+constexpr int kUnitPieces = sizeof(FixedUnit) / 16;
+__device__ inline FixedUnit read_unit(const uint4* row, int units, int unit) {
+  uint4 pieces[kUnitPieces];
+#pragma unroll
+  for (int i = 0; i < kUnitPieces; ++i) pieces[i] = row[i * units + unit];
+  FixedUnit result;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint4& high = pieces[i];
+    const uint4& low = pieces[2 + i];
+    result.high[4 * i] = high.x, result.high[4 * i + 1] = high.y;
+    result.high[4 * i + 2] = high.z, result.high[4 * i + 3] = high.w;
+    result.low[4 * i] = low.x, result.low[4 * i + 1] = low.y;
+    result.low[4 * i + 2] = low.z, result.low[4 * i + 3] = low.w;
+  }
+  result.scale = __uint_as_float(pieces[4].x);
+  result.sums[0] = __uint_as_float(pieces[4].y);
+  result.sums[1] = __uint_as_float(pieces[4].z);
+  return result;
+}
+
+// Four of a unit's activations, from 4 place on; a piece of the unit is `piece_step` pieces behind the one before it.
+// Eight neighbouring lanes (`lanes`) have a unit and come here together.
+__device__ inline void fix_four(float4 four, int place, unsigned lanes, void* unit, int piece_step) {
   float largest = fmaxf(fmaxf(fabsf(four.x), fabsf(four.y)), fmaxf(fabsf(four.z), fabsf(four.w)));
   // A NaN would be lost in the maximum, and with an infinity there are no units: either makes the scale NaN.
   const float differences = (four.x - four.x) + (four.y - four.y) + (four.z - four.z) + (four.w - four.w);
@@ -56,15 +80,17 @@ __device__ inline void fix_four(float4 four, int place, unsigned lanes, FixedUni
   }
 #pragma unroll
   for (int distance = 1; distance < 4; distance *= 2) sum += __shfl_xor_sync(lanes, sum, distance);
-  unit.high[place] = high;
-  unit.low[place] = low;
-  if (place == 0) unit.scale = finite ? scale : __int_as_float(0x7FC00000);
-  if (place % 4 == 0) unit.sums[place / 4] = static_cast<float>(sum);
+  auto* const words = static_cast<std::uint32_t*>(unit);
+  words[place / 4 * piece_step * 4 + place % 4] = high;
+  words[(2 + place / 4) * piece_step * 4 + place % 4] = low;
+  std::uint32_t* const last = words + 4 * piece_step * 4;
+  if (place == 0) last[0] = __float_as_uint(finite ? scale : __int_as_float(0x7FC00000));
+  if (place % 4 == 0) last[1 + place / 4] = __float_as_uint(static_cast<float>(sum));
 }
 
-// A row of k activations, a multiple of 32, by all kWarps warps of a block.
+// A row of k activations, a multiple of 32, by all kWarps warps of a block; pieces as of fix_four().
 template <int kWarps, class T>
-__device__ inline void fix_activations(const T* x, bool fours, int k, FixedUnit* units) {
+__device__ inline void fix_activations(const T* x, bool fours, int k, uint4* units, int unit_step, int piece_step) {
   for (int first = 4 * static_cast<int>(threadIdx.x); first < k; first += 4 * kWarps * kWarpSize) {
     float4 four;
     if (fours) {
@@ -72,7 +98,8 @@ __device__ inline void fix_activations(const T* x, bool fours, int k, FixedUnit*
     } else {
       four = {to_f32(x[first]), to_f32(x[first + 1]), to_f32(x[first + 2]), to_f32(x[first + 3])};
     }
-    fix_four(four, first % 32 / 4, 0xFFU << (threadIdx.x % kWarpSize / 8 * 8), units[first / 32]);
+    fix_four(four, first % 32 / 4, 0xFFU << (threadIdx.x % kWarpSize / 8 * 8), units + first / 32 * unit_step,
+             piece_step);
   }
 }
 
