@@ -142,7 +142,7 @@ std::string supports_router(const MoeFfnArgs& args) {
 
 // ---- few tokens
 
-constexpr std::int64_t kMatvecTokens = 16;
+constexpr std::int64_t kMatvecTokens = 32;
 
 struct MatvecPlan {
   MoeMatvecSizes sizes;
@@ -151,6 +151,7 @@ struct MatvecPlan {
   uint4* activated;
   std::int32_t* ids;
   float* weights;
+  float* shared_products;
 
   MatvecPlan(const MoeFfnArgs& args, Arena arena)
       : sizes{static_cast<int>(tokens(args)),  static_cast<int>(hidden(args)),
@@ -161,6 +162,7 @@ struct MatvecPlan {
         activated(arena.take<uint4>(tokens(args) * sizes.inner_units() * kUnitPieces)),
         ids(arena.take<std::int32_t>(pairs(args))),
         weights(arena.take<float>(tokens(args) * sizes.all_slots())),
+        shared_products(arena.take<float>(has_shared(args) ? tokens(args) * hidden(args) : 0)),
         bytes(arena.used()) {}
 
   std::size_t bytes;
@@ -170,6 +172,9 @@ std::string supports_slots(const MoeFfnArgs& args, const Stream&) {
   if (!is_float(args.router.dtype)) return "takes a router of F32, F16 or BF16";
   if (experts(args) > kMostMatvecExperts) return "takes at most " + std::to_string(kMostMatvecExperts) + " experts";
   if (args.top_k > kMostMatvecSlots) return "takes at most " + std::to_string(kMostMatvecSlots) + " experts of a token";
+  if (has_shared(args) && args.shared_gate.dtype != args.shared_up.dtype) {
+    return "takes shared_gate and shared_up of one format";
+  }
   if (tokens(args) > 65535) return "takes at most 65535 tokens";
   if (tokens(args) * (args.top_k * inner(args) + shared_inner(args)) >= std::int64_t{1} << 31) {
     return "takes fewer than 2^31 inner activations";
@@ -205,7 +210,7 @@ WeightRows weight_rows(const ConstTensor& weight) {
   if (!weight.defined()) return rows;
   rows.data = static_cast<const std::uint8_t*>(weight.data);
   rows.expert_bytes = weight.rank == 3 ? bytes_of(weight.dtype, weight.stride(0)) : 0;
-  rows.row_bytes = bytes_of(weight.dtype, weight.stride(weight.rank - 2));
+  rows.row_bytes = static_cast<int>(bytes_of(weight.dtype, weight.dim(weight.rank - 1)));
   rows.type = weight.dtype;
   return rows;
 }
@@ -235,6 +240,7 @@ void run_slots(const MoeFfnArgs& args, Workspace workspace, const Stream& stream
   p.activated = plan.activated;
   p.ids = plan.ids;
   p.weights = plan.weights;
+  p.shared_products = plan.shared_products;
   launch_moe_router(p, device, native(stream));
   launch_moe_gate_up(p, device, native(stream));
   launch_moe_down(p, device, native(stream));

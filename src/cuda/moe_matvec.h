@@ -2,7 +2,8 @@
 
 // moe_ffn for few tokens in three launches: the router's logits; gate, up and SwiGLU; down and the sum over experts.
 // The shared expert is one more slot of every token, behind those that the router chooses. A launch reads only what the
-// one before it wrote, and weights.
+// ones before it wrote, and weights. Kernels are instantiated by format; a shared expert that is neither of its
+// experts' format nor of kSharedType has launches of its own.
 
 #include <cstdint>
 #include <string_view>
@@ -41,15 +42,53 @@ struct MoeMatvec {
   WeightRows gate, up, down;
   WeightRows shared_gate, shared_up, shared_down;
   // In the workspace:
-  float* logits;      // [T,E], or [T,E+1] with the shared expert's
-  uint4* x_units;     // [T] rows of D/32 units
-  uint4* activated;   // [T] rows of units: I/32 of each slot, then J/32
-  std::int32_t* ids;  // [T,S]
-  float* weights;     // [T,S], or [T,S+1] with the shared expert's
+  float* logits;           // [T,E], or [T,E+1] with the shared expert's
+  uint4* x_units;          // [T] rows of D/32 units
+  uint4* activated;        // [T] rows of units: I/32 of each slot, then J/32
+  std::int32_t* ids;       // [T,S]
+  float* weights;          // [T,S], or [T,S+1] with the shared expert's
+  float* shared_products;  // [T,D], of a shared expert with launches of its own
 };
+
+// What most files have of the shared expert beside experts of any format.
+constexpr DType kSharedType = DType::kQ8_0;
+
+constexpr int kGateUpWarps = 8;
+constexpr int kGateUpThreads = kGateUpWarps * kWarpSize;
+struct GateUpShape {
+  int outputs;  // of a block: a multiple of 32
+  int stage_bytes;
+  int chunk, shared_chunk;  // rows
+  int shared_blocks;
+  DType shared_type;
+};
+constexpr int kMostDownWarps = 9;  // of a block: one for each of eight slots and the shared expert
+struct DownShape {
+  int outputs;  // of a block
+  int stage_bytes;
+  int chunk, shared_chunk;  // rows
+  int first_slot, last_slot;
+  bool only_shared;  // its products go to shared_products
+  bool add_shared;   // from there
+  DType shared_type;
+};
+
+struct MoeMatvecKernels {
+  void (*gate_up)(MoeMatvec, GateUpShape);
+  void (*down)(MoeMatvec, DownShape);
+};
+template <DType kType>
+MoeMatvecKernels moe_matvec_kernels();
 
 void launch_moe_router(const MoeMatvec& p, const DeviceProperties& device, cudaStream_t stream);
 void launch_moe_gate_up(const MoeMatvec& p, const DeviceProperties& device, cudaStream_t stream);
 void launch_moe_down(const MoeMatvec& p, const DeviceProperties& device, cudaStream_t stream);
 
 }  // namespace thalweg::cu
+
+// For a file that includes device/moe_gate_up.h and device/moe_down.h.
+#define THALWEG_MOE_MATVEC(type)                              \
+  template <>                                                 \
+  MoeMatvecKernels moe_matvec_kernels<DType::type>() {        \
+    return {moe_gate_up<DType::type>, moe_down<DType::type>}; \
+  }

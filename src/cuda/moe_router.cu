@@ -25,8 +25,8 @@ __device__ inline float4 read_four(const T* row, bool fours, int column) {
   return {to_f32(row[column]), to_f32(row[column + 1]), to_f32(row[column + 2]), to_f32(row[column + 3])};
 }
 
-// The sums over columns of some rows of a matrix with some tokens; zeros beyond the last of either.
-template <class Weight, class X>
+// The sums over columns of some rows of a matrix with kCount tokens; beyond the last of either, those of the last.
+template <int kCount, class Weight, class X>
 __device__ inline void add_products(const RouterParameters& p, const Elements& matrix, int first_row, int rows,
                                     int first_token, int tokens, float (&acc)[kRows][kTokens]) {
   const auto* const weights = static_cast<const Weight*>(matrix.data);
@@ -39,9 +39,8 @@ __device__ inline void add_products(const RouterParameters& p, const Elements& m
       row[r] = read_four(weights + matrix.offset(first_row + min(r, rows - 1)), matrix.fours, column);
     }
 #pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      if (t >= tokens) break;
-      const float4 four = read_four(x + p.x.offset(first_token + t), p.x.fours, column);
+    for (int t = 0; t < kCount; ++t) {
+      const float4 four = read_four(x + p.x.offset(first_token + min(t, tokens - 1)), p.x.fours, column);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         acc[r][t] = fmaf(row[r].x, four.x, acc[r][t]);
@@ -87,8 +86,13 @@ __global__ void __launch_bounds__(kThreads) moe_router(const __grid_constant__ R
     const int tokens = min(kTokens, p.tokens - first_token);
     float acc[kRows][kTokens] = {};
     with_type(matrix.dtype, [&]<class Weight>(Weight) {
-      with_type(p.x.dtype,
-                [&]<class X>(X) { add_products<Weight, X>(p, matrix, first_row, rows, first_token, tokens, acc); });
+      with_type(p.x.dtype, [&]<class X>(X) {
+        if (tokens == 1) {
+          add_products<1, Weight, X>(p, matrix, first_row, rows, first_token, tokens, acc);
+        } else {
+          add_products<kTokens, Weight, X>(p, matrix, first_row, rows, first_token, tokens, acc);
+        }
+      });
     });
     __syncthreads();  // the sums of other tokens have been read
 #pragma unroll

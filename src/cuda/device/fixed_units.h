@@ -33,23 +33,14 @@ constexpr float kFixedRange = 127 * 128;
 // units of a row come first, then the second ones, so that lanes that read neighbouring units read neighbouring bytes.
 constexpr int kUnitPieces = sizeof(FixedUnit) / 16;
 __device__ inline FixedUnit read_unit(const uint4* row, int units, int unit) {
-  uint4 pieces[kUnitPieces];
-#pragma unroll
-  for (int i = 0; i < kUnitPieces; ++i) pieces[i] = row[i * units + unit];
-  FixedUnit result;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const uint4& high = pieces[i];
-    const uint4& low = pieces[2 + i];
-    result.high[4 * i] = high.x, result.high[4 * i + 1] = high.y;
-    result.high[4 * i + 2] = high.z, result.high[4 * i + 3] = high.w;
-    result.low[4 * i] = low.x, result.low[4 * i + 1] = low.y;
-    result.low[4 * i + 2] = low.z, result.low[4 * i + 3] = low.w;
-  }
-  result.scale = __uint_as_float(pieces[4].x);
-  result.sums[0] = __uint_as_float(pieces[4].y);
-  result.sums[1] = __uint_as_float(pieces[4].z);
-  return result;
+  const uint4 high[2] = {row[unit], row[units + unit]};
+  const uint4 low[2] = {row[2 * units + unit], row[3 * units + unit]};
+  const uint4 rest = row[4 * units + unit];
+  return {{high[0].x, high[0].y, high[0].z, high[0].w, high[1].x, high[1].y, high[1].z, high[1].w},
+          {low[0].x, low[0].y, low[0].z, low[0].w, low[1].x, low[1].y, low[1].z, low[1].w},
+          __uint_as_float(rest.x),
+          {__uint_as_float(rest.y), __uint_as_float(rest.z)},
+          0.0F};
 }
 
 // Four of a unit's activations, from 4 place on; a piece of the unit is `piece_step` pieces behind the one before it.

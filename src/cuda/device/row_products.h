@@ -9,54 +9,17 @@
 
 namespace thalweg::cu {
 
-// Matrices of one format, one for each expert.
+// Matrices of one format, one for each expert, whose rows lie together.
 struct WeightRows {
   const std::uint8_t* data = nullptr;
   std::int64_t expert_bytes = 0;  // from matrix to matrix
-  std::int64_t row_bytes = 0;     // from row to row
+  int row_bytes = 0;              // from row to row
   DType type = DType::kF32;
-};
 
-// body.operator()<kType>() for the format of weights.
-template <class Body>
-__device__ inline void with_weights(DType type, Body body) {
-  switch (type) {
-    case DType::kF32:
-      return body.template operator()<DType::kF32>();
-    case DType::kF16:
-      return body.template operator()<DType::kF16>();
-    case DType::kBF16:
-      return body.template operator()<DType::kBF16>();
-    case DType::kQ4_0:
-      return body.template operator()<DType::kQ4_0>();
-    case DType::kQ4_1:
-      return body.template operator()<DType::kQ4_1>();
-    case DType::kQ5_0:
-      return body.template operator()<DType::kQ5_0>();
-    case DType::kQ5_1:
-      return body.template operator()<DType::kQ5_1>();
-    case DType::kQ8_0:
-      return body.template operator()<DType::kQ8_0>();
-    case DType::kQ2_K:
-      return body.template operator()<DType::kQ2_K>();
-    case DType::kQ3_K:
-      return body.template operator()<DType::kQ3_K>();
-    case DType::kQ4_K:
-      return body.template operator()<DType::kQ4_K>();
-    case DType::kQ5_K:
-      return body.template operator()<DType::kQ5_K>();
-    case DType::kQ6_K:
-      return body.template operator()<DType::kQ6_K>();
-    case DType::kIQ4_NL:
-      return body.template operator()<DType::kIQ4_NL>();
-    case DType::kIQ4_XS:
-      return body.template operator()<DType::kIQ4_XS>();
-    case DType::kMXFP4:
-      return body.template operator()<DType::kMXFP4>();
-    case DType::kI32:
-      break;
+  __device__ const std::uint8_t* row(int expert, int row) const {
+    return data + expert * expert_bytes + static_cast<std::int64_t>(row) * row_bytes;
   }
-}
+};
 
 // A lane takes two units of 32 weights of a row at a time, so that this many lanes of a warp share a row.
 constexpr int kRowUnits = 2;
@@ -65,76 +28,50 @@ __host__ __device__ constexpr int row_lanes(int units) {
 }
 
 // Raw rows go through a ring of stages in shared memory that a warp has to itself, a chunk of some whole rows at a
-// time, which lie together in memory. Copies know nothing of formats, and none of them waits for another warp.
-constexpr int kMostRingStages = 5;
+// time. Copies know nothing of formats, and none of them waits for another warp.
 constexpr int kRingStages = 3;
 
 // As many rows as fit into a stage: a power of two, at least those that a warp works on at a time.
-constexpr int chunk_rows(std::int64_t row_bytes, int lanes, int most) {
-  constexpr std::int64_t kUsualBytes = 2304;  // two rows of 2048 weights of Q4_K
+constexpr int chunk_rows(int row_bytes, int lanes, int most) {
+  constexpr int kUsualBytes = 2304;  // two rows of 2048 weights of Q4_K
   int rows = kWarpSize / lanes;
   while (2 * rows <= most && 2 * rows * row_bytes <= kUsualBytes) rows *= 2;
   return rows;
 }
 // A chunk may begin at any byte of 16.
-constexpr int stage_bytes(std::int64_t row_bytes, int rows) {
-  return static_cast<int>((rows * row_bytes + 15 + 15) / 16 * 16);
-}
+constexpr int stage_bytes(int row_bytes, int rows) { return (rows * row_bytes + 15 + 15) / 16 * 16; }
 
-class RowRing {
- public:
-  __device__ RowRing(std::uint8_t* memory, int stage_bytes, int stages)
-      : memory_(memory), stage_bytes_(stage_bytes), stages_(stages) {}
-
-  // Begins the copy of the next chunk.
-  __device__ __forceinline__ void push(const std::uint8_t* from, int bytes) {
-    const int off = static_cast<int>(reinterpret_cast<std::uintptr_t>(from) & 15);
-    const int begin = 16 * (static_cast<int>(threadIdx.x) % kWarpSize);
-    const int end = off + bytes;
-    const std::uint8_t* const source = from - off + begin;
-    const std::uint32_t to = shared_address(memory_ + pushed_ * stage_bytes_ + begin);
-    if ((end & 15) == 0) {
-#pragma unroll 4
-      for (int at = 0; at < end - begin; at += 16 * kWarpSize) {
-        copy_16_bytes(to + static_cast<std::uint32_t>(at), source + at);
-      }
-    } else {
-      for (int at = 0; at < end - begin; at += 16 * kWarpSize) {
-        copy_piece(to + static_cast<std::uint32_t>(at), source + at, end - begin - at);
-      }
-    }
-    push_nothing();
-  }
-  // Counts as a chunk: as many are pushed as are popped.
-  __device__ __forceinline__ void push_nothing() {
-    commit_copies();
-    if (++pushed_ == stages_) pushed_ = 0;
-  }
-  // Waits for the oldest chunk, which comes from `from`, with stages - 1 pushed; the one before it may be overwritten.
-  __device__ __forceinline__ const std::uint8_t* pop(const std::uint8_t* from) {
-    if (stages_ == kRingStages) {
-      wait_for_copies<kRingStages - 2>();
-    } else {
-      wait_for_copies<kMostRingStages - 2>();
-    }
-    __syncwarp();
-    const std::uint8_t* const chunk = memory_ + popped_ * stage_bytes_ + (reinterpret_cast<std::uintptr_t>(from) & 15);
-    if (++popped_ == stages_) popped_ = 0;
-    return chunk;
-  }
-
- private:
-  std::uint8_t* memory_;
-  int stage_bytes_;
-  int stages_;
-  int pushed_ = 0;
-  int popped_ = 0;
+// Runs of rows that lie together, one after the other, as a warp takes them: `runs` of `rows` rows each.
+struct RowRuns {
+  const std::uint8_t* from[2];
+  int runs;
+  int rows;
+  int row_bytes;
+  int chunk;  // rows; a multiple of 32 / lanes
 };
 
-// Two neighbouring units of one row and their activations, of which `scales` are the scales.
+// The first copy of some bytes to shared memory by a warp, any addresses.
+__device__ inline void copy_bytes(std::uint32_t to, const std::uint8_t* from, int bytes) {
+  const int off = static_cast<int>(reinterpret_cast<std::uintptr_t>(from) & 15);
+  const int begin = 16 * (static_cast<int>(threadIdx.x) % kWarpSize);
+  const int end = off + bytes;
+  if ((end & 15) == 0) {
+#pragma unroll 4
+    for (int at = begin; at < end; at += 16 * kWarpSize) {
+      copy_16_bytes(to + static_cast<std::uint32_t>(at), from - off + at);
+    }
+  } else {
+#pragma unroll 1
+    for (int at = begin; at < end; at += 16 * kWarpSize) {
+      copy_piece(to + static_cast<std::uint32_t>(at), from - off + at, end - at);
+    }
+  }
+}
+
+// Two units of one row and their activations.
 template <DType kType>
 __device__ inline float pair_product(const std::uint8_t* first, const std::uint8_t* second, int part,
-                                     const FixedUnit (&x)[kRowUnits], const float (&scales)[kRowUnits]) {
+                                     const FixedUnit& even_x, const FixedUnit& odd_x) {
   if constexpr (kType == DType::kQ4_K || kType == DType::kQ5_K) {
     // Both have the same 32 bytes: one the low, one the high halves, and these stay where they are. Their scales and
     // minimums are neighbours too.
@@ -153,8 +90,10 @@ __device__ inline float pair_product(const std::uint8_t* first, const std::uint8
     read_words<16>(first + (kType == DType::kQ4_K ? 16 : 48) + quarter * 32, words);
     std::uint32_t fifth[8] = {};
     if constexpr (kType == DType::kQ5_K) read_words<16>(first + 16, fifth);
-    int high[kRowUnits] = {};
-    int low[kRowUnits] = {};
+    int even_high = 0;
+    int even_low = 0;
+    int odd_high = 0;
+    int odd_low = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       std::uint32_t even = words[i] & 0x0F0F0F0FU;
@@ -165,108 +104,108 @@ __device__ inline float pair_product(const std::uint8_t* first, const std::uint8
       } else {
         odd &= 0xF0F0F0F0U;
       }
-      high[0] = dot_four(even, x[0].high[i], high[0]);
-      low[0] = dot_four(even, x[0].low[i], low[0]);
-      high[1] = dot_four(odd, x[1].high[i], high[1]);
-      low[1] = dot_four(odd, x[1].low[i], low[1]);
+      even_high = dot_four(even, even_x.high[i], even_high);
+      even_low = dot_four(even, even_x.low[i], even_low);
+      odd_high = dot_four(odd, odd_x.high[i], odd_high);
+      odd_low = dot_four(odd, odd_x.low[i], odd_low);
     }
     constexpr float kOdd = kType == DType::kQ4_K ? 1.0F / 16 : 1.0F;
-    float codes = 0.0F;
-    float sums = 0.0F;
-#pragma unroll
-    for (int j = 0; j < kRowUnits; ++j) {
-      const auto factor = static_cast<float>(factors >> (8 * j) & 0xFFU);
-      const auto minimum = static_cast<float>(minimums >> (8 * j) & 0xFFU);
-      const float dot = static_cast<float>(128 * high[j] + low[j]) * (j == 0 ? scales[0] : scales[1] * kOdd);
-      codes = fmaf(factor, dot, codes);
-      sums = fmaf(minimum, (x[j].sums[0] + x[j].sums[1]) * scales[j], sums);
-    }
+    const float even_dot = static_cast<float>(128 * even_high + even_low) * even_x.scale;
+    const float odd_dot = static_cast<float>(128 * odd_high + odd_low) * (odd_x.scale * kOdd);
+    const float codes = fmaf(static_cast<float>(factors & 0xFFU), even_dot, static_cast<float>(factors >> 8) * odd_dot);
+    const float even_sum = even_x.scale * (even_x.sums[0] + even_x.sums[1]);
+    const float odd_sum = odd_x.scale * (odd_x.sums[0] + odd_x.sums[1]);
+    const float sums =
+        fmaf(static_cast<float>(minimums & 0xFFU), even_sum, static_cast<float>(minimums >> 8) * odd_sum);
     return fmaf(low_f16(head[0]), codes, -high_f16(head[0]) * sums);
   } else {
     const auto packed = PackedWeights<kType>::read(first, part);
     const auto next = PackedWeights<kType>::read(second, kBlockWeights<kType> > 32 ? part + 1 : 0);
-    return fmaf(scales[0], unit_product<kType>(packed, x[0]), scales[1] * unit_product<kType>(next, x[1]));
+    return fmaf(even_x.scale, unit_product<kType>(packed, even_x), odd_x.scale * unit_product<kType>(next, odd_x));
   }
 }
 
-// Rows that lie together.
-struct RawRows {
-  const std::uint8_t* from = nullptr;
-  int rows = 0;
-  int row_bytes = 0;
-  int chunk = 0;  // rows
-};
-
-// Pushes the chunks of some rows, then those of others.
-class RowPushes {
- public:
-  __device__ RowPushes(RowRing& ring, const RawRows& first) : ring_(ring), rows_(first) {}
-
-  // What comes behind the rows that are being pushed.
-  __device__ __forceinline__ void set_next(const RawRows& next) { next_ = next; }
-  __device__ __forceinline__ void operator()() {
-    if (rows_.rows == 0) {
-      rows_ = next_;
-      next_.rows = 0;
-    }
-    if (rows_.rows == 0) return ring_.push_nothing();
-    const int rows = min(rows_.chunk, rows_.rows);
-    const int bytes = rows * rows_.row_bytes;
-    ring_.push(rows_.from, bytes);
-    rows_.from += bytes;
-    rows_.rows -= rows;
-  }
-
- private:
-  RowRing& ring_;
-  RawRows rows_;
-  RawRows next_;
-};
-
-// products[row] = row . activations for rows that the ring holds or gets: push() has the next chunk of all copied. `x`:
-// the activations' units (fixed_units.h).
-template <DType kType, int kAtOnce>
-__device__ __forceinline__ void row_products(RowRing& ring, RowPushes& push, const RawRows& rows, const uint4* x,
-                                             int units, int lanes, float* products) {
+// products[run][row] = row . activations, by a warp. `x`: the activations' units (fixed_units.h); `ring`: kRingStages
+// stages of shared memory.
+template <DType kType>
+__device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* ring, int ring_stage_bytes,
+                                             const uint4* x, int units, int lanes, float* products, int run_products) {
   constexpr int kUnitBytes = kBlockBytes<kType> * (kBlockWeights < kType >> 1 ? 1 : 32);
   constexpr int kParts = kBlockWeights < kType >> 1 ? kBlockWeights<kType> / 32 : 1;  // units of a block
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   const int row_in_pass = static_cast<int>(threadIdx.x) % kWarpSize / lanes;
   const int row_step = kWarpSize / lanes;
   const int slice = kRowUnits * lanes;  // units that the lanes take at a time
-  FixedUnit own[kRowUnits];
-  float scales[kRowUnits];
+  const auto chunk_bytes = rows.chunk * rows.row_bytes;
+
+  // What is copied next.
+  int next_run = 0;
+  int next_row = 0;
+  int next_stage = 0;
+  const std::uint8_t* next_from = rows.from[0];
+  const auto push = [&] {
+    if (next_run < rows.runs) {
+      const int bytes = min(chunk_bytes, (rows.rows - next_row) * rows.row_bytes);
+      copy_bytes(shared_address(ring) + static_cast<std::uint32_t>(next_stage * ring_stage_bytes), next_from, bytes);
+      next_from += bytes;
+      next_row += rows.chunk;
+      if (next_row >= rows.rows) next_row = 0, next_from = rows.from[1], ++next_run;
+    }
+    commit_copies();
+    if (++next_stage == kRingStages) next_stage = 0;
+  };
+#pragma unroll 1
+  for (int i = 1; i < kRingStages; ++i) push();
+
+  FixedUnit even;
+  FixedUnit odd;
   int part = 0;
-  int offsets[kRowUnits];
-  for (int done = 0; done < rows.rows; done += rows.chunk) {
-    const std::uint8_t* const raw = ring.pop(rows.from + done * rows.row_bytes);
-    push();
-    for (int first = 0; first < units; first += slice) {
-      if (done == 0 || units > slice) {
-        // Neighbouring units of a block have bytes in common, blocks of one unit are best read side by side. Lanes
-        // beyond the end read the last units again, and count for nothing.
-        int unit[kRowUnits];
-#pragma unroll
-        for (int j = 0; j < kRowUnits; ++j) {
-          const int wanted = first + (kParts > 1 ? kRowUnits * lane + j : lane + j * lanes);
-          unit[j] = min(wanted, kParts > 1 ? units - kRowUnits + j : units - 1);
-          own[j] = read_unit(x, units, unit[j]);
-          scales[j] = wanted < units ? own[j].scale : 0.0F;
-          offsets[j] = unit[j] / kParts * kUnitBytes;
+  int even_at = 0;
+  int odd_at = 0;
+  const auto read_activations = [&](int first) {
+    // Neighbouring units of a block have bytes in common, blocks of one unit are best read side by side. Lanes beyond
+    // the end read the last units again, and count for nothing.
+    const int even_wanted = first + (kParts > 1 ? kRowUnits * lane : lane);
+    const int odd_wanted = first + (kParts > 1 ? kRowUnits * lane + 1 : lane + lanes);
+    const int even_unit = min(even_wanted, kParts > 1 ? units - kRowUnits : units - 1);
+    const int odd_unit = min(odd_wanted, units - 1);
+    even = read_unit(x, units, even_unit);
+    odd = read_unit(x, units, odd_unit);
+    if (even_wanted >= units) even.scale = 0.0F;
+    if (odd_wanted >= units) odd.scale = 0.0F;
+    even_at = even_unit / kParts * kUnitBytes;
+    odd_at = odd_unit / kParts * kUnitBytes;
+    // Written so that it shows that it is even.
+    part = kParts > 1 ? even_unit % kParts / kRowUnits * kRowUnits : 0;
+  };
+  read_activations(0);
+  int stage = 0;
+#pragma unroll 1
+  for (int run = 0; run < rows.runs; ++run) {
+    int off = static_cast<int>(reinterpret_cast<std::uintptr_t>(run == 0 ? rows.from[0] : rows.from[1]) & 15);
+    float* const sums = products + run * run_products;
+#pragma unroll 1
+    for (int done = 0; done < rows.rows; done += rows.chunk) {
+      wait_for_copies<kRingStages - 2>();
+      __syncwarp();
+      push();
+      const std::uint8_t* const raw = ring + stage * ring_stage_bytes + off;
+      if (++stage == kRingStages) stage = 0;
+      off = (off + chunk_bytes) & 15;
+#pragma unroll 1
+      for (int first = 0; first < units; first += slice) {
+        if (units > slice) read_activations(first);
+#pragma unroll 1
+        for (int row = row_in_pass; row < rows.chunk; row += row_step) {
+          const std::uint8_t* const at = raw + row * rows.row_bytes;
+          float sum = pair_product<kType>(at + even_at, at + odd_at, part, even, odd);
+          sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
+          sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
+          sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 4);
+          if (lanes > 8) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 8);
+          if (lanes > 16) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 16);
+          if (lane == 0) sums[done + row] = first == 0 ? sum : sums[done + row] + sum;
         }
-        // Written so that it shows that it is even.
-        part = kParts > 1 ? unit[0] % kParts / kRowUnits * kRowUnits : 0;
-      }
-#pragma unroll kAtOnce
-      for (int row = row_in_pass; row < rows.chunk; row += row_step) {
-        const std::uint8_t* const at = raw + row * rows.row_bytes;
-        float sum = pair_product<kType>(at + offsets[0], at + offsets[1], part, own, scales);
-        sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
-        sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
-        sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 4);
-        if (lanes > 8) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 8);
-        if (lanes > 16) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 16);
-        if (lane == 0) products[done + row] = first == 0 ? sum : products[done + row] + sum;
       }
     }
   }
