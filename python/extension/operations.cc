@@ -366,9 +366,8 @@ void bind_operations(nb::module_& module) {
          const nb::object& allocate) { find_call(operation).run(arguments, threads, native, allocate); },
       nb::arg("operation"), nb::arg("arguments"), nb::arg("threads") = 0, nb::arg("native") = 0,
       nb::arg("allocate") = nb::none(),
-      "Runs an operation. On a GPU `native` is the stream's handle, and allocate(bytes) gives an array of as many "
-      "bytes "
-      "for scratch memory.");
+      "Runs an operation. On a GPU `native` is the stream's handle, and allocate(bytes) gives an array of that many "
+      "bytes for scratch memory.");
   module.def("device_memory", &device_memory, nb::arg("shape"), nb::arg("dtype"), nb::arg("device"),
              "Memory of a CUDA device, contiguous, with __dlpack__.");
   module.def(

@@ -223,23 +223,11 @@ unsigned channel_blocks(std::int64_t channels, int of_a_thread) {
   return static_cast<unsigned>((channels + of_a_block - 1) / of_a_block);
 }
 
-// Calls body with an element of the type that a float dtype stands for.
-template <class Body>
-void with_host_type(DType dtype, Body body) {
-  if (dtype == DType::kF32) {
-    body(float{});
-  } else if (dtype == DType::kBF16) {
-    body(Bf16{});
-  } else {
-    body(F16{});
-  }
-}
-
 using ConvKernel = void (*)(Conv);
 
 ConvKernel conv_kernel_of(const CausalConv1dArgs& args) {
   ConvKernel kernel = nullptr;
-  with_host_type(args.x.dtype, [&]<class T>(T) {
+  with_type(args.x.dtype, [&]<class T>(T) {
     const bool usual = args.weight.dim(1) == kUsualTaps;
     if (by_fours(args)) {
       kernel = usual ? conv_kernel<T, 4, kUsualTaps> : conv_kernel<T, 4, kMostTaps>;

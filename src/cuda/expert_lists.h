@@ -18,16 +18,26 @@ ExpertIds one_expert(std::int64_t pairs);
 // How many items there can be.
 std::int64_t most_items(std::int64_t experts, std::int64_t pairs, int item_rows);
 
+// How activations lie that were copied for a kernel.
+enum class ActivationOrder {
+  kRows,    // bf16 [rows, K]
+  kTiles,   // of the tiled matmuls, bf16: device/token_tiles.h
+  kSlices,  // of products of codes, scaled f16: device/activation_slices.h
+};
+
 // Where lists and copied activations lie in a workspace; without memory, only how many bytes they take.
 struct ExpertPlan {
   ExpertLists lists;
-  void* activations = nullptr;  // bf16 [rows of x, padded_k]; zeros from K on
-  std::int64_t padded_k = 0;    // a multiple of `k_multiple`
+  void* activations = nullptr;  // zeros from K on
+  float* factors = nullptr;     // [rows of x] what their results are to be multiplied by, for kSlices
+  ActivationOrder order = ActivationOrder::kRows;
+  std::int64_t slices = 0;  // of a row
+  std::int64_t padded_k = 0;
   std::size_t bytes = 0;
 
-  // x is [T,K] or [T,S,K]; a null workspace plans only.
-  static ExpertPlan make(const ConstTensor& x, std::int64_t pairs, std::int64_t experts, int item_rows, int k_multiple,
-                         void* workspace);
+  // x is [T,K] or [T,S,K], to be copied in whole slices of `slice`; a null workspace plans only.
+  static ExpertPlan make(const ConstTensor& x, std::int64_t pairs, std::int64_t experts, int item_rows, int slice,
+                         ActivationOrder order, void* workspace);
 };
 
 // More have no room in shared memory.

@@ -24,6 +24,7 @@ void run_matvec(const ExpertMatmul& p, DType weight, const Stream& stream, std::
 
 // Each weight is read once for up to 32 rows of its expert, products on the matrix units; weight is [E,N,K] or [N,K].
 std::string stream_supports(const ConstTensor& weight, std::int64_t pairs);
+bool stream_rounds_weights(const ConstTensor& weight, std::int64_t pairs);
 std::size_t stream_workspace(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs);
 void run_stream(const ExpertMatmul& p, const ConstTensor& x, const ConstTensor& weight, Workspace workspace,
                 const Stream& stream, std::string_view operation);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cuda/device/activation_slices.h"
 #include "cuda/device/fragments.h"
 #include "cuda/device/launch_order.h"
 #include "cuda/device/warp.h"
@@ -165,7 +166,8 @@ struct Conversion {
   int k = 0;
   int padded_k = 0;
   std::uint16_t* to = nullptr;
-  bool staged = false;  // in the order of tiled_matmul.h
+  float* factors = nullptr;  // for kSlices
+  ActivationOrder order = ActivationOrder::kRows;
 };
 
 template <class T>
@@ -174,26 +176,25 @@ __device__ void convert_piece(const Conversion& c, std::int64_t piece) {
   const std::int64_t row = piece / per_row;
   if (row >= c.rows) return;
   const int first = static_cast<int>(piece - row * per_row) * 8;
-  const std::int64_t from =
-      (c.slots == 0 ? c.x.offset(row) : c.x.offset(row / c.slots, row % c.slots)) + static_cast<std::int64_t>(first);
+  const std::int64_t from = c.slots == 0 ? c.x.offset(row) : c.x.offset(row / c.slots, row % c.slots);
   const T* data = static_cast<const T*>(c.x.data) + from;
   float values[8];
-  if (c.staged) {
+  if (c.order == ActivationOrder::kTiles) {
     // Pairs of four runs of 32.
     const int base = first / kStagedRun * kStagedRun + first % kStagedRun / 4;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int k = base + i / 2 * 32 + i % 2;
-      values[i] = k < c.k ? to_f32(data[k - first]) : 0.0F;
+      values[i] = k < c.k ? to_f32(data[k]) : 0.0F;
     }
   } else if (c.x.fours && first + 8 <= c.k) {
-    const float4 a = load_four(data);
-    const float4 b = load_four(data + 4);
+    const float4 a = load_four(data + first);
+    const float4 b = load_four(data + first + 4);
     values[0] = a.x, values[1] = a.y, values[2] = a.z, values[3] = a.w;
     values[4] = b.x, values[5] = b.y, values[6] = b.z, values[7] = b.w;
   } else {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) values[i] = first + i < c.k ? to_f32(data[i]) : 0.0F;
+    for (int i = 0; i < 8; ++i) values[i] = first + i < c.k ? to_f32(data[first + i]) : 0.0F;
   }
   uint4 packed;
   packed.x = pack<__nv_bfloat16>(values[0], values[1]);
@@ -201,6 +202,98 @@ __device__ void convert_piece(const Conversion& c, std::int64_t piece) {
   packed.z = pack<__nv_bfloat16>(values[4], values[5]);
   packed.w = pack<__nv_bfloat16>(values[6], values[7]);
   *reinterpret_cast<uint4*>(c.to + row * c.padded_k + first) = packed;
+}
+
+// ---- scaled rows in slices
+
+__host__ __device__ inline int rows_per_block(const Conversion& c) {
+  const int slices = c.padded_k / kSliceValues;
+  return slices < kMostWarps ? kMostWarps / slices : 1;
+}
+
+// The lane's eight values of a slice, in their order there.
+template <class T>
+__device__ inline void read_piece(const Conversion& c, std::int64_t row, int slice, float (&values)[8]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const T* data =
+      static_cast<const T*>(c.x.data) + (c.slots == 0 ? c.x.offset(row) : c.x.offset(row / c.slots, row % c.slots));
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int k = slice * kSliceValues + slice_source(lane, 4 * half);
+    float four[4];
+    if (c.x.fours && k + 4 <= c.k) {
+      const float4 read = load_four(data + k);
+      four[0] = read.x, four[1] = read.y, four[2] = read.z, four[3] = read.w;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) four[i] = k + i < c.k ? to_f32(data[k + i]) : 0.0F;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[4 * half + i] = four[slice_source(0, i)];
+  }
+}
+
+// A slice's record, by a warp.
+__device__ inline void write_record(const float (&values)[8], float factor, std::uint16_t* record) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  std::uint32_t packed[4];
+  float sums[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float sum = 0.0F;
+#pragma unroll
+    for (int i = 2 * half; i < 2 * half + 2; ++i) {
+      packed[i] = pack<__half>(values[2 * i] * factor, values[2 * i + 1] * factor);
+      const float2 rounded = unpack<__half>(packed[i]);
+      sum += rounded.x + rounded.y;
+    }
+    sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
+    sums[half] = sum + __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
+  }
+  *reinterpret_cast<uint4*>(record + 8 * lane) = {packed[0], packed[1], packed[2], packed[3]};
+  const std::uint32_t upper = pack<__half>(sums[0], sums[1]);
+  const float2 rounded = unpack<__half>(upper);
+  const std::uint32_t lower = pack<__half>(sums[0] - rounded.x, sums[1] - rounded.y);
+  const int part = lane / 4;  // of 32 activations
+  const int which = lane % 4;
+  if (which > 1) return;
+  auto* words = reinterpret_cast<std::uint32_t*>(record + kSliceValues);
+  words[part / 2 * 4 + which * 2 + part % 2] = which == 0 ? upper : lower;
+}
+
+// A warp takes one slice after the other of the block's rows.
+template <class T>
+__device__ void convert_slices(const Conversion& c, std::int64_t block) {
+  __shared__ unsigned largest[kMostWarps];  // as bits, in whose order positive floats are
+  const int thread = static_cast<int>(threadIdx.x);
+  const int slices = c.padded_k / kSliceValues;
+  const std::int64_t first_row = block * rows_per_block(c);
+  const int rows = static_cast<int>(min(c.rows - first_row, static_cast<std::int64_t>(rows_per_block(c))));
+  if (thread < kMostWarps) largest[thread] = 0;
+  __syncthreads();
+  for (int i = thread / kWarpSize; i < rows * slices; i += kMostWarps) {
+    const int row = i / slices;
+    float values[8];
+    read_piece<T>(c, first_row + row, i - row * slices, values);
+    float most = 0.0F;
+#pragma unroll
+    for (const float value : values) most = fmaxf(most, fabsf(value));
+    const unsigned bits = __reduce_max_sync(0xFFFFFFFFU, __float_as_uint(most));
+    if (thread % kWarpSize == 0) atomicMax(largest + row, bits);
+  }
+  __syncthreads();
+  for (int i = thread / kWarpSize; i < rows * slices; i += kMostWarps) {
+    const int row = i / slices;
+    float values[8];
+    read_piece<T>(c, first_row + row, i - row * slices, values);
+    // Powers of two with which, and by which, the row is divided; in range also for the smallest and for infinity.
+    const unsigned exponent = max(largest[row] >> 23, 4U);
+    const float factor = __uint_as_float((253 + kRowExponent - exponent) << 23);
+    write_record(values, factor, c.to + ((first_row + row) * slices + i - row * slices) * kSliceRecord);
+    if (i == row * slices && thread % kWarpSize == 0) {
+      c.factors[first_row + row] = __uint_as_float((exponent + 1 - kRowExponent) << 23);
+    }
+  }
 }
 
 __global__ void __launch_bounds__(kThreads) prepare_kernel(ExpertIds ids, ExpertLists lists, Conversion conversion) {
@@ -212,6 +305,8 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(ExpertIds ids, Expert
     if (lists.tiles != nullptr) {
       cut_tiles<kThreads>(lists.offsets, ids.experts, lists.tiles, lists.tile_count, counters);
     }
+  } else if (conversion.order == ActivationOrder::kSlices) {
+    with_type(conversion.x.dtype, [&]<class T>(T) { convert_slices<T>(conversion, blockIdx.x - list_blocks); });
   } else {
     const std::int64_t first = static_cast<std::int64_t>(blockIdx.x - list_blocks) * kPiecesPerBlock + threadIdx.x;
     with_type(conversion.x.dtype, [&]<class T>(T) {
@@ -232,8 +327,10 @@ void launch_prepare(const ExpertIds& ids, const ExpertLists& lists, const Conver
   const std::size_t shared = 4 * counters;
   const DeviceProperties& device = properties(stream.device.index);
   if (shared > 48 * 1024) allow_shared_memory(reinterpret_cast<const void*>(prepare_kernel), shared, operation);
-  const std::int64_t pieces = conversion.rows * (conversion.padded_k / 8);
-  const auto blocks = static_cast<unsigned>(list_blocks + (pieces + kPiecesPerBlock - 1) / kPiecesPerBlock);
+  const bool slices = conversion.order == ActivationOrder::kSlices && conversion.padded_k > 0;
+  const std::int64_t work = slices ? conversion.rows : conversion.rows * (conversion.padded_k / 8);
+  const std::int64_t share = slices ? rows_per_block(conversion) : kPiecesPerBlock;
+  const auto blocks = static_cast<unsigned>(list_blocks + (work + share - 1) / share);
   if (blocks == 0) return;
   launch_early(prepare_kernel, blocks, kThreads, shared, device, native(stream), operation, ids, lists, conversion);
 }
@@ -278,8 +375,8 @@ std::int64_t most_items(std::int64_t experts, std::int64_t pairs, int item_rows)
   return std::min(experts, pairs) + pairs / item_rows;
 }
 
-ExpertPlan ExpertPlan::make(const ConstTensor& x, std::int64_t pairs, std::int64_t experts, int item_rows,
-                            int k_multiple, void* workspace) {
+ExpertPlan ExpertPlan::make(const ConstTensor& x, std::int64_t pairs, std::int64_t experts, int item_rows, int slice,
+                            ActivationOrder order, void* workspace) {
   ExpertPlan plan;
   const auto take = [&](std::int64_t bytes) -> void* {
     void* at = workspace == nullptr ? nullptr : static_cast<char*>(workspace) + plan.bytes;
@@ -287,9 +384,12 @@ ExpertPlan ExpertPlan::make(const ConstTensor& x, std::int64_t pairs, std::int64
     return at;
   };
   const std::int64_t k = x.dim(x.rank - 1);
-  plan.padded_k = (k + k_multiple - 1) / k_multiple * k_multiple;
+  plan.order = order;
+  plan.slices = (k + slice - 1) / slice;
+  plan.padded_k = plan.slices * slice;
   const std::int64_t rows = x.rank == 2 ? x.dim(0) : x.dim(0) * x.dim(1);
-  plan.activations = take(2 * rows * plan.padded_k);
+  plan.activations = take(2 * rows * plan.slices * (order == ActivationOrder::kSlices ? kSliceRecord : slice));
+  if (order == ActivationOrder::kSlices) plan.factors = static_cast<float*>(take(4 * rows));
   plan.lists.item_rows = item_rows;
   plan.lists.offsets = static_cast<std::int32_t*>(take(4 * (experts + 1)));
   plan.lists.rows = static_cast<std::int32_t*>(take(4 * pairs));
@@ -317,13 +417,16 @@ Conversion conversion_of(const ConstTensor& x, std::int64_t padded_k, void* to) 
 void prepare_tiles(const ExpertLists& lists, const ExpertIds& ids, const ConstTensor& x, std::uint16_t* staged,
                    const Stream& stream, std::string_view operation) {
   Conversion conversion = conversion_of(x, staged_columns(x.dim(x.rank - 1)), staged);
-  conversion.staged = true;
+  conversion.order = ActivationOrder::kTiles;
   launch_prepare(ids, lists, conversion, stream, operation);
 }
 
 void prepare_experts(const ExpertPlan& plan, const ExpertIds& ids, const ConstTensor& x, const Stream& stream,
                      std::string_view operation) {
-  launch_prepare(ids, plan.lists, conversion_of(x, plan.padded_k, plan.activations), stream, operation);
+  Conversion conversion = conversion_of(x, plan.padded_k, plan.activations);
+  conversion.order = plan.order;
+  conversion.factors = plan.factors;
+  launch_prepare(ids, plan.lists, conversion, stream, operation);
 }
 
 }  // namespace thalweg::cu

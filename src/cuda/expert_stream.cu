@@ -51,18 +51,25 @@ StreamKernel kernel_for(DType type, int item_rows) {
 }
 
 // Rows of an item: enough for the experts' usual numbers of rows.
-int item_rows_for(std::int64_t pairs, std::int64_t experts) { return pairs <= 8 * experts ? 16 : 32; }
+int item_rows_for(std::int64_t pairs, std::int64_t experts) {
+  return pairs <= 3 * experts ? 8 : (pairs <= 10 * experts ? 16 : 32);
+}
 
-ExpertPlan plan_for(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs, std::int64_t experts,
+struct StreamPlan {
+  StreamKernel kernel;
+  ExpertPlan experts;
+};
+StreamPlan plan_for(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs, std::int64_t experts,
                     void* workspace) {
-  const int item_rows = item_rows_for(pairs, experts);
-  return ExpertPlan::make(x, pairs, experts, item_rows, kernel_for(weight.dtype, item_rows).slice, workspace);
+  const StreamKernel kernel = kernel_for(weight.dtype, item_rows_for(pairs, experts));
+  const ActivationOrder order = kernel.codes ? ActivationOrder::kSlices : ActivationOrder::kRows;
+  return {kernel, ExpertPlan::make(x, pairs, experts, kernel.item_rows, kernel.slice, order, workspace)};
 }
 
 // Strips of a block: where K is short, enough that the wait for the first of its slices is a small part.
-int strips_for(std::int64_t padded_k, int slice) {
-  constexpr std::int64_t kSteps = 8;
-  return static_cast<int>(std::clamp<std::int64_t>(kSteps * slice / std::max<std::int64_t>(padded_k, 1), 1, 4));
+int strips_for(const StreamPlan& plan) {
+  const std::int64_t steps = plan.kernel.codes ? 4 : 8;
+  return static_cast<int>(std::clamp<std::int64_t>(steps / std::max<std::int64_t>(plan.experts.slices, 1), 1, 4));
 }
 
 }  // namespace
@@ -70,8 +77,8 @@ int strips_for(std::int64_t padded_k, int slice) {
 std::string stream_supports(const ConstTensor& weight, std::int64_t pairs) {
   const std::int64_t experts = weight.rank == 3 ? weight.dim(0) : 1;
   if (experts > kMostListedExperts) return "takes at most " + std::to_string(kMostListedExperts) + " experts";
-  const int item_rows = item_rows_for(pairs, experts);
-  if (kernel_for(weight.dtype, item_rows).exact) {
+  const StreamKernel kernel = kernel_for(weight.dtype, item_rows_for(pairs, experts));
+  if (kernel.exact) {
     bool aligned = reinterpret_cast<std::uintptr_t>(weight.data) % 16 == 0;
     for (int i = 0; i + 1 < weight.rank; ++i) {
       aligned &= weight.dim(i) <= 1 || bytes_of(weight.dtype, weight.stride(i)) % 16 == 0;
@@ -81,30 +88,35 @@ std::string stream_supports(const ConstTensor& weight, std::int64_t pairs) {
     return reason;
   }
   const std::int64_t blocks =
-      most_items(experts, pairs, item_rows) * ((weight.dim(weight.rank - 2) + kStreamRows - 1) / kStreamRows);
+      most_items(experts, pairs, kernel.item_rows) * ((weight.dim(weight.rank - 2) + kernel.rows - 1) / kernel.rows);
   return blocks < std::int64_t{1} << 31 ? "" : "more than 2^31 tiles";
 }
 
+bool stream_rounds_weights(const ConstTensor& weight, std::int64_t pairs) {
+  return !kernel_for(weight.dtype, item_rows_for(pairs, weight.rank == 3 ? weight.dim(0) : 1)).codes;
+}
+
 std::size_t stream_workspace(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs) {
-  return plan_for(x, weight, pairs, weight.rank == 3 ? weight.dim(0) : 1, nullptr).bytes;
+  return plan_for(x, weight, pairs, weight.rank == 3 ? weight.dim(0) : 1, nullptr).experts.bytes;
 }
 
 void run_stream(const ExpertMatmul& p, const ConstTensor& x, const ConstTensor& weight, Workspace workspace,
                 const Stream& stream, std::string_view operation) {
   if (p.ids.pairs == 0 || p.n == 0) return;
-  const ExpertPlan plan = plan_for(x, weight, p.ids.pairs, p.ids.experts, workspace.data);
-  prepare_experts(plan, p.ids, x, stream, operation);
-  const StreamKernel chosen = kernel_for(weight.dtype, plan.lists.item_rows);
-  allow_shared_memory(reinterpret_cast<const void*>(chosen.kernel), static_cast<std::size_t>(chosen.shared_bytes),
-                      operation);
-  const int strips = strips_for(plan.padded_k, chosen.slice);
-  const int block_rows = strips * kStreamRows;
+  const StreamPlan plan = plan_for(x, weight, p.ids.pairs, p.ids.experts, workspace.data);
+  const StreamKernel& kernel = plan.kernel;
+  prepare_experts(plan.experts, p.ids, x, stream, operation);
+  const auto shared_bytes = static_cast<std::size_t>(kernel.shared_bytes);
+  allow_shared_memory(reinterpret_cast<const void*>(kernel.kernel), shared_bytes, operation);
+  const int strips = strips_for(plan);
+  const int block_rows = strips * kernel.rows;
   const std::int64_t blocks =
-      most_items(p.ids.experts, p.ids.pairs, plan.lists.item_rows) * ((p.n + block_rows - 1) / block_rows);
-  launch_early(chosen.kernel, static_cast<unsigned>(blocks), kStreamWarps * kWarpSize,
-               static_cast<std::size_t>(chosen.shared_bytes), properties(stream.device.index), native(stream),
-               operation, p, plan.lists, static_cast<const std::uint16_t*>(plan.activations),
-               static_cast<int>(plan.padded_k), strips);
+      most_items(p.ids.experts, p.ids.pairs, kernel.item_rows) * ((p.n + block_rows - 1) / block_rows);
+  launch_early(kernel.kernel, static_cast<unsigned>(blocks), kStreamWarps * kWarpSize, shared_bytes,
+               properties(stream.device.index), native(stream), operation, p, plan.experts.lists,
+               StreamActivations{static_cast<const std::uint16_t*>(plan.experts.activations), plan.experts.factors,
+                                 static_cast<int>(plan.experts.slices)},
+               strips);
 }
 
 }  // namespace thalweg::cu

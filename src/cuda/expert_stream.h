@@ -6,26 +6,35 @@
 
 namespace thalweg::cu {
 
-struct StreamKernel {
-  void (*kernel)(ExpertMatmul, ExpertLists, const std::uint16_t*, int, int);
-  int shared_bytes;
-  int slice;   // weights of a row; activations are padded to whole slices
-  bool exact;  // takes rows aligned to 16 bytes; else to a block's own alignment
+// Of each row `slices` slices: of block formats as in device/activation_slices.h, else of bf16.
+struct StreamActivations {
+  const std::uint16_t* data;
+  const float* factors;  // of the rows' results; null: 1
+  int slices;
 };
 
-// For items of up to 16 or 32 rows.
+struct StreamKernel {
+  void (*kernel)(ExpertMatmul, ExpertLists, StreamActivations, int);
+  int shared_bytes;
+  int rows;    // weight rows of a strip
+  int slice;   // weights of a row; activations are padded to whole slices
+  bool exact;  // takes rows aligned to 16 bytes; else to a block's own alignment
+  bool codes;  // takes activations in ActivationOrder::kSlices; else in kRows
+  int item_rows;
+};
+
+// For items of up to 8, 16 or 32 rows; of plain types those for 8 are those for 16.
 template <DType kType>
 StreamKernel stream_kernel(int item_rows);
 
 }  // namespace thalweg::cu
 
 // For a file that includes device/expert_stream.h.
-#define THALWEG_EXPERT_STREAM(type)                                                                       \
-  template <>                                                                                             \
-  StreamKernel stream_kernel<DType::type>(int item_rows) {                                                \
-    const auto kernel = [&]<int kTiles>() -> StreamKernel {                                               \
-      using Tile = StreamTile<DType::type, kTiles>;                                                       \
-      return {expert_stream_kernel<DType::type, kTiles>, Tile::kSharedBytes, Tile::kSlice, Tile::kExact}; \
-    };                                                                                                    \
-    return item_rows == 16 ? kernel.operator()<2>() : kernel.operator()<4>();                             \
+#define THALWEG_EXPERT_STREAM(type)                                     \
+  template <>                                                           \
+  StreamKernel stream_kernel<DType::type>(int item_rows) {              \
+    constexpr int kLeast = is_block_format(DType::type) ? 1 : 2;        \
+    if (item_rows <= 8) return stream_kernel_of<DType::type, kLeast>(); \
+    if (item_rows <= 16) return stream_kernel_of<DType::type, 2>();     \
+    return stream_kernel_of<DType::type, 4>();                          \
   }

@@ -62,7 +62,12 @@ void run_streaming(const Args& args, Workspace workspace, const Stream& stream) 
   run_stream(expert_matmul(args), args.x, args.weight, workspace, stream, args.kName);
 }
 template <class Args>
-std::string remark_stream(const Args&) {
+std::string remark_stream(const Args& args) {
+  return stream_rounds_weights(args.weight, pairs_of(args)) ? "rounds activations and weights to bf16"
+                                                            : "rounds activations to f16, each row scaled";
+}
+template <class Args>
+std::string remark_tiles(const Args&) {
   return "rounds activations and weights to bf16";
 }
 
@@ -94,7 +99,7 @@ void run_tiles(const Args& args, Workspace workspace, const Stream& stream) {
 }
 
 // Where an expert has few rows, most of a tile would be empty.
-constexpr std::int64_t kTiledRows = 12;  // per expert, on average
+constexpr std::int64_t kTiledRows = 24;  // per expert, on average
 
 template <class Args>
 std::string supports_many(const Args& args, const Stream& stream) {
@@ -108,11 +113,11 @@ std::string supports_many(const Args& args, const Stream& stream) {
 
 template <class Args>
 constexpr Kernel<Args> kMany{"wgmma",         supports_many<Args>, workspace_tiles<Args>,
-                             run_tiles<Args>, remark_stream<Args>, Arithmetic::k16Bit};
+                             run_tiles<Args>, remark_tiles<Args>,  Arithmetic::k16Bit};
 // The same for any number of rows.
 template <class Args>
 constexpr Kernel<Args> kTiles{"tiles",         supports_tiles<Args>, workspace_tiles<Args>,
-                              run_tiles<Args>, remark_stream<Args>,  Arithmetic::k16Bit};
+                              run_tiles<Args>, remark_tiles<Args>,   Arithmetic::k16Bit};
 
 template <class Args>
 std::string remark_matvec(const Args& args) {

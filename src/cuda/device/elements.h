@@ -63,8 +63,9 @@ __device__ inline void store_four(T* to, float4 x) {
 }
 
 // body(T{}) for the type of a float dtype. To be called around loops, not in them.
+#pragma nv_exec_check_disable
 template <class Body>
-__device__ inline void with_type(DType dtype, Body body) {
+__host__ __device__ inline void with_type(DType dtype, Body body) {
   if (dtype == DType::kF32) {
     body(float{});
   } else if (dtype == DType::kBF16) {

@@ -22,7 +22,7 @@ class RowCopies {
 
   // Weights of an expert with `rows` rows of k.
   __device__ void begin(const std::uint8_t* weights, std::int64_t row_bytes, int rows, int k, int lane) {
-    weights_ = weights;
+    move_to(weights);
     row_bytes_ = row_bytes;
     rows_ = rows;
     row_length_ = k / kBlockWeights<kType> * kBlockBytes<kType>;
@@ -32,7 +32,11 @@ class RowCopies {
     }
   }
   // On to another expert.
-  __device__ void move_to(const std::uint8_t* weights) { weights_ = weights; }
+  __device__ void move_to(const std::uint8_t* weights) {
+    weights_ = weights;
+    // Or the compiler works the address out again for each copy.
+    asm volatile("" : "+l"(weights_));
+  }
 
   // A slice of kRows rows from first_row on. Rows beyond the last are that one again. Only the last slice may end
   // beyond the rows' ends.

@@ -91,12 +91,12 @@ __device__ inline float code_float(std::uint32_t four_codes, int i) {
   return __uint_as_float(__byte_perm(four_codes, kOver, kWide ? 0x7404U | code << 4 : 0x7044U | code << 8));
 }
 template <bool kWide>
-constexpr float kCodeOver = kWide ? 32768.0F : 128.0F;
+constexpr float kFloatOver = kWide ? 32768.0F : 128.0F;
 
 // Eight codes (one in a byte) of one group, as weights.
 template <bool kWide>
 __device__ inline void scale_codes(uint2 codes, Scaling group, float (&values)[8]) {
-  const float offset = fmaf(-kCodeOver<kWide>, group.scale, group.offset);
+  const float offset = fmaf(-kFloatOver<kWide>, group.scale, group.offset);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     values[i] = fmaf(code_float<kWide>(i < 4 ? codes.x : codes.y, i % 4), group.scale, offset);
@@ -341,24 +341,21 @@ struct PackedWeights<DType::kQ8_0> : CodedWeights<PackedWeights<DType::kQ8_0>, t
   __device__ Scaling scaling(int) const { return {scale, -128.0F * scale}; }
 };
 
-// Eight levels of a table of sixteen bytes (in four words): those that the low or the high halves of two words name.
-__device__ inline uint2 look_up(const std::uint32_t (&levels)[4], std::uint32_t first, std::uint32_t second, int high) {
-  const auto four = [&](std::uint32_t halves) {  // by the four low halves of 16 bits
-    const std::uint32_t in_half = halves & 0x7777U;
-    const std::uint32_t which = 0x3210U | (halves & 0x8888U) >> 1;
-    return __byte_perm(__byte_perm(levels[0], levels[1], in_half), __byte_perm(levels[2], levels[3], in_half), which);
-  };
-  const auto halves_of = [&](std::uint32_t word) {  // the low or high ones of four bytes, to 16 bits
-    const std::uint32_t low = word >> (4 * high) & 0x0F0F0F0FU;
-    return __byte_perm(low | low >> 4, 0, 0x4420);
-  };
-  return {four(halves_of(first)), four(halves_of(second))};
+// Levels of a table of sixteen bytes (in four words): those that the halves of bytes name.
+__device__ inline std::uint32_t look_up_four(const std::uint32_t (&levels)[4], std::uint32_t nibbles_in_bytes) {
+  const std::uint32_t halves = __byte_perm(nibbles_in_bytes | nibbles_in_bytes >> 4, 0, 0x4420);  // in 16 bits
+  const std::uint32_t in_half = halves & 0x7777U;
+  const std::uint32_t which = 0x3210U | (halves & 0x8888U) >> 1;
+  return __byte_perm(__byte_perm(levels[0], levels[1], in_half), __byte_perm(levels[2], levels[3], in_half), which);
+}
+__device__ inline uint2 look_up(const std::uint32_t (&levels)[4], uint2 nibbles_in_bytes) {
+  return {look_up_four(levels, nibbles_in_bytes.x), look_up_four(levels, nibbles_in_bytes.y)};
 }
 
 // kIq4Levels + 128
 __device__ inline uint2 iq4_codes(const std::uint32_t (&words)[4], int j) {
   const std::uint32_t levels[4] = {0x3F2D1801U, 0x766A5D4FU, 0xA6998D81U, 0xF1D9C5B5U};
-  return look_up(levels, words[j % 2 * 2], words[j % 2 * 2 + 1], j / 2);
+  return look_up(levels, nibbles(words, j));
 }
 
 template <>
@@ -377,6 +374,11 @@ struct PackedWeights<DType::kIQ4_NL> : CodedWeights<PackedWeights<DType::kIQ4_NL
   __device__ Scaling scaling(int) const { return {scale, -128.0F * scale}; }
 };
 
+// 2^(exponent - 128), for levels twice as large; subnormal below exponent 2.
+__device__ inline float mxfp4_scale(std::uint32_t exponent) {
+  return __uint_as_float(exponent < 2 ? 0x200000U << exponent : (exponent - 1) << 23);
+}
+
 template <>
 struct PackedWeights<DType::kMXFP4> : CodedWeights<PackedWeights<DType::kMXFP4>, false> {
   static constexpr int kAlign = 1;
@@ -385,16 +387,14 @@ struct PackedWeights<DType::kMXFP4> : CodedWeights<PackedWeights<DType::kMXFP4>,
 
   __device__ static PackedWeights read(const std::uint8_t* block, int) {
     PackedWeights packed;
-    // 2^(exponent - 128), subnormal below exponent 2.
-    const std::uint32_t exponent = block[0];
-    packed.scale = __uint_as_float(exponent < 2 ? 0x200000U << exponent : (exponent - 1) << 23);
+    packed.scale = mxfp4_scale(block[0]);
     read_words<kAlign>(block + 1, packed.words);
     return packed;
   }
   // kMxfp4Levels + 12
   __device__ uint2 codes(int j) const {
     const std::uint32_t levels[4] = {0x0F0E0D0CU, 0x18141210U, 0x090A0B0CU, 0x00040608U};
-    return look_up(levels, words[j % 2 * 2], words[j % 2 * 2 + 1], j / 2);
+    return look_up(levels, nibbles(words, j));
   }
   __device__ Scaling scaling(int) const { return {scale, -12.0F * scale}; }
 };

@@ -1,0 +1,426 @@
+#pragma once
+
+// What products of codes take of the block formats (stream_products.h): SliceCodes<kType> is one weight row's slice of
+// 256. A weight is
+//
+//   scale code' + first_factor first + second_factor second,    code' = kCodeOver + a multiple of its code
+//
+// with codes and the numbers `first` and `second` exact in f16, so that all three are for the matrix units:
+//
+//   codes.scale(part, half)      of the half-th 16 of the part-th 32 weights; both constants
+//   codes.pairs(part, t, pairs)  of these, codes' 4 t + (0, 2), 4 t + (1, 3), then 16 + 4 t + (0, 2) and (1, 3)
+//   codes.first(t, i)            of the two halves of part 2 t + i; t is the lane's, i a constant
+//   codes.second(t, i)           only if kSecond
+//
+// A code becomes f16 by an OR: 0x6400 is 1024, whose last place is one. Where code' is taken from higher bits than the
+// lowest, the scale and `first` are smaller instead.
+
+#include <cuda_fp16.h>
+
+#include "cuda/device/fragments.h"
+#include "cuda/device/weights.h"
+
+namespace thalweg::cu {
+
+constexpr float kCodeOver = 1024.0F;
+
+// ---- pieces of the formats
+
+__device__ inline std::uint32_t add_halves(std::uint32_t pair, float summand) {
+  const __half2 sum = __hadd2(reinterpret_cast<const __half2&>(pair), __float2half2_rn(summand));
+  return reinterpret_cast<const std::uint32_t&>(sum);
+}
+__device__ inline std::uint32_t scale_halves(std::uint32_t pair, float factor, float summand) {
+  const __half2 sum =
+      __hfma2(reinterpret_cast<const __half2&>(pair), __float2half2_rn(factor), __float2half2_rn(summand));
+  return reinterpret_cast<const std::uint32_t&>(sum);
+}
+
+// The word at an even constant `offset` plus 4 t from where a slice begins that begins at a multiple of 16.
+__device__ inline std::uint32_t even_word(const std::uint8_t* slice, int offset, int t) {
+  const auto* words = reinterpret_cast<const std::uint32_t*>(slice + offset / 4 * 4 + 4 * t);
+  return offset % 4 == 0 ? words[0] : __byte_perm(words[0], words[1], 0x5432);
+}
+
+// Words of a slice that begins anywhere, at multiples of 4 from there.
+class ShiftedWords {
+ public:
+  __device__ explicit ShiftedWords(const std::uint8_t* slice)
+      : words_(reinterpret_cast<const std::uint32_t*>(slice - (reinterpret_cast<std::uintptr_t>(slice) & 3))),
+        shift_(static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(slice)) * 8) {}
+  __device__ std::uint32_t operator[](int word) const {
+    return __funnelshift_r(words_[word], words_[word + 1], shift_);  // by the last five bits of shift_
+  }
+  // Words 4 t and 16 + 4 t (in bytes) of the 32 bytes from `offset` on.
+  __device__ uint2 quarter(int offset, int t) const { return {(*this)[offset / 4 + t], (*this)[offset / 4 + 4 + t]}; }
+
+ private:
+  const std::uint32_t* words_;
+  std::uint32_t shift_;
+};
+
+__device__ inline std::uint32_t read_word(const std::uint8_t* from) {
+  return *reinterpret_cast<const std::uint32_t*>(from);
+}
+// Words 4 t and 16 + 4 t (in bytes) of 32 bytes.
+__device__ inline uint2 read_quarter(const std::uint8_t* from, int t) {
+  return {read_word(from + 4 * t), read_word(from + 16 + 4 * t)};
+}
+
+// Codes, one in a byte.
+__device__ inline void bytes_to_pairs(uint2 codes, std::uint32_t (&pairs)[4]) {
+  constexpr std::uint32_t kOver = 0x64006400U;
+  pairs[0] = (codes.x & 0x00FF00FFU) | kOver;
+  pairs[1] = (codes.x >> 8 & 0x00FF00FFU) | kOver;
+  pairs[2] = (codes.y & 0x00FF00FFU) | kOver;
+  pairs[3] = (codes.y >> 8 & 0x00FF00FFU) | kOver;
+}
+// Byte `at` of a word, a constant, up to 127: plus 128.
+__device__ inline float byte_over_128(std::uint32_t word, int at) {
+  return __uint_as_float(__byte_perm(word, 0x43000000U, 0x7044U | static_cast<std::uint32_t>(at) << 8));
+}
+// Bytes a and b as f16: plus 1024.
+__device__ inline std::uint32_t bytes_over_1024(std::uint32_t word, int a, int b) {
+  return __byte_perm(word, 0x64U, 0x4040U | static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b) << 8);
+}
+
+// Halves of bytes: the low ones are codes of the first sixteen, the high ones of the last.
+__device__ inline uint2 both_nibbles(std::uint32_t word) { return {word & 0x0F0F0F0FU, word >> 4 & 0x0F0F0F0FU}; }
+
+// ---- blocks of 32
+
+// A scale in f16 at the beginning of each of eight blocks; codes are counted from kCenter.
+template <DType kType, int kCenter>
+struct BlockCodes {
+  static constexpr int kGroup = 32;
+  static constexpr bool kFirst = true;
+  static constexpr bool kSecond = false;
+  const std::uint8_t* row;
+
+  __device__ explicit BlockCodes(const std::uint8_t* slice) : row(slice) {}
+  // The word 4 t of what begins `offset` bytes into a block.
+  __device__ std::uint32_t word(int part, int offset, int t) const {
+    return even_word(row, part * kBlockBytes<kType> + offset, t);
+  }
+  __device__ std::uint32_t half(int part, int offset) const {
+    return read_half<2>(row + part * kBlockBytes<kType> + offset);
+  }
+  __device__ float scale(int part, int) const { return f16_bits_to_f32(half(part, 0)); }
+  __device__ std::uint32_t first(int t, int i) const { return half(2 * t + i, 0) * 0x10001U; }
+  __device__ static float first_factor() { return -kCodeOver - static_cast<float>(kCenter); }
+};
+
+template <DType kType>
+struct SliceCodes;
+
+template <>
+struct SliceCodes<DType::kQ4_0> : BlockCodes<DType::kQ4_0, 8> {
+  using BlockCodes::BlockCodes;
+  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
+    bytes_to_pairs(both_nibbles(word(part, 2, t)), pairs);
+  }
+};
+
+// With a minimum of its own.
+template <DType kType>
+struct LevelledBlockCodes : BlockCodes<kType, 0> {
+  using BlockCodes<kType, 0>::BlockCodes;
+  static constexpr bool kSecond = true;
+  __device__ std::uint32_t second(int t, int i) const { return this->half(2 * t + i, 2) * 0x10001U; }
+  __device__ static float second_factor() { return 1.0F; }
+};
+
+template <>
+struct SliceCodes<DType::kQ4_1> : LevelledBlockCodes<DType::kQ4_1> {
+  using LevelledBlockCodes::LevelledBlockCodes;
+  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
+    bytes_to_pairs(both_nibbles(word(part, 4, t)), pairs);
+  }
+};
+
+// A word of lower bits of quarter t, the fifth bits of all 32.
+__device__ inline uint2 quarter_of_five_bits(std::uint32_t word, std::uint32_t high, int t) {
+  const uint2 low = both_nibbles(word);
+  return {low.x | spread_fifth_bits(high >> (4 * t)), low.y | spread_fifth_bits(high >> (16 + 4 * t))};
+}
+
+template <>
+struct SliceCodes<DType::kQ5_0> : BlockCodes<DType::kQ5_0, 16> {
+  using BlockCodes::BlockCodes;
+  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
+    bytes_to_pairs(quarter_of_five_bits(word(part, 6, t), word(part, 2, 0), t), pairs);
+  }
+};
+
+template <>
+struct SliceCodes<DType::kQ5_1> : LevelledBlockCodes<DType::kQ5_1> {
+  using LevelledBlockCodes::LevelledBlockCodes;
+  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
+    bytes_to_pairs(quarter_of_five_bits(word(part, 8, t), word(part, 4, 0), t), pairs);
+  }
+};
+
+template <>
+struct SliceCodes<DType::kQ8_0> : BlockCodes<DType::kQ8_0, 128> {
+  using BlockCodes::BlockCodes;
+  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
+    const uint2 codes = {word(part, 2, t), word(part, 18, t)};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      pairs[i] = bytes_over_1024((i < 2 ? codes.x : codes.y) ^ 0x80808080U, i % 2, i % 2 + 2);
+    }
+  }
+};
+
+// kIq4Levels + 128 of the words' low and high nibbles.
+__device__ inline void iq4_pairs(std::uint32_t word, std::uint32_t (&pairs)[4]) {
+  const std::uint32_t levels[4] = {0x3F2D1801U, 0x766A5D4FU, 0xA6998D81U, 0xF1D9C5B5U};
+  const uint2 nibbles = both_nibbles(word);
+  const uint2 codes = {look_up_four(levels, nibbles.x), look_up_four(levels, nibbles.y)};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) pairs[i] = bytes_over_1024(i < 2 ? codes.x : codes.y, i % 2, i % 2 + 2);
+}
+
+template <>
+struct SliceCodes<DType::kIQ4_NL> : BlockCodes<DType::kIQ4_NL, 128> {
+  using BlockCodes::BlockCodes;
+  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const { iq4_pairs(word(part, 2, t), pairs); }
+};
+
+// Levels and not codes, so that nothing is added to them.
+template <>
+struct SliceCodes<DType::kMXFP4> {
+  static constexpr int kGroup = 32;
+  static constexpr bool kFirst = false;
+  static constexpr bool kSecond = false;
+  const std::uint8_t* row;
+
+  __device__ explicit SliceCodes(const std::uint8_t* slice) : row(slice) {}
+  __device__ const std::uint8_t* block(int part) const { return row + part * kBlockBytes<DType::kMXFP4>; }
+  __device__ float scale(int part, int) const { return mxfp4_scale(block(part)[0]); }
+  // Twice the level in f16 has no bits in its lower byte. A byte permutation looks the upper byte up by the three lower
+  // bits of a code; one that replicates the sign of what it finds, which has none, gives the byte of zeros below it.
+  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
+    const std::uint32_t word = ShiftedWords(block(part) + 1)[t];
+    constexpr std::uint32_t kLow = 0x42403C00U;   // 0, 1, 2, 3
+    constexpr std::uint32_t kHigh = 0x4A484644U;  // 4, 6, 8, 12
+    const std::uint32_t lower = __byte_perm(kLow, kHigh, word & 0x7777U);
+    const std::uint32_t upper = __byte_perm(kLow, kHigh, word >> 16 & 0x7777U);
+    // Byte 2 i is k = i of the first sixteen, 2 i + 1 of the last; nibble n is that of byte n.
+    const auto pair = [&](int nibble) {
+      const auto n = static_cast<std::uint32_t>(nibble);
+      std::uint32_t level;
+      asm("prmt.b32 %0, %1, %2, %3;"
+          : "=r"(level)
+          : "r"(lower), "r"(upper), "r"((n + 4U) << 12 | n << 4 | (8U + n) * 0x0101U));
+      const std::uint32_t sign = word << (12 - 4 * nibble);
+      return level | (sign & 0x80008000U);
+    };
+    pairs[0] = pair(0);
+    pairs[1] = pair(2);
+    pairs[2] = pair(1);
+    pairs[3] = pair(3);
+  }
+};
+
+// ---- blocks of 256
+
+// Scales (and minima) of 6 bits as bytes: of parts 0..3 and 4..7.
+struct SixBits {
+  std::uint32_t scales[2];
+  std::uint32_t minima[2];
+
+  __device__ explicit SixBits(const std::uint32_t (&head)[4]) {
+    scales[0] = head[1] & 0x3F3F3F3FU;
+    scales[1] = (head[3] & 0x0F0F0F0FU) | (head[1] >> 2 & 0x30303030U);
+    minima[0] = head[2] & 0x3F3F3F3FU;
+    minima[1] = (head[3] >> 4 & 0x0F0F0F0FU) | (head[2] >> 2 & 0x30303030U);
+  }
+  // Of part 2 t + i, twice, over 1024.
+  __device__ static std::uint32_t pair(const std::uint32_t (&words)[2], int t, int i) {
+    const std::uint32_t word = t < 2 ? words[0] : words[1];
+    const auto at = static_cast<std::uint32_t>(t % 2 * 2 + i);
+    return __byte_perm(word, 0x64U, 0x4040U | at * 0x0101U);
+  }
+};
+
+// Q4_K and Q5_K. kSpread: what code' of odd parts is a multiple by.
+template <DType kType, int kSpread>
+struct SuperBlockCodes {
+  static constexpr int kGroup = 32;
+  static constexpr bool kFirst = true;
+  static constexpr bool kSecond = true;
+  const std::uint8_t* row;
+  float d;
+  float minimum;
+  SixBits six;
+
+  __device__ explicit SuperBlockCodes(const std::uint8_t* slice) : SuperBlockCodes(slice, head_of(slice)) {}
+  __device__ float scale(int part, int) const {
+    const float factor = part % 2 == 0 ? d : d / kSpread;
+    return fmaf(byte_over_128(six.scales[part / 4], part % 4), factor, -128.0F * factor);
+  }
+  __device__ std::uint32_t first(int t, int i) const {
+    constexpr float kPart = 1.0F / kSpread;
+    const std::uint32_t pair = SixBits::pair(six.scales, t, i);
+    return i == 0 || kSpread == 1 ? add_halves(pair, -1024.0F) : scale_halves(pair, kPart, -1024.0F * kPart);
+  }
+  __device__ std::uint32_t second(int t, int i) const { return add_halves(SixBits::pair(six.minima, t, i), -1024.0F); }
+  __device__ float first_factor() const { return -kCodeOver * d; }
+  __device__ float second_factor() const { return -minimum; }
+
+ private:
+  struct Head {
+    std::uint32_t words[4];
+  };
+  __device__ static Head head_of(const std::uint8_t* slice) {
+    Head head;
+    read_words<16>(slice, head.words);
+    return head;
+  }
+  __device__ SuperBlockCodes(const std::uint8_t* slice, const Head& head)
+      : row(slice), d(low_f16(head.words[0])), minimum(high_f16(head.words[0])), six(head.words) {}
+};
+
+template <>
+struct SliceCodes<DType::kQ4_K> : SuperBlockCodes<DType::kQ4_K, 16> {
+  using SuperBlockCodes::SuperBlockCodes;
+  // Codes of odd parts stay in the high halves of their bytes.
+  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
+    const uint2 words = read_quarter(row + 16 + part / 2 * 32, t);
+    bytes_to_pairs(words & (part % 2 == 0 ? 0x0F0F0F0FU : 0xF0F0F0F0U), pairs);
+  }
+};
+
+template <>
+struct SliceCodes<DType::kQ5_K> : SuperBlockCodes<DType::kQ5_K, 1> {
+  using SuperBlockCodes::SuperBlockCodes;
+  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
+    const uint2 low = read_quarter(row + 48 + part / 2 * 32, t) >> (part % 2 * 4) & 0x0F0F0F0FU;
+    const uint2 high = read_quarter(row + 16, t) >> part & 0x01010101U;
+    bytes_to_pairs(low | high << 4, pairs);
+  }
+};
+
+// Bytes 2 i and 2 i + 1 of a word: the halves of part 2 t + i where the word has those of 2 t and 2 t + 1.
+__device__ inline std::uint32_t halves_of(std::uint32_t word, int i) { return bytes_over_1024(word, 2 * i, 2 * i + 1); }
+
+template <>
+struct SliceCodes<DType::kQ2_K> {
+  static constexpr int kGroup = 16;
+  static constexpr bool kFirst = true;
+  static constexpr bool kSecond = true;
+  const std::uint8_t* row;
+  float d;
+  float minimum;
+
+  __device__ explicit SliceCodes(const std::uint8_t* slice) : row(slice) {
+    const std::uint32_t ends = read_word(slice + 80);
+    d = low_f16(ends);
+    minimum = high_f16(ends);
+  }
+  __device__ float scale(int part, int half) const {
+    const std::uint32_t scales = read_word(row + part / 2 * 4) & 0x0F0F0F0FU;
+    return fmaf(byte_over_128(scales, part % 2 * 2 + half), d, -128.0F * d);
+  }
+  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
+    bytes_to_pairs(read_quarter(row + 16 + part / 4 * 32, t) >> (part % 4 * 2) & 0x03030303U, pairs);
+  }
+  __device__ std::uint32_t first(int t, int i) const {
+    return add_halves(halves_of(read_word(row + 4 * t) & 0x0F0F0F0FU, i), -1024.0F);
+  }
+  __device__ std::uint32_t second(int t, int i) const {
+    return add_halves(halves_of(read_word(row + 4 * t) >> 4 & 0x0F0F0F0FU, i), -1024.0F);
+  }
+  __device__ float first_factor() const { return -kCodeOver * d; }
+  __device__ float second_factor() const { return -minimum; }
+};
+
+template <>
+struct SliceCodes<DType::kQ3_K> {
+  static constexpr int kGroup = 16;
+  static constexpr bool kFirst = true;
+  static constexpr bool kSecond = false;
+  ShiftedWords words;
+  float d;
+  std::uint32_t head[3];  // the lower four bits of the scales in halves of bytes 0..7, the upper two in bytes 8..11
+
+  __device__ explicit SliceCodes(const std::uint8_t* slice)
+      : words(slice), d(f16_bits_to_f32(read_half<2>(slice + 108))), head{words[24], words[25], words[26]} {}
+  // The scales of four groups plus 32, `four` of 0..3.
+  __device__ std::uint32_t scales(int four) const {
+    return ((four % 2 == 0 ? head[0] : head[1]) >> (four / 2 * 4) & 0x0F0F0F0FU) | (head[2] >> (2 * four) & 0x03030303U)
+                                                                                       << 4;
+  }
+  __device__ float scale(int part, int half) const {
+    return fmaf(byte_over_128(scales(part / 2), part % 2 * 2 + half), d, -160.0F * d);
+  }
+  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
+    const uint2 low = words.quarter(32 + part / 4 * 32, t) >> (part % 4 * 2) & 0x03030303U;
+    const uint2 high = words.quarter(0, t) >> part & 0x01010101U;
+    bytes_to_pairs(low | high << 2, pairs);
+  }
+  __device__ std::uint32_t first(int t, int i) const { return add_halves(halves_of(scales(t), i), -1056.0F); }
+  __device__ float first_factor() const { return (-kCodeOver - 4.0F) * d; }
+};
+
+template <>
+struct SliceCodes<DType::kQ6_K> {
+  static constexpr int kGroup = 16;
+  static constexpr bool kFirst = true;
+  static constexpr bool kSecond = false;
+  ShiftedWords words;
+  float d;
+
+  __device__ explicit SliceCodes(const std::uint8_t* slice)
+      : words(slice), d(f16_bits_to_f32(read_half<2>(slice + 208))) {}
+  __device__ float scale(int part, int half) const {
+    const std::uint32_t scales = words[48 + part / 2] ^ 0x80808080U;
+    return (code_float<true>(scales, part % 2 * 2 + half) - 32896.0F) * d;
+  }
+  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
+    const int half = part / 4;
+    const int quarter = part % 4;
+    const uint2 low = words.quarter(64 * half + 32 * (quarter % 2), t) >> (quarter / 2 * 4) & 0x0F0F0F0FU;
+    const uint2 high = words.quarter(128 + 32 * half, t) >> (quarter * 2) & 0x03030303U;
+    bytes_to_pairs(low | high << 4, pairs);
+  }
+  __device__ std::uint32_t first(int t, int i) const {
+    return add_halves(halves_of(words[48 + t] ^ 0x80808080U, i), -1152.0F);
+  }
+  __device__ float first_factor() const { return (-kCodeOver - 32.0F) * d; }
+};
+
+template <>
+struct SliceCodes<DType::kIQ4_XS> {
+  static constexpr int kGroup = 32;
+  static constexpr bool kFirst = true;
+  static constexpr bool kSecond = false;
+  const std::uint8_t* row;
+  float d;
+  std::uint32_t low;    // the lower four bits of the scales
+  std::uint32_t upper;  // the upper two
+
+  __device__ explicit SliceCodes(const std::uint8_t* slice) : row(slice) {
+    std::uint32_t head[2];
+    read_words<8>(slice, head);
+    d = low_f16(head[0]);
+    upper = head[0] >> 16;
+    low = head[1];
+  }
+  __device__ std::uint32_t scale_plus_32(int part) const {
+    return (low >> (4 * part) & 15U) | (upper >> (2 * part) & 3U) << 4;
+  }
+  __device__ float scale(int part, int) const {
+    return fmaf(__uint_as_float(0x43000000U | scale_plus_32(part) << 16), d, -160.0F * d);
+  }
+  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
+    iq4_pairs(read_word(row + 8 + 16 * part + 4 * t), pairs);
+  }
+  __device__ std::uint32_t first(int t, int i) const {
+    return add_halves(scale_plus_32(2 * t + i) * 0x10001U | 0x64006400U, -1056.0F);
+  }
+  __device__ float first_factor() const { return (-kCodeOver - 128.0F) * d; }
+};
+
+}  // namespace thalweg::cu
