@@ -168,7 +168,14 @@ struct MatvecPlan {
   std::size_t bytes;
 };
 
-std::string supports_slots(const MoeFfnArgs& args, const Stream&) {
+// Rows of which shared memory holds a few for each warp.
+bool fits_ring(const ConstTensor& weight, const DeviceProperties& device) {
+  const std::int64_t k = weight.dim(weight.rank - 1);
+  const std::int64_t rows = kWarpSize / row_lanes(static_cast<int>(k / 32));  // at a time
+  return rows * bytes_of(weight.dtype, k) <= most_stage_bytes(device);
+}
+
+std::string supports_slots(const MoeFfnArgs& args, const Stream& stream) {
   if (!is_float(args.router.dtype)) return "takes a router of F32, F16 or BF16";
   if (experts(args) > kMostMatvecExperts) return "takes at most " + std::to_string(kMostMatvecExperts) + " experts";
   if (args.top_k > kMostMatvecSlots) return "takes at most " + std::to_string(kMostMatvecSlots) + " experts of a token";
@@ -189,9 +196,7 @@ std::string supports_slots(const MoeFfnArgs& args, const Stream&) {
     if (!reason.empty()) return reason;
     const int last = weight->rank - 1;
     if (weight->stride(last - 1) != weight->dim(last)) return "takes matrices whose rows lie together";
-    if (bytes_of(weight->dtype, weight->dim(last)) > kMostMatvecRowBytes) {
-      return "takes rows of at most " + std::to_string(kMostMatvecRowBytes) + " bytes";
-    }
+    if (!fits_ring(*weight, properties(stream.device.index))) return "has too little shared memory for rows this long";
   }
   return {};
 }

@@ -92,7 +92,7 @@ void launch_down(const MoeMatvec& p, DType type, bool experts, bool shared, cons
   const MoeMatvecSizes& sizes = p.sizes;
   DownShape shape{};
   // Of 64 outputs, of fewer if blocks would leave the device idle.
-  shape.outputs = 64;
+  shape.outputs = kMostDownOutputs;
   while (shape.outputs > 16 && sizes.tokens * sizes.hidden < 2 * device.multiprocessors * shape.outputs) {
     shape.outputs /= 2;
   }

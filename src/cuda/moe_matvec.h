@@ -14,9 +14,8 @@
 
 namespace thalweg::cu {
 
-constexpr int kMostMatvecExperts = 1024;   // whose logits fit into a warp's registers
-constexpr int kMostMatvecSlots = 32;       // a lane for each
-constexpr int kMostMatvecRowBytes = 8192;  // of which shared memory holds a few for each warp
+constexpr int kMostMatvecExperts = 1024;  // whose logits fit into a warp's registers
+constexpr int kMostMatvecSlots = 32;      // a lane for each
 
 // Sizes: T tokens, D hidden, E experts, S slots, I inner, J inner of the shared expert (0: there is none); D, I and J
 // are multiples of 32.
@@ -62,7 +61,14 @@ struct GateUpShape {
   int shared_blocks;
   DType shared_type;
 };
+constexpr int kMostDownOutputs = 64;
 constexpr int kMostDownWarps = 9;  // of a block: one for each of eight slots and the shared expert
+// Of the raw rows that a warp takes at a time.
+inline int most_stage_bytes(const DeviceProperties& device) {
+  constexpr int kReserved = 1024;
+  constexpr int kProducts = (kMostMatvecSlots + 1) * kMostDownOutputs * 4;
+  return (device.shared_bytes - kReserved - kProducts) / (kMostDownWarps * kRingStages) - 32;
+}
 struct DownShape {
   int outputs;  // of a block
   int stage_bytes;

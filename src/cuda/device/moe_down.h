@@ -9,7 +9,7 @@ namespace thalweg::cu {
 
 // A block has some outputs of a token, a warp these of one slot after the other; sums are taken in the order of slots.
 template <DType kType>
-__global__ void __launch_bounds__(kMostDownWarps* kWarpSize, 2)
+__global__ void __launch_bounds__(kMostDownWarps* kWarpSize, PackedWeights<kType>::kCoded ? 2 : 1)
     moe_down(const __grid_constant__ MoeMatvec p, const __grid_constant__ DownShape shape) {
   extern __shared__ __align__(16) std::uint8_t memory[];
   const MoeMatvecSizes& sizes = p.sizes;

@@ -34,7 +34,7 @@ __device__ inline int choose(const MoeMatvec& p, int token, bool write) {
 // A block has some outputs of one slot of a token: half of its warps their rows of gate and of up, half those of the
 // other outputs. The shared expert's blocks come first: they need not know who was chosen.
 template <DType kType>
-__global__ void __launch_bounds__(kGateUpThreads, 3)
+__global__ void __launch_bounds__(kGateUpThreads, PackedWeights<kType>::kCoded ? 3 : 2)
     moe_gate_up(const __grid_constant__ MoeMatvec p, const __grid_constant__ GateUpShape shape) {
   extern __shared__ __align__(16) std::uint8_t memory[];
   __shared__ int chosen[kWarpSize];

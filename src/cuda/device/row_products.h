@@ -50,21 +50,25 @@ struct RowRuns {
   int chunk;  // rows; a multiple of 32 / lanes
 };
 
-// The first copy of some bytes to shared memory by a warp, any addresses.
-__device__ inline void copy_bytes(std::uint32_t to, const std::uint8_t* from, int bytes) {
+// Copies some bytes to shared memory, by a warp; there they begin as far behind a multiple of 16 as in memory.
+__device__ __forceinline__ void copy_bytes(std::uint32_t to, const std::uint8_t* from, int bytes) {
   const int off = static_cast<int>(reinterpret_cast<std::uintptr_t>(from) & 15);
   const int begin = 16 * (static_cast<int>(threadIdx.x) % kWarpSize);
-  const int end = off + bytes;
-  if ((end & 15) == 0) {
-#pragma unroll 4
-    for (int at = begin; at < end; at += 16 * kWarpSize) {
-      copy_16_bytes(to + static_cast<std::uint32_t>(at), from - off + at);
+  constexpr int kStep = 16 * kWarpSize;
+  constexpr int kUsualSteps = 5;  // of a stage
+  const std::uint8_t* source = from - off + begin;
+  to += static_cast<std::uint32_t>(begin);
+  int left = off + bytes - begin;
+  if ((off + bytes) % 16 == 0) {
+    for (; left > 0; left -= kUsualSteps * kStep, source += kUsualSteps * kStep, to += kUsualSteps * kStep) {
+#pragma unroll
+      for (int i = 0; i < kUsualSteps; ++i) {
+        if (left > i * kStep) copy_16_bytes(to + i * kStep, source + i * kStep);
+      }
     }
   } else {
 #pragma unroll 1
-    for (int at = begin; at < end; at += 16 * kWarpSize) {
-      copy_piece(to + static_cast<std::uint32_t>(at), from - off + at, end - at);
-    }
+    for (; left > 0; left -= kStep, source += kStep, to += kStep) copy_piece(to, source, left);
   }
 }
 
@@ -152,7 +156,7 @@ __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* 
       if (next_row >= rows.rows) next_row = 0, next_from = rows.from[1], ++next_run;
     }
     commit_copies();
-    if (++next_stage == kRingStages) next_stage = 0;
+    next_stage = next_stage + 1 < kRingStages ? next_stage + 1 : 0;
   };
 #pragma unroll 1
   for (int i = 1; i < kRingStages; ++i) push();
@@ -190,7 +194,7 @@ __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* 
       __syncwarp();
       push();
       const std::uint8_t* const raw = ring + stage * ring_stage_bytes + off;
-      if (++stage == kRingStages) stage = 0;
+      stage = stage + 1 < kRingStages ? stage + 1 : 0;
       off = (off + chunk_bytes) & 15;
 #pragma unroll 1
       for (int first = 0; first < units; first += slice) {
@@ -202,8 +206,10 @@ __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* 
           sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
           sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
           sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 4);
-          if (lanes > 8) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 8);
-          if (lanes > 16) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 16);
+          const float quarter = __shfl_xor_sync(0xFFFFFFFFU, sum, 8);
+          if (lanes > 8) sum += quarter;
+          const float half = __shfl_xor_sync(0xFFFFFFFFU, sum, 16);
+          if (lanes > 16) sum += half;
           if (lane == 0) sums[done + row] = first == 0 ? sum : sums[done + row] + sum;
         }
       }
