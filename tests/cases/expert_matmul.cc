@@ -161,6 +161,10 @@ void add_sweep(std::vector<Case>& cases) {
 
 void add_expert_matmul_cases(std::vector<Case>& cases) {
   for (const ExpertShape& shape : shapes()) cases.push_back(expert_case<MulMmIdArgs>(shape));
+  // Some experts have more than eight rows, some fewer; rows of weights beyond 128.
+  for (const DType weight : block_types()) {
+    cases.push_back(expert_case<MulMmIdArgs>({.tokens = 13, .slots = 2, .experts = 3, .n = 136, .weight = weight}));
+  }
   for (const ExpertShape& shape : shapes()) cases.push_back(expert_case<MulMvIdArgs>(shape));
   for (const ExpertShape& shape : shapes()) cases.push_back(expert_case<MulMatIdArgs>(shape));
   for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kQ8}) {
