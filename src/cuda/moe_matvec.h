@@ -61,9 +61,10 @@ struct GateUpShape {
   int shared_blocks;
   DType shared_type;
 };
+
 constexpr int kMostDownOutputs = 64;
 constexpr int kMostDownWarps = 9;  // of a block: one for each of eight slots and the shared expert
-// Of the raw rows that a warp takes at a time.
+// Of the raw rows that a warp takes at a time, so that the rings of moe_down's warps fit.
 inline int most_stage_bytes(const DeviceProperties& device) {
   constexpr int kReserved = 1024;
   constexpr int kProducts = (kMostMatvecSlots + 1) * kMostDownOutputs * 4;

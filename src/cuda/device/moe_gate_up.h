@@ -31,8 +31,8 @@ __device__ inline int choose(const MoeMatvec& p, int token, bool write) {
   return chosen.id;
 }
 
-// A block has some outputs of one slot of a token: half of its warps their rows of gate and of up, half those of the
-// other outputs. The shared expert's blocks come first: they need not know who was chosen.
+// A block has some outputs of one slot of a token, each of its warps the rows of gate and of up of a few. The shared
+// expert's blocks come first: they need not know who was chosen.
 template <DType kType>
 __global__ void __launch_bounds__(kGateUpThreads, PackedWeights<kType>::kCoded ? 3 : 2)
     moe_gate_up(const __grid_constant__ MoeMatvec p, const __grid_constant__ GateUpShape shape) {

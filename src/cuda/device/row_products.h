@@ -124,7 +124,7 @@ __device__ inline float pair_product(const std::uint8_t* first, const std::uint8
     return fmaf(low_f16(head[0]), codes, -high_f16(head[0]) * sums);
   } else {
     const auto packed = PackedWeights<kType>::read(first, part);
-    const auto next = PackedWeights<kType>::read(second, kBlockWeights<kType> > 32 ? part + 1 : 0);
+    const auto next = PackedWeights<kType>::read(second, kBlockWeights<kType> == 256 ? part + 1 : 0);
     return fmaf(even_x.scale, unit_product<kType>(packed, even_x), odd_x.scale * unit_product<kType>(next, odd_x));
   }
 }
@@ -134,8 +134,9 @@ __device__ inline float pair_product(const std::uint8_t* first, const std::uint8
 template <DType kType>
 __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* ring, int ring_stage_bytes,
                                              const uint4* x, int units, int lanes, float* products, int run_products) {
-  constexpr int kUnitBytes = kBlockBytes<kType> * (kBlockWeights < kType >> 1 ? 1 : 32);
-  constexpr int kParts = kBlockWeights < kType >> 1 ? kBlockWeights<kType> / 32 : 1;  // units of a block
+  constexpr bool kPlain = kBlockWeights<kType> == 1;
+  constexpr int kUnitBytes = kPlain ? 32 * kBlockBytes<kType> : kBlockBytes<kType>;  // of a block, or a unit
+  constexpr int kParts = kPlain ? 1 : kBlockWeights<kType> / 32;                     // units of a block
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   const int row_in_pass = static_cast<int>(threadIdx.x) % kWarpSize / lanes;
   const int row_step = kWarpSize / lanes;
