@@ -15,6 +15,8 @@ ExpertMatmul expert_matmul(const LinearArgs& args);
 
 // Empty, or why the blocks cannot be read where they lie.
 std::string aligned_blocks(const ConstTensor& weight);
+// The same for rows that are read 16 bytes at a time.
+std::string aligned_rows(const ConstTensor& weight);
 
 // One product of matrix and vector for each pair. Empty, or why not.
 std::string matvec_supports(const ConstTensor& weight, std::int64_t pairs);

@@ -105,13 +105,24 @@ ExpertMatmul expert_matmul(const LinearArgs& args) {
   return p;
 }
 
-std::string aligned_blocks(const ConstTensor& weight) {
-  const std::int64_t align = block_alignment(weight.dtype);
+namespace {
+
+bool aligned_to(const ConstTensor& weight, std::int64_t align) {
   bool aligned = reinterpret_cast<std::uintptr_t>(weight.data) % static_cast<std::uintptr_t>(align) == 0;
   for (int i = 0; i + 1 < weight.rank; ++i) {
     aligned &= weight.dim(i) <= 1 || bytes_of(weight.dtype, weight.stride(i)) % align == 0;
   }
-  return aligned ? "" : "takes blocks aligned to " + std::to_string(align) + " bytes";
+  return aligned;
+}
+
+}  // namespace
+
+std::string aligned_blocks(const ConstTensor& weight) {
+  const std::int64_t align = block_alignment(weight.dtype);
+  return aligned_to(weight, align) ? "" : "takes blocks aligned to " + std::to_string(align) + " bytes";
+}
+std::string aligned_rows(const ConstTensor& weight) {
+  return aligned_to(weight, 16) ? "" : "takes rows aligned to 16 bytes";
 }
 
 std::string matvec_supports(const ConstTensor& weight, std::int64_t pairs) {

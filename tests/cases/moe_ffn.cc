@@ -150,6 +150,35 @@ void add_moe_ffn_cases(std::vector<Case>& cases) {
        .down = DType::kF32,
        .shared_weight = DType::kF32});
   add({.hidden = 64, .inner = 40, .weight = DType::kBF16, .down = DType::kF16, .x = DType::kBF16, .size = 1e5});
+  // Rows of more columns than a warp takes at a time, more experts and slots than one round of its lanes.
+  add({.tokens = 3,
+       .slots = 3,
+       .hidden = 2304,
+       .inner = 96,
+       .shared = 160,
+       .weight = DType::kQ8_0,
+       .down = DType::kQ4_0});
+  add({.tokens = 2, .hidden = 4352, .shared = 64, .down = DType::kQ6_K, .shared_weight = DType::kQ4_0});
+  add({.tokens = 2,
+       .slots = 12,
+       .experts = 300,
+       .hidden = 64,
+       .inner = 32,
+       .shared = 32,
+       .weight = DType::kQ5_1,
+       .down = DType::kIQ4_NL});
+  // The formats that the cases above have not.
+  add({.hidden = 96,
+       .inner = 64,
+       .shared = 32,
+       .weight = DType::kBF16,
+       .down = DType::kF16,
+       .shared_weight = DType::kF32,
+       .x = DType::kF16});
+  add({.shared = 256, .weight = DType::kQ5_K, .down = DType::kQ2_K, .shared_weight = DType::kIQ4_XS});
+  add({.shared = 64, .weight = DType::kMXFP4, .down = DType::kQ3_K, .shared_weight = DType::kQ4_1});
+  add({.inner = 96, .weight = DType::kIQ4_XS, .down = DType::kQ4_1});
+  add({.tokens = 16, .slots = 8, .experts = 16, .hidden = 512, .inner = 512, .shared = 512, .renormalize = false});
   for (const std::int64_t tokens : {1, 64}) {
     for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kQ8}) {
       cases.push_back(for_bench(ffn_case({.tokens = tokens,

@@ -4,6 +4,7 @@
 
 #include "cuda/device/async_copy.h"
 #include "cuda/device/experts.h"
+#include "cuda/device/fixed_units.h"
 #include "cuda/device/launch_order.h"
 #include "cuda/device/row_copies.h"
 #include "cuda/device/warp.h"
@@ -15,18 +16,6 @@ namespace thalweg::cu {
 constexpr int kMatvecWarps = 8;
 
 // ---- block formats
-
-// Codes are multiplied as integers, four at a time (dp4a), with activations in fixed point: in units of 2^-14 of the
-// largest of 32, in two planes of bytes, x = scale (128 high + low). That rounds them to 15 bits.
-struct FixedUnit {  // 32 activations as they lie in shared memory
-  std::uint32_t high[8];
-  std::uint32_t low[8];
-  float scale;
-  float sums[2];  // of the two halves, in units of scale
-  float unused;   // lanes that read neighbouring units meet different banks
-};
-static_assert(sizeof(FixedUnit) == 80);
-constexpr float kFixedRange = 127 * 128;
 
 // A warp works on kPasses * 32 / kLanes rows, kLanes lanes on a row, a lane on 32 weights at a time. It copies its rows
 // to shared memory a step ahead of what it works on, and waits for no other warp. A step is up to kStepWeights of each
@@ -40,84 +29,6 @@ struct MatvecTile {
   static constexpr int kStepWeights = 32 * kLanes;
 };
 constexpr int kMostBlockPairs = 256;  // that a block's tiles belong to
-
-// The activations of one pair by all threads of a block.
-template <class T>
-__device__ inline void fix_activations(const T* x, bool fours, int k, FixedUnit* units) {
-  for (int first = 4 * static_cast<int>(threadIdx.x); first < k; first += 4 * kMatvecWarps * kWarpSize) {
-    // Eight neighbouring lanes have a unit; K is a multiple of 32, so that all or none of them come here.
-    float4 four;
-    if (fours) {
-      four = load_four(x + first);
-    } else {
-      four = {to_f32(x[first]), to_f32(x[first + 1]), to_f32(x[first + 2]), to_f32(x[first + 3])};
-    }
-    const unsigned lanes = 0xFFU << (threadIdx.x % kWarpSize / 8 * 8);
-    float largest = fmaxf(fmaxf(fabsf(four.x), fabsf(four.y)), fmaxf(fabsf(four.z), fabsf(four.w)));
-    // A NaN would be lost in the maximum, and with an infinity there are no units: either makes the scale NaN.
-    const float differences = (four.x - four.x) + (four.y - four.y) + (four.z - four.z) + (four.w - four.w);
-    const bool finite = __ballot_sync(lanes, differences == 0.0F) == lanes;
-#pragma unroll
-    for (int distance = 1; distance < 8; distance *= 2) {
-      largest = fmaxf(largest, __shfl_xor_sync(lanes, largest, distance));
-    }
-    constexpr float kNothing = 1e-30F;  // below, neither factor would be a normal number
-    const float scale = largest > kNothing ? largest / kFixedRange : 0.0F;
-    const float inverse = largest > kNothing ? kFixedRange / largest : 0.0F;
-    const float values[4] = {four.x, four.y, four.z, four.w};
-    std::uint32_t high = 0;
-    std::uint32_t low = 0;
-    int sum = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int fixed = __float2int_rn(values[i] * inverse);
-      const int upper = (fixed + 64) >> 7;
-      high |= static_cast<std::uint32_t>(upper & 0xFF) << (8 * i);
-      low |= static_cast<std::uint32_t>((fixed - 128 * upper) & 0xFF) << (8 * i);
-      sum += fixed;
-    }
-#pragma unroll
-    for (int distance = 1; distance < 4; distance *= 2) sum += __shfl_xor_sync(lanes, sum, distance);
-    FixedUnit& unit = units[first / 32];
-    const int place = first % 32 / 4;
-    unit.high[place] = high;
-    unit.low[place] = low;
-    if (place == 0) unit.scale = finite ? scale : __int_as_float(0x7FC00000);
-    if (place % 4 == 0) unit.sums[place / 4] = static_cast<float>(sum);
-  }
-}
-
-__device__ inline int dot_four(std::uint32_t codes, std::uint32_t x, int sum) {
-  int result;
-  asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(codes), "r"(x), "r"(sum));
-  return result;
-}
-
-// The product of 32 weights and activations, in units of the activations' scale.
-template <DType kType>
-__device__ inline float unit_product(const PackedWeights<kType>& packed, const FixedUnit& x) {
-  int sums[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    int high = 0;
-    int low = 0;
-#pragma unroll
-    for (int j = 2 * half; j < 2 * half + 2; ++j) {
-      const uint2 codes = packed.codes(j);
-      high = dot_four(codes.y, x.high[2 * j + 1], dot_four(codes.x, x.high[2 * j], high));
-      low = dot_four(codes.y, x.low[2 * j + 1], dot_four(codes.x, x.low[2 * j], low));
-    }
-    sums[half] = 128 * high + low;
-  }
-  const Scaling first = packed.scaling(0);
-  if constexpr (PackedWeights<kType>::kGroup == 32) {
-    return fmaf(first.scale, static_cast<float>(sums[0] + sums[1]), first.offset * (x.sums[0] + x.sums[1]));
-  } else {
-    const Scaling second = packed.scaling(1);
-    return fmaf(first.scale, static_cast<float>(sums[0]), first.offset * x.sums[0]) +
-           fmaf(second.scale, static_cast<float>(sums[1]), second.offset * x.sums[1]);
-  }
-}
 
 template <DType kType, int kLanes>
 using MatvecRows = RowCopies<kType, MatvecTile<kLanes>::kRows, MatvecTile<kLanes>::kStepWeights, false>;
@@ -195,7 +106,7 @@ __global__ void __launch_bounds__(kMatvecWarps* kWarpSize, 3) block_matvec_kerne
       __syncthreads();
       with_type(p.x.dtype, [&]<class T>(T) {
         const T* from = static_cast<const T*>(p.x.data) + p.x.offset(token, p.x_per_slot ? slot : 0);
-        fix_activations(from, p.x.fours, p.k, x_units);
+        fix_activations<kMatvecWarps>(from, p.x.fours, p.k, reinterpret_cast<uint4*>(x_units), kUnitPieces, 1);
       });
       __syncthreads();
     }

@@ -1,0 +1,141 @@
+#pragma once
+
+// Activations in fixed point, and their products with packed weights: what the matrix-vector kernels multiply.
+//
+// Codes are multiplied as integers, four at a time (dp4a), with activations in units of 2^-14 of the largest of 32, in
+// two planes of bytes, x = scale (128 high + low). That rounds them to 15 bits.
+
+#include "cuda/device/elements.h"
+#include "cuda/device/warp.h"
+#include "cuda/device/weights.h"
+
+namespace thalweg::cu {
+
+struct alignas(16) FixedUnit {  // 32 activations as they lie in memory
+  std::uint32_t high[8];
+  std::uint32_t low[8];
+  float scale;
+  float sums[2];  // of the two halves, in units of scale
+  float unused;   // lanes that read neighbouring units meet different banks
+
+  // Activation i in units of scale; i is a constant.
+  __device__ float fixed(int i) const {
+    const auto byte = [](std::uint32_t four, int at) {
+      return static_cast<float>(static_cast<std::int8_t>(four >> (8 * at)));
+    };
+    return fmaf(128.0F, byte(high[i / 4], i % 4), byte(low[i / 4], i % 4));
+  }
+};
+static_assert(sizeof(FixedUnit) == 80);
+constexpr float kFixedRange = 127 * 128;
+
+// A unit is five pieces of 16 bytes. In shared memory they follow each other; in device memory the first pieces of all
+// units of a row come first, then the second ones, so that lanes that read neighbouring units read neighbouring bytes.
+constexpr int kUnitPieces = sizeof(FixedUnit) / 16;
+__device__ inline FixedUnit read_unit(const uint4* row, int units, int unit) {
+  const uint4 high[2] = {row[unit], row[units + unit]};
+  const uint4 low[2] = {row[2 * units + unit], row[3 * units + unit]};
+  const uint4 rest = row[4 * units + unit];
+  return {{high[0].x, high[0].y, high[0].z, high[0].w, high[1].x, high[1].y, high[1].z, high[1].w},
+          {low[0].x, low[0].y, low[0].z, low[0].w, low[1].x, low[1].y, low[1].z, low[1].w},
+          __uint_as_float(rest.x),
+          {__uint_as_float(rest.y), __uint_as_float(rest.z)},
+          0.0F};
+}
+
+// Four of a unit's activations, from 4 place on; a piece of the unit is `piece_step` pieces behind the one before it.
+// Eight neighbouring lanes (`lanes`) have a unit and come here together.
+__device__ inline void fix_four(float4 four, int place, unsigned lanes, void* unit, int piece_step) {
+  float largest = fmaxf(fmaxf(fabsf(four.x), fabsf(four.y)), fmaxf(fabsf(four.z), fabsf(four.w)));
+  // A NaN would be lost in the maximum, and with an infinity there are no units: either makes the scale NaN.
+  const float differences = (four.x - four.x) + (four.y - four.y) + (four.z - four.z) + (four.w - four.w);
+  const bool finite = __ballot_sync(lanes, differences == 0.0F) == lanes;
+#pragma unroll
+  for (int distance = 1; distance < 8; distance *= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(lanes, largest, distance));
+  }
+  constexpr float kNothing = 1e-30F;  // below, neither factor would be a normal number
+  const float scale = largest > kNothing ? largest / kFixedRange : 0.0F;
+  const float inverse = largest > kNothing ? kFixedRange / largest : 0.0F;
+  const float values[4] = {four.x, four.y, four.z, four.w};
+  std::uint32_t high = 0;
+  std::uint32_t low = 0;
+  int sum = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int fixed = __float2int_rn(values[i] * inverse);
+    const int upper = (fixed + 64) >> 7;
+    high |= static_cast<std::uint32_t>(upper & 0xFF) << (8 * i);
+    low |= static_cast<std::uint32_t>((fixed - 128 * upper) & 0xFF) << (8 * i);
+    sum += fixed;
+  }
+#pragma unroll
+  for (int distance = 1; distance < 4; distance *= 2) sum += __shfl_xor_sync(lanes, sum, distance);
+  auto* const words = static_cast<std::uint32_t*>(unit);
+  words[place / 4 * piece_step * 4 + place % 4] = high;
+  words[(2 + place / 4) * piece_step * 4 + place % 4] = low;
+  std::uint32_t* const last = words + 4 * piece_step * 4;
+  if (place == 0) last[0] = __float_as_uint(finite ? scale : __int_as_float(0x7FC00000));
+  if (place % 4 == 0) last[1 + place / 4] = __float_as_uint(static_cast<float>(sum));
+}
+
+// A row of k activations, a multiple of 32, by all kWarps warps of a block; pieces as of fix_four().
+template <int kWarps, class T>
+__device__ inline void fix_activations(const T* x, bool fours, int k, uint4* units, int unit_step, int piece_step) {
+  for (int first = 4 * static_cast<int>(threadIdx.x); first < k; first += 4 * kWarps * kWarpSize) {
+    float4 four;
+    if (fours) {
+      four = load_four(x + first);
+    } else {
+      four = {to_f32(x[first]), to_f32(x[first + 1]), to_f32(x[first + 2]), to_f32(x[first + 3])};
+    }
+    fix_four(four, first % 32 / 4, 0xFFU << (threadIdx.x % kWarpSize / 8 * 8), units + first / 32 * unit_step,
+             piece_step);
+  }
+}
+
+__device__ inline int dot_four(std::uint32_t codes, std::uint32_t x, int sum) {
+  int result;
+  asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(codes), "r"(x), "r"(sum));
+  return result;
+}
+
+// The product of 32 weights and activations, in units of the activations' scale.
+template <DType kType>
+__device__ inline float unit_product(const PackedWeights<kType>& packed, const FixedUnit& x) {
+  if constexpr (!PackedWeights<kType>::kCoded) {
+    float sum = 0.0F;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float values[8];
+      packed.eight(j, values);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum = fmaf(values[i], x.fixed(8 * j + i), sum);
+    }
+    return sum;
+  } else {
+    int sums[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int high = 0;
+      int low = 0;
+#pragma unroll
+      for (int j = 2 * half; j < 2 * half + 2; ++j) {
+        const uint2 codes = packed.codes(j);
+        high = dot_four(codes.y, x.high[2 * j + 1], dot_four(codes.x, x.high[2 * j], high));
+        low = dot_four(codes.y, x.low[2 * j + 1], dot_four(codes.x, x.low[2 * j], low));
+      }
+      sums[half] = 128 * high + low;
+    }
+    const Scaling first = packed.scaling(0);
+    if constexpr (PackedWeights<kType>::kGroup == 32) {
+      return fmaf(first.scale, static_cast<float>(sums[0] + sums[1]), first.offset * (x.sums[0] + x.sums[1]));
+    } else {
+      const Scaling second = packed.scaling(1);
+      return fmaf(first.scale, static_cast<float>(sums[0]), first.offset * x.sums[0]) +
+             fmaf(second.scale, static_cast<float>(sums[1]), second.offset * x.sums[1]);
+    }
+  }
+}
+
+}  // namespace thalweg::cu
