@@ -60,20 +60,36 @@ class Tensors {
   std::vector<DeviceMemory> memory_;
 };
 
-// Seconds of one run of all, the median over replays of a graph.
-template <class... Args>
-double seconds(const Stream& stream, const Args&... args) {
-  const DeviceMemory workspace(stream.device, std::max({std::size_t{1}, workspace_size(args, stream)...}));
-  constexpr int kRuns = 20;
+// Seconds of one run, the median over replays of a graph; launch(i, stream) is the i-th.
+template <class Launch>
+double seconds(const Stream& stream, Launch launch) {
+  constexpr int kRuns = 24;
   std::vector<double> times = backend(stream.device.type)
                                   .device->time(
                                       stream.device,
                                       [&](const Stream& to) {
-                                        for (int i = 0; i < kRuns; ++i) (run(args, workspace.workspace(), to), ...);
+                                        for (int i = 0; i < kRuns; ++i) launch(i, to);
                                       },
                                       7);
   std::sort(times.begin(), times.end());
   return times[times.size() / 2] / kRuns;
+}
+
+// One after the other.
+template <class... Args>
+double seconds_of(const Stream& stream, const Args&... args) {
+  const DeviceMemory workspace(stream.device, std::max({std::size_t{1}, workspace_size(args, stream)...}));
+  return seconds(stream, [&](int, const Stream& to) { (run(args, workspace.workspace(), to), ...); });
+}
+
+// With other tokens every time, so that few tokens' experts are not those that the cache holds from the run before.
+constexpr int kDraws = 8;
+double seconds_of_draws(const Stream& stream, MoeFfnArgs args, const ConstTensor& draws) {
+  const DeviceMemory workspace(stream.device, std::max<std::size_t>(1, workspace_size(args, stream)));
+  return seconds(stream, [&](int i, const Stream& to) {
+    args.x.data = draws.row(i % kDraws);
+    run(args, workspace.workspace(), to);
+  });
 }
 
 LinearArgs linear_of(const ConstTensor& x, const ConstTensor& weight, const Tensor& y) {
@@ -111,7 +127,8 @@ int bench_moe(const BenchOptions& options, const BackendInfo& info) {
   for (const Row& row : kRows) {
     if (!std::regex_search(fmt::format("M{}", row.tokens), pattern)) continue;
     Tensors tensors(stream);
-    args.x = tensors.normals({row.tokens, kHidden}, 1.0);
+    const ConstTensor draws = tensors.normals({kDraws, row.tokens, kHidden}, 1.0);
+    args.x = ConstTensor(draws.data, DType::kF32, {row.tokens, kHidden}, stream.device);
     args.y = tensors.output(DType::kF32, {row.tokens, kHidden});
     const Tensor gate = tensors.output(DType::kF32, {row.tokens, kInner});
     const Tensor up = tensors.output(DType::kF32, {row.tokens, kInner});
@@ -124,15 +141,15 @@ int bench_moe(const BenchOptions& options, const BackendInfo& info) {
     activate.up = up;
     activate.y = gate;
     const double dense =
-        seconds(stream, route, linear_of(args.x, args.shared_gate, gate), linear_of(args.x, args.shared_up, up),
-                activate, linear_of(gate, args.shared_down, args.y));
+        seconds_of(stream, route, linear_of(args.x, args.shared_gate, gate), linear_of(args.x, args.shared_up, up),
+                   activate, linear_of(gate, args.shared_down, args.y));
     const double bar = kAllowance * row.matmuls_us + 1e6 * dense;
     const Explanation explanation = explain(args, stream);
     for (std::size_t i = 0; i < explanation.kernels.size(); ++i) {
       const KernelVerdict& kernel = explanation.kernels[i];
       if (!kernel.supported || (!options.all_kernels && static_cast<int>(i) != explanation.chosen)) continue;
       select_kernel(explanation.operation, kernel.kernel);
-      const double us = 1e6 * seconds(stream, args);
+      const double us = 1e6 * seconds_of_draws(stream, args, draws);
       fmt::print("{:<8} {:<8} {:>10.1f} {:>10.1f} {:>10.1f} {:>8.2f} {:>12.1f}\n", row.tokens, kernel.kernel, us,
                  1e6 * dense, bar, us / bar, static_cast<double>(workspace_size(args, stream)) * 1e-6);
       std::fflush(stdout);
