@@ -178,7 +178,7 @@ void add_moe_ffn_cases(std::vector<Case>& cases) {
   add({.shared = 256, .weight = DType::kQ5_K, .down = DType::kQ2_K, .shared_weight = DType::kIQ4_XS});
   add({.shared = 64, .weight = DType::kMXFP4, .down = DType::kQ3_K, .shared_weight = DType::kQ4_1});
   add({.inner = 96, .weight = DType::kIQ4_XS, .down = DType::kQ4_1});
-  add({.tokens = 16, .slots = 8, .experts = 16, .hidden = 512, .inner = 512, .shared = 512, .renormalize = false});
+  add({.tokens = 16, .slots = 8, .experts = 16, .shared = 256, .renormalize = false});
   for (const std::int64_t tokens : {1, 64}) {
     for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kQ8}) {
       cases.push_back(for_bench(ffn_case({.tokens = tokens,
