@@ -9,24 +9,12 @@
 Fills what stands between <!-- experts --> and <!-- /experts -->, and so on, and draws docs/data/cuda-experts.svg.
 """
 
-import csv
-import pathlib
 import re
 
-import matplotlib
+import matplotlib.pyplot as plt
+from performance_page import DATA, fill, read
 
-matplotlib.use("svg")
-import matplotlib.pyplot as plt  # noqa: E402
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-DATA = ROOT / "docs/data"
-PAGE = ROOT / "docs/performance.md"
 NAME = re.compile(r"E(\d+)_S(\d+)_N(\d+)_K(\d+)_(\w+?)_M(\d+)(_zipf)?$")
-
-
-def read(name):
-    with open(DATA / name, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def parse(row):
@@ -94,13 +82,9 @@ def draw(rows):
 def main():
     rows = [parse(r) for r in read("cuda-experts.csv")]
     uniform = [r for r in rows if not r["zipf"]]
-    page = PAGE.read_text()
-    for name, text in (("experts", times(uniform)), ("experts bars", over(uniform, "bar")),
-                       ("experts zipf", over([r for r in rows if r["zipf"]], "bar")),
-                       ("experts ggml", over(uniform, "ggml")), ("moe", block(read("cuda-moe.csv")))):
-        page = re.sub(f"<!-- {name} -->.*?<!-- /{name} -->", f"<!-- {name} -->\n{text}\n<!-- /{name} -->", page,
-                      flags=re.DOTALL)
-    PAGE.write_text(page)
+    fill([("experts", times(uniform)), ("experts bars", over(uniform, "bar")),
+          ("experts zipf", over([r for r in rows if r["zipf"]], "bar")),
+          ("experts ggml", over(uniform, "ggml")), ("moe", block(read("cuda-moe.csv")))])
     draw(uniform)
 
 

@@ -19,25 +19,12 @@
 Fills what stands between <!-- prefill --> and <!-- /prefill -->, and so on, and draws docs/data/cuda-prefill.svg.
 """
 
-import csv
 import math
-import pathlib
-import re
 
-import matplotlib
+import matplotlib.pyplot as plt
+from performance_page import DATA, fill, read
 
-matplotlib.use("svg")
-import matplotlib.pyplot as plt  # noqa: E402
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-DATA = ROOT / "docs/data"
-PAGE = ROOT / "docs/performance.md"
 PEERS = {"fla": "FLA", "flashqla": "FlashQLA", "thalweg": "Thalweg"}
-
-
-def read(name):
-    with open(DATA / name, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def best(row):
@@ -141,16 +128,12 @@ def draw(rows):
 
 def main():
     rows = read("cuda-prefill.csv")
-    page = PAGE.read_text()
-    for name, text in (("prefill", summary(rows)), ("short", short(read("cuda-prefill-short.csv"))),
-                       ("widths", widths(read("cuda-prefill-widths.csv"), read("cuda-prefill-mma.csv"),
-                                         read("cuda-prefill-tokens.csv"))),
-                       ("decode", decode(read("cuda-decode.csv"))),
-                       ("errors", errors(read("cuda-prefill-errors.csv"))),
-                       ("calibration", calibration(read("peers-prefill.csv"), rows))):
-        page = re.sub(f"<!-- {name} -->.*?<!-- /{name} -->", f"<!-- {name} -->\n{text}\n<!-- /{name} -->", page,
-                      flags=re.DOTALL)
-    PAGE.write_text(page)
+    fill([("prefill", summary(rows)), ("short", short(read("cuda-prefill-short.csv"))),
+          ("widths", widths(read("cuda-prefill-widths.csv"), read("cuda-prefill-mma.csv"),
+                            read("cuda-prefill-tokens.csv"))),
+          ("decode", decode(read("cuda-decode.csv"))),
+          ("errors", errors(read("cuda-prefill-errors.csv"))),
+          ("calibration", calibration(read("peers-prefill.csv"), rows))])
     draw(rows)
 
 
