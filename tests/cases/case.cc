@@ -73,9 +73,6 @@ Comparison compare(const Expected& expected, Arithmetic arithmetic) {
           error.l2 <= bound.l2 && error.max <= bound.max};
 }
 
-namespace {
-
-// Runs the problem once on memory as it was made. Returns what was done to memory that must not be.
 std::string run_once(Problem& problem, const Stream& stream) {
   problem.memory.reset();
   // A buffer of exactly the size asked for, full of NaN: nothing may be read that was not written.
@@ -95,8 +92,6 @@ std::string run_once(Problem& problem, const Stream& stream) {
   const std::string wrong = problem.memory.check();
   return wrong.empty() ? scratch.check() : wrong;
 }
-
-}  // namespace
 
 Verdict verify(Problem& problem, const Stream& stream, int runs) {
   Verdict verdict;

@@ -143,6 +143,10 @@ Case for_bench(Case timed);
 // Every case of every operation, in the operations' order.
 const std::vector<Case>& all_cases();
 
+// Runs the problem once on memory as it was made. Returns what was done to memory that must not be; throws what the run
+// throws.
+std::string run_once(Problem& problem, const Stream& stream);
+
 // A problem's runs and everything that was wrong with them.
 struct Verdict {
   std::string kernel;
