@@ -57,6 +57,27 @@ constexpr Published kPublished[] = {
 };
 constexpr double kSkewAllowance = 1.5;  // of a bar, for experts drawn by Zipf's law
 
+const Published* find_published(const Shape& shape, DType type) {
+  for (const Published& row : kPublished) {
+    if (row.type == type && row.shape.name() == shape.name()) return &row;
+  }
+  return nullptr;
+}
+
+double ggml_us(const Shape& shape, DType type, std::size_t column) {
+  const Published* row = find_published(shape, type);
+  return row != nullptr ? row->ggml[column] : 0.0;
+}
+
+// A block format without a bar of its own may take as many times what reading its weights takes as Q4_K.
+double bar(const Shape& shape, DType type, std::size_t column) {
+  const bool like_q4_k = is_block_format(type);
+  const Published* row = find_published(shape, like_q4_k ? DType::kQ4_K : type);
+  if (row == nullptr) return 0.0;
+  const double bytes = static_cast<double>(shape.weight_bytes(type));
+  return row->bars[column] * (like_q4_k ? bytes / static_cast<double>(shape.weight_bytes(DType::kQ4_K)) : 1.0);
+}
+
 std::vector<Row> all_rows(const std::vector<DType>& types) {
   constexpr Shape kShapes[] = {{128, 8, 2048, 4096}, {256, 8, 512, 2048}, {256, 8, 2048, 512}};
   std::vector<Row> rows;
@@ -65,11 +86,8 @@ std::vector<Row> all_rows(const std::vector<DType>& types) {
       for (const bool zipf : {false, true}) {
         for (std::size_t i = 0; i < kColumns; ++i) {
           Row row{shape, type, kTokens[i], zipf};
-          for (const Published& published : kPublished) {
-            if (published.type != type || published.shape.name() != shape.name()) continue;
-            row.bar_us = published.bars[i] * (zipf ? kSkewAllowance : 1.0);
-            if (!zipf) row.ggml_us = published.ggml[i];
-          }
+          row.bar_us = bar(shape, type, i) * (zipf ? kSkewAllowance : 1.0);
+          if (!zipf) row.ggml_us = ggml_us(shape, type, i);
           rows.push_back(row);
         }
       }
