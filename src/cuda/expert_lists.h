@@ -48,6 +48,9 @@ constexpr std::int64_t kMostListedExperts = 32768;
 void prepare_tiles(const ExpertLists& lists, const ExpertIds& ids, const ConstTensor& x, std::uint16_t* staged,
                    const Stream& stream, std::string_view operation);
 
+// x[T,K] as bf16 [T,K], K a multiple of 8.
+void convert_rows(const ConstTensor& x, std::uint16_t* to, const Stream& stream, std::string_view operation);
+
 // Lists, items and activations: one launch.
 void prepare_experts(const ExpertPlan& plan, const ExpertIds& ids, const ConstTensor& x, const Stream& stream,
                      std::string_view operation);

@@ -421,6 +421,10 @@ void prepare_tiles(const ExpertLists& lists, const ExpertIds& ids, const ConstTe
   launch_prepare(ids, lists, conversion, stream, operation);
 }
 
+void convert_rows(const ConstTensor& x, std::uint16_t* to, const Stream& stream, std::string_view operation) {
+  launch_prepare({}, {}, conversion_of(x, x.dim(1), to), stream, operation);
+}
+
 void prepare_experts(const ExpertPlan& plan, const ExpertIds& ids, const ConstTensor& x, const Stream& stream,
                      std::string_view operation) {
   Conversion conversion = conversion_of(x, plan.padded_k, plan.activations);

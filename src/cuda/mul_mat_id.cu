@@ -8,6 +8,7 @@
 #include "cuda/expert_tiles.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
+#include "cuda/linear_cublas.h"
 
 namespace thalweg::cu {
 namespace {
@@ -141,13 +142,22 @@ constexpr Kernel<MulMatIdArgs> kMat[] = {{"matvec", supports_few, no_workspace<M
                                          kTiles<MulMatIdArgs>,
                                          {"slots", supports_matvec<MulMatIdArgs>, no_workspace<MulMatIdArgs>,
                                           run_slots<MulMatIdArgs>, remark_matvec<MulMatIdArgs>, Arithmetic::k16Bit}};
-constexpr Kernel<LinearArgs> kLinear[] = {{"matvec", supports_few_rows, no_workspace<LinearArgs>, run_slots<LinearArgs>,
-                                           remark_matvec<LinearArgs>, Arithmetic::k16Bit},
-                                          kMany<LinearArgs>,
-                                          kStream<LinearArgs>,
-                                          kTiles<LinearArgs>,
-                                          {"rows", supports_matvec<LinearArgs>, no_workspace<LinearArgs>,
-                                           run_slots<LinearArgs>, remark_matvec<LinearArgs>, Arithmetic::k16Bit}};
+// ---- dense bf16
+
+std::size_t workspace_cublas(const LinearArgs& args, const Stream&) { return linear_cublas_workspace(args); }
+std::string remark_cublas(const LinearArgs& args) {
+  return args.x.dtype == DType::kBF16 ? "" : "rounds activations to bf16";
+}
+
+constexpr Kernel<LinearArgs> kLinear[] = {
+    {"matvec", supports_few_rows, no_workspace<LinearArgs>, run_slots<LinearArgs>, remark_matvec<LinearArgs>,
+     Arithmetic::k16Bit},
+    {"cublas", linear_cublas_supports, workspace_cublas, run_linear_cublas, remark_cublas, Arithmetic::k16Bit},
+    kMany<LinearArgs>,
+    kStream<LinearArgs>,
+    kTiles<LinearArgs>,
+    {"rows", supports_matvec<LinearArgs>, no_workspace<LinearArgs>, run_slots<LinearArgs>, remark_matvec<LinearArgs>,
+     Arithmetic::k16Bit}};
 
 }  // namespace
 

@@ -89,8 +89,12 @@ void add_linear_cases(std::vector<Case>& cases) {
   }
   add({.tokens = 100, .n = 128, .k = 456, .weight = DType::kF16, .strided = true});
   add({.tokens = 300, .n = 257, .k = 136, .weight = DType::kBF16, .x = DType::kBF16, .y = DType::kBF16});
+  // As libraries of dense products take them: rows at multiples of 16 bytes.
+  add({.tokens = 48, .n = 136, .k = 264, .weight = DType::kBF16, .x = DType::kBF16, .y = DType::kBF16});
+  add({.tokens = 130, .n = 64, .k = 1024, .weight = DType::kBF16, .x = DType::kF16, .y = DType::kF32});
+  add({.tokens = 9, .n = 256, .k = 512, .weight = DType::kBF16, .strided = true});
 
-  for (const std::int64_t tokens : {1, 64}) {
+  for (const std::int64_t tokens : {1, 64, 1024}) {
     for (const DType weight : {DType::kQ4_K, DType::kQ8_0, DType::kBF16}) {
       for (const MatmulPrecision precision : {MatmulPrecision::kExact, q8}) {
         if (precision == q8 && !is_block_format(weight)) continue;
