@@ -32,13 +32,12 @@ struct Functions {
   bool found = false;
 };
 
-constexpr const char kLibrary[] = "libcublasLt.so.13";
-static_assert(CUBLAS_VER_MAJOR == 13);
+std::string library_name() { return "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR); }
 
 const Functions& functions() {
   static const Functions all = [] {
     Functions f{};
-    void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);  // for as long as the process lives
+    void* library = dlopen(library_name().c_str(), RTLD_NOW | RTLD_LOCAL);  // for as long as the process lives
     if (library == nullptr) return f;
     f.found = true;
     const auto find = [&](auto& function, const char* name) {
@@ -183,7 +182,7 @@ std::string linear_cublas_supports(const LinearArgs& args, const Stream&) {
   if (!fits(args.weight) || !fits(args.y) || (!converts(args) && !fits(args.x))) {
     return "takes rows that begin at multiples of 16 bytes and do not overlap";
   }
-  if (!functions().found) return std::string("finds no ") + kLibrary;
+  if (!functions().found) return "finds no " + library_name();
   return {};
 }
 
