@@ -1,5 +1,8 @@
-// Which pairs of token and slot each expert serves: a counting sort by one block, and, beside it in the same launch,
-// the conversion of the activations to bf16.
+// Which pairs of token and slot each expert serves: a counting sort, and, beside it in the same launch, the conversion
+// of the activations to bf16.
+//
+// One block writes what follows from the counts: offsets, items, tiles. Each of the others places a stretch of the
+// pairs. No block waits for another: every one of them counts all pairs.
 
 #include <algorithm>
 
@@ -20,13 +23,33 @@ constexpr int kMostWarps = kThreads / kWarpSize;
 // What every GPU from 8.0 on has, less a little for the scan.
 constexpr std::int64_t kCounterBytes = 160 * 1024;
 
-// Few pairs have few warps: every warp's counters are gone through for every expert.
-__host__ __device__ inline int counting_warps(int experts, int pairs) {
+// How the pairs are cut into stretches, by block and warp.
+struct Stretches {
+  int blocks = 0;
+  int warps = 0;  // of a block
+  int pairs = 0;  // of a warp
+
+  __host__ __device__ int block_pairs() const { return warps * pairs; }
+  // Counts of each expert: those of the block's warps between those of the pairs before and behind.
+  __host__ __device__ int first_warp() const { return blocks > 1 ? 1 : 0; }
+  __host__ __device__ int counts() const { return warps + 2 * first_warp(); }
+};
+
+// Few pairs have few warps: all counts of an expert are gone through. A block stores to one place after the other,
+// which takes it long; counting more often is cheap.
+Stretches cut_pairs(int experts, int pairs) {
   constexpr int kPairsPerWarp = 128;
-  const auto fit = static_cast<int>(kCounterBytes / (4 * static_cast<std::int64_t>(experts)));
-  const int useful = (pairs + kPairsPerWarp - 1) / kPairsPerWarp;
-  const int most = fit < kMostWarps ? fit : kMostWarps;
-  return useful < 1 || most < 1 ? 1 : (useful < most ? useful : most);
+  constexpr int kPairsPerBlock = 1024;
+  constexpr int kMostBlocks = 64;
+  const auto fit = static_cast<int>(std::min<std::int64_t>(kCounterBytes / (4 * std::int64_t{experts}), kMostWarps));
+  const auto parts = [](int of, int each) { return (of + each - 1) / each; };
+  Stretches result;
+  const int blocks = fit < 3 ? 1 : std::clamp(parts(pairs, kPairsPerBlock), 1, kMostBlocks);
+  const int share = parts(pairs, blocks);
+  result.warps = std::clamp(parts(share, kPairsPerWarp), 1, std::max(1, blocks > 1 ? fit - 2 : fit));
+  result.pairs = std::max(1, parts(share, result.warps * kWarpSize)) * kWarpSize;
+  result.blocks = std::max(1, parts(pairs, result.block_pairs()));
+  return result;
 }
 
 // The exclusive sums of rows and items over the block's threads, and the totals.
@@ -64,80 +87,130 @@ __device__ RowsAndItems block_scan(RowsAndItems value, RowsAndItems* warp_sums, 
 }
 static_assert(kMostWarps == kWarpSize);
 
-// The experts of a lane's pairs of `steps` steps, all asked for at once; -1 beyond the last and for none.
+// The experts of the pairs `pair`, `pair + kStep`, ... below `end`, all asked for at once; -1 beyond and for none.
 constexpr int kAtOnce = 8;
-__device__ inline void read_ids(const ExpertIds& ids, int pair, int steps, int (&experts)[kAtOnce]) {
+template <int kStep>
+__device__ inline void read_ids(const ExpertIds& ids, int pair, int end, int (&experts)[kAtOnce]) {
+  const auto read = [&](auto id_of) {
 #pragma unroll
-  for (int i = 0; i < kAtOnce; ++i) {
-    const int at = pair + i * kWarpSize;
-    experts[i] = i < steps && at < ids.pairs ? ids.of(at) : -1;
+    for (int i = 0; i < kAtOnce; ++i) experts[i] = pair + i * kStep < end ? id_of(pair + i * kStep) : -1;
+  };
+  // Nothing but loads in the loop, or each waits for the one before.
+  if (ids.data == nullptr) {
+    read([](int) { return 0; });
+  } else if (ids.stride == ids.slots) {
+    read([&](int at) { return ids.data[at]; });
+  } else {
+    read([&](int at) { return ids.data[at / ids.slots * ids.stride + at % ids.slots]; });
+  }
+#pragma unroll
+  for (int& expert : experts) {
+    if (expert >= ids.experts) expert = -1;
   }
 }
 
-// Each warp has a stretch of the pairs and counters of its own, so that the order of the lists is that of the pairs.
-__device__ void build_lists(const ExpertIds& ids, const ExpertLists& lists, int* counters) {
+// One more in shared memory. Of atomicAdd the compiler works out the address again each time, slowly.
+__device__ inline void add_one(std::uint32_t address) {
+  asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(address) : "memory");
+}
+
+// The pairs from `pair` on in steps of kStep to the counts of their experts. Returns whether one has no expert.
+template <int kStep>
+__device__ inline bool count_pairs(const ExpertIds& ids, int pair, int end, int* counts) {
+  const std::uint32_t to = shared_address(counts);
+  bool wrong = false;
+  for (; pair < end; pair += kAtOnce * kStep) {
+    int experts[kAtOnce];
+    read_ids<kStep>(ids, pair, end, experts);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (experts[i] >= 0) add_one(to + 4 * static_cast<std::uint32_t>(experts[i]));
+      wrong |= experts[i] < 0 && pair + i * kStep < end;
+    }
+  }
+  return wrong;
+}
+
+// Gives each expert's rows and items to `use`, with where they begin; returns the totals. counts[num_counts][experts].
+template <class Use>
+__device__ RowsAndItems for_each_expert(const int* counts, int num_counts, int experts, int item_rows, Use use) {
   __shared__ RowsAndItems warp_sums[kMostWarps];
+  RowsAndItems before{0, 0};
+  for (int base = 0; base < experts; base += kThreads) {
+    const int expert = base + static_cast<int>(threadIdx.x);
+    RowsAndItems own{0, 0};
+    if (expert < experts) {
+#pragma unroll 4
+      for (int i = 0; i < num_counts; ++i) own.rows += counts[i * experts + expert];
+    }
+    if (item_rows > 0) own.items = (own.rows + item_rows - 1) / item_rows;
+    RowsAndItems total{};
+    const RowsAndItems first = before + block_scan(own, warp_sums, total);
+    before = before + total;
+    if (expert < experts) use(expert, first, own);
+  }
+  return before;
+}
+
+// By the block that places no pairs.
+__device__ void write_tables(const ExpertIds& ids, const ExpertLists& lists, int* counts) {
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = thread; i < ids.experts; i += kThreads) counts[i] = 0;
+  __syncthreads();
+  if (count_pairs<kThreads>(ids, thread, ids.pairs, counts) && ids.fault != nullptr) {
+    atomicOr(ids.fault, static_cast<std::int32_t>(kFaultExpertIds));
+  }
+  __syncthreads();
+  const auto write = [&](int expert, RowsAndItems first, RowsAndItems own) {
+    lists.offsets[expert] = first.rows;
+    for (int i = 0; i < own.items; ++i) {
+      const int done = i * lists.item_rows;
+      lists.items[first.items + i] = {expert, first.rows + done, min(lists.item_rows, own.rows - done)};
+    }
+  };
+  const RowsAndItems total =
+      for_each_expert(counts, 1, ids.experts, lists.items != nullptr ? lists.item_rows : 0, write);
+  if (thread == 0) {
+    lists.offsets[ids.experts] = total.rows;
+    if (lists.num_items != nullptr) *lists.num_items = total.items;
+  }
+  if (lists.tiles != nullptr) cut_tiles<kThreads>(lists.offsets, ids.experts, lists.tiles, lists.tile_count, counts);
+}
+
+// The block's stretch of the pairs to the lists. Each warp counts its own, so that their order is that of the pairs.
+__device__ void place_pairs(const ExpertIds& ids, const ExpertLists& lists, const Stretches& stretches, int block,
+                            int* counts) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarpSize;
   const int warp = thread / kWarpSize;
-  const int warps = counting_warps(ids.experts, ids.pairs);
-  const int steps = (ids.pairs + warps * kWarpSize - 1) / (warps * kWarpSize);
-  const int first = warp * steps * kWarpSize;
-  int* own = counters + warp * ids.experts;
-  for (int i = thread; i < warps * ids.experts; i += kThreads) counters[i] = 0;
+  for (int i = thread; i < stretches.counts() * ids.experts; i += kThreads) counts[i] = 0;
   __syncthreads();
-  bool wrong = false;
-  for (int step = 0; warp < warps && step < steps; step += kAtOnce) {
-    int experts[kAtOnce];
-    read_ids(ids, first + step * kWarpSize + lane, steps - step, experts);
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const bool inside = step + i < steps && first + (step + i) * kWarpSize + lane < ids.pairs;
-      wrong |= inside && experts[i] < 0;
-      if (experts[i] >= 0) atomicAdd(own + experts[i], 1);
-    }
+  const int block_first = block * stretches.block_pairs();
+  const int block_end = min(ids.pairs, block_first + stretches.block_pairs());
+  const int first = block_first + warp * stretches.pairs;
+  const int end = warp < stretches.warps ? min(block_end, first + stretches.pairs) : 0;
+  int* own = counts + (stretches.first_warp() + warp) * ids.experts;
+  count_pairs<kWarpSize>(ids, first + lane, end, own);
+  if (stretches.blocks > 1) {
+    count_pairs<kThreads>(ids, thread, block_first, counts);
+    count_pairs<kThreads>(ids, block_end + thread, ids.pairs, counts + (stretches.counts() - 1) * ids.experts);
   }
-  if (wrong && ids.fault != nullptr) atomicOr(ids.fault, static_cast<std::int32_t>(kFaultExpertIds));
   __syncthreads();
-
-  // Counters become where a warp's first pair of that expert goes.
-  RowsAndItems before{0, 0};
-  for (int base = 0; base < ids.experts; base += kThreads) {
-    const int expert = base + thread;
-    int count = 0;
-    if (expert < ids.experts) {
+  // Counts become where the first pair that was counted goes.
+  for_each_expert(counts, stretches.counts(), ids.experts, 0, [&](int expert, RowsAndItems begin, RowsAndItems) {
+    int next = begin.rows;
 #pragma unroll 4
-      for (int w = 0; w < warps; ++w) count += counters[w * ids.experts + expert];
-    }
-    const int items = lists.items != nullptr ? (count + lists.item_rows - 1) / lists.item_rows : 0;
-    RowsAndItems total{};
-    const RowsAndItems first_of = before + block_scan({count, items}, warp_sums, total);
-    before = before + total;
-    if (expert >= ids.experts) continue;
-    lists.offsets[expert] = first_of.rows;
-    for (int i = 0; i < items; ++i) {
-      const int done = i * lists.item_rows;
-      lists.items[first_of.items + i] = {expert, first_of.rows + done, min(lists.item_rows, count - done)};
-    }
-    int next = first_of.rows;
-#pragma unroll 4
-    for (int w = 0; w < warps; ++w) {
-      int& counter = counters[w * ids.experts + expert];
-      const int counted = counter;
-      counter = next;
+    for (int i = 0; i < stretches.counts(); ++i) {
+      int& count = counts[i * ids.experts + expert];
+      const int counted = count;
+      count = next;
       next += counted;
     }
-  }
-  if (thread == 0) {
-    lists.offsets[ids.experts] = before.rows;
-    if (lists.num_items != nullptr) *lists.num_items = before.items;
-  }
+  });
   __syncthreads();
-
-  if (warp >= warps) return;
-  for (int step = 0; step < steps; step += kAtOnce) {
+  for (int step = first; step < end; step += kAtOnce * kWarpSize) {
     int experts[kAtOnce];
-    read_ids(ids, first + step * kWarpSize + lane, steps - step, experts);
+    read_ids<kWarpSize>(ids, step + lane, end, experts);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int expert = experts[i];
@@ -147,7 +220,7 @@ __device__ void build_lists(const ExpertIds& ids, const ExpertLists& lists, int*
       if (expert >= 0) place = own[expert] + rank;
       __syncwarp();
       if (expert >= 0) {
-        lists.rows[place] = first + (step + i) * kWarpSize + lane;
+        lists.rows[place] = step + i * kWarpSize + lane;
         if (rank == 0) own[expert] = place + __popc(same);
       }
       __syncwarp();
@@ -296,19 +369,18 @@ __device__ void convert_slices(const Conversion& c, std::int64_t block) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads) prepare_kernel(ExpertIds ids, ExpertLists lists, Conversion conversion) {
-  extern __shared__ int counters[];
+__global__ void __launch_bounds__(kThreads)
+    prepare_kernel(ExpertIds ids, ExpertLists lists, Stretches stretches, Conversion conversion) {
+  extern __shared__ int counts[];
   wait_for_previous_kernel();
-  const unsigned list_blocks = lists.offsets != nullptr ? 1 : 0;
-  if (blockIdx.x < list_blocks) {
-    build_lists(ids, lists, counters);
-    if (lists.tiles != nullptr) {
-      cut_tiles<kThreads>(lists.offsets, ids.experts, lists.tiles, lists.tile_count, counters);
-    }
+  const int list_blocks = stretches.blocks > 0 ? 1 + stretches.blocks : 0;
+  const int block = static_cast<int>(blockIdx.x);
+  if (block < list_blocks) {
+    block == 0 ? write_tables(ids, lists, counts) : place_pairs(ids, lists, stretches, block - 1, counts);
   } else if (conversion.order == ActivationOrder::kSlices) {
-    with_type(conversion.x.dtype, [&]<class T>(T) { convert_slices<T>(conversion, blockIdx.x - list_blocks); });
+    with_type(conversion.x.dtype, [&]<class T>(T) { convert_slices<T>(conversion, block - list_blocks); });
   } else {
-    const std::int64_t first = static_cast<std::int64_t>(blockIdx.x - list_blocks) * kPiecesPerBlock + threadIdx.x;
+    const std::int64_t first = static_cast<std::int64_t>(block - list_blocks) * kPiecesPerBlock + threadIdx.x;
     with_type(conversion.x.dtype, [&]<class T>(T) {
 #pragma unroll
       for (int i = 0; i < kPiecesPerThread; ++i) convert_piece<T>(conversion, first + i * kThreads);
@@ -319,20 +391,24 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(ExpertIds ids, Expert
 
 void launch_prepare(const ExpertIds& ids, const ExpertLists& lists, const Conversion& conversion, const Stream& stream,
                     std::string_view operation) {
-  const int list_blocks = lists.offsets != nullptr ? 1 : 0;
-  std::size_t counters = 0;
-  if (list_blocks > 0)
-    counters = static_cast<std::size_t>(ids.experts) * static_cast<std::size_t>(counting_warps(ids.experts, ids.pairs));
-  if (lists.tiles != nullptr) counters = std::max<std::size_t>(counters, kTileClassCount * kThreads);
-  const std::size_t shared = 4 * counters;
+  Stretches stretches;
+  std::int64_t counts = 0;
+  if (lists.offsets != nullptr) {
+    stretches = cut_pairs(ids.experts, ids.pairs);
+    counts = std::int64_t{ids.experts} * stretches.counts();
+  }
+  if (lists.tiles != nullptr) counts = std::max<std::int64_t>(counts, kTileClassCount * kThreads);
+  const auto shared = static_cast<std::size_t>(4 * counts);
   const DeviceProperties& device = properties(stream.device.index);
   if (shared > 48 * 1024) allow_shared_memory(reinterpret_cast<const void*>(prepare_kernel), shared, operation);
   const bool slices = conversion.order == ActivationOrder::kSlices && conversion.padded_k > 0;
   const std::int64_t work = slices ? conversion.rows : conversion.rows * (conversion.padded_k / 8);
   const std::int64_t share = slices ? rows_per_block(conversion) : kPiecesPerBlock;
+  const int list_blocks = stretches.blocks > 0 ? 1 + stretches.blocks : 0;
   const auto blocks = static_cast<unsigned>(list_blocks + (work + share - 1) / share);
   if (blocks == 0) return;
-  launch_early(prepare_kernel, blocks, kThreads, shared, device, native(stream), operation, ids, lists, conversion);
+  launch_early(prepare_kernel, blocks, kThreads, shared, device, native(stream), operation, ids, lists, stretches,
+               conversion);
 }
 
 std::string too_many_experts(std::int64_t experts) {

@@ -145,6 +145,13 @@ void add_routing_cases(std::vector<Case>& cases) {
   rows({.tokens = 2, .slots = 8, .experts = 512});
   rows({.tokens = 1000, .slots = 10, .experts = 512});
   rows({.tokens = 3, .slots = 1, .experts = 3});
+  // Pairs for many blocks; experts whose counters fill shared memory.
+  for (const Ids ids : {Ids::kRouted, Ids::kCrowded, Ids::kOneExpert}) {
+    rows({.tokens = 10001, .slots = 7, .experts = 100, .ids = ids});
+  }
+  rows({.tokens = 1025, .slots = 3, .experts = 60}, true);
+  rows({.tokens = 700, .slots = 4, .experts = 9000});
+  rows({.tokens = 700, .slots = 4, .experts = 30000});
   cases.push_back(for_bench(rows_case({{.tokens = 2048, .slots = 8, .experts = 256}, false})));
 }
 
