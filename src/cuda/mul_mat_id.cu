@@ -68,8 +68,9 @@ std::string remark_stream(const Args& args) {
                                                             : "rounds activations to f16, each row scaled";
 }
 template <class Args>
-std::string remark_tiles(const Args&) {
-  return "rounds activations and weights to bf16";
+std::string remark_tiles(const Args& args) {
+  return tiles_in_f16(args.weight.dtype) ? "rounds activations and weights to f16, each row of activations scaled"
+                                         : "rounds activations and weights to bf16";
 }
 
 // ---- tiles of many rows

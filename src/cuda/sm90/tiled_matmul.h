@@ -4,7 +4,7 @@
 //
 //   one warp          looks ahead: where the rows of the next tiles are, and where their results go
 //   one copying warp  weights as they lie in the file, 256 of each row at a time, into a ring
-//   two copying warps the tile's rows of staged activations, gathered, 64 columns at a time, into another ring
+//   two copying warps the tile's rows of staged activations, gathered, 64 to 512 columns at a time, into another ring
 //   two warpgroups    unpack the 64 weight rows each owns straight into the left operand of the tensor cores, in
 //                     registers, while the products of the columns before are under way
 //
@@ -22,6 +22,7 @@
 #include "cuda/device/barrier.h"
 #include "cuda/device/elements.h"
 #include "cuda/device/fragments.h"
+#include "cuda/device/half_weights.h"
 #include "cuda/device/launch_order.h"
 #include "cuda/device/weights.h"
 #include "cuda/device/wgmma.h"
@@ -52,9 +53,14 @@ struct WeightRing {
   static constexpr int kStageBytes = kTileRows * kPitch;
 };
 
-constexpr int kTokenStageBytes = kTileTokens * 128;  // 64 columns of bf16
+// A stage of tokens holds 64 columns of 256 of them, or more columns of fewer, in panels of 64 columns.
+constexpr int kTokenStageBytes = kTileTokens * 128;
 constexpr int kTokenStages = 4;
-constexpr int kMostSharedBytes = 227 * 1024 - 10 * 1024;  // less barriers and TileRows
+__host__ __device__ constexpr int panels_of_stage(int tokens) {
+  return tokens > 128 ? 1 : tokens > 64 ? 2 : tokens > 32 ? 4 : 8;
+}
+
+constexpr int kMostSharedBytes = 227 * 1024 - 13 * 1024;  // less barriers and TileRows
 constexpr int kAlignmentBytes = 1024;
 
 template <DType kType>
@@ -70,6 +76,7 @@ struct TiledShared {
 // The rows of a tile's tokens.
 struct TileRows {
   std::int64_t y[kTileTokens];  // where the results go, in elements
+  float factor[kTileTokens];    // of the results
   std::int32_t x[kTileTokens];  // rows of activations: that of row i at place_of(i)
 
   // A copying thread's rows, every eighth, lie together.
@@ -170,7 +177,9 @@ __device__ void find_rows(const TiledMatmul& args, TileRows* rows, std::uint32_t
     for (int i = lane; i < work.tokens.count; i += 32) {
       const int at = work.tokens.begin + i;
       const int pair = args.rows != nullptr ? __ldg(args.rows + at) : at;
-      to.x[TileRows::place_of(i)] = pair / args.pairs_per_x_row;
+      const int x_row = pair / args.pairs_per_x_row;
+      to.x[TileRows::place_of(i)] = x_row;
+      to.factor[i] = args.factors != nullptr ? __ldg(args.factors + x_row) : 1.0F;
       if constexpr (kGated) {
         to.y[i] = static_cast<std::int64_t>(pair) * columns;
       } else {
@@ -194,8 +203,8 @@ struct WeightRow {
       : is_up(kGated && row % 16 >= 8), n(kGated ? first_n + row / 16 * 8 + row % 8 : first_n + row) {}
 };
 
-// The weights as the copy engine sees them: words of 16 bits [E,N,.], a box being the rows of a tile (eight, with
-// gates) by kPitch bytes.
+// The weights as the copy engine sees them: words of 16 bits [E,N/P,.], P rows together being a multiple of 16 bytes
+// (args.period). A box is the rows of a tile (eight, with gates) by kPitch bytes, or every P-th of them.
 struct WeightMaps {
   CUtensorMap weight;
   CUtensorMap up;
@@ -210,7 +219,8 @@ __device__ inline void copy_box(std::uint32_t to, const CUtensorMap& map, int wo
       : "memory");
 }
 
-// By the copy engine, for one thread. What lies outside of the matrix becomes zeros.
+// By the copy engine, for one thread. What lies outside of the matrix becomes zeros. With P > 1 the rows of a tile lie
+// in the order 0, P, 2 P, .. 1, P + 1, ..; never so with gates.
 template <DType kType, bool kGated>
 __device__ void copy_weight_boxes(const TiledMatmul& args, const WeightMaps& maps, std::uint32_t ring,
                                   std::uint32_t full, std::uint32_t empty) {
@@ -222,7 +232,8 @@ __device__ void copy_weight_boxes(const TiledMatmul& args, const WeightMaps& map
       barrier_wait(empty + 8 * place.stage, place.parity ^ 1);
       const std::uint32_t to = ring + static_cast<std::uint32_t>(place.stage * Ring::kStageBytes);
       const std::uint32_t barrier = full + 8 * place.stage;
-      const int word = unit * Ring::kUnitBytes / 16 * 8;  // the engine begins at multiples of 16 bytes too
+      const auto word_of = [&](int byte) { return byte / 16 * 8; };  // the engine begins at multiples of 16 bytes too
+      const int word = word_of(unit * Ring::kUnitBytes);
       barrier_arrive_expecting(barrier, Ring::kStageBytes);
       if constexpr (kGated) {
         for (int i = 0; i < kTileRows / 16; ++i) {
@@ -231,7 +242,11 @@ __device__ void copy_weight_boxes(const TiledMatmul& args, const WeightMaps& map
           copy_box(eight + 8 * Ring::kPitch, maps.up, word, work.first_n + 8 * i, work.tokens.expert, barrier);
         }
       } else {
-        copy_box(to, maps.weight, word, work.first_n, work.tokens.expert, barrier);
+        for (int i = 0; i < args.period; ++i) {
+          copy_box(to + static_cast<std::uint32_t>(i * (Ring::kStageBytes / args.period)), maps.weight,
+                   word_of(i * static_cast<int>(args.weight.row_stride) + unit * Ring::kUnitBytes),
+                   work.first_n / args.period, work.tokens.expert, barrier);
+        }
       }
       place.advance();
     }
@@ -282,7 +297,7 @@ __device__ void copy_tokens(const TiledMatmul& args, std::uint32_t ring, const T
   const int piece = thread % 8;
   const int first_row = thread / 8;  // and every eighth from there
   const std::int64_t columns = staged(args.k);
-  const auto steps = static_cast<int>(columns / kTileColumns);
+  const auto panels = static_cast<int>(columns / kTileColumns);
   const std::uint32_t to = ring + swizzled(first_row, piece);
   RingPlace<kTokenStages> place;
   RingPlace<kAhead> rows_at;
@@ -292,24 +307,34 @@ __device__ void copy_tokens(const TiledMatmul& args, std::uint32_t ring, const T
     const auto* own = reinterpret_cast<const int4*>(rows[rows_at.stage].x + first_row * kEach);
     const std::uint16_t* from = args.x + piece * 8;
     const int fours = (work.tokens.count - first_row + 31) / 32;
-    for (int step = 0; step < steps; ++step) {
+    const int panels_at_once = panels_of_stage(work.tokens.count);
+    const auto panel_bytes = static_cast<std::uint32_t>(kTokenStageBytes / panels_at_once);
+    for (int done = 0; done < panels; done += panels_at_once) {
       int4 four = own[0];
+      const int now = min(panels_at_once, panels - done);
       barrier_wait(empty + 8 * place.stage, place.parity ^ 1);
       std::uint32_t at = to + static_cast<std::uint32_t>(place.stage * kTokenStageBytes);
       int left = work.tokens.count - first_row;
       for (int i = 0; i < fours; ++i) {
         const int4 next = own[min(i + 1, kEach / 4 - 1)];  // on its way while these are copied
-        copy_16_bytes(at, from + four.x * columns, true);
-        if (left > 8) copy_16_bytes(at + 8 * 128, from + four.y * columns, true);
-        if (left > 16) copy_16_bytes(at + 16 * 128, from + four.z * columns, true);
-        if (left > 24) copy_16_bytes(at + 24 * 128, from + four.w * columns, true);
+        const std::uint16_t* const sources[4] = {from + four.x * columns, from + four.y * columns,
+                                                 from + four.z * columns, from + four.w * columns};
+#pragma unroll 2
+        for (int panel = 0; panel < now; ++panel) {
+          const std::uint32_t panel_at = at + static_cast<std::uint32_t>(panel) * panel_bytes;
+          const int column = panel * kTileColumns;
+          copy_16_bytes(panel_at, sources[0] + column);
+          if (left > 8) copy_16_bytes(panel_at + 8 * 128, sources[1] + column);
+          if (left > 16) copy_16_bytes(panel_at + 16 * 128, sources[2] + column);
+          if (left > 24) copy_16_bytes(panel_at + 24 * 128, sources[3] + column);
+        }
         at += 32 * 128;
         left -= 32;
         four = next;
       }
       arrive_after_copies(full + 8 * place.stage);
       place.advance();
-      from += kTileColumns;
+      from += panels_at_once * kTileColumns;
     }
     barrier_arrive(rows_empty + 8 * rows_at.stage);
     rows_at.advance();
@@ -329,7 +354,7 @@ __device__ inline float silu(float x) { return x / (1.0F + __expf(-x)); }
 // The sums of one thread to their place: rows lane / 4 and that + 8 of its warp's sixteen, columns 8 j + 2 (lane % 4)
 // and the next.
 template <int kWidth>
-__device__ void store_products(const TiledMatmul& args, const TileWork& work, const std::int64_t* rows,
+__device__ void store_products(const TiledMatmul& args, const TileWork& work, const TileRows& rows, float factor,
                                const float (&sum)[kWidth / 2], int first_row, int lane) {
   const int n = work.first_n + first_row + lane / 4;
   const bool low = n < args.n;
@@ -341,9 +366,10 @@ __device__ void store_products(const TiledMatmul& args, const TileWork& work, co
     for (int i = 0; i < kWidth / 4; ++i) {
       const int column = i / 2 * 8 + lane % 4 * 2 + i % 2;
       if (column >= work.tokens.count) continue;
-      T* to = static_cast<T*>(args.y) + rows[column] + n;
-      if (low) to[0] = from_f32<T>(sum[i / 2 * 4 + i % 2] + low_bias);
-      if (high) to[8] = from_f32<T>(sum[i / 2 * 4 + 2 + i % 2] + high_bias);
+      T* to = static_cast<T*>(args.y) + rows.y[column] + n;
+      const float scale = factor * rows.factor[column];
+      if (low) to[0] = from_f32<T>(fmaf(sum[i / 2 * 4 + i % 2], scale, low_bias));
+      if (high) to[8] = from_f32<T>(fmaf(sum[i / 2 * 4 + 2 + i % 2], scale, high_bias));
     }
   });
 }
@@ -369,7 +395,7 @@ __device__ void store_gated(const TiledMatmul& args, const TileWork& work, const
   }
 }
 
-template <DType kType, bool kGated, int kWidth>
+template <DType kType, class X, bool kGated, int kWidth>
 __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, const ConsumerRings& rings,
                               RingPlace<TiledShared<kType>::kWeightStages>& weights_at,
                               RingPlace<kTokenStages>& tokens_at, RingPlace<kAhead>& rows_at) {
@@ -377,8 +403,14 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = (static_cast<int>(threadIdx.x) - kWarpgroup) / 32 * 16;
   const int row = first_row + lane / 4;
+  const auto place_of = [&](int of_row) {  // in a stage
+    if (kGated || args.period <= 1) return of_row;
+    return of_row % args.period * (kTileRows / args.period) + of_row / args.period;
+  };
+  const int low_place = place_of(row) * Ring::kPitch;
+  const int high_place = place_of(row + 8) * Ring::kPitch;
   const auto phase_of = [&](int of_row) {  // of the row's beginning
-    if (Ring::kAlign == 16 || args.boxes) return std::uint32_t{0};
+    if (Ring::kAlign == 16 || args.period == 1) return std::uint32_t{0};
     const WeightRow<kGated> at(of_row, work.first_n);
     const WeightView& weight = at.is_up ? args.up : args.weight;
     return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(
@@ -388,16 +420,22 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
   const std::uint32_t high_phase = phase_of(row + 8);
   const std::uint32_t done = rings.tokens_empty;
 
+  constexpr bool kHalves = std::is_same_v<X, __half>;
+  constexpr int kPanels = panels_of_stage(kWidth);
+  const int panels = staged(args.k) / kTileColumns;
+  const auto release = [&](int stage) {
+    if (stage >= 0 && lane == 0) barrier_arrive(done + 8 * stage);
+  };
   float sum[kWidth / 2];
-  int before = -1;  // the stage of tokens whose products are under way
+  int before = -1;  // the stage of tokens whose last products are under way
   const int units = (args.k + Ring::kUnit - 1) / Ring::kUnit;
   for (int unit = 0; unit < units; ++unit) {
     barrier_wait(rings.weights_full + 8 * weights_at.stage, weights_at.parity);
-    const std::uint8_t* stage = rings.weights + weights_at.stage * Ring::kStageBytes + row * Ring::kPitch;
+    const std::uint8_t* stage = rings.weights + weights_at.stage * Ring::kStageBytes;
     const auto begun = static_cast<std::uint32_t>(unit * Ring::kUnitBytes);
     constexpr std::uint32_t kMask = Ring::kAlign == 16 ? 0 : 15;
-    const std::uint8_t* low_unit = stage + ((low_phase + begun) & kMask);
-    const std::uint8_t* high_unit = stage + 8 * Ring::kPitch + ((high_phase + begun) & kMask);
+    const std::uint8_t* low_unit = stage + low_place + ((low_phase + begun) & kMask);
+    const std::uint8_t* high_unit = stage + high_place + ((high_phase + begun) & kMask);
 #pragma unroll
     for (int run = 0; run < Ring::kUnit / kStagedRun; ++run) {
       if (unit * Ring::kUnit + run * kStagedRun >= args.k) break;
@@ -412,27 +450,40 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
         for (int eight = 0; eight < 2; ++eight) {
           std::uint32_t low_pairs[4];
           std::uint32_t high_pairs[4];
-          low.eight(2 * half + eight, low_pairs);
-          high.eight(2 * half + eight, high_pairs);
+          if constexpr (kHalves) {
+            eight_halves<kType>(low, 2 * half + eight, low_pairs);
+            eight_halves<kType>(high, 2 * half + eight, high_pairs);
+          } else {
+            low.eight(2 * half + eight, low_pairs);
+            high.eight(2 * half + eight, high_pairs);
+          }
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             a[2 * eight + i / 2][i % 2 * 2] = low_pairs[i];
             a[2 * eight + i / 2][i % 2 * 2 + 1] = high_pairs[i];
           }
         }
-        barrier_wait(rings.tokens_full + 8 * tokens_at.stage, tokens_at.parity);
-        fence_for_async_reads();
-        const std::uint32_t tokens = rings.tokens + static_cast<std::uint32_t>(tokens_at.stage * kTokenStageBytes);
+        const int panel = unit * (Ring::kUnit / kTileColumns) + 2 * run + half;
+        if (panel % kPanels == 0) {
+          barrier_wait(rings.tokens_full + 8 * tokens_at.stage, tokens_at.parity);
+          fence_for_async_reads();
+        }
+        const std::uint32_t tokens =
+            rings.tokens + static_cast<std::uint32_t>(tokens_at.stage * kTokenStageBytes +
+                                                      panel % kPanels * (kTokenStageBytes / kPanels));
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
-          wgmma<__nv_bfloat16>(sum, a[step], describe_rows(tokens, step * 32), unit + run + half + step > 0 ? 1 : 0);
+          wgmma<X>(sum, a[step], describe_rows(tokens, step * 32), unit + run + half + step > 0 ? 1 : 0);
         }
         wgmma_commit();
         wgmma_wait<1>();
-        if (before >= 0 && lane == 0) barrier_arrive(done + 8 * before);
-        before = tokens_at.stage;
-        tokens_at.advance();
+        release(before);
+        before = -1;
+        if (panel % kPanels == kPanels - 1 || panel == panels - 1) {
+          before = tokens_at.stage;
+          tokens_at.advance();
+        }
       }
     }
     __syncwarp();
@@ -441,20 +492,20 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
   }
   wgmma_wait<0>();
   pin(sum);
-  if (lane == 0) barrier_arrive(done + 8 * before);
+  release(before);
   barrier_wait(rings.rows_full + 8 * rows_at.stage, rows_at.parity);
-  const std::int64_t* rows = rings.rows[rows_at.stage].y;
+  const TileRows& rows = rings.rows[rows_at.stage];
   if constexpr (kGated) {
-    store_gated<kWidth>(args, work, rows, sum, first_row, lane);
+    store_gated<kWidth>(args, work, rows.y, sum, first_row, lane);
   } else {
-    store_products<kWidth>(args, work, rows, sum, first_row, lane);
+    store_products<kWidth>(args, work, rows, kHalves ? 1.0F / kHalfFactor<kType> : 1.0F, sum, first_row, lane);
   }
   __syncwarp();
   if (lane == 0) barrier_arrive(rings.rows_empty + 8 * rows_at.stage);
   rows_at.advance();
 }
 
-template <DType kType, bool kGated>
+template <DType kType, class X, bool kGated>
 __global__ void __launch_bounds__(kTiledThreads, 1)
     tiled_matmul(const __grid_constant__ TiledMatmul args, const __grid_constant__ WeightMaps maps) {
   using Shared = TiledShared<kType>;
@@ -480,7 +531,7 @@ __global__ void __launch_bounds__(kTiledThreads, 1)
       barrier_init(tokens_empty + 8 * i, kConsumerWarps);
     }
     for (int i = 0; i < Shared::kWeightStages; ++i) {
-      barrier_init(weights_full + 8 * i, args.boxes ? 1 : 32);
+      barrier_init(weights_full + 8 * i, args.period > 0 ? 1 : 32);
       barrier_init(weights_empty + 8 * i, kConsumerWarps);
     }
     fence_barrier_init();
@@ -488,10 +539,10 @@ __global__ void __launch_bounds__(kTiledThreads, 1)
   __syncthreads();
   wait_for_launch_order();
   if (threadIdx.x < kWarpgroup) {
-    give_up_registers<56>();
+    give_up_registers<72>();
     if (threadIdx.x < 32) {
       find_rows<kGated>(args, rows, rows_full, rows_empty);
-    } else if (threadIdx.x < 64 && args.boxes) {
+    } else if (threadIdx.x < 64 && args.period > 0) {
       if (threadIdx.x == 32) copy_weight_boxes<kType, kGated>(args, maps, weights, weights_full, weights_empty);
     } else if (threadIdx.x < 64) {
       copy_weights<kType, kGated>(args, weights, weights_full, weights_empty);
@@ -500,7 +551,7 @@ __global__ void __launch_bounds__(kTiledThreads, 1)
     }
     wait_for_copies<0>();
   } else {
-    take_registers<224>();
+    take_registers<216>();
     const ConsumerRings rings{shared + offset + kTokenStages * kTokenStageBytes,
                               tokens,
                               weights_full,
@@ -517,7 +568,7 @@ __global__ void __launch_bounds__(kTiledThreads, 1)
     TileLoop<kGated> tiles(args);
     const auto multiply_class = [&]<int kWidth, int kLess>() {
       while (tiles.valid() && tiles.work.tokens.count > kLess) {
-        multiply_tile<kType, kGated, kWidth>(args, tiles.work, rings, weights_at, tokens_at, rows_at);
+        multiply_tile<kType, X, kGated, kWidth>(args, tiles.work, rings, weights_at, tokens_at, rows_at);
         tiles.advance(args);
       }
     };
@@ -535,17 +586,26 @@ void launch_tiled_matmul_of(const TiledMatmul& args, bool gated, const DevicePro
                             std::string_view operation) {
   using Ring = WeightRing<kType>;
   const std::int64_t row_bytes = static_cast<std::int64_t>(args.k / Ring::kBlock) * Ring::kBlockBytes;
-  const int box_rows = gated ? 8 : kTileRows;
-  TiledMatmul with_boxes = args;
+  TiledMatmul with_maps = args;
   WeightMaps maps{};
-  with_boxes.boxes = make_weight_map(args.weight, args.n, row_bytes, box_rows, Ring::kPitch, maps.weight) &&
-                     (!gated || make_weight_map(args.up, args.n, row_bytes, box_rows, Ring::kPitch, maps.up));
+  with_maps.period = make_weight_map(args.weight, args.n, row_bytes, gated ? 8 : kTileRows, Ring::kPitch, maps.weight);
+  // Columns that fill up a run are zeros in the activations; weights there have to be finite, which those of the row
+  // that follows are, and what may lie between rows is not.
+  if (with_maps.period > 1 && args.k % kStagedRun != 0) with_maps.period = 0;
+  if (gated) {
+    const int up = make_weight_map(args.up, args.n, row_bytes, 8, Ring::kPitch, maps.up);
+    if (up != 1 || with_maps.period != 1) with_maps.period = 0;
+  }
   const auto launch = [&](auto kernel) {
     allow_shared_memory(reinterpret_cast<const void*>(kernel), TiledShared<kType>::kBytes, operation);
     launch_early(kernel, dim3(static_cast<unsigned>(device.multiprocessors)), kTiledThreads, TiledShared<kType>::kBytes,
-                 device, stream, operation, with_boxes, maps);
+                 device, stream, operation, with_maps, maps);
   };
-  gated ? launch(tiled_matmul<kType, true>) : launch(tiled_matmul<kType, false>);
+  if (gated) return launch(tiled_matmul<kType, __nv_bfloat16, true>);
+  if constexpr (tiles_in_f16(kType)) {
+    if (args.factors != nullptr) return launch(tiled_matmul<kType, __half, false>);
+  }
+  launch(tiled_matmul<kType, __nv_bfloat16, false>);
 }
 
 // Each format is compiled in a file with others that take as long.
