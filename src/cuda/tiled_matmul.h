@@ -35,6 +35,7 @@ struct TiledMatmul {
   const std::int32_t* rows;  // pairs by expert; null: begin + i is the pair
   int num_rows;
   int tile_tokens;
+  bool few;  // most tiles have 64 rows or fewer; only of f16, and of formats that are never f16
 
   const std::uint16_t* x;  // [.,staged_columns(k)] staged, bf16 or f16
   const float* factors;    // of f16 rows: what their results are multiplied by; null: bf16
