@@ -20,9 +20,10 @@ std::int64_t most_items(std::int64_t experts, std::int64_t pairs, int item_rows)
 
 // How activations lie that were copied for a kernel.
 enum class ActivationOrder {
-  kRows,    // bf16 [rows, K]
-  kTiles,   // of the tiled matmuls, bf16: device/token_tiles.h
-  kSlices,  // of products of codes, scaled f16: device/activation_slices.h
+  kRows,         // bf16 [rows, K]
+  kTiles,        // of the tiled matmuls, bf16: device/token_tiles.h
+  kScaledTiles,  // the same, scaled f16
+  kSlices,       // of products of codes, scaled f16: device/activation_slices.h
 };
 
 // Where lists and copied activations lie in a workspace; without memory, only how many bytes they take.
@@ -44,9 +45,10 @@ struct ExpertPlan {
 constexpr std::int64_t kMostListedExperts = 32768;
 
 // For the tiled matmuls: lists and tiles (unless lists has no offsets), and x[T,K] or [T,S,K] in their staged order,
-// one launch.
+// one launch. With `factors` [rows of x] rows are f16, scaled, and their results are to be multiplied by these; else
+// bf16.
 void prepare_tiles(const ExpertLists& lists, const ExpertIds& ids, const ConstTensor& x, std::uint16_t* staged,
-                   const Stream& stream, std::string_view operation);
+                   const Stream& stream, std::string_view operation, float* factors = nullptr);
 
 // Lists, items and activations: one launch.
 void prepare_experts(const ExpertPlan& plan, const ExpertIds& ids, const ConstTensor& x, const Stream& stream,

@@ -1,5 +1,5 @@
 // Which pairs of token and slot each expert serves: a counting sort, and, beside it in the same launch, the conversion
-// of the activations to bf16.
+// of the activations to bf16 or f16.
 //
 // One block writes what follows from the counts: offsets, items, tiles. Each of the others places a stretch of the
 // pairs. No block waits for another: every one of them counts all pairs.
@@ -243,7 +243,7 @@ struct Conversion {
   int k = 0;
   int padded_k = 0;
   std::uint16_t* to = nullptr;
-  float* factors = nullptr;  // for kSlices
+  float* factors = nullptr;  // of the rows, where they are scaled
   ActivationOrder order = ActivationOrder::kRows;
 
   template <class T>
@@ -252,6 +252,26 @@ struct Conversion {
     return static_cast<const T*>(x.data) + (slots == 0 ? x.offset(r) : x.offset(r / slots, r % slots));
   }
 };
+
+// Eight values in the order of the tiled matmuls: pairs of four runs of 32.
+template <class T>
+__device__ inline void read_staged(const Conversion& c, const T* data, int first, float (&values)[8]) {
+  const int base = first / kStagedRun * kStagedRun + first % kStagedRun / 4;
+  const bool pairs = c.x.fours && base + 98 <= c.k;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int k = base + i * 32;
+    float2 pair{};
+    if (pairs) {
+      pair = load_two(data + k);
+    } else {
+      if (k < c.k) pair.x = to_f32(data[k]);
+      if (k + 1 < c.k) pair.y = to_f32(data[k + 1]);
+    }
+    values[2 * i] = pair.x;
+    values[2 * i + 1] = pair.y;
+  }
+}
 
 // Columns k to k + 3 of a row that begins at `data`; zeros from K on.
 template <class T>
@@ -279,22 +299,7 @@ __device__ void convert_piece(const Conversion& c, std::int64_t row, int first) 
   const T* data = c.begin<T>(row);
   float values[8];
   if (c.order == ActivationOrder::kTiles) {
-    // Pairs of four runs of 32.
-    const int base = first / kStagedRun * kStagedRun + first % kStagedRun / 4;
-    const bool pairs = c.x.fours && base + 98 <= c.k;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int k = base + i * 32;
-      float2 pair{};
-      if (pairs) {
-        pair = load_two(data + k);
-      } else {
-        if (k < c.k) pair.x = to_f32(data[k]);
-        if (k + 1 < c.k) pair.y = to_f32(data[k + 1]);
-      }
-      values[2 * i] = pair.x;
-      values[2 * i + 1] = pair.y;
-    }
+    read_staged(c, data, first, values);
   } else {
     const float4 a = read_four(c, data, row, first);
     const float4 b = read_four(c, data, row, first + 4);
@@ -309,10 +314,11 @@ __device__ void convert_piece(const Conversion& c, std::int64_t row, int first) 
   *reinterpret_cast<uint4*>(c.to + row * c.padded_k + first) = packed;
 }
 
-// ---- scaled rows in slices
+// ---- scaled rows, a slice by a warp
 
+__host__ __device__ inline int slices_of(const Conversion& c) { return (c.padded_k + kSliceValues - 1) / kSliceValues; }
 __host__ __device__ inline int rows_per_block(const Conversion& c) {
-  const int slices = c.padded_k / kSliceValues;
+  const int slices = slices_of(c);
   return slices < kMostWarps ? kMostWarps / slices : 1;
 }
 
@@ -321,6 +327,9 @@ template <class T>
 __device__ inline void read_piece(const Conversion& c, std::int64_t row, int slice, float (&values)[8]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const T* data = c.begin<T>(row);
+  if (c.order == ActivationOrder::kScaledTiles) {
+    return read_staged(c, data, slice * kSliceValues + 8 * lane, values);
+  }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float4 read = read_four(c, data, row, slice * kSliceValues + slice_source(lane, 4 * half));
@@ -358,12 +367,24 @@ __device__ inline void write_record(const float (&values)[8], float factor, std:
   words[part / 2 * 4 + which * 2 + part % 2] = which == 0 ? upper : lower;
 }
 
+// The lane's values to their place in a staged row.
+__device__ inline void write_staged(const float (&values)[8], float factor, int columns, std::uint16_t* slice) {
+  const int first = static_cast<int>(threadIdx.x) % kWarpSize * 8;
+  if (first >= columns) return;
+  uint4 packed;
+  packed.x = pack<__half>(values[0] * factor, values[1] * factor);
+  packed.y = pack<__half>(values[2] * factor, values[3] * factor);
+  packed.z = pack<__half>(values[4] * factor, values[5] * factor);
+  packed.w = pack<__half>(values[6] * factor, values[7] * factor);
+  *reinterpret_cast<uint4*>(slice + first) = packed;
+}
+
 // A warp takes one slice after the other of the block's rows.
 template <class T>
-__device__ void convert_slices(const Conversion& c, std::int64_t block) {
+__device__ void convert_scaled(const Conversion& c, std::int64_t block) {
   __shared__ unsigned largest[kMostWarps];  // as bits, in whose order positive floats are
   const int thread = static_cast<int>(threadIdx.x);
-  const int slices = c.padded_k / kSliceValues;
+  const int slices = slices_of(c);
   const std::int64_t first_row = block * rows_per_block(c);
   const int rows = static_cast<int>(min(c.rows - first_row, static_cast<std::int64_t>(rows_per_block(c))));
   if (thread < kMostWarps) largest[thread] = 0;
@@ -385,7 +406,13 @@ __device__ void convert_slices(const Conversion& c, std::int64_t block) {
     // Powers of two with which, and by which, the row is divided; in range also for the smallest and for infinity.
     const unsigned exponent = max(largest[row] >> 23, 4U);
     const float factor = __uint_as_float((253 + kRowExponent - exponent) << 23);
-    write_record(values, factor, c.to + ((first_row + row) * slices + i - row * slices) * kSliceRecord);
+    const int slice = i - row * slices;
+    if (c.order == ActivationOrder::kScaledTiles) {
+      const int first = slice * kSliceValues;
+      write_staged(values, factor, c.padded_k - first, c.to + (first_row + row) * c.padded_k + first);
+    } else {
+      write_record(values, factor, c.to + ((first_row + row) * slices + slice) * kSliceRecord);
+    }
     if (i == row * slices && thread % kWarpSize == 0) {
       c.factors[first_row + row] = __uint_as_float((exponent + 1 - kRowExponent) << 23);
     }
@@ -400,8 +427,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int block = static_cast<int>(blockIdx.x);
   if (block < list_blocks) {
     block == 0 ? write_tables(ids, lists, counts) : place_pairs(ids, lists, stretches, block - 1, counts);
-  } else if (c.order == ActivationOrder::kSlices) {
-    with_type(c.x.dtype, [&]<class T>(T) { convert_slices<T>(c, block - list_blocks); });
+  } else if (c.factors != nullptr) {
+    with_type(c.x.dtype, [&]<class T>(T) { convert_scaled<T>(c, block - list_blocks); });
   } else {
     const int per_row = c.padded_k / 8;
     const std::int64_t first = static_cast<std::int64_t>(block - list_blocks) * kPiecesPerBlock;
@@ -430,9 +457,9 @@ void launch_prepare(const ExpertIds& ids, const ExpertLists& lists, const Conver
   const auto shared = static_cast<std::size_t>(4 * counts);
   const DeviceProperties& device = properties(stream.device.index);
   if (shared > 48 * 1024) allow_shared_memory(reinterpret_cast<const void*>(prepare_kernel), shared, operation);
-  const bool slices = conversion.order == ActivationOrder::kSlices && conversion.padded_k > 0;
-  const std::int64_t work = slices ? conversion.rows : conversion.rows * (conversion.padded_k / 8);
-  const std::int64_t share = slices ? rows_per_block(conversion) : kPiecesPerBlock;
+  const bool scaled = conversion.factors != nullptr && conversion.padded_k > 0;
+  const std::int64_t work = scaled ? conversion.rows : conversion.rows * (conversion.padded_k / 8);
+  const std::int64_t share = scaled ? rows_per_block(conversion) : kPiecesPerBlock;
   const int list_blocks = stretches.blocks > 0 ? 1 + stretches.blocks : 0;
   const auto blocks = static_cast<unsigned>(list_blocks + (work + share - 1) / share);
   if (blocks == 0) return;
@@ -520,9 +547,10 @@ Conversion conversion_of(const ConstTensor& x, std::int64_t padded_k, void* to) 
 }  // namespace
 
 void prepare_tiles(const ExpertLists& lists, const ExpertIds& ids, const ConstTensor& x, std::uint16_t* staged,
-                   const Stream& stream, std::string_view operation) {
+                   const Stream& stream, std::string_view operation, float* factors) {
   Conversion conversion = conversion_of(x, staged_columns(x.dim(x.rank - 1)), staged);
-  conversion.order = ActivationOrder::kTiles;
+  conversion.order = factors != nullptr ? ActivationOrder::kScaledTiles : ActivationOrder::kTiles;
+  conversion.factors = factors;
   launch_prepare(ids, lists, conversion, stream, operation);
 }
 

@@ -11,10 +11,12 @@ std::int64_t activation_rows(const ConstTensor& x) { return x.rank == 3 ? x.dim(
 struct Plan {
   ExpertTiles tiles;
   std::uint16_t* staged;
+  float* factors;  // null: staged as bf16
 
   Plan(const ExpertMatmulArgs& args, Arena arena)
       : tiles(args.weight.dim(0), args.expert_ids.size(), arena),
         staged(arena.take<std::uint16_t>(activation_rows(args.x) * staged_columns(args.weight.dim(2)))),
+        factors(tiles_in_f16(args.weight.dtype) ? arena.take<float>(activation_rows(args.x)) : nullptr),
         bytes(arena.used()) {}
 
   std::size_t bytes;
@@ -40,9 +42,11 @@ void run_expert_tiles(const ExpertMatmulArgs& args, Workspace workspace, const S
   const DeviceProperties& device = properties(stream.device.index);
   const Plan plan(args, Arena(workspace));
   prepare_tiles(plan.tiles.lists, expert_ids(args.expert_ids, args.weight.dim(0), args.fault), args.x, plan.staged,
-                stream, operation);
-  TiledMatmul matmul = tiled_product(args.weight, plan.staged);
+                stream, operation, plan.factors);
+  TiledMatmul matmul = tiled_product(args.weight, plan.staged, plan.factors);
   plan.tiles.use(matmul);
+  constexpr std::int64_t kFewRows = 40;  // of an expert, on average
+  matmul.few = args.expert_ids.size() <= kFewRows * args.weight.dim(0);
   matmul.pairs_per_x_row = args.x.rank == 3 ? 1 : static_cast<int>(args.expert_ids.dim(1));
   matmul.y = args.y.data;
   matmul.y_dtype = args.y.dtype;

@@ -8,9 +8,12 @@ namespace {
 // Places in the workspace.
 struct TiledPlan {
   std::uint16_t* staged;  // [T,staged_columns(K)]
+  float* factors;         // [T]; null: staged as bf16
 
   TiledPlan(const LinearArgs& args, Arena arena)
-      : staged(arena.take<std::uint16_t>(args.x.dim(0) * staged_columns(args.x.dim(1)))), bytes(arena.used()) {}
+      : staged(arena.take<std::uint16_t>(args.x.dim(0) * staged_columns(args.x.dim(1)))),
+        factors(tiles_in_f16(args.weight.dtype) ? arena.take<float>(args.x.dim(0)) : nullptr),
+        bytes(arena.used()) {}
 
   std::size_t bytes;
 };
@@ -30,8 +33,8 @@ void run_linear_tiles(const LinearArgs& args, Workspace workspace, const Stream&
   const CurrentDevice current(stream, LinearArgs::kName);
   const DeviceProperties& device = properties(stream.device.index);
   const TiledPlan plan(args, Arena(workspace));
-  prepare_tiles({}, {}, args.x, plan.staged, stream, LinearArgs::kName);
-  TiledMatmul matmul = tiled_product(args.weight, plan.staged);
+  prepare_tiles({}, {}, args.x, plan.staged, stream, LinearArgs::kName, plan.factors);
+  TiledMatmul matmul = tiled_product(args.weight, plan.staged, plan.factors);
   matmul.num_rows = static_cast<int>(args.x.dim(0));
   matmul.tile_tokens = choose_tile_tokens(args.x.dim(0), args.weight.dim(0), device.multiprocessors);
   matmul.y = args.y.data;

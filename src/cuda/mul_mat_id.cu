@@ -67,8 +67,9 @@ std::string remark_stream(const Args& args) {
                                                             : "rounds activations to f16, each row scaled";
 }
 template <class Args>
-std::string remark_tiles(const Args&) {
-  return "rounds activations and weights to bf16";
+std::string remark_tiles(const Args& args) {
+  return tiles_in_f16(args.weight.dtype) ? "rounds activations and weights to f16, each row of activations scaled"
+                                         : "rounds activations and weights to bf16";
 }
 
 // ---- tiles of many rows
@@ -99,13 +100,15 @@ void run_tiles(const Args& args, Workspace workspace, const Stream& stream) {
 }
 
 // Where an expert has few rows, most of a tile would be empty.
-constexpr std::int64_t kTiledRows = 24;  // per expert, on average
+constexpr std::int64_t kTiledRows = 10;  // per expert, on average
+constexpr std::int64_t kTiledLinearRows = 24;
 
 template <class Args>
 std::string supports_many(const Args& args, const Stream& stream) {
-  std::int64_t experts = 1;
-  if constexpr (!kIsLinear<Args>) experts = args.weight.dim(0);
-  if (pairs_of(args) < kTiledRows * experts) {
+  std::int64_t least = kTiledLinearRows;
+  if constexpr (!kIsLinear<Args>) least = kTiledRows * args.weight.dim(0);
+  if (pairs_of(args) < least) {
+    if (kIsLinear<Args>) return "takes " + std::to_string(kTiledLinearRows) + " rows or more";
     return "takes " + std::to_string(kTiledRows) + " rows per expert or more";
   }
   return supports_tiles(args, stream);

@@ -42,9 +42,10 @@ WeightView weight_view(const ConstTensor& weight) {
           bytes_of(weight.dtype, weight.stride(weight.rank - 2)), weight.rank == 3 ? weight.dim(0) : 1};
 }
 
-TiledMatmul tiled_product(const ConstTensor& weight, const std::uint16_t* staged) {
+TiledMatmul tiled_product(const ConstTensor& weight, const std::uint16_t* staged, const float* factors) {
   TiledMatmul result{};
   result.x = staged;
+  result.factors = factors;
   result.pairs_per_x_row = 1;
   result.weight = weight_view(weight);
   result.n = static_cast<int>(weight.dim(weight.rank - 2));

@@ -35,15 +35,18 @@ struct TiledMatmul {
   const std::int32_t* rows;  // pairs by expert; null: begin + i is the pair
   int num_rows;
   int tile_tokens;
+  bool few;  // most tiles have 64 rows or fewer; only of f16, and of formats that are never f16
 
-  const std::uint16_t* x;  // [.,staged_columns(k)] staged bf16
+  const std::uint16_t* x;  // [.,staged_columns(k)] staged, bf16 or f16
+  const float* factors;    // of f16 rows: what their results are multiplied by; null: bf16
   int pairs_per_x_row;     // top_k where slots share their token's row, else 1
 
   WeightView weight;
   WeightView up;  // gated only: y = silu(weight x) * (up x), staged bf16 [pairs,staged_columns(n)]
   int n;
   int k;
-  bool boxes;  // the copy engine can read the weights; set at the launch
+  int period;  // so many rows are a multiple of 16 bytes, as the copy engine wants it; 0: it cannot read them. Set at
+               // the launch
 
   void* y;
   DType y_dtype;
@@ -57,8 +60,11 @@ struct TiledMatmul {
 std::string tiled_reason(const ConstTensor& weight, const DeviceProperties& device);
 constexpr std::int64_t kMostTiledRows = std::int64_t{1} << 30;
 
+// Whether weights of this format may be multiplied as f16; others, whose range f16 has not, only as bf16.
+constexpr bool tiles_in_f16(DType weight) { return weight != DType::kBF16 && weight != DType::kMXFP4; }
+
 // The weights, K and N of a product; the rest says that one expert's rows are in order.
-TiledMatmul tiled_product(const ConstTensor& weight, const std::uint16_t* staged);
+TiledMatmul tiled_product(const ConstTensor& weight, const std::uint16_t* staged, const float* factors = nullptr);
 WeightView weight_view(const ConstTensor& weight);
 
 // Tokens per tile of one matrix with n rows: few enough that all multiprocessors have work, else as many as possible.

@@ -87,6 +87,10 @@ void add_linear_cases(std::vector<Case>& cases) {
   for (const DType weight : {DType::kQ2_K, DType::kQ3_K, DType::kQ6_K, DType::kIQ4_XS}) {
     add({.tokens = 40, .n = 131, .k = 1280, .weight = weight, .x = DType::kBF16});
   }
+  // Two, four or eight rows together are a multiple of 16 bytes.
+  add({.tokens = 40, .n = 130, .k = 512, .weight = DType::kQ2_K});
+  add({.tokens = 70, .n = 140, .k = 512, .weight = DType::kQ3_K});
+  add({.tokens = 140, .n = 264, .k = 768, .weight = DType::kQ6_K});
   add({.tokens = 100, .n = 128, .k = 456, .weight = DType::kF16, .strided = true});
   add({.tokens = 300, .n = 257, .k = 136, .weight = DType::kBF16, .x = DType::kBF16, .y = DType::kBF16});
 

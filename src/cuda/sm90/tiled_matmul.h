@@ -1,11 +1,13 @@
 #pragma once
 
-// The tiled matmul on Hopper. A persistent block takes tiles of 128 weight rows by up to 256 tokens:
+// The tiled matmul on Hopper. A persistent block takes tiles of 128 weight rows by up to 256 tokens, or of 192 rows by
+// up to 64:
 //
 //   one warp          looks ahead: where the rows of the next tiles are, and where their results go
 //   one copying warp  weights as they lie in the file, 256 of each row at a time, into a ring
-//   two copying warps the tile's rows of staged activations, gathered, 64 columns at a time, into another ring
-//   two warpgroups    unpack the 64 weight rows each owns straight into the left operand of the tensor cores, in
+//   two copying warps the tile's rows of staged activations, gathered, 64 to 512 columns at a time, into another ring
+//   two or three warpgroups
+//                     unpack the 64 weight rows each owns straight into the left operand of the tensor cores, in
 //                     registers, while the products of the columns before are under way
 //
 // A weight row is unpacked by the four lanes that need it, 32 neighbouring weights each: the staged order of the
@@ -22,6 +24,7 @@
 #include "cuda/device/barrier.h"
 #include "cuda/device/elements.h"
 #include "cuda/device/fragments.h"
+#include "cuda/device/half_weights.h"
 #include "cuda/device/launch_order.h"
 #include "cuda/device/weights.h"
 #include "cuda/device/wgmma.h"
@@ -31,10 +34,20 @@
 namespace thalweg::cu::sm90 {
 
 constexpr int kWarpgroup = 128;
-constexpr int kTiledThreads = 3 * kWarpgroup;
-constexpr int kTileRows = 128;     // of weights
 constexpr int kTokenThreads = 64;  // that copy activations
-constexpr int kConsumerWarps = 8;
+
+// A block by its warpgroups that multiply: two for tiles of any number of tokens, three where experts have few, which
+// leaves less room for sums, but unpacks faster.
+template <int kGroups>
+struct TiledBlock {
+  static constexpr int kThreads = (1 + kGroups) * kWarpgroup;
+  static constexpr int kConsumerWarps = 4 * kGroups;
+  static constexpr int kTileRows = 64 * kGroups;  // of weights
+  static constexpr int kMostTokens = kGroups == 2 ? kTileTokens : 64;
+  static constexpr int kCopyRegisters = 72;
+  static constexpr int kRegisters = kGroups == 2 ? 216 : 144;
+  static_assert(kCopyRegisters + kGroups * kRegisters <= 512);
+};
 
 // How weights of a format pass through shared memory.
 template <DType kType>
@@ -47,29 +60,43 @@ struct WeightRing {
   // Blocks begin at multiples of kAlign; what is copied, at multiples of 16.
   static constexpr int kAlign = kBlocks ? PackedWeights<kType>::kAlign : 16;
   static constexpr int kPieces = (kUnitBytes + (kAlign < 16 ? 16 - kAlign : 0) + 15) / 16;
-  // Not a multiple of 64, where rows would share banks.
-  static constexpr int kPitch = 16 * kPieces % 64 == 0 ? 16 * kPieces + 16 : 16 * kPieces;
-  static constexpr int kStageBytes = kTileRows * kPitch;
 };
 
-constexpr int kTokenStageBytes = kTileTokens * 128;  // 64 columns of bf16
-constexpr int kTokenStages = 4;
-constexpr int kMostSharedBytes = 227 * 1024 - 10 * 1024;  // less barriers and TileRows
+constexpr int kMostSharedBytes = 227 * 1024 - 13 * 1024;  // less barriers and TileRows
 constexpr int kAlignmentBytes = 1024;
 
-template <DType kType>
+template <DType kType, int kGroups>
 struct TiledShared {
-  static constexpr int kLeft = kMostSharedBytes - kAlignmentBytes - kTokenStages * kTokenStageBytes;
-  static constexpr int kWeightStages =
-      kLeft / WeightRing<kType>::kStageBytes < 8 ? kLeft / WeightRing<kType>::kStageBytes : 8;
+  // From row to row of weights. Odd multiples of 16 have no two rows in the same banks, multiples of 64 have four; what
+  // is between is taken where room is short.
+  static constexpr int kRowBytes = 16 * WeightRing<kType>::kPieces;
+  static constexpr int kPitch =
+      kRowBytes % 64 == 0 || (kGroups > 2 && kRowBytes % 32 == 0) ? kRowBytes + 16 : kRowBytes;
+  static constexpr int kWeightStageBytes = TiledBlock<kGroups>::kTileRows * kPitch;
+
+  // A stage of tokens holds some panels of 64 columns, the more the fewer tokens there are. Large stages are better,
+  // unless they leave no room for three of weights.
+  static constexpr int kRoom = kMostSharedBytes - kAlignmentBytes;
+  static constexpr bool kSmall = kGroups > 2 && (kRoom - 3 * 32768) / kWeightStageBytes < 3 &&
+                                 (kRoom - 4 * 16384) / kWeightStageBytes >= 3;
+  static constexpr int kTokenStageBytes = kSmall ? 16384 : 32768;
+  static constexpr int kTokenStages = kGroups > 2 && !kSmall ? 3 : 4;
+  static constexpr int kTokenBytes = kTokenStages * kTokenStageBytes;
+  __host__ __device__ static constexpr int panels(int tokens) {
+    const int places = tokens > 128 ? 256 : tokens > 64 ? 128 : tokens > 32 ? 64 : 32;
+    return kTokenStageBytes / (places * 128);
+  }
+
+  static constexpr int kFitting = (kRoom - kTokenBytes) / kWeightStageBytes;
+  static constexpr int kWeightStages = kFitting < 8 ? kFitting : 8;
   static_assert(kWeightStages >= 2);
-  static constexpr int kBytes =
-      kAlignmentBytes + kTokenStages * kTokenStageBytes + kWeightStages * WeightRing<kType>::kStageBytes;
+  static constexpr int kBytes = kAlignmentBytes + kTokenBytes + kWeightStages * kWeightStageBytes;
 };
 
 // The rows of a tile's tokens.
 struct TileRows {
   std::int64_t y[kTileTokens];  // where the results go, in elements
+  float factor[kTileTokens];    // of the results
   std::int32_t x[kTileTokens];  // rows of activations: that of row i at place_of(i)
 
   // A copying thread's rows, every eighth, lie together.
@@ -80,8 +107,8 @@ constexpr int kAhead = 3;  // tiles whose rows are known
 struct TiledBarriers {
   std::uint64_t rows_full[kAhead];
   std::uint64_t rows_empty[kAhead];
-  std::uint64_t tokens_full[kTokenStages];
-  std::uint64_t tokens_empty[kTokenStages];
+  std::uint64_t tokens_full[4];
+  std::uint64_t tokens_empty[4];
   std::uint64_t weights_full[8];
   std::uint64_t weights_empty[8];
 };
@@ -111,11 +138,13 @@ __device__ inline int staged(int columns) { return (columns + kStagedRun - 1) / 
 struct TileWork {
   TokenTile tokens;
   int first_n;
+  int width;  // tokens that are multiplied at once, at most
 };
 
 // Walks through a block's tiles. The next one is asked for while the one before is worked on.
-template <bool kGated>
+template <bool kGated, int kGroups>
 struct TileLoop {
+  static constexpr int kTileRows = TiledBlock<kGroups>::kTileRows;
   static constexpr int kColumns = kGated ? kTileRows / 2 : kTileRows;
   std::int64_t at;
   std::int64_t end;
@@ -150,27 +179,46 @@ struct TileLoop {
       const int begin = tile * args.tile_tokens;
       result.tokens = {0, begin, min(args.tile_tokens, args.num_rows - begin), 0};
     }
+    result.width = min(result.tokens.count, TiledBlock<kGroups>::kMostTokens);
     return result;
   }
 };
-template <bool kGated, class Body>
+// A tile, in parts of as many tokens as there is room for.
+template <int kGroups, class Body>
+__device__ void for_each_part(const TileWork& work, Body body) {
+  if constexpr (TiledBlock<kGroups>::kMostTokens == kTileTokens) {
+    body(work);
+  } else {
+    TileWork part = work;
+    for (int left = work.tokens.count; left > 0; left -= part.width) {
+      part.tokens.count = min(left, part.width);
+      body(part);
+      part.tokens.begin += part.width;
+    }
+  }
+}
+template <bool kGated, int kGroups, class Body>
 __device__ void for_each_tile(const TiledMatmul& args, Body body) {
-  for (TileLoop<kGated> tiles(args); tiles.valid(); tiles.advance(args)) body(tiles.work);
+  for (TileLoop<kGated, kGroups> tiles(args); tiles.valid(); tiles.advance(args)) {
+    for_each_part<kGroups>(tiles.work, body);
+  }
 }
 
 // The warp that looks ahead.
-template <bool kGated>
+template <bool kGated, int kGroups>
 __device__ void find_rows(const TiledMatmul& args, TileRows* rows, std::uint32_t full, std::uint32_t empty) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int columns = staged(args.n);
   RingPlace<kAhead> place;
-  for_each_tile<kGated>(args, [&](const TileWork& work) {
+  for_each_tile<kGated, kGroups>(args, [&](const TileWork& work) {
     barrier_wait(empty + 8 * place.stage, place.parity ^ 1);
     TileRows& to = rows[place.stage];
     for (int i = lane; i < work.tokens.count; i += 32) {
       const int at = work.tokens.begin + i;
       const int pair = args.rows != nullptr ? __ldg(args.rows + at) : at;
-      to.x[TileRows::place_of(i)] = pair / args.pairs_per_x_row;
+      const int x_row = pair / args.pairs_per_x_row;
+      to.x[TileRows::place_of(i)] = x_row;
+      to.factor[i] = args.factors != nullptr ? __ldg(args.factors + x_row) : 1.0F;
       if constexpr (kGated) {
         to.y[i] = static_cast<std::int64_t>(pair) * columns;
       } else {
@@ -194,8 +242,8 @@ struct WeightRow {
       : is_up(kGated && row % 16 >= 8), n(kGated ? first_n + row / 16 * 8 + row % 8 : first_n + row) {}
 };
 
-// The weights as the copy engine sees them: words of 16 bits [E,N,.], a box being the rows of a tile (eight, with
-// gates) by kPitch bytes.
+// The weights as the copy engine sees them: words of 16 bits [E,N/P,.], P rows together being a multiple of 16 bytes
+// (args.period). A box is the rows of a tile (eight, with gates) by kPitch bytes, or every P-th of them.
 struct WeightMaps {
   CUtensorMap weight;
   CUtensorMap up;
@@ -210,28 +258,36 @@ __device__ inline void copy_box(std::uint32_t to, const CUtensorMap& map, int wo
       : "memory");
 }
 
-// By the copy engine, for one thread. What lies outside of the matrix becomes zeros.
-template <DType kType, bool kGated>
+// By the copy engine, for one thread. What lies outside of the matrix becomes zeros. With P > 1 the rows of a tile lie
+// in the order 0, P, 2 P, .. 1, P + 1, ..; never so with gates.
+template <DType kType, bool kGated, int kGroups>
 __device__ void copy_weight_boxes(const TiledMatmul& args, const WeightMaps& maps, std::uint32_t ring,
                                   std::uint32_t full, std::uint32_t empty) {
   using Ring = WeightRing<kType>;
+  using Shared = TiledShared<kType, kGroups>;
+  constexpr int kTileRows = TiledBlock<kGroups>::kTileRows;
   const int units = (args.k + Ring::kUnit - 1) / Ring::kUnit;
-  RingPlace<TiledShared<kType>::kWeightStages> place;
-  for_each_tile<kGated>(args, [&](const TileWork& work) {
+  RingPlace<Shared::kWeightStages> place;
+  for_each_tile<kGated, kGroups>(args, [&](const TileWork& work) {
     for (int unit = 0; unit < units; ++unit) {
       barrier_wait(empty + 8 * place.stage, place.parity ^ 1);
-      const std::uint32_t to = ring + static_cast<std::uint32_t>(place.stage * Ring::kStageBytes);
+      const std::uint32_t to = ring + static_cast<std::uint32_t>(place.stage * Shared::kWeightStageBytes);
       const std::uint32_t barrier = full + 8 * place.stage;
-      const int word = unit * Ring::kUnitBytes / 16 * 8;  // the engine begins at multiples of 16 bytes too
-      barrier_arrive_expecting(barrier, Ring::kStageBytes);
+      const auto word_of = [&](int byte) { return byte / 16 * 8; };  // the engine begins at multiples of 16 bytes too
+      const int word = word_of(unit * Ring::kUnitBytes);
+      barrier_arrive_expecting(barrier, Shared::kWeightStageBytes);
       if constexpr (kGated) {
         for (int i = 0; i < kTileRows / 16; ++i) {
-          const std::uint32_t eight = to + static_cast<std::uint32_t>(i * 16 * Ring::kPitch);
+          const std::uint32_t eight = to + static_cast<std::uint32_t>(i * 16 * Shared::kPitch);
           copy_box(eight, maps.weight, word, work.first_n + 8 * i, work.tokens.expert, barrier);
-          copy_box(eight + 8 * Ring::kPitch, maps.up, word, work.first_n + 8 * i, work.tokens.expert, barrier);
+          copy_box(eight + 8 * Shared::kPitch, maps.up, word, work.first_n + 8 * i, work.tokens.expert, barrier);
         }
       } else {
-        copy_box(to, maps.weight, word, work.first_n, work.tokens.expert, barrier);
+        for (int i = 0; i < args.period; ++i) {
+          copy_box(to + static_cast<std::uint32_t>(i * (Shared::kWeightStageBytes / args.period)), maps.weight,
+                   word_of(i * static_cast<int>(args.weight.row_stride) + unit * Ring::kUnitBytes),
+                   work.first_n / args.period, work.tokens.expert, barrier);
+        }
       }
       place.advance();
     }
@@ -239,18 +295,19 @@ __device__ void copy_weight_boxes(const TiledMatmul& args, const WeightMaps& map
 }
 
 // The same by a warp, for rows that do not begin at multiples of 16 bytes.
-template <DType kType, bool kGated>
+template <DType kType, bool kGated, int kGroups>
 __device__ void copy_weights(const TiledMatmul& args, std::uint32_t ring, std::uint32_t full, std::uint32_t empty) {
   using Ring = WeightRing<kType>;
-  constexpr int kStages = TiledShared<kType>::kWeightStages;
+  using Shared = TiledShared<kType, kGroups>;
+  constexpr int kTileRows = TiledBlock<kGroups>::kTileRows;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int units = (args.k + Ring::kUnit - 1) / Ring::kUnit;
   const std::int64_t row_bytes = static_cast<std::int64_t>(args.k / Ring::kBlock) * Ring::kBlockBytes;
-  RingPlace<kStages> place;
-  for_each_tile<kGated>(args, [&](const TileWork& work) {
+  RingPlace<Shared::kWeightStages> place;
+  for_each_tile<kGated, kGroups>(args, [&](const TileWork& work) {
     for (int unit = 0; unit < units; ++unit) {
       barrier_wait(empty + 8 * place.stage, place.parity ^ 1);
-      const std::uint32_t to = ring + static_cast<std::uint32_t>(place.stage * Ring::kStageBytes);
+      const std::uint32_t to = ring + static_cast<std::uint32_t>(place.stage * Shared::kWeightStageBytes);
 #pragma unroll 4
       for (int i = lane; i < kTileRows * Ring::kPieces; i += 32) {
         const int row = i / Ring::kPieces;
@@ -265,7 +322,7 @@ __device__ void copy_weights(const TiledMatmul& args, std::uint32_t ring, std::u
         const std::int64_t left = begin + row_bytes - piece_from;
         const int valid = left >= 16 ? 16 : left > 0 ? static_cast<int>(left) : 0;
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                         to + static_cast<std::uint32_t>(row * Ring::kPitch + 16 * piece)),
+                         to + static_cast<std::uint32_t>(row * Shared::kPitch + 16 * piece)),
                      "l"(valid > 0 ? piece_from : weight.data), "r"(valid)
                      : "memory");
       }
@@ -275,42 +332,65 @@ __device__ void copy_weights(const TiledMatmul& args, std::uint32_t ring, std::u
   });
 }
 
-template <bool kGated>
+template <DType kType, bool kGated, int kGroups>
 __device__ void copy_tokens(const TiledMatmul& args, std::uint32_t ring, const TileRows* rows, std::uint32_t full,
                             std::uint32_t empty, std::uint32_t rows_full, std::uint32_t rows_empty) {
+  using Shared = TiledShared<kType, kGroups>;
   const int thread = static_cast<int>(threadIdx.x) % kTokenThreads;
   const int piece = thread % 8;
   const int first_row = thread / 8;  // and every eighth from there
   const std::int64_t columns = staged(args.k);
-  const auto steps = static_cast<int>(columns / kTileColumns);
+  const auto panels = static_cast<int>(columns / kTileColumns);
   const std::uint32_t to = ring + swizzled(first_row, piece);
-  RingPlace<kTokenStages> place;
+  RingPlace<Shared::kTokenStages> place;
   RingPlace<kAhead> rows_at;
-  for_each_tile<kGated>(args, [&](const TileWork& work) {
+  for_each_tile<kGated, kGroups>(args, [&](const TileWork& work) {
     constexpr int kEach = kTileTokens / 8;
     barrier_wait(rows_full + 8 * rows_at.stage, rows_at.parity);
     const auto* own = reinterpret_cast<const int4*>(rows[rows_at.stage].x + first_row * kEach);
     const std::uint16_t* from = args.x + piece * 8;
     const int fours = (work.tokens.count - first_row + 31) / 32;
-    for (int step = 0; step < steps; ++step) {
-      int4 four = own[0];
-      barrier_wait(empty + 8 * place.stage, place.parity ^ 1);
-      std::uint32_t at = to + static_cast<std::uint32_t>(place.stage * kTokenStageBytes);
-      int left = work.tokens.count - first_row;
-      for (int i = 0; i < fours; ++i) {
-        const int4 next = own[min(i + 1, kEach / 4 - 1)];  // on its way while these are copied
-        copy_16_bytes(at, from + four.x * columns, true);
-        if (left > 8) copy_16_bytes(at + 8 * 128, from + four.y * columns, true);
-        if (left > 16) copy_16_bytes(at + 16 * 128, from + four.z * columns, true);
-        if (left > 24) copy_16_bytes(at + 24 * 128, from + four.w * columns, true);
-        at += 32 * 128;
-        left -= 32;
-        four = next;
+    const auto copy_stages = [&]<int kPanels>() {
+      for (int done = 0; done < panels; done += kPanels) {
+        int4 four = own[0];
+        barrier_wait(empty + 8 * place.stage, place.parity ^ 1);
+        std::uint32_t at = to + static_cast<std::uint32_t>(place.stage * Shared::kTokenStageBytes);
+        int left = work.tokens.count - first_row;
+        for (int i = 0; i < fours; ++i) {
+          const int4 next = own[min(i + 1, kEach / 4 - 1)];  // on its way while these are copied
+          const auto copy_row = [&](int row, int number) {
+            if (left <= 8 * row) return;
+            const std::uint16_t* source = from + number * columns;
+#pragma unroll
+            for (int panel = 0; panel < kPanels; ++panel) {
+              if (panel > 0 && done + panel >= panels) break;
+              copy_16_bytes(
+                  at + static_cast<std::uint32_t>(panel * (Shared::kTokenStageBytes / kPanels) + row * 8 * 128),
+                  source + panel * kTileColumns);
+            }
+          };
+          copy_row(0, four.x);
+          copy_row(1, four.y);
+          copy_row(2, four.z);
+          copy_row(3, four.w);
+          at += 32 * 128;
+          left -= 32;
+          four = next;
+        }
+        arrive_after_copies(full + 8 * place.stage);
+        place.advance();
+        from += kPanels * kTileColumns;
       }
-      arrive_after_copies(full + 8 * place.stage);
-      place.advance();
-      from += kTileColumns;
-    }
+    };
+    const auto copy_width = [&] {
+      if constexpr (TiledBlock<kGroups>::kMostTokens > 64) {
+        if (work.width > 128) return copy_stages.template operator()<Shared::panels(256)>();
+        if (work.width > 64) return copy_stages.template operator()<Shared::panels(128)>();
+      }
+      if (work.width > 32) return copy_stages.template operator()<Shared::panels(64)>();
+      copy_stages.template operator()<Shared::panels(32)>();
+    };
+    copy_width();
     barrier_arrive(rows_empty + 8 * rows_at.stage);
     rows_at.advance();
   });
@@ -329,7 +409,7 @@ __device__ inline float silu(float x) { return x / (1.0F + __expf(-x)); }
 // The sums of one thread to their place: rows lane / 4 and that + 8 of its warp's sixteen, columns 8 j + 2 (lane % 4)
 // and the next.
 template <int kWidth>
-__device__ void store_products(const TiledMatmul& args, const TileWork& work, const std::int64_t* rows,
+__device__ void store_products(const TiledMatmul& args, const TileWork& work, const TileRows& rows, float factor,
                                const float (&sum)[kWidth / 2], int first_row, int lane) {
   const int n = work.first_n + first_row + lane / 4;
   const bool low = n < args.n;
@@ -341,9 +421,10 @@ __device__ void store_products(const TiledMatmul& args, const TileWork& work, co
     for (int i = 0; i < kWidth / 4; ++i) {
       const int column = i / 2 * 8 + lane % 4 * 2 + i % 2;
       if (column >= work.tokens.count) continue;
-      T* to = static_cast<T*>(args.y) + rows[column] + n;
-      if (low) to[0] = from_f32<T>(sum[i / 2 * 4 + i % 2] + low_bias);
-      if (high) to[8] = from_f32<T>(sum[i / 2 * 4 + 2 + i % 2] + high_bias);
+      T* to = static_cast<T*>(args.y) + rows.y[column] + n;
+      const float scale = factor * rows.factor[column];
+      if (low) to[0] = from_f32<T>(fmaf(sum[i / 2 * 4 + i % 2], scale, low_bias));
+      if (high) to[8] = from_f32<T>(fmaf(sum[i / 2 * 4 + 2 + i % 2], scale, high_bias));
     }
   });
 }
@@ -369,16 +450,25 @@ __device__ void store_gated(const TiledMatmul& args, const TileWork& work, const
   }
 }
 
-template <DType kType, bool kGated, int kWidth>
+template <DType kType, class X, bool kGated, int kGroups, int kWidth>
 __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, const ConsumerRings& rings,
-                              RingPlace<TiledShared<kType>::kWeightStages>& weights_at,
-                              RingPlace<kTokenStages>& tokens_at, RingPlace<kAhead>& rows_at) {
+                              RingPlace<TiledShared<kType, kGroups>::kWeightStages>& weights_at,
+                              RingPlace<TiledShared<kType, kGroups>::kTokenStages>& tokens_at,
+                              RingPlace<kAhead>& rows_at) {
   using Ring = WeightRing<kType>;
+  using Shape = TiledBlock<kGroups>;
+  using Shared = TiledShared<kType, kGroups>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = (static_cast<int>(threadIdx.x) - kWarpgroup) / 32 * 16;
   const int row = first_row + lane / 4;
+  const auto place_of = [&](int of_row) {  // in a stage
+    if (kGated || args.period <= 1) return of_row;
+    return of_row % args.period * (Shape::kTileRows / args.period) + of_row / args.period;
+  };
+  const int low_place = place_of(row) * Shared::kPitch;
+  const int high_place = place_of(row + 8) * Shared::kPitch;
   const auto phase_of = [&](int of_row) {  // of the row's beginning
-    if (Ring::kAlign == 16 || args.boxes) return std::uint32_t{0};
+    if (Ring::kAlign == 16 || args.period == 1) return std::uint32_t{0};
     const WeightRow<kGated> at(of_row, work.first_n);
     const WeightView& weight = at.is_up ? args.up : args.weight;
     return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(
@@ -388,16 +478,22 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
   const std::uint32_t high_phase = phase_of(row + 8);
   const std::uint32_t done = rings.tokens_empty;
 
+  constexpr bool kHalves = std::is_same_v<X, __half>;
+  constexpr int kPanels = Shared::panels(kWidth);
+  const int panels = staged(args.k) / kTileColumns;
+  const auto release = [&](int stage) {
+    if (stage >= 0 && lane == 0) barrier_arrive(done + 8 * stage);
+  };
   float sum[kWidth / 2];
-  int before = -1;  // the stage of tokens whose products are under way
+  int before = -1;  // the stage of tokens whose last products are under way
   const int units = (args.k + Ring::kUnit - 1) / Ring::kUnit;
   for (int unit = 0; unit < units; ++unit) {
     barrier_wait(rings.weights_full + 8 * weights_at.stage, weights_at.parity);
-    const std::uint8_t* stage = rings.weights + weights_at.stage * Ring::kStageBytes + row * Ring::kPitch;
+    const std::uint8_t* stage = rings.weights + weights_at.stage * Shared::kWeightStageBytes;
     const auto begun = static_cast<std::uint32_t>(unit * Ring::kUnitBytes);
     constexpr std::uint32_t kMask = Ring::kAlign == 16 ? 0 : 15;
-    const std::uint8_t* low_unit = stage + ((low_phase + begun) & kMask);
-    const std::uint8_t* high_unit = stage + 8 * Ring::kPitch + ((high_phase + begun) & kMask);
+    const std::uint8_t* low_unit = stage + low_place + ((low_phase + begun) & kMask);
+    const std::uint8_t* high_unit = stage + high_place + ((high_phase + begun) & kMask);
 #pragma unroll
     for (int run = 0; run < Ring::kUnit / kStagedRun; ++run) {
       if (unit * Ring::kUnit + run * kStagedRun >= args.k) break;
@@ -412,27 +508,40 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
         for (int eight = 0; eight < 2; ++eight) {
           std::uint32_t low_pairs[4];
           std::uint32_t high_pairs[4];
-          low.eight(2 * half + eight, low_pairs);
-          high.eight(2 * half + eight, high_pairs);
+          if constexpr (kHalves) {
+            eight_halves<kType>(low, 2 * half + eight, low_pairs);
+            eight_halves<kType>(high, 2 * half + eight, high_pairs);
+          } else {
+            low.eight(2 * half + eight, low_pairs);
+            high.eight(2 * half + eight, high_pairs);
+          }
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             a[2 * eight + i / 2][i % 2 * 2] = low_pairs[i];
             a[2 * eight + i / 2][i % 2 * 2 + 1] = high_pairs[i];
           }
         }
-        barrier_wait(rings.tokens_full + 8 * tokens_at.stage, tokens_at.parity);
-        fence_for_async_reads();
-        const std::uint32_t tokens = rings.tokens + static_cast<std::uint32_t>(tokens_at.stage * kTokenStageBytes);
+        const int panel = unit * (Ring::kUnit / kTileColumns) + 2 * run + half;
+        if (panel % kPanels == 0) {
+          barrier_wait(rings.tokens_full + 8 * tokens_at.stage, tokens_at.parity);
+          fence_for_async_reads();
+        }
+        const std::uint32_t tokens =
+            rings.tokens + static_cast<std::uint32_t>(tokens_at.stage * Shared::kTokenStageBytes +
+                                                      panel % kPanels * (Shared::kTokenStageBytes / kPanels));
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
-          wgmma<__nv_bfloat16>(sum, a[step], describe_rows(tokens, step * 32), unit + run + half + step > 0 ? 1 : 0);
+          wgmma<X>(sum, a[step], describe_rows(tokens, step * 32), unit + run + half + step > 0 ? 1 : 0);
         }
         wgmma_commit();
         wgmma_wait<1>();
-        if (before >= 0 && lane == 0) barrier_arrive(done + 8 * before);
-        before = tokens_at.stage;
-        tokens_at.advance();
+        release(before);
+        before = -1;
+        if (panel % kPanels == kPanels - 1 || panel == panels - 1) {
+          before = tokens_at.stage;
+          tokens_at.advance();
+        }
       }
     }
     __syncwarp();
@@ -441,29 +550,30 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
   }
   wgmma_wait<0>();
   pin(sum);
-  if (lane == 0) barrier_arrive(done + 8 * before);
+  release(before);
   barrier_wait(rings.rows_full + 8 * rows_at.stage, rows_at.parity);
-  const std::int64_t* rows = rings.rows[rows_at.stage].y;
+  const TileRows& rows = rings.rows[rows_at.stage];
   if constexpr (kGated) {
-    store_gated<kWidth>(args, work, rows, sum, first_row, lane);
+    store_gated<kWidth>(args, work, rows.y, sum, first_row, lane);
   } else {
-    store_products<kWidth>(args, work, rows, sum, first_row, lane);
+    store_products<kWidth>(args, work, rows, kHalves ? 1.0F / kHalfFactor<kType> : 1.0F, sum, first_row, lane);
   }
   __syncwarp();
   if (lane == 0) barrier_arrive(rings.rows_empty + 8 * rows_at.stage);
   rows_at.advance();
 }
 
-template <DType kType, bool kGated>
-__global__ void __launch_bounds__(kTiledThreads, 1)
+template <DType kType, class X, bool kGated, int kGroups>
+__global__ void __launch_bounds__(TiledBlock<kGroups>::kThreads, 1)
     tiled_matmul(const __grid_constant__ TiledMatmul args, const __grid_constant__ WeightMaps maps) {
-  using Shared = TiledShared<kType>;
+  using Shape = TiledBlock<kGroups>;
+  using Shared = TiledShared<kType, kGroups>;
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ TiledBarriers barriers;
   __shared__ __align__(16) TileRows rows[kAhead];
   const std::uint32_t offset = (1024 - shared_address(shared) % 1024) % 1024;
   const std::uint32_t tokens = shared_address(shared) + offset;
-  const std::uint32_t weights = tokens + kTokenStages * kTokenStageBytes;
+  const std::uint32_t weights = tokens + Shared::kTokenBytes;
   const std::uint32_t tokens_full = shared_address(barriers.tokens_full);
   const std::uint32_t tokens_empty = shared_address(barriers.tokens_empty);
   const std::uint32_t weights_full = shared_address(barriers.weights_full);
@@ -473,35 +583,36 @@ __global__ void __launch_bounds__(kTiledThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < kAhead; ++i) {
       barrier_init(rows_full + 8 * i, 32);
-      barrier_init(rows_empty + 8 * i, kTokenThreads + kConsumerWarps);
+      barrier_init(rows_empty + 8 * i, kTokenThreads + Shape::kConsumerWarps);
     }
-    for (int i = 0; i < kTokenStages; ++i) {
+    for (int i = 0; i < Shared::kTokenStages; ++i) {
       barrier_init(tokens_full + 8 * i, kTokenThreads);
-      barrier_init(tokens_empty + 8 * i, kConsumerWarps);
+      barrier_init(tokens_empty + 8 * i, Shape::kConsumerWarps);
     }
     for (int i = 0; i < Shared::kWeightStages; ++i) {
-      barrier_init(weights_full + 8 * i, args.boxes ? 1 : 32);
-      barrier_init(weights_empty + 8 * i, kConsumerWarps);
+      barrier_init(weights_full + 8 * i, args.period > 0 ? 1 : 32);
+      barrier_init(weights_empty + 8 * i, Shape::kConsumerWarps);
     }
     fence_barrier_init();
   }
   __syncthreads();
   wait_for_launch_order();
   if (threadIdx.x < kWarpgroup) {
-    give_up_registers<56>();
+    give_up_registers<Shape::kCopyRegisters>();
     if (threadIdx.x < 32) {
-      find_rows<kGated>(args, rows, rows_full, rows_empty);
-    } else if (threadIdx.x < 64 && args.boxes) {
-      if (threadIdx.x == 32) copy_weight_boxes<kType, kGated>(args, maps, weights, weights_full, weights_empty);
+      find_rows<kGated, kGroups>(args, rows, rows_full, rows_empty);
+    } else if (threadIdx.x < 64 && args.period > 0) {
+      if (threadIdx.x == 32)
+        copy_weight_boxes<kType, kGated, kGroups>(args, maps, weights, weights_full, weights_empty);
     } else if (threadIdx.x < 64) {
-      copy_weights<kType, kGated>(args, weights, weights_full, weights_empty);
+      copy_weights<kType, kGated, kGroups>(args, weights, weights_full, weights_empty);
     } else {
-      copy_tokens<kGated>(args, tokens, rows, tokens_full, tokens_empty, rows_full, rows_empty);
+      copy_tokens<kType, kGated, kGroups>(args, tokens, rows, tokens_full, tokens_empty, rows_full, rows_empty);
     }
     wait_for_copies<0>();
   } else {
-    take_registers<224>();
-    const ConsumerRings rings{shared + offset + kTokenStages * kTokenStageBytes,
+    take_registers<Shape::kRegisters>();
+    const ConsumerRings rings{shared + offset + Shared::kTokenBytes,
                               tokens,
                               weights_full,
                               weights_empty,
@@ -511,20 +622,24 @@ __global__ void __launch_bounds__(kTiledThreads, 1)
                               rows_empty,
                               rows};
     RingPlace<Shared::kWeightStages> weights_at;
-    RingPlace<kTokenStages> tokens_at;
+    RingPlace<Shared::kTokenStages> tokens_at;
     RingPlace<kAhead> rows_at;
     // Tiles come in the order of their classes.
-    TileLoop<kGated> tiles(args);
+    TileLoop<kGated, kGroups> tiles(args);
     const auto multiply_class = [&]<int kWidth, int kLess>() {
       while (tiles.valid() && tiles.work.tokens.count > kLess) {
-        multiply_tile<kType, kGated, kWidth>(args, tiles.work, rings, weights_at, tokens_at, rows_at);
+        for_each_part<kGroups>(tiles.work, [&](const TileWork& part) {
+          multiply_tile<kType, X, kGated, kGroups, kWidth>(args, part, rings, weights_at, tokens_at, rows_at);
+        });
         tiles.advance(args);
       }
     };
-    multiply_class.template operator()<256, 192>();
-    multiply_class.template operator()<192, 128>();
-    multiply_class.template operator()<128, 96>();
-    multiply_class.template operator()<96, 64>();
+    if constexpr (Shape::kMostTokens == kTileTokens) {
+      multiply_class.template operator()<256, 192>();
+      multiply_class.template operator()<192, 128>();
+      multiply_class.template operator()<128, 96>();
+      multiply_class.template operator()<96, 64>();
+    }
     multiply_class.template operator()<64, 32>();
     multiply_class.template operator()<32, 0>();
   }
@@ -535,17 +650,31 @@ void launch_tiled_matmul_of(const TiledMatmul& args, bool gated, const DevicePro
                             std::string_view operation) {
   using Ring = WeightRing<kType>;
   const std::int64_t row_bytes = static_cast<std::int64_t>(args.k / Ring::kBlock) * Ring::kBlockBytes;
-  const int box_rows = gated ? 8 : kTileRows;
-  TiledMatmul with_boxes = args;
-  WeightMaps maps{};
-  with_boxes.boxes = make_weight_map(args.weight, args.n, row_bytes, box_rows, Ring::kPitch, maps.weight) &&
-                     (!gated || make_weight_map(args.up, args.n, row_bytes, box_rows, Ring::kPitch, maps.up));
-  const auto launch = [&](auto kernel) {
-    allow_shared_memory(reinterpret_cast<const void*>(kernel), TiledShared<kType>::kBytes, operation);
-    launch_early(kernel, dim3(static_cast<unsigned>(device.multiprocessors)), kTiledThreads, TiledShared<kType>::kBytes,
-                 device, stream, operation, with_boxes, maps);
+  const auto launch = [&]<class X, bool kGated, int kGroups>() {
+    using Shape = TiledBlock<kGroups>;
+    using Shared = TiledShared<kType, kGroups>;
+    constexpr int kBoxRows = kGated ? 8 : Shape::kTileRows;
+    TiledMatmul with_maps = args;
+    WeightMaps maps{};
+    with_maps.period = make_weight_map(args.weight, args.n, row_bytes, kBoxRows, Shared::kPitch, maps.weight);
+    // Columns that fill up a run are zeros in the activations; weights there have to be finite, which those of the row
+    // that follows are, and what may lie between rows is not.
+    if (with_maps.period > 1 && args.k % kStagedRun != 0) with_maps.period = 0;
+    if (kGated && (with_maps.period != 1 ||
+                   make_weight_map(args.up, args.n, row_bytes, kBoxRows, Shared::kPitch, maps.up) != 1)) {
+      with_maps.period = 0;
+    }
+    const auto kernel = tiled_matmul<kType, X, kGated, kGroups>;
+    constexpr int kBytes = Shared::kBytes;
+    allow_shared_memory(reinterpret_cast<const void*>(kernel), kBytes, operation);
+    launch_early(kernel, dim3(static_cast<unsigned>(device.multiprocessors)), Shape::kThreads, kBytes, device, stream,
+                 operation, with_maps, maps);
   };
-  gated ? launch(tiled_matmul<kType, true>) : launch(tiled_matmul<kType, false>);
+  using Most = std::conditional_t<tiles_in_f16(kType), __half, __nv_bfloat16>;
+  if (gated) return launch.template operator()<__nv_bfloat16, true, 2>();
+  if (tiles_in_f16(kType) && args.factors == nullptr) return launch.template operator()<__nv_bfloat16, false, 2>();
+  if (args.few) return launch.template operator()<Most, false, 3>();
+  launch.template operator()<Most, false, 2>();
 }
 
 // Each format is compiled in a file with others that take as long.
