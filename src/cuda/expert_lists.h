@@ -56,5 +56,8 @@ void convert_rows(const ConstTensor& x, std::uint16_t* to, const Stream& stream,
 // Lists, items and activations: one launch.
 void prepare_experts(const ExpertPlan& plan, const ExpertIds& ids, const ConstTensor& x, const Stream& stream,
                      std::string_view operation);
+// The same of silu(gate) * up, both F32 [T,S,K] without gaps; lists only unless they are there.
+void prepare_gated(const ExpertPlan& plan, bool has_lists, const ExpertIds& ids, const ConstTensor& gate,
+                   const ConstTensor& up, const Stream& stream, std::string_view operation);
 
 }  // namespace thalweg::cu

@@ -5,10 +5,12 @@
 // pairs. No block waits for another: every one of them counts all pairs.
 
 #include <algorithm>
+#include <type_traits>
 
 #include "cuda/device/activation_slices.h"
 #include "cuda/device/fragments.h"
 #include "cuda/device/launch_order.h"
+#include "cuda/device/pairs.h"
 #include "cuda/device/warp.h"
 #include "cuda/expert_lists.h"
 #include "cuda/kernels.h"
@@ -213,6 +215,7 @@ __device__ void place_pairs(const ExpertIds& ids, const ExpertLists& lists, cons
     read_ids<kWarpSize>(ids, step + lane, end, experts);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
+      if (step + i * kWarpSize >= end) break;
       const int expert = experts[i];
       const unsigned same = __match_any_sync(0xFFFFFFFFU, expert);
       const int rank = __popc(same & ((1U << lane) - 1));
@@ -234,45 +237,74 @@ constexpr int kPiecesPerBlock = kThreads * kPiecesPerThread;
 
 struct Conversion {
   Elements x;
-  int slots = 0;  // 0: x is [T,K]
+  const float* up = nullptr;  // not null: of silu(x) * up, both f32 and without gaps
+  int slots = 0;              // 0: x is [T,K]
   std::int64_t rows = 0;
   int k = 0;
   int padded_k = 0;
   std::uint16_t* to = nullptr;
   float* factors = nullptr;  // of the rows, where they are scaled
   ActivationOrder order = ActivationOrder::kRows;
+
+  template <class T>
+  __device__ const T* begin(std::int64_t row) const {
+    const int r = static_cast<int>(row);  // a pair, or fewer
+    return static_cast<const T*>(x.data) + (slots == 0 ? x.offset(r) : x.offset(r / slots, r % slots));
+  }
 };
 
 // Eight values in the order of the tiled matmuls: pairs of four runs of 32.
 template <class T>
-__device__ inline void read_staged(const T* data, int k, int first, float (&values)[8]) {
+__device__ inline void read_staged(const Conversion& c, const T* data, int first, float (&values)[8]) {
   const int base = first / kStagedRun * kStagedRun + first % kStagedRun / 4;
+  const bool pairs = c.x.fours && base + 98 <= c.k;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const int at = base + i / 2 * 32 + i % 2;
-    values[i] = at < k ? to_f32(data[at]) : 0.0F;
+  for (int i = 0; i < 4; ++i) {
+    const int k = base + i * 32;
+    float2 pair{};
+    if (pairs) {
+      pair = load_two(data + k);
+    } else {
+      if (k < c.k) pair.x = to_f32(data[k]);
+      if (k + 1 < c.k) pair.y = to_f32(data[k + 1]);
+    }
+    values[2 * i] = pair.x;
+    values[2 * i + 1] = pair.y;
   }
 }
 
+// Columns k to k + 3 of a row that begins at `data`; zeros from K on.
 template <class T>
-__device__ void convert_piece(const Conversion& c, std::int64_t piece) {
-  const int per_row = c.padded_k / 8;
-  const std::int64_t row = piece / per_row;
+__device__ inline float4 read_four(const Conversion& c, const T* data, std::int64_t row, int k) {
+  const bool whole = c.x.fours && k + 4 <= c.k;
+  const auto four_of = [&](const auto* from) {
+    if (whole) return load_four(from + k);
+    const auto read = [&](int i) { return k + i < c.k ? to_f32(from[k + i]) : 0.0F; };
+    return float4{read(0), read(1), read(2), read(3)};
+  };
+  const float4 four = four_of(data);
+  if constexpr (std::is_same_v<T, float>) {
+    if (c.up != nullptr) {
+      const float4 up = four_of(c.up + row * c.k);
+      const auto gated = [](float gate, float value) { return __fdividef(gate, 1.0F + __expf(-gate)) * value; };
+      return {gated(four.x, up.x), gated(four.y, up.y), gated(four.z, up.z), gated(four.w, up.w)};
+    }
+  }
+  return four;
+}
+
+template <class T>
+__device__ void convert_piece(const Conversion& c, std::int64_t row, int first) {
   if (row >= c.rows) return;
-  const int first = static_cast<int>(piece - row * per_row) * 8;
-  const std::int64_t from = c.slots == 0 ? c.x.offset(row) : c.x.offset(row / c.slots, row % c.slots);
-  const T* data = static_cast<const T*>(c.x.data) + from;
+  const T* data = c.begin<T>(row);
   float values[8];
   if (c.order == ActivationOrder::kTiles) {
-    read_staged(data, c.k, first, values);
-  } else if (c.x.fours && first + 8 <= c.k) {
-    const float4 a = load_four(data + first);
-    const float4 b = load_four(data + first + 4);
+    read_staged(c, data, first, values);
+  } else {
+    const float4 a = read_four(c, data, row, first);
+    const float4 b = read_four(c, data, row, first + 4);
     values[0] = a.x, values[1] = a.y, values[2] = a.z, values[3] = a.w;
     values[4] = b.x, values[5] = b.y, values[6] = b.z, values[7] = b.w;
-  } else {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) values[i] = first + i < c.k ? to_f32(data[first + i]) : 0.0F;
   }
   uint4 packed;
   packed.x = pack<__nv_bfloat16>(values[0], values[1]);
@@ -294,22 +326,14 @@ __host__ __device__ inline int rows_per_block(const Conversion& c) {
 template <class T>
 __device__ inline void read_piece(const Conversion& c, std::int64_t row, int slice, float (&values)[8]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const T* data =
-      static_cast<const T*>(c.x.data) + (c.slots == 0 ? c.x.offset(row) : c.x.offset(row / c.slots, row % c.slots));
+  const T* data = c.begin<T>(row);
   if (c.order == ActivationOrder::kScaledTiles) {
-    return read_staged(data, c.k, slice * kSliceValues + 8 * lane, values);
+    return read_staged(c, data, slice * kSliceValues + 8 * lane, values);
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int k = slice * kSliceValues + slice_source(lane, 4 * half);
-    float four[4];
-    if (c.x.fours && k + 4 <= c.k) {
-      const float4 read = load_four(data + k);
-      four[0] = read.x, four[1] = read.y, four[2] = read.z, four[3] = read.w;
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) four[i] = k + i < c.k ? to_f32(data[k + i]) : 0.0F;
-    }
+    const float4 read = read_four(c, data, row, slice * kSliceValues + slice_source(lane, 4 * half));
+    const float four[4] = {read.x, read.y, read.z, read.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) values[4 * half + i] = four[slice_source(0, i)];
   }
@@ -365,9 +389,9 @@ __device__ void convert_scaled(const Conversion& c, std::int64_t block) {
   const int rows = static_cast<int>(min(c.rows - first_row, static_cast<std::int64_t>(rows_per_block(c))));
   if (thread < kMostWarps) largest[thread] = 0;
   __syncthreads();
+  float values[8];
   for (int i = thread / kWarpSize; i < rows * slices; i += kMostWarps) {
     const int row = i / slices;
-    float values[8];
     read_piece<T>(c, first_row + row, i - row * slices, values);
     float most = 0.0F;
 #pragma unroll
@@ -378,8 +402,7 @@ __device__ void convert_scaled(const Conversion& c, std::int64_t block) {
   __syncthreads();
   for (int i = thread / kWarpSize; i < rows * slices; i += kMostWarps) {
     const int row = i / slices;
-    float values[8];
-    read_piece<T>(c, first_row + row, i - row * slices, values);
+    if (slices > kMostWarps) read_piece<T>(c, first_row + row, i - row * slices, values);  // else they are still there
     // Powers of two with which, and by which, the row is divided; in range also for the smallest and for infinity.
     const unsigned exponent = max(largest[row] >> 23, 4U);
     const float factor = __uint_as_float((253 + kRowExponent - exponent) << 23);
@@ -396,21 +419,27 @@ __device__ void convert_scaled(const Conversion& c, std::int64_t block) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    prepare_kernel(ExpertIds ids, ExpertLists lists, Stretches stretches, Conversion conversion) {
+__global__ void __launch_bounds__(kThreads, 2)
+    prepare_kernel(ExpertIds ids, ExpertLists lists, Stretches stretches, Conversion c) {
   extern __shared__ int counts[];
   wait_for_previous_kernel();
   const int list_blocks = stretches.blocks > 0 ? 1 + stretches.blocks : 0;
   const int block = static_cast<int>(blockIdx.x);
   if (block < list_blocks) {
     block == 0 ? write_tables(ids, lists, counts) : place_pairs(ids, lists, stretches, block - 1, counts);
-  } else if (conversion.factors != nullptr) {
-    with_type(conversion.x.dtype, [&]<class T>(T) { convert_scaled<T>(conversion, block - list_blocks); });
+  } else if (c.factors != nullptr) {
+    with_type(c.x.dtype, [&]<class T>(T) { convert_scaled<T>(c, block - list_blocks); });
   } else {
-    const std::int64_t first = static_cast<std::int64_t>(block - list_blocks) * kPiecesPerBlock + threadIdx.x;
-    with_type(conversion.x.dtype, [&]<class T>(T) {
+    const int per_row = c.padded_k / 8;
+    const std::int64_t first = static_cast<std::int64_t>(block - list_blocks) * kPiecesPerBlock;
+    const std::int64_t row = first / per_row;
+    const int skipped = static_cast<int>(first - row * per_row) + static_cast<int>(threadIdx.x);
+    with_type(c.x.dtype, [&]<class T>(T) {
 #pragma unroll
-      for (int i = 0; i < kPiecesPerThread; ++i) convert_piece<T>(conversion, first + i * kThreads);
+      for (int i = 0; i < kPiecesPerThread; ++i) {
+        const int piece = skipped + i * kThreads;
+        convert_piece<T>(c, row + piece / per_row, piece % per_row * 8);
+      }
     });
   }
   allow_next_kernel();
@@ -529,12 +558,27 @@ void convert_rows(const ConstTensor& x, std::uint16_t* to, const Stream& stream,
   launch_prepare({}, {}, conversion_of(x, x.dim(1), to), stream, operation);
 }
 
-void prepare_experts(const ExpertPlan& plan, const ExpertIds& ids, const ConstTensor& x, const Stream& stream,
-                     std::string_view operation) {
+namespace {
+
+Conversion conversion_of(const ExpertPlan& plan, const ConstTensor& x) {
   Conversion conversion = conversion_of(x, plan.padded_k, plan.activations);
   conversion.order = plan.order;
   conversion.factors = plan.factors;
-  launch_prepare(ids, plan.lists, conversion, stream, operation);
+  return conversion;
+}
+
+}  // namespace
+
+void prepare_experts(const ExpertPlan& plan, const ExpertIds& ids, const ConstTensor& x, const Stream& stream,
+                     std::string_view operation) {
+  launch_prepare(ids, plan.lists, conversion_of(plan, x), stream, operation);
+}
+
+void prepare_gated(const ExpertPlan& plan, bool has_lists, const ExpertIds& ids, const ConstTensor& gate,
+                   const ConstTensor& up, const Stream& stream, std::string_view operation) {
+  Conversion conversion = conversion_of(plan, gate);
+  conversion.up = static_cast<const float*>(up.data);
+  launch_prepare(ids, has_lists ? ExpertLists{} : plan.lists, conversion, stream, operation);
 }
 
 }  // namespace thalweg::cu

@@ -55,16 +55,7 @@ int item_rows_for(std::int64_t pairs, std::int64_t experts) {
   return pairs <= 3 * experts ? 8 : (pairs <= 10 * experts ? 16 : 32);
 }
 
-struct StreamPlan {
-  StreamKernel kernel;
-  ExpertPlan experts;
-};
-StreamPlan plan_for(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs, std::int64_t experts,
-                    void* workspace) {
-  const StreamKernel kernel = kernel_for(weight.dtype, item_rows_for(pairs, experts));
-  const ActivationOrder order = kernel.codes ? ActivationOrder::kSlices : ActivationOrder::kRows;
-  return {kernel, ExpertPlan::make(x, pairs, experts, kernel.item_rows, kernel.slice, order, workspace)};
-}
+std::int64_t experts_of(const ConstTensor& weight) { return weight.rank == 3 ? weight.dim(0) : 1; }
 
 // Strips of a block: where K is short, enough that the wait for the first of its slices is a small part.
 int strips_for(const StreamPlan& plan) {
@@ -75,7 +66,7 @@ int strips_for(const StreamPlan& plan) {
 }  // namespace
 
 std::string stream_supports(const ConstTensor& weight, std::int64_t pairs) {
-  const std::int64_t experts = weight.rank == 3 ? weight.dim(0) : 1;
+  const std::int64_t experts = experts_of(weight);
   if (experts > kMostListedExperts) return "takes at most " + std::to_string(kMostListedExperts) + " experts";
   const StreamKernel kernel = kernel_for(weight.dtype, item_rows_for(pairs, experts));
   if (kernel.exact) {
@@ -93,19 +84,18 @@ std::string stream_supports(const ConstTensor& weight, std::int64_t pairs) {
 }
 
 bool stream_rounds_weights(const ConstTensor& weight, std::int64_t pairs) {
-  return !kernel_for(weight.dtype, item_rows_for(pairs, weight.rank == 3 ? weight.dim(0) : 1)).codes;
+  return !kernel_for(weight.dtype, item_rows_for(pairs, experts_of(weight))).codes;
 }
 
-std::size_t stream_workspace(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs) {
-  return plan_for(x, weight, pairs, weight.rank == 3 ? weight.dim(0) : 1, nullptr).experts.bytes;
+StreamPlan plan_stream(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs, void* workspace) {
+  const std::int64_t experts = experts_of(weight);
+  const StreamKernel kernel = kernel_for(weight.dtype, item_rows_for(pairs, experts));
+  const ActivationOrder order = kernel.codes ? ActivationOrder::kSlices : ActivationOrder::kRows;
+  return {kernel, ExpertPlan::make(x, pairs, experts, kernel.item_rows, kernel.slice, order, workspace)};
 }
 
-void run_stream(const ExpertMatmul& p, const ConstTensor& x, const ConstTensor& weight, Workspace workspace,
-                const Stream& stream, std::string_view operation) {
-  if (p.ids.pairs == 0 || p.n == 0) return;
-  const StreamPlan plan = plan_for(x, weight, p.ids.pairs, p.ids.experts, workspace.data);
+void launch_stream(const StreamPlan& plan, const ExpertMatmul& p, const Stream& stream, std::string_view operation) {
   const StreamKernel& kernel = plan.kernel;
-  prepare_experts(plan.experts, p.ids, x, stream, operation);
   const auto shared_bytes = static_cast<std::size_t>(kernel.shared_bytes);
   allow_shared_memory(reinterpret_cast<const void*>(kernel.kernel), shared_bytes, operation);
   const int strips = strips_for(plan);
@@ -117,6 +107,18 @@ void run_stream(const ExpertMatmul& p, const ConstTensor& x, const ConstTensor& 
                StreamActivations{static_cast<const std::uint16_t*>(plan.experts.activations), plan.experts.factors,
                                  static_cast<int>(plan.experts.slices)},
                strips);
+}
+
+std::size_t stream_workspace(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs) {
+  return plan_stream(x, weight, pairs, nullptr).experts.bytes;
+}
+
+void run_stream(const ExpertMatmul& p, const ConstTensor& x, const ConstTensor& weight, Workspace workspace,
+                const Stream& stream, std::string_view operation) {
+  if (p.ids.pairs == 0 || p.n == 0) return;
+  const StreamPlan plan = plan_stream(x, weight, p.ids.pairs, workspace.data);
+  prepare_experts(plan.experts, p.ids, x, stream, operation);
+  launch_stream(plan, p, stream, operation);
 }
 
 }  // namespace thalweg::cu

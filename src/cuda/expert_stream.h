@@ -1,8 +1,10 @@
 #pragma once
 
-// The weight-streaming kernels, by format: each is instantiated in a file of its family.
+// The weight-streaming kernels, by format, each instantiated in a file of its family, and a product in two steps, for
+// those that share rows or activations.
 
 #include "cuda/device/experts.h"
+#include "cuda/expert_lists.h"
 
 namespace thalweg::cu {
 
@@ -26,6 +28,15 @@ struct StreamKernel {
 // For items of up to 8, 16 or 32 rows; of plain types those for 8 are those for 16.
 template <DType kType>
 StreamKernel stream_kernel(int item_rows);
+
+// A kernel and what it reads, in a workspace: lists and activations, which prepare_experts() makes. weight is [E,N,K]
+// or [N,K]; a null workspace plans only.
+struct StreamPlan {
+  StreamKernel kernel;
+  ExpertPlan experts;
+};
+StreamPlan plan_stream(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs, void* workspace);
+void launch_stream(const StreamPlan& plan, const ExpertMatmul& p, const Stream& stream, std::string_view operation);
 
 }  // namespace thalweg::cu
 

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <string>
 
+#include "cuda/device/choose_experts.h"
 #include "cuda/device/launch_order.h"
 #include "cuda/device/warp.h"
 #include "cuda/kernels.h"
@@ -17,34 +18,18 @@ constexpr int kWarps = 4;
 // Whether (a, i) stands before (b, j): the larger logit, of equals the lower id.
 __device__ bool before(float a, int i, float b, int j) { return a > b || (a == b && i < j); }
 
-// A warp per token. An expert is chosen as the first of those that stand behind the one before it, so nothing needs to
-// be marked.
-__global__ void __launch_bounds__(kWarps* kWarpSize)
-    route(const __grid_constant__ RouterLogits router, const __grid_constant__ Routing routing) {
-  extern __shared__ float all_logits[];
-  wait_for_launch_order();
-  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+// The experts of any number of slots, one after the other: each is the first of those that stand behind the one before
+// it, so nothing needs to be marked. Returns the largest logit.
+__device__ float choose_slots(const float* logits, int experts, const Routing& routing, std::int32_t* ids,
+                              float* weights, float& total) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const int warps = static_cast<int>(blockDim.x) / kWarpSize;
-  const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * warps + warp;
-  if (token >= router.tokens) return;
-  float* const logits = all_logits + warp * router.experts;
-  const std::int64_t row = router.logits.offset(token);
-  for (int e = lane; e < router.experts; e += kWarpSize) {
-    float logit = 0.0F;
-    for (int part = 0; part < router.parts; ++part) logit += router.logits.load(row + part * router.part_stride + e);
-    logits[e] = isnan(logit) ? -INFINITY : logit;  // each lane reads back only its own
-  }
-  std::int32_t* const ids = routing.ids + token * routing.ids_stride;
-  float* const weights = routing.weights + token * routing.weights_stride;
   float largest = 0.0F;
   float last = INFINITY;
   int last_id = -1;
-  float total = 0.0F;
   for (int slot = 0; slot < routing.slots; ++slot) {
     float best = -INFINITY;
-    int best_id = router.experts;
-    for (int e = lane; e < router.experts; e += kWarpSize) {
+    int best_id = experts;
+    for (int e = lane; e < experts; e += kWarpSize) {
       if (before(last, last_id, logits[e], e) && before(logits[e], e, best, best_id)) best = logits[e], best_id = e;
     }
 #pragma unroll
@@ -63,13 +48,75 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
     last = best;
     last_id = best_id;
   }
-  if (!routing.renormalize) {
-    total = 0.0F;
-    for (int e = lane; e < router.experts; e += kWarpSize) total += expf(logits[e] - largest);
-    total = warp_sum(total);
+  return largest;
+}
+
+// A warp per token. With kPerLane, at most that many logits for each lane, which stay in its registers, and a slot.
+template <int kPerLane>
+__global__ void __launch_bounds__(kWarps* kWarpSize)
+    route(const __grid_constant__ RouterLogits router, const __grid_constant__ Routing routing) {
+  extern __shared__ float all_logits[];
+  wait_for_launch_order();
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int warps = static_cast<int>(blockDim.x) / kWarpSize;
+  const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * warps + warp;
+  if (token >= router.tokens) return;
+  float* const logits = all_logits + warp * router.experts;  // each lane reads back only its own
+  with_type(router.logits.dtype, [&]<class T>(T) {
+    const T* row = static_cast<const T*>(router.logits.data) + router.logits.offset(token);
+    // Many loads at once; parts are added in order.
+    constexpr int kAtOnce = 8;
+    constexpr int kParts = 2;
+    for (int first = lane; first < router.experts; first += kAtOnce * kWarpSize) {
+      float sums[kAtOnce] = {};
+      for (int part = 0; part < router.parts; part += kParts) {
+        T read[kParts][kAtOnce];
+#pragma unroll
+        for (int j = 0; j < kParts; ++j) {
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) {
+            const int e = first + i * kWarpSize;
+            read[j][i] = part + j < router.parts && e < router.experts ? row[(part + j) * router.part_stride + e] : T{};
+          }
+        }
+#pragma unroll
+        for (int j = 0; j < kParts; ++j) {
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) sums[i] += to_f32(read[j][i]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int e = first + i * kWarpSize;
+        if (e < router.experts) logits[e] = isnan(sums[i]) ? -INFINITY : sums[i];
+      }
+    }
+  });
+  std::int32_t* const ids = routing.ids + token * routing.ids_stride;
+  float* const weights = routing.weights + token * routing.weights_stride;
+  if constexpr (kPerLane > 0) {
+    float total = 0.0F;
+    const ChosenExpert chosen =
+        choose_experts<kPerLane>(logits, router.experts, routing.slots, routing.renormalize ? nullptr : &total);
+    const float p = lane < routing.slots ? expf(chosen.logit - __shfl_sync(0xFFFFFFFFU, chosen.logit, 0)) : 0.0F;
+    if (routing.renormalize) {
+      for (int slot = 0; slot < routing.slots; ++slot) total += __shfl_sync(0xFFFFFFFFU, p, slot);
+    }
+    if (lane >= routing.slots) return;
+    ids[lane] = chosen.id;
+    weights[lane] = p / total;
+  } else {
+    float total = 0.0F;
+    const float largest = choose_slots(logits, router.experts, routing, ids, weights, total);
+    if (!routing.renormalize) {
+      total = 0.0F;
+      for (int e = lane; e < router.experts; e += kWarpSize) total += expf(logits[e] - largest);
+      total = warp_sum(total);
+    }
+    __syncwarp();
+    for (int slot = lane; slot < routing.slots; slot += kWarpSize) weights[slot] /= total;
   }
-  __syncwarp();
-  for (int slot = lane; slot < routing.slots; slot += kWarpSize) weights[slot] /= total;
 }
 
 std::string supports_route(const RouteTopKArgs& args, const Stream&) {
@@ -98,7 +145,11 @@ void launch_route(const RouterLogits& logits, const Routing& routing, const Devi
   if (logits.tokens == 0) return;
   const auto row_bytes = static_cast<std::size_t>(4 * logits.experts);
   const int warps = static_cast<int>(std::clamp<std::size_t>(48 * 1024 / row_bytes, 1, kWarps));
-  launch_early(route, dim3(static_cast<unsigned>((logits.tokens + warps - 1) / warps)), dim3(warps * kWarpSize),
+  const bool in_registers = routing.slots <= kWarpSize;
+  const auto kernel = in_registers && logits.experts <= 8 * kWarpSize    ? route<8>
+                      : in_registers && logits.experts <= 32 * kWarpSize ? route<32>
+                                                                         : route<0>;
+  launch_early(kernel, dim3(static_cast<unsigned>((logits.tokens + warps - 1) / warps)), dim3(warps * kWarpSize),
                row_bytes * warps, device, stream, operation, logits, routing);
 }
 

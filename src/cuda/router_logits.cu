@@ -34,12 +34,20 @@ struct Planes {
 // 64 rows and 32 columns of a matrix, zeros outside.
 __device__ void load(const Elements& matrix, std::int64_t first_row, std::int64_t rows, int first, int end,
                      std::uint32_t (&bits)[kEach]) {
+  const int column = first + static_cast<int>(threadIdx.x) % kDepth;
+  const std::int64_t row = first_row + static_cast<int>(threadIdx.x) / kDepth;
+  const std::int64_t at = matrix.offset(row) + column;
+  const auto read = [&](const auto* data) {
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int at = static_cast<int>(threadIdx.x) + i * kThreads;
-    const std::int64_t row = first_row + at / kDepth;
-    const int column = first + at % kDepth;
-    bits[i] = row < rows && column < end ? matrix.read(matrix.offset(row) + column) : 0;
+    for (int i = 0; i < kEach; ++i) {
+      constexpr int kStep = kThreads / kDepth;
+      bits[i] = row + i * kStep < rows && column < end ? data[at + i * matrix.offset(kStep)] : 0;
+    }
+  };
+  if (matrix.dtype == DType::kF32) {
+    read(static_cast<const std::uint32_t*>(matrix.data));
+  } else {
+    read(static_cast<const std::uint16_t*>(matrix.data));
   }
 }
 
@@ -141,7 +149,8 @@ int part_columns(std::int64_t columns, int parts) {
 
 int router_parts(std::int64_t tokens, std::int64_t experts, std::int64_t columns, int multiprocessors) {
   const std::int64_t blocks = std::max<std::int64_t>((tokens + kTile - 1) / kTile * ((experts + kTile - 1) / kTile), 1);
-  const std::int64_t most = std::max<std::int64_t>(columns / (2 * kDepth), 1);
+  constexpr std::int64_t kMostParts = 16;  // all of which are read again
+  const std::int64_t most = std::clamp<std::int64_t>(columns / (2 * kDepth), 1, kMostParts);
   const std::int64_t wanted = std::clamp<std::int64_t>(2 * multiprocessors / blocks, 1, most);
   // None may be empty.
   const std::int64_t each = part_columns(columns, static_cast<int>(wanted));

@@ -43,4 +43,13 @@ int router_parts(std::int64_t tokens, std::int64_t experts, std::int64_t columns
 void launch_router_logits(const ConstTensor& x, const ConstTensor& router, float* logits, int parts,
                           const DeviceProperties& device, cudaStream_t stream, std::string_view operation);
 
+// The same on Hopper, for many tokens. `staged` is memory for the router taken apart.
+namespace sm90 {
+bool router_takes(std::int64_t tokens, std::int64_t experts, std::int64_t columns, const DeviceProperties& device);
+std::int64_t staged_router_bytes(std::int64_t experts, std::int64_t columns);
+int router_parts(std::int64_t tokens, std::int64_t experts, std::int64_t columns, int multiprocessors);
+void launch_router_logits(const ConstTensor& x, const ConstTensor& router, void* staged, float* logits, int parts,
+                          const DeviceProperties& device, cudaStream_t stream, std::string_view operation);
+}  // namespace sm90
+
 }  // namespace thalweg::cu

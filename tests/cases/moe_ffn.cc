@@ -179,6 +179,24 @@ void add_moe_ffn_cases(std::vector<Case>& cases) {
   add({.shared = 64, .weight = DType::kMXFP4, .down = DType::kQ3_K, .shared_weight = DType::kQ4_1});
   add({.inner = 96, .weight = DType::kIQ4_XS, .down = DType::kQ4_1});
   add({.tokens = 16, .slots = 8, .experts = 16, .shared = 256, .renormalize = false});
+  // Many tokens, whose logits are cut into parts and tiles.
+  add({.tokens = 1030,
+       .experts = 130,
+       .hidden = 192,
+       .inner = 32,
+       .shared = 32,
+       .weight = DType::kQ8_0,
+       .down = DType::kQ8_0});
+  add({.tokens = 1100,
+       .slots = 3,
+       .experts = 300,
+       .hidden = 64,
+       .inner = 32,
+       .weight = DType::kBF16,
+       .down = DType::kQ8_0,
+       .router = DType::kF16,
+       .x = DType::kBF16,
+       .strided = true});
   for (const std::int64_t tokens : {1, 64}) {
     for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kQ8}) {
       cases.push_back(for_bench(ffn_case({.tokens = tokens,

@@ -119,6 +119,8 @@ void add_routing_cases(std::vector<Case>& cases) {
   route({.tokens = 33, .experts = 512, .slots = 10});
   route({.experts = 7, .slots = 7});
   route({.experts = 256, .slots = 8, .renormalize = false});
+  route({.tokens = 3, .experts = 1100, .slots = 6});
+  route({.tokens = 3, .experts = 64, .slots = 40});
   for (const DType dtype : {DType::kF16, DType::kBF16}) route({.experts = 60, .dtype = dtype});
   for (const bool renormalize : {true, false}) {
     for (const Logits logits : {Logits::kTies, Logits::kEqual, Logits::kSpread, Logits::kMissing}) {
