@@ -29,12 +29,27 @@ struct Kernel {
   std::string (*remark)(const Args& args) = nullptr;
   Arithmetic arithmetic = Arithmetic::kF32;
   // Why a kernel further down the list is faster for these arguments, empty if none is; the kernel then runs only when
-  // it is asked for by name. null: never.
+  // it is asked for by name, or no other supports them. null: never.
   std::string (*yields)(const Args& args, const Stream& stream) = nullptr;
 };
 
 template <class Args>
 using KernelList = std::span<const Kernel<Args>>;
+
+// The kernel that runs valid arguments: the first that supports them and yields to no other; if all of these yield, the
+// first of them; or the selected one. Null: none.
+template <class Args>
+const Kernel<Args>* preferred_kernel(KernelList<Args> kernels, const Args& args, const Stream& stream,
+                                     std::string_view selected = {}) {
+  const Kernel<Args>* yielding = nullptr;
+  for (const Kernel<Args>& kernel : kernels) {
+    if (!selected.empty() && selected != kernel.name) continue;
+    if (!kernel.supports(args, stream).empty()) continue;
+    if (!selected.empty() || kernel.yields == nullptr || kernel.yields(args, stream).empty()) return &kernel;
+    if (yielding == nullptr) yielding = &kernel;
+  }
+  return yielding;
+}
 
 template <class... Args>
 struct TypeList {};

@@ -13,36 +13,36 @@ namespace {
 
 constexpr std::int64_t kMostPairs = 65535;  // blocks along y
 constexpr std::int64_t kMostK = 32768;      // activations that fit into shared memory beside the weights
-constexpr std::int64_t kSharedBytes = 227 * 1024;
+constexpr int kUsualPasses = 32;            // of a warp
 
-MatvecKernel block_kernel(DType type, int lanes) {
+MatvecKernel block_kernel(DType type, bool bulk) {
   switch (type) {
     case DType::kQ4_0:
-      return block_matvec<DType::kQ4_0>(lanes);
+      return block_matvec<DType::kQ4_0>(bulk);
     case DType::kQ4_1:
-      return block_matvec<DType::kQ4_1>(lanes);
+      return block_matvec<DType::kQ4_1>(bulk);
     case DType::kQ5_0:
-      return block_matvec<DType::kQ5_0>(lanes);
+      return block_matvec<DType::kQ5_0>(bulk);
     case DType::kQ5_1:
-      return block_matvec<DType::kQ5_1>(lanes);
+      return block_matvec<DType::kQ5_1>(bulk);
     case DType::kQ8_0:
-      return block_matvec<DType::kQ8_0>(lanes);
+      return block_matvec<DType::kQ8_0>(bulk);
     case DType::kQ2_K:
-      return block_matvec<DType::kQ2_K>(lanes);
+      return block_matvec<DType::kQ2_K>(bulk);
     case DType::kQ3_K:
-      return block_matvec<DType::kQ3_K>(lanes);
+      return block_matvec<DType::kQ3_K>(bulk);
     case DType::kQ4_K:
-      return block_matvec<DType::kQ4_K>(lanes);
+      return block_matvec<DType::kQ4_K>(bulk);
     case DType::kQ5_K:
-      return block_matvec<DType::kQ5_K>(lanes);
+      return block_matvec<DType::kQ5_K>(bulk);
     case DType::kQ6_K:
-      return block_matvec<DType::kQ6_K>(lanes);
+      return block_matvec<DType::kQ6_K>(bulk);
     case DType::kIQ4_NL:
-      return block_matvec<DType::kIQ4_NL>(lanes);
+      return block_matvec<DType::kIQ4_NL>(bulk);
     case DType::kIQ4_XS:
-      return block_matvec<DType::kIQ4_XS>(lanes);
+      return block_matvec<DType::kIQ4_XS>(bulk);
     case DType::kMXFP4:
-      return block_matvec<DType::kMXFP4>(lanes);
+      return block_matvec<DType::kMXFP4>(bulk);
     default:
       return {};
   }
@@ -133,33 +133,66 @@ std::string matvec_supports(const ConstTensor& weight, std::int64_t pairs) {
   return aligned_blocks(weight);
 }
 
+namespace {
+
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, std::size_t shared, const DeviceProperties& device,
+            const Stream& stream, std::string_view operation, const Arguments&... arguments) {
+  // Some is taken by the kernels themselves.
+  if (shared > 40 * 1024) allow_shared_memory(reinterpret_cast<const void*>(kernel), shared, operation);
+  launch_early(kernel, grid, kMatvecThreads, shared, device, native(stream), operation, arguments...);
+}
+
+void run_plain(const ExpertMatmul& p, DType weight, const DeviceProperties& device, const Stream& stream,
+               std::string_view operation) {
+  const std::int64_t bits =
+      reinterpret_cast<std::intptr_t>(p.weights) | p.expert_bytes | p.row_bytes | bytes_of(weight, p.k);
+  const dim3 grid(static_cast<unsigned>((p.n + kPlainBlockRows - 1) / kPlainBlockRows),
+                  static_cast<unsigned>(p.ids.pairs));
+  launch(plain_kernel(weight, bits % 16 == 0 && p.x.fours), grid, 0, device, stream, operation, p);
+}
+
+// Whether the copy engine brings the rows. It takes multiples of 16 bytes; for short rows, of which a pass has several,
+// the others have been quicker.
+bool bulk_copies(const ExpertMatmul& p, DType weight, const MatvecShape& shape, const DeviceProperties& device) {
+  const std::int64_t bits =
+      reinterpret_cast<std::intptr_t>(p.weights) | p.expert_bytes | p.row_bytes | bytes_of(weight, p.k);
+  return device.runs_hopper_code && shape.lanes == kWarpSize && bits % 16 == 0;
+}
+
+int ceil_of(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+}  // namespace
+
 void run_matvec(const ExpertMatmul& p, DType weight, const Stream& stream, std::string_view operation) {
   const int pairs = p.ids.pairs;
   if (pairs == 0 || p.n == 0) return;
   const DeviceProperties& device = properties(stream.device.index);
-  const auto launch = [&](void (*kernel)(ExpertMatmul), dim3 grid, std::size_t shared) {
-    // Some is taken by the kernels themselves.
-    if (shared > 40 * 1024) allow_shared_memory(reinterpret_cast<const void*>(kernel), shared, operation);
-    launch_early(kernel, grid, kMatvecWarps * kWarpSize, shared, device, native(stream), operation, p);
-  };
-  if (!is_block_format(weight)) {
-    const std::int64_t bits =
-        reinterpret_cast<std::intptr_t>(p.weights) | p.expert_bytes | p.row_bytes | bytes_of(weight, p.k);
-    const dim3 grid(static_cast<unsigned>((p.n + kPlainBlockRows - 1) / kPlainBlockRows), static_cast<unsigned>(pairs));
-    launch(plain_kernel(weight, bits % 16 == 0 && p.x.fours), grid, 0);
-    return;
-  }
-  const int lanes = p.k <= 16 * 32 ? 16 : 32;
-  const int rows = lanes == 16 ? MatvecTile<16>::kBlockRows : MatvecTile<32>::kBlockRows;
-  const MatvecKernel chosen = block_kernel(weight, lanes);
-  const std::size_t shared =
-      static_cast<std::size_t>(p.k / 32) * sizeof(FixedUnit) + static_cast<std::size_t>(chosen.shared_bytes);
-  const std::int64_t tiles = static_cast<std::int64_t>(pairs) * ((p.n + rows - 1) / rows);
-  // As many blocks as run at a time, and enough that none has more pairs than it can keep.
-  const std::int64_t together = device.multiprocessors * std::clamp<std::int64_t>(kSharedBytes / (shared + 1024), 1, 3);
-  const std::int64_t blocks =
-      std::max(std::min(tiles, together), static_cast<std::int64_t>(pairs / (kMostBlockPairs - 2) + 1));
-  launch(chosen.kernel, static_cast<unsigned>(blocks), shared);
+  if (!is_block_format(weight)) return run_plain(p, weight, device, stream, operation);
+
+  const int units = p.k / 32;
+  MatvecShape shape{};
+  shape.lanes = row_lanes(units);
+  shape.step = kWarpSize / shape.lanes;
+  const int slice = kRowUnits * shape.lanes;
+  shape.split = 1;
+  while (shape.split < kMatvecWarps && shape.split * slice < units) shape.split *= 2;
+  shape.groups = kMatvecWarps / shape.split;
+  const int pass_rows = kPassSteps * shape.step;
+  shape.stage_bytes = pass_rows * row_pitch(static_cast<int>(bytes_of(weight, 32 * std::min(slice, units))));
+  const MatvecKernel kernel = block_kernel(weight, bulk_copies(p, weight, shape, device));
+  // As few waves of blocks as leave a warp no more than the usual passes.
+  const auto shared_bytes = [&] { return shape.ring_at(units) + kMatvecWarps * kernel.stages * shape.stage_bytes; };
+  shape.passes = kUsualPasses;
+  const int fit = std::clamp(device.shared_bytes / (shared_bytes() + 1024), 1, kMatvecBlocks);
+  const std::int64_t together = device.multiprocessors * fit;
+  const std::int64_t passes = ceil_of(p.n, pass_rows);  // of a pair
+  const std::int64_t waves = ceil_of(pairs * passes, together * shape.groups * kUsualPasses);
+  const std::int64_t blocks = std::max<std::int64_t>(together * waves / pairs, 1);
+  shape.passes = std::min(ceil_of(passes, blocks * shape.groups), 2 * kUsualPasses);
+  const dim3 grid(static_cast<unsigned>(ceil_of(passes, static_cast<std::int64_t>(shape.passes) * shape.groups)),
+                  static_cast<unsigned>(p.ids.slots), static_cast<unsigned>(pairs / p.ids.slots));
+  launch(kernel.kernel, grid, static_cast<std::size_t>(shared_bytes()), device, stream, operation, p, shape);
 }
 
 }  // namespace thalweg::cu

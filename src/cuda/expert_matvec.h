@@ -3,24 +3,44 @@
 // The kernels of one product of matrix and vector, by format: each is instantiated in a file of its own family.
 
 #include "cuda/device/experts.h"
+#include "cuda/device/row_feeds.h"
 
 namespace thalweg::cu {
 
-struct MatvecKernel {
-  void (*kernel)(ExpertMatmul);
-  int shared_bytes;  // beside the activations
+constexpr int kMatvecWarps = 8;
+constexpr int kMatvecThreads = kMatvecWarps * kWarpSize;
+constexpr int kMatvecBlocks = 2;  // of a multiprocessor
+
+// How block formats are shared out.
+struct MatvecShape {
+  int lanes;        // of a warp that share a row
+  int step;         // rows of a warp at a time: 32 / lanes
+  int split;        // warps that share a row, each with a slice of it: a power of two
+  int groups;       // of such warps, of a block
+  int passes;       // of a warp, of kPassSteps steps each
+  int stage_bytes;  // of a pass in shared memory
+
+  // Shared memory: activations, results, the warps' rings.
+  __host__ __device__ int ring_at(int units) const {
+    return static_cast<int>(sizeof(FixedUnit)) * units + (4 * split * groups * passes * 2 * step + 15) / 16 * 16;
+  }
 };
 
-// kLanes of a warp share a row: 16 or 32.
+struct MatvecKernel {
+  void (*kernel)(ExpertMatmul, MatvecShape);
+  int stages;
+};
+// `bulk`: all that is copied at once lies at multiples of 16 bytes, on compute capability 9.0.
 template <DType kType>
-MatvecKernel block_matvec(int lanes);
+MatvecKernel block_matvec(bool bulk);
 
 }  // namespace thalweg::cu
 
 // For a file that includes device/expert_matvec.h.
-#define THALWEG_BLOCK_MATVEC(type)                                                                    \
-  template <>                                                                                         \
-  MatvecKernel block_matvec<DType::type>(int lanes) {                                                 \
-    if (lanes == 16) return {block_matvec_kernel<DType::type, 16>, kMatvecRowBytes<DType::type, 16>}; \
-    return {block_matvec_kernel<DType::type, 32>, kMatvecRowBytes<DType::type, 32>};                  \
+#define THALWEG_BLOCK_MATVEC(type)                                          \
+  template <>                                                               \
+  MatvecKernel block_matvec<DType::type>(bool bulk) {                       \
+    return {bulk ? block_matvec_kernel<DType::type, BulkFeed<DType::type>>  \
+                 : block_matvec_kernel<DType::type, RingFeed<DType::type>>, \
+            kFeedStages<DType::type>};                                      \
   }

@@ -477,7 +477,7 @@ void run_streaming(const MoeFfnArgs& args, Workspace workspace, const Stream& st
 
 // ---- step by step
 
-// The kernels of other operations, of which the first that takes the arguments runs.
+// The kernels of other operations, of which the preferred one runs.
 template <class Args>
 std::string step_reason(KernelList<Args> kernels, const Args& args, const Stream& stream) {
   std::string reason = "has no kernel";
@@ -498,9 +498,8 @@ std::size_t step_workspace(KernelList<Args> kernels, const Args& args, const Str
 }
 template <class Args>
 void run_step(KernelList<Args> kernels, const Args& args, Workspace workspace, const Stream& stream) {
-  for (const Kernel<Args>& kernel : kernels) {
-    if (kernel.supports(args, stream).empty()) return kernel.run(args, workspace, stream);
-  }
+  const Kernel<Args>* kernel = preferred_kernel(kernels, args, stream);
+  if (kernel != nullptr) kernel->run(args, workspace, stream);
 }
 
 // All steps' arguments, in order, on tensors in the workspace.

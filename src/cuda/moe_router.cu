@@ -75,10 +75,8 @@ __global__ void __launch_bounds__(kThreads) moe_router(const __grid_constant__ R
   wait_for_previous_kernel();
   if (block >= row_blocks) {
     const int token = block - row_blocks;
-    with_type(p.x.dtype, [&]<class T>(T) {
-      fix_activations<kWarps>(static_cast<const T*>(p.x.data) + p.x.offset(token), p.x.fours, p.hidden,
-                              p.x_units + token * kUnitPieces * (p.hidden / 32), 1, p.hidden / 32);
-    });
+    fix_activations<kWarps>(p.x, p.x.offset(token), 0, p.hidden, p.x_units + token * kUnitPieces * (p.hidden / 32), 1,
+                            p.hidden / 32);
     return;
   }
 

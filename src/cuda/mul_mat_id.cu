@@ -29,17 +29,12 @@ template <class Args>
 std::string supports_matvec(const Args& args, const Stream&) {
   return matvec_supports(args.weight, pairs_of(args));
 }
-std::string few(std::int64_t pairs, std::int64_t most) {
-  if (pairs <= most) return {};
-  return std::to_string(pairs) + " rows, more than " + std::to_string(most) + ": those of an expert share its weights";
-}
-std::string supports_few(const MulMatIdArgs& args, const Stream& stream) {
-  const std::string reason = few(pairs_of(args), kMatvecPairs);
-  return reason.empty() ? supports_matvec(args, stream) : reason;
-}
-std::string supports_few_rows(const LinearArgs& args, const Stream& stream) {
-  const std::string reason = few(pairs_of(args), kMatvecRows);
-  return reason.empty() ? supports_matvec(args, stream) : reason;
+template <class Args>
+std::string yields_many(const Args& args, const Stream&) {
+  const std::int64_t most = std::is_same_v<Args, LinearArgs> ? kMatvecRows : kMatvecPairs;
+  if (pairs_of(args) <= most) return {};
+  return std::to_string(pairs_of(args)) + " rows, more than " + std::to_string(most) +
+         ": those of an expert share its weights";
 }
 template <class Args>
 void run_slots(const Args& args, Workspace, const Stream& stream) {
@@ -130,6 +125,11 @@ std::string remark_matvec(const Args& args) {
 template <class Args>
 constexpr Kernel<Args> kMatvec{"matvec",        supports_matvec<Args>, no_workspace<Args>,
                                run_slots<Args>, remark_matvec<Args>,   Arithmetic::k16Bit};
+// Left to others where rows share an expert.
+template <class Args>
+constexpr Kernel<Args> kFewRows{"matvec",         supports_matvec<Args>, no_workspace<Args>,
+                                run_slots<Args>,  remark_matvec<Args>,   Arithmetic::k16Bit,
+                                yields_many<Args>};
 template <class Args>
 constexpr Kernel<Args> kStream{
     "stream",          supports_stream<Args>, workspace_stream<Args>, run_streaming<Args>, remark_stream<Args>,
@@ -138,13 +138,7 @@ constexpr Kernel<Args> kStream{
 constexpr Kernel<MulMvIdArgs> kMv[] = {kMatvec<MulMvIdArgs>};
 constexpr Kernel<MulMmIdArgs> kMm[] = {kMany<MulMmIdArgs>, kStream<MulMmIdArgs>, kTiles<MulMmIdArgs>,
                                        kMatvec<MulMmIdArgs>};
-constexpr Kernel<MulMatIdArgs> kMat[] = {{"matvec", supports_few, no_workspace<MulMatIdArgs>, run_slots<MulMatIdArgs>,
-                                          remark_matvec<MulMatIdArgs>, Arithmetic::k16Bit},
-                                         kMany<MulMatIdArgs>,
-                                         kStream<MulMatIdArgs>,
-                                         kTiles<MulMatIdArgs>,
-                                         {"slots", supports_matvec<MulMatIdArgs>, no_workspace<MulMatIdArgs>,
-                                          run_slots<MulMatIdArgs>, remark_matvec<MulMatIdArgs>, Arithmetic::k16Bit}};
+
 // ---- dense bf16
 
 std::size_t workspace_cublas(const LinearArgs& args, const Stream&) { return linear_cublas_workspace(args); }
@@ -152,15 +146,13 @@ std::string remark_cublas(const LinearArgs& args) {
   return args.x.dtype == DType::kBF16 ? "" : "rounds activations to bf16";
 }
 
-constexpr Kernel<LinearArgs> kLinear[] = {
-    {"matvec", supports_few_rows, no_workspace<LinearArgs>, run_slots<LinearArgs>, remark_matvec<LinearArgs>,
-     Arithmetic::k16Bit},
-    {"cublas", linear_cublas_supports, workspace_cublas, run_linear_cublas, remark_cublas, Arithmetic::k16Bit},
-    kMany<LinearArgs>,
-    kStream<LinearArgs>,
-    kTiles<LinearArgs>,
-    {"rows", supports_matvec<LinearArgs>, no_workspace<LinearArgs>, run_slots<LinearArgs>, remark_matvec<LinearArgs>,
-     Arithmetic::k16Bit}};
+constexpr Kernel<LinearArgs> kCublas{"cublas",          linear_cublas_supports, workspace_cublas,
+                                     run_linear_cublas, remark_cublas,          Arithmetic::k16Bit};
+
+constexpr Kernel<MulMatIdArgs> kMat[] = {kFewRows<MulMatIdArgs>, kMany<MulMatIdArgs>, kStream<MulMatIdArgs>,
+                                         kTiles<MulMatIdArgs>};
+constexpr Kernel<LinearArgs> kLinear[] = {kFewRows<LinearArgs>, kCublas, kMany<LinearArgs>, kStream<LinearArgs>,
+                                          kTiles<LinearArgs>};
 
 }  // namespace
 

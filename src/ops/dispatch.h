@@ -8,21 +8,20 @@
 
 namespace thalweg {
 
-// Explains which kernel runs valid arguments: the first that supports them and yields to no other, or the selected one.
+// Explains which kernel runs valid arguments: preferred_kernel()'s answer.
 template <class Args>
 Explanation explain_valid(const Args& args, const Stream& stream) {
   const Backend& chosen = backend(stream.device.type);
   Explanation result{std::string(Args::kName), std::string(device_type_name(chosen.type)), {}, -1};
   const std::string selected = chosen.unavailable.empty() ? selected_kernel(Args::kName) : "";
+  const Kernel<Args>* preferred = preferred_kernel(chosen.kernels_of<Args>(), args, stream, selected);
   for (const Kernel<Args>& kernel : chosen.kernels_of<Args>()) {
     std::string reason = kernel.supports(args, stream);
     const bool supported = reason.empty();
-    if (supported && kernel.yields != nullptr) reason = kernel.yields(args, stream);
-    const bool yields = supported && !reason.empty();
-    if (supported && result.chosen < 0 && (selected.empty() ? !yields : selected == kernel.name)) {
-      result.chosen = static_cast<int>(result.kernels.size());
-    }
-    if (supported && !yields && kernel.remark != nullptr) reason = kernel.remark(args);
+    const bool runs = &kernel == preferred;
+    if (runs) result.chosen = static_cast<int>(result.kernels.size());
+    if (supported && !runs && kernel.yields != nullptr) reason = kernel.yields(args, stream);
+    if (supported && reason.empty() && kernel.remark != nullptr) reason = kernel.remark(args);
     result.kernels.push_back({std::string(kernel.name), supported, std::move(reason), kernel.arithmetic});
   }
   return result;
@@ -32,13 +31,9 @@ template <class Args>
 const Kernel<Args>& choose_kernel(const Args& args, const Stream& stream) {
   const Backend& chosen = backend(stream.device.type);
   if (chosen.unavailable.empty()) {
-    const std::string selected = selected_kernel(Args::kName);
-    for (const Kernel<Args>& kernel : chosen.kernels_of<Args>()) {
-      if (!selected.empty() && selected != kernel.name) continue;
-      if (!kernel.supports(args, stream).empty()) continue;
-      if (selected.empty() && kernel.yields != nullptr && !kernel.yields(args, stream).empty()) continue;
-      return kernel;
-    }
+    const Kernel<Args>* kernel =
+        preferred_kernel(chosen.kernels_of<Args>(), args, stream, selected_kernel(Args::kName));
+    if (kernel != nullptr) return *kernel;
   }
   fail_without_kernel(explain_valid(args, stream), chosen.unavailable);
 }

@@ -74,6 +74,19 @@ void add_linear_cases(std::vector<Case>& cases) {
     add({.weight = DType::kQ5_K, .precision = precision, .size = 1e5});
   }
   add({.n = 50, .k = 77, .weight = DType::kF32, .bias = true});
+  // Rows so long that GPUs share them out: to three or more warps, and to more than a block has.
+  for (const std::int64_t k : {4128, 17440}) {
+    for (const DType weight : {DType::kQ8_0, DType::kMXFP4, DType::kQ4_1}) {
+      add({.tokens = 2, .n = 150, .k = k, .weight = weight, .bias = true});
+      add({.tokens = 3, .n = 70, .k = k, .weight = weight, .strided = true});
+    }
+  }
+  for (const std::int64_t k : {4352, 17664}) {
+    for (const DType weight : {DType::kQ4_K, DType::kQ6_K, DType::kQ3_K}) {
+      add({.tokens = 2, .n = 150, .k = k, .weight = weight});
+      add({.tokens = 3, .n = 70, .k = k, .weight = weight, .strided = true});
+    }
+  }
   add({.tokens = 3, .n = 16, .k = 255, .weight = DType::kBF16, .x = DType::kBF16, .strided = true});
   add({.tokens = 5, .n = 65, .k = 1000, .weight = DType::kF16, .y = DType::kF32, .bias = true});
   add({.weight = DType::kF16, .precision = q8});

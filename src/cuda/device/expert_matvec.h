@@ -4,143 +4,96 @@
 
 #include "cuda/device/async_copy.h"
 #include "cuda/device/experts.h"
-#include "cuda/device/fixed_units.h"
 #include "cuda/device/launch_order.h"
-#include "cuda/device/row_copies.h"
+#include "cuda/device/row_feeds.h"
+#include "cuda/device/row_products.h"
 #include "cuda/device/warp.h"
-#include "cuda/device/weights.h"
+#include "cuda/expert_matvec.h"
 #include "thalweg/device.h"
 
 namespace thalweg::cu {
 
-constexpr int kMatvecWarps = 8;
-
 // ---- block formats
 
-// A warp works on kPasses * 32 / kLanes rows, kLanes lanes on a row, a lane on 32 weights at a time. It copies its rows
-// to shared memory a step ahead of what it works on, and waits for no other warp. A step is up to kStepWeights of each
-// of the rows.
-template <int kLanes>
-struct MatvecTile {
-  static constexpr int kPasses = 4;
-  static constexpr int kRowsPerPass = kWarpSize / kLanes;
-  static constexpr int kRows = kPasses * kRowsPerPass;  // of a warp
-  static constexpr int kBlockRows = kRows * kMatvecWarps;
-  static constexpr int kStepWeights = 32 * kLanes;
-};
-constexpr int kMostBlockPairs = 256;  // that a block's tiles belong to
+// The sums over `lanes` lanes of two values: even lanes of them get the first one's, odd ones the second one's.
+__device__ inline float sum_two(const float (&values)[2], int lanes) {
+  const bool odd = (threadIdx.x & 1U) != 0;
+  float sum = (odd ? values[1] : values[0]) + __shfl_xor_sync(0xFFFFFFFFU, odd ? values[0] : values[1], 1);
+  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
+  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 4);
+  const float quarter = __shfl_xor_sync(0xFFFFFFFFU, sum, 8);
+  if (lanes > 8) sum += quarter;
+  const float half = __shfl_xor_sync(0xFFFFFFFFU, sum, 16);
+  if (lanes > 16) sum += half;
+  return sum;
+}
 
-template <DType kType, int kLanes>
-using MatvecRows = RowCopies<kType, MatvecTile<kLanes>::kRows, MatvecTile<kLanes>::kStepWeights, false>;
-
-// Shared memory beside the activations.
-template <DType kType, int kLanes>
-constexpr int kMatvecRowBytes = 2 * kMatvecWarps* MatvecTile<kLanes>::kRows* MatvecRows<kType, kLanes>::kPitch;
-
-template <DType kType, int kLanes>
-__global__ void __launch_bounds__(kMatvecWarps* kWarpSize, 3) block_matvec_kernel(ExpertMatmul p) {
-  using Tile = MatvecTile<kLanes>;
-  using Rows = MatvecRows<kType, kLanes>;
-  constexpr int kParts = kBlockWeights<kType> / 32;
-  constexpr int kStageBytes = Tile::kRows * Rows::kPitch;
-  extern __shared__ __align__(16) std::uint8_t shared[];
-  __shared__ int experts[kMostBlockPairs];
+// A block has some rows of one pair, a warp a slice of some of these. Weights are asked for before the activations are
+// made fixed point.
+template <DType kType, class Feed>
+__global__ void __launch_bounds__(kMatvecThreads, kMatvecBlocks)
+    block_matvec_kernel(const __grid_constant__ ExpertMatmul p, const __grid_constant__ MatvecShape shape) {
+  extern __shared__ __align__(16) std::uint8_t memory[];
   const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % kWarpSize;
   const int warp = thread / kWarpSize;
-  const int row_in_pass = lane / kLanes;
-  const int unit_lane = lane % kLanes;
-  std::uint8_t* own = shared + 2 * warp * kStageBytes;
-  auto* x_units = reinterpret_cast<FixedUnit*>(shared + kMatvecRowBytes<kType, kLanes>);
+  const int lane = thread & (shape.lanes - 1);
+  const int slot = static_cast<int>(blockIdx.y);
+  const int token = static_cast<int>(blockIdx.z);
+  const int units = p.k / 32;
+  const int group = warp * shape.groups / kMatvecWarps;
+  const int segment = warp & (shape.split - 1);
+  const int pass_rows = kPassSteps * shape.step;
+  const int warp_rows = shape.passes * pass_rows;
+  const int block_rows = shape.groups * warp_rows;
+  const int block_row = static_cast<int>(blockIdx.x) * block_rows;
+  const int first_row = block_row + group * warp_rows;
+  const int slice = kRowUnits * shape.lanes;
+  int first = segment * slice;
+  const int rows = first < units ? max(min(p.n - first_row, warp_rows), 0) : 0;
+  auto* const x = reinterpret_cast<uint4*>(memory);                         // [units]
+  auto* const results = reinterpret_cast<float*>(x + kUnitPieces * units);  // [split][block_rows]
+  Feed feed;
+  feed.place(memory + shape.ring_at(units) + warp * kFeedStages<kType> * shape.stage_bytes, shape.stage_bytes);
+  wait_for_launch_order();
+  const std::int64_t x_row = p.x.offset(token, p.x_per_slot ? slot : 0);
+  RawActivations<kMatvecWarps, 4> raw;
+  raw.read(p.x, x_row, 0, p.k);
+  const int expert = p.ids.of(token, slot);
+  if (expert < 0) {
+    if (blockIdx.x == 0 && thread == 0 && p.ids.fault != nullptr) {
+      atomicOr(p.ids.fault, static_cast<std::int32_t>(kFaultExpertIds));
+    }
+    return;
+  }
 
-  // The block's tiles of rows, neighbouring ones: mostly of one pair.
-  const int row_tiles = (p.n + Tile::kBlockRows - 1) / Tile::kBlockRows;
-  const std::int64_t tiles = static_cast<std::int64_t>(p.ids.pairs) * row_tiles;
-  const auto first_tile = static_cast<int>(tiles * blockIdx.x / gridDim.x);
-  const auto last_tile = static_cast<int>(tiles * (blockIdx.x + 1) / gridDim.x);
-  const int first_pair = first_tile / row_tiles;
-  wait_for_previous_kernel();
-  allow_next_kernel();
-  for (int i = thread; i <= (last_tile - 1) / row_tiles - first_pair; i += kMatvecWarps * kWarpSize) {
-    experts[i] = p.ids.of(first_pair + i);
-    if (experts[i] < 0 && p.ids.fault != nullptr) atomicOr(p.ids.fault, static_cast<std::int32_t>(kFaultExpertIds));
+  const PassRows warp_part{p.weights + expert * p.expert_bytes + first_row * p.row_bytes, p.row_bytes, rows,
+                           shape.lanes, shape.step};
+  feed.begin(warp_part, LaneUnits<kType>(units, first, lane, shape.lanes), units, first);
+  raw.fix(0, p.k, x, 1, units);
+  fix_activations<kMatvecWarps>(p.x, x_row, raw.kCount, p.k, x, 1, units);
+  __syncthreads();
+  float* const own = results + segment * block_rows + group * warp_rows;
+  const int own_row = (lane & 1) * shape.step + warp_part.row_in_step();
+  for (bool again = false; first < units; again = true) {
+    FixedUnit even;
+    FixedUnit odd;
+    LaneUnits<kType>(units, first, lane, shape.lanes).read(x, units, even, odd);
+#pragma unroll 1
+    for (int row = 0; row < rows; row += pass_rows) {
+      float values[kPassSteps];
+      feed.products(even, odd, values);
+      const float sum = sum_two(values, shape.lanes);
+      if (lane < kPassSteps) own[row + own_row] = again ? own[row + own_row] + sum : sum;
+    }
+    first += slice * shape.split;
+    if (first < units) feed.begin(warp_part, LaneUnits<kType>(units, first, lane, shape.lanes), units, first);
   }
   __syncthreads();
-
-  const int steps = (p.k + Tile::kStepWeights - 1) / Tile::kStepWeights;  // of a tile
-  int steps_left = (last_tile - first_tile) * steps;                      // to be copied
-  // What is copied next: a step of a tile of a pair.
-  int next_pair = 0;  // from the first
-  int next_tile = first_tile - first_pair * row_tiles;
-  int next_step = 0;
-  int next_stage = 0;
-  Rows rows;
-  rows.begin(p.weights + max(experts[0], 0) * p.expert_bytes, p.row_bytes, p.n, p.k, lane);
-  const auto copy_next = [&] {
-    if (steps_left > 0 && experts[next_pair] >= 0) {
-      rows.copy(next_tile * Tile::kBlockRows + warp * Tile::kRows, next_step, next_step == steps - 1,
-                shared_address(own + next_stage * kStageBytes), lane);
-    }
-    commit_copies();
-    next_stage ^= 1;
-    if (--steps_left <= 0 || ++next_step < steps) return;
-    next_step = 0;
-    if (++next_tile < row_tiles) return;
-    next_tile = 0;
-    ++next_pair;
-    rows.move_to(p.weights + max(experts[next_pair], 0) * p.expert_bytes);
-  };
-
-  copy_next();
-  float acc[Tile::kPasses] = {};
-  int stage_index = 0;
-  int row_tile = first_tile - first_pair * row_tiles;
-  int pair = first_pair;
-  Rows own_rows = rows;  // of the pair that is worked on
-  for (int tile = first_tile; tile < last_tile; ++tile) {
-    const int token = pair / p.ids.slots;
-    const int slot = pair - token * p.ids.slots;
-    const int expert = experts[pair - first_pair];
-    if (tile == first_tile || row_tile == 0) {  // the same for all warps
-      own_rows.move_to(p.weights + max(expert, 0) * p.expert_bytes);
-      __syncthreads();
-      with_type(p.x.dtype, [&]<class T>(T) {
-        const T* from = static_cast<const T*>(p.x.data) + p.x.offset(token, p.x_per_slot ? slot : 0);
-        fix_activations<kMatvecWarps>(from, p.x.fours, p.k, reinterpret_cast<uint4*>(x_units), kUnitPieces, 1);
-      });
-      __syncthreads();
-    }
-    const int first_row = row_tile * Tile::kBlockRows + warp * Tile::kRows;
-    for (int step = 0; step < steps; ++step) {
-      __syncwarp();  // the other stage has been worked on
-      copy_next();
-      wait_for_copies<1>();
-      __syncwarp();
-      const int unit = step * kLanes + unit_lane;
-      if (expert >= 0 && 32 * unit < p.k) {
-        const FixedUnit x = x_units[unit];
-        const std::uint8_t* stage = own + stage_index * kStageBytes + unit_lane / kParts * kBlockBytes<kType>;
-#pragma unroll
-        for (int pass = 0; pass < Tile::kPasses; ++pass) {
-          const int r = pass * Tile::kRowsPerPass + row_in_pass;
-          const std::uint8_t* block = stage + r * Rows::kPitch + own_rows.off(first_row + r, step);
-          const auto packed = PackedWeights<kType>::read(block, unit_lane % kParts);
-          acc[pass] = fmaf(x.scale, unit_product<kType>(packed, x), acc[pass]);
-        }
-      }
-      stage_index ^= 1;
-    }
-    const std::int64_t y = p.y.offset(token, slot);
-#pragma unroll
-    for (int pass = 0; pass < Tile::kPasses; ++pass) {
-      const float sum = warp_sum<kLanes>(acc[pass]);
-      const int row = first_row + pass * Tile::kRowsPerPass + row_in_pass;
-      if (expert >= 0 && unit_lane == 0 && row < p.n) store_result(p, y + row, row, sum);
-      acc[pass] = 0.0F;
-    }
-    if (++row_tile < row_tiles) continue;
-    row_tile = 0;
-    ++pair;
+  const std::int64_t y = p.y.offset(token, slot);
+  for (int row = thread; row < block_rows && block_row + row < p.n; row += kMatvecThreads) {
+    float sum = 0.0F;
+    for (int i = 0; i < shape.split && i * slice < units; ++i) sum += results[i * block_rows + row];
+    store_result(p, y + block_row + row, block_row + row, sum);
   }
 }
 

@@ -23,9 +23,12 @@ struct ExpertIds {
     if (data == nullptr) return 0;
     std::int64_t at = pair;
     if (stride != slots) at += pair / slots * (stride - slots);
-    const int id = data[at];
-    return id >= 0 && id < experts ? id : -1;
+    return checked(data[at]);
   }
+  __device__ int of(int token, int slot) const { return data == nullptr ? 0 : checked(data[token * stride + slot]); }
+
+ private:
+  __device__ int checked(int id) const { return id >= 0 && id < experts ? id : -1; }
 };
 
 // Some rows of one expert that are multiplied together: rows[begin .. begin + count) of the lists.

@@ -79,18 +79,65 @@ __device__ inline void fix_four(float4 four, int place, unsigned lanes, void* un
   if (place % 4 == 0) last[1 + place / 4] = __float_as_uint(static_cast<float>(sum));
 }
 
-// A row of k activations, a multiple of 32, by all kWarps warps of a block; pieces as of fix_four().
-template <int kWarps, class T>
-__device__ inline void fix_activations(const T* x, bool fours, int k, uint4* units, int unit_step, int piece_step) {
-  for (int first = 4 * static_cast<int>(threadIdx.x); first < k; first += 4 * kWarps * kWarpSize) {
-    float4 four;
-    if (fours) {
-      four = load_four(x + first);
-    } else {
-      four = {to_f32(x[first]), to_f32(x[first + 1]), to_f32(x[first + 2]), to_f32(x[first + 3])};
+// Up to kCount of a row of k activations, a multiple of 32, from `first` on, by all kWarps warps of a block; still as
+// they lie in memory, so that all reads are in flight at the same time.
+template <int kWarps, int kFours>
+class RawActivations {
+ public:
+  static constexpr int kCount = 4 * kFours * kWarps * kWarpSize;
+
+  // The row begins at `offset`.
+  __device__ void read(const Elements& x, std::int64_t offset, int first, int k) {
+    dtype_ = x.fours ? x.dtype : DType::kF32;
+    with_type(x.dtype, [&]<class T>(T) {
+      const T* const from = static_cast<const T*>(x.data) + offset;
+#pragma unroll
+      for (int i = 0; i < kFours; ++i) {
+        const int at = place(first, i);
+        if (at >= k) break;
+        if (!x.fours) {
+          const auto bits = [&](int j) { return __float_as_uint(to_f32(from[at + j])); };
+          raw_[i] = {bits(0), bits(1), bits(2), bits(3)};
+        } else if constexpr (sizeof(T) == 4) {
+          raw_[i] = *reinterpret_cast<const uint4*>(from + at);
+        } else {
+          const uint2 two = *reinterpret_cast<const uint2*>(from + at);
+          raw_[i] = {two.x, two.y, 0, 0};
+        }
+      }
+    });
+  }
+  // Makes them fixed point; pieces as of fix_four().
+  __device__ void fix(int first, int k, uint4* units, int unit_step, int piece_step) const {
+#pragma unroll
+    for (int i = 0; i < kFours; ++i) {
+      const int at = place(first, i);
+      if (at >= k) break;
+      float4 four;
+      with_type(dtype_, [&]<class T>(T) { four = load_four(reinterpret_cast<const T*>(raw_ + i)); });
+      fix_four(four, at % 32 / 4, 0xFFU << (threadIdx.x % kWarpSize / 8 * 8), units + at / 32 * unit_step, piece_step);
     }
-    fix_four(four, first % 32 / 4, 0xFFU << (threadIdx.x % kWarpSize / 8 * 8), units + first / 32 * unit_step,
-             piece_step);
+  }
+
+ private:
+  __device__ static int place(int first, int i) {
+    return first + 4 * (static_cast<int>(threadIdx.x) + i * kWarps * kWarpSize);
+  }
+
+  uint4 raw_[kFours];
+  DType dtype_;
+};
+
+// All from `first` on.
+template <int kWarps>
+__device__ inline void fix_activations(const Elements& x, std::int64_t offset, int first, int k, uint4* units,
+                                       int unit_step, int piece_step) {
+  using Raw = RawActivations<kWarps, 2>;
+#pragma unroll 1
+  for (; first < k; first += Raw::kCount) {
+    Raw raw;
+    raw.read(x, offset, first, k);
+    raw.fix(first, k, units, unit_step, piece_step);
   }
 }
 

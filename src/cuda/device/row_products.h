@@ -72,15 +72,38 @@ __device__ __forceinline__ void copy_bytes(std::uint32_t to, const std::uint8_t*
   }
 }
 
-// Two units of one row and their activations.
+// Two units of one row, still packed. `part` says which of a block's the first one is.
 template <DType kType>
-__device__ inline float pair_product(const std::uint8_t* first, const std::uint8_t* second, int part,
-                                     const FixedUnit& even_x, const FixedUnit& odd_x) {
-  if constexpr (kType == DType::kQ4_K || kType == DType::kQ5_K) {
-    // Both have the same 32 bytes: one the low, one the high halves, and these stay where they are. Their scales and
-    // minimums are neighbours too.
-    std::uint32_t head[4];
-    read_words<16>(first, head);
+struct PackedPair {
+  PackedWeights<kType> even;
+  PackedWeights<kType> odd;
+
+  __device__ static PackedPair read(const std::uint8_t* first, const std::uint8_t* second, int part) {
+    return {PackedWeights<kType>::read(first, part),
+            PackedWeights<kType>::read(second, kBlockWeights<kType> == 256 ? part + 1 : 0)};
+  }
+  __device__ float product(int, const FixedUnit& even_x, const FixedUnit& odd_x) const {
+    return fmaf(even_x.scale, unit_product<kType>(even, even_x), odd_x.scale * unit_product<kType>(odd, odd_x));
+  }
+};
+
+// Both have the same 32 bytes: one the low, one the high halves, and these stay where they are. Their scales and
+// minimums are neighbours too.
+template <DType kType>
+requires(kType == DType::kQ4_K || kType == DType::kQ5_K) struct PackedPair<kType> {
+  static constexpr bool kFifth = kType == DType::kQ5_K;
+  std::uint32_t head[4];
+  std::uint32_t words[8];
+  std::uint32_t fifth[kFifth ? 8 : 1];
+
+  __device__ static PackedPair read(const std::uint8_t* block, const std::uint8_t*, int part) {
+    PackedPair packed;
+    read_words<16>(block, packed.head);
+    read_words<16>(block + (kFifth ? 48 : 16) + part / 2 * 32, packed.words);
+    if constexpr (kFifth) read_words<16>(block + 16, packed.fifth);
+    return packed;
+  }
+  __device__ float product(int part, const FixedUnit& even_x, const FixedUnit& odd_x) const {
     const int quarter = part / 2;
     const std::uint32_t a = head[1] >> (quarter % 2 * 16);
     const std::uint32_t b = head[2] >> (quarter % 2 * 16);
@@ -90,30 +113,26 @@ __device__ inline float pair_product(const std::uint8_t* first, const std::uint8
     asm("" : "+r"(upper));
     const std::uint32_t factors = (a & 0x3F3FU & ~upper) | (((c & 0x0F0FU) | (a >> 2 & 0x3030U)) & upper);
     const std::uint32_t minimums = (b & 0x3F3FU & ~upper) | (((c >> 4 & 0x0F0FU) | (b >> 2 & 0x3030U)) & upper);
-    std::uint32_t words[8];
-    read_words<16>(first + (kType == DType::kQ4_K ? 16 : 48) + quarter * 32, words);
-    std::uint32_t fifth[8] = {};
-    if constexpr (kType == DType::kQ5_K) read_words<16>(first + 16, fifth);
     int even_high = 0;
     int even_low = 0;
     int odd_high = 0;
     int odd_low = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      std::uint32_t even = words[i] & 0x0F0F0F0FU;
-      std::uint32_t odd = words[i];
-      if constexpr (kType == DType::kQ5_K) {
-        even |= (fifth[i] >> part & 0x01010101U) << 4;
-        odd = (odd >> 4 & 0x0F0F0F0FU) | (fifth[i] >> part & 0x02020202U) << 3;
+      std::uint32_t even_codes = words[i] & 0x0F0F0F0FU;
+      std::uint32_t odd_codes = words[i];
+      if constexpr (kFifth) {
+        even_codes |= (fifth[i] >> part & 0x01010101U) << 4;
+        odd_codes = (odd_codes >> 4 & 0x0F0F0F0FU) | (fifth[i] >> part & 0x02020202U) << 3;
       } else {
-        odd &= 0xF0F0F0F0U;
+        odd_codes &= 0xF0F0F0F0U;
       }
-      even_high = dot_four(even, even_x.high[i], even_high);
-      even_low = dot_four(even, even_x.low[i], even_low);
-      odd_high = dot_four(odd, odd_x.high[i], odd_high);
-      odd_low = dot_four(odd, odd_x.low[i], odd_low);
+      even_high = dot_four(even_codes, even_x.high[i], even_high);
+      even_low = dot_four(even_codes, even_x.low[i], even_low);
+      odd_high = dot_four(odd_codes, odd_x.high[i], odd_high);
+      odd_low = dot_four(odd_codes, odd_x.low[i], odd_low);
     }
-    constexpr float kOdd = kType == DType::kQ4_K ? 1.0F / 16 : 1.0F;
+    constexpr float kOdd = kFifth ? 1.0F : 1.0F / 16;
     const float even_dot = static_cast<float>(128 * even_high + even_low) * even_x.scale;
     const float odd_dot = static_cast<float>(128 * odd_high + odd_low) * (odd_x.scale * kOdd);
     const float codes = fmaf(static_cast<float>(factors & 0xFFU), even_dot, static_cast<float>(factors >> 8) * odd_dot);
@@ -122,21 +141,105 @@ __device__ inline float pair_product(const std::uint8_t* first, const std::uint8
     const float sums =
         fmaf(static_cast<float>(minimums & 0xFFU), even_sum, static_cast<float>(minimums >> 8) * odd_sum);
     return fmaf(low_f16(head[0]), codes, -high_f16(head[0]) * sums);
-  } else {
-    const auto packed = PackedWeights<kType>::read(first, part);
-    const auto next = PackedWeights<kType>::read(second, kBlockWeights<kType> == 256 ? part + 1 : 0);
-    return fmaf(even_x.scale, unit_product<kType>(packed, even_x), odd_x.scale * unit_product<kType>(next, odd_x));
   }
-}
+};
+
+// Both have the same upper bits, and words one behind the other. Blocks begin at even bytes: the shift that makes whole
+// words of them brings the bits that are wanted to their places too.
+template <>
+struct PackedPair<DType::kQ6_K> {
+  std::uint32_t words[17];
+  std::uint32_t high[9];
+  std::uint32_t groups;  // four factors
+  float scale;
+  int shift;  // of words[0] to the first byte
+
+  __device__ static PackedPair read(const std::uint8_t* block, const std::uint8_t*, int part) {
+    PackedPair packed;
+    const int half = part / 4;
+    const auto off = static_cast<int>(reinterpret_cast<std::uintptr_t>(block) & 2);
+    const auto* const aligned = reinterpret_cast<const std::uint32_t*>(block - off + 64 * half);
+#pragma unroll
+    for (int i = 0; i < 17; ++i) packed.words[i] = aligned[i];
+    const auto* const upper = reinterpret_cast<const std::uint32_t*>(block - off + 128 + 32 * half);
+#pragma unroll
+    for (int i = 0; i < 9; ++i) packed.high[i] = upper[i];
+    packed.groups = read_half<2>(block + 192 + 2 * part) | read_half<2>(block + 194 + 2 * part) << 16;
+    packed.scale = f16_bits_to_f32(read_half<2>(block + 208));
+    packed.shift = 8 * off;
+    return packed;
+  }
+  __device__ float product(int part, const FixedUnit& even_x, const FixedUnit& odd_x) const {
+    const int quarter_shift = shift + part % 4 / 2 * 4;
+    const auto group = [&](int i) { return static_cast<float>(static_cast<std::int8_t>(groups >> (8 * i))); };
+    float sum = 0.0F;
+#pragma unroll
+    for (int unit = 0; unit < 2; ++unit) {
+      const FixedUnit& x = unit == 0 ? even_x : odd_x;
+      float of_unit = 0.0F;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        int upper = 0;
+        int lower = 0;
+#pragma unroll
+        for (int i = 4 * half; i < 4 * half + 4; ++i) {
+          const std::uint32_t low = __funnelshift_r(words[8 * unit + i], words[8 * unit + i + 1], quarter_shift);
+          const std::uint32_t bits = __funnelshift_r(high[i], high[i + 1], quarter_shift);
+          const std::uint32_t codes = (low & 0x0F0F0F0FU) | (bits << (unit == 0 ? 4 : 2) & 0x30303030U);
+          upper = dot_four(codes, x.high[i], upper);
+          lower = dot_four(codes, x.low[i], lower);
+        }
+        // Codes are counted from -32.
+        of_unit =
+            fmaf(group(2 * unit + half), fmaf(-32.0F, x.sums[half], static_cast<float>(128 * upper + lower)), of_unit);
+      }
+      sum = fmaf(x.scale, of_unit, sum);
+    }
+    return scale * sum;
+  }
+};
+
+// What a lane has of a row: two units, and where their weights lie. The units are those from `first` on that the lanes
+// take at a time; lanes beyond the row's end have the last units again.
+template <DType kType>
+struct LaneUnits {
+  static constexpr bool kPlain = kBlockWeights<kType> == 1;
+  static constexpr int kUnitBytes = kPlain ? 32 * kBlockBytes<kType> : kBlockBytes<kType>;  // of a block, or a unit
+  static constexpr int kParts = kPlain ? 1 : kBlockWeights<kType> / 32;                     // units of a block
+  static constexpr int kEvenStep = kParts > 1 ? kRowUnits : 1;
+  int even;
+  int odd;
+  bool has_even;
+  bool has_odd;
+
+  // Neighbouring units of a block have bytes in common, blocks of one unit are best read side by side.
+  __device__ LaneUnits(int units, int first, int lane, int lanes) {
+    const int even_wanted = first + kEvenStep * lane;
+    const int odd_wanted = even_wanted + (kParts > 1 ? 1 : lanes);
+    even = min(even_wanted, units - kEvenStep);
+    odd = min(odd_wanted, units - 1);
+    has_even = even_wanted < units;
+    has_odd = odd_wanted < units;
+  }
+  // In bytes from the row's beginning.
+  __device__ int even_at() const { return even / kParts * kUnitBytes; }
+  __device__ int odd_at() const { return odd / kParts * kUnitBytes; }
+  // Written so that it shows that it is even.
+  __device__ int part() const { return kParts > 1 ? even % kParts / kRowUnits * kRowUnits : 0; }
+  // The activations; units beyond the end count for nothing.
+  __device__ void read(const uint4* x, int units, FixedUnit& even_x, FixedUnit& odd_x) const {
+    even_x = read_unit(x, units, even);
+    odd_x = read_unit(x, units, odd);
+    if (!has_even) even_x.scale = 0.0F;
+    if (!has_odd) odd_x.scale = 0.0F;
+  }
+};
 
 // products[run][row] = row . activations, by a warp. `x`: the activations' units (fixed_units.h); `ring`: kRingStages
 // stages of shared memory.
 template <DType kType>
 __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* ring, int ring_stage_bytes,
                                              const uint4* x, int units, int lanes, float* products, int run_products) {
-  constexpr bool kPlain = kBlockWeights<kType> == 1;
-  constexpr int kUnitBytes = kPlain ? 32 * kBlockBytes<kType> : kBlockBytes<kType>;  // of a block, or a unit
-  constexpr int kParts = kPlain ? 1 : kBlockWeights<kType> / 32;                     // units of a block
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   const int row_in_pass = static_cast<int>(threadIdx.x) % kWarpSize / lanes;
   const int row_step = kWarpSize / lanes;
@@ -168,20 +271,11 @@ __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* 
   int even_at = 0;
   int odd_at = 0;
   const auto read_activations = [&](int first) {
-    // Neighbouring units of a block have bytes in common, blocks of one unit are best read side by side. Lanes beyond
-    // the end read the last units again, and count for nothing.
-    const int even_wanted = first + (kParts > 1 ? kRowUnits * lane : lane);
-    const int odd_wanted = first + (kParts > 1 ? kRowUnits * lane + 1 : lane + lanes);
-    const int even_unit = min(even_wanted, kParts > 1 ? units - kRowUnits : units - 1);
-    const int odd_unit = min(odd_wanted, units - 1);
-    even = read_unit(x, units, even_unit);
-    odd = read_unit(x, units, odd_unit);
-    if (even_wanted >= units) even.scale = 0.0F;
-    if (odd_wanted >= units) odd.scale = 0.0F;
-    even_at = even_unit / kParts * kUnitBytes;
-    odd_at = odd_unit / kParts * kUnitBytes;
-    // Written so that it shows that it is even.
-    part = kParts > 1 ? even_unit % kParts / kRowUnits * kRowUnits : 0;
+    const LaneUnits<kType> own(units, first, lane, lanes);
+    own.read(x, units, even, odd);
+    even_at = own.even_at();
+    odd_at = own.odd_at();
+    part = own.part();
   };
   read_activations(0);
   int stage = 0;
@@ -203,7 +297,7 @@ __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* 
 #pragma unroll 1
         for (int row = row_in_pass; row < rows.chunk; row += row_step) {
           const std::uint8_t* const at = raw + row * rows.row_bytes;
-          float sum = pair_product<kType>(at + even_at, at + odd_at, part, even, odd);
+          float sum = PackedPair<kType>::read(at + even_at, at + odd_at, part).product(part, even, odd);
           sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
           sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
           sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 4);

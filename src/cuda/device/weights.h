@@ -348,14 +348,27 @@ __device__ inline std::uint32_t look_up_four(const std::uint32_t (&levels)[4], s
   const std::uint32_t which = 0x3210U | (halves & 0x8888U) >> 1;
   return __byte_perm(__byte_perm(levels[0], levels[1], in_half), __byte_perm(levels[2], levels[3], in_half), which);
 }
-__device__ inline uint2 look_up(const std::uint32_t (&levels)[4], uint2 nibbles_in_bytes) {
-  return {look_up_four(levels, nibbles_in_bytes.x), look_up_four(levels, nibbles_in_bytes.y)};
+// The same for a word's low halves of bytes or its high ones. What serves both is worked out once.
+__device__ inline std::uint32_t look_up_halves(const std::uint32_t (&levels)[4], std::uint32_t word, bool high) {
+  const std::uint32_t in_half = word & 0x77777777U;
+  const std::uint32_t which = 0x32103210U | (word & 0x88888888U) >> 1;
+  // Low, high, low, high half of two bytes.
+  const auto two_bytes = [&](int shift) {
+    const std::uint32_t at = in_half >> shift;
+    return __byte_perm(__byte_perm(levels[0], levels[1], at), __byte_perm(levels[2], levels[3], at), which >> shift);
+  };
+  return __byte_perm(two_bytes(0), two_bytes(16), high ? 0x7531 : 0x6420);
+}
+// Eight levels from halves of 16 bytes, as of nibbles().
+__device__ inline uint2 look_up(const std::uint32_t (&levels)[4], const std::uint32_t (&words)[4], int j) {
+  const int first = j % 2 * 2;
+  return {look_up_halves(levels, words[first], j >= 2), look_up_halves(levels, words[first + 1], j >= 2)};
 }
 
 // kIq4Levels + 128
 __device__ inline uint2 iq4_codes(const std::uint32_t (&words)[4], int j) {
   const std::uint32_t levels[4] = {0x3F2D1801U, 0x766A5D4FU, 0xA6998D81U, 0xF1D9C5B5U};
-  return look_up(levels, nibbles(words, j));
+  return look_up(levels, words, j);
 }
 
 template <>
@@ -394,7 +407,7 @@ struct PackedWeights<DType::kMXFP4> : CodedWeights<PackedWeights<DType::kMXFP4>,
   // kMxfp4Levels + 12
   __device__ uint2 codes(int j) const {
     const std::uint32_t levels[4] = {0x0F0E0D0CU, 0x18141210U, 0x090A0B0CU, 0x00040608U};
-    return look_up(levels, nibbles(words, j));
+    return look_up(levels, words, j);
   }
   __device__ Scaling scaling(int) const { return {scale, -12.0F * scale}; }
 };
