@@ -95,18 +95,18 @@ void run_tiles(const Args& args, Workspace workspace, const Stream& stream) {
     run_expert_tiles(args, workspace, stream, args.kName);
 }
 
-// Where an expert has few rows, most of a tile would be empty.
+// Where an expert has few rows, most of a tile would be empty. Plain weights need no unpacking, and one matrix has few
+// tiles: for these `stream` is better for longer.
 constexpr std::int64_t kTiledRows = 10;  // per expert, on average
-constexpr std::int64_t kTiledLinearRows = 24;
+constexpr std::int64_t kTiledPlainRows = 24;
 
 template <class Args>
 std::string supports_many(const Args& args, const Stream& stream) {
-  std::int64_t least = kTiledLinearRows;
-  if constexpr (!kIsLinear<Args>) least = kTiledRows * args.weight.dim(0);
-  if (pairs_of(args) < least) {
-    if (kIsLinear<Args>) return "takes " + std::to_string(kTiledLinearRows) + " rows or more";
-    return "takes " + std::to_string(kTiledRows) + " rows per expert or more";
-  }
+  const bool unpacks = !kIsLinear<Args> && is_block_format(args.weight.dtype);
+  const std::int64_t least = unpacks ? kTiledRows : kTiledPlainRows;
+  std::int64_t experts = 1;
+  if constexpr (!kIsLinear<Args>) experts = args.weight.dim(0);
+  if (pairs_of(args) < least * experts) return "takes " + std::to_string(least) + " rows per expert or more";
   return supports_tiles(args, stream);
 }
 
