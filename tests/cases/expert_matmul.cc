@@ -121,6 +121,11 @@ std::vector<ExpertShape> shapes() {
   }
   // Few on average, many of one.
   list.push_back({.tokens = 170, .slots = 1, .experts = 9, .n = 193, .k = 512, .ids = Ids::kOneExpert});
+  // Weights that are not unpacked, in wide tiles and over many columns.
+  for (const DType weight : {DType::kF16, DType::kBF16}) {
+    list.push_back(
+        {.tokens = 260, .slots = 1, .experts = 3, .n = 140, .k = 1024, .weight = weight, .ids = Ids::kOneExpert});
+  }
   // Plain types of any K.
   list.push_back({.n = 19, .k = 100, .weight = DType::kF32});
   list.push_back({.n = 19, .k = 13, .weight = DType::kF16, .strided = true});

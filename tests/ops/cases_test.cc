@@ -140,7 +140,7 @@ std::vector<std::string_view> operation_names() {
   return names;
 }
 INSTANTIATE_TEST_SUITE_P(Operations, CasesThreads, testing::ValuesIn(operation_names()),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& test) { return std::string(test.param); });
 
 TEST(Backends, TheCpuOffersEveryOperation) {
   const std::vector<BackendInfo> list = backends();

@@ -479,6 +479,7 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
   const std::uint32_t done = rings.tokens_empty;
 
   constexpr bool kHalves = std::is_same_v<X, __half>;
+  constexpr bool kLoadedOperand = kType == DType::kBF16 || (kType == DType::kF16 && kHalves);
   constexpr int kPanels = Shared::panels(kWidth);
   const int panels = staged(args.k) / kTileColumns;
   const auto release = [&](int stage) {
@@ -535,7 +536,13 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
           wgmma<X>(sum, a[step], describe_rows(tokens, step * 32), unit + run + half + step > 0 ? 1 : 0);
         }
         wgmma_commit();
-        wgmma_wait<1>();
+        // Weights that need no unpacking are loaded straight into the registers of the left operand, and the compiler
+        // would load the next ones while products still read these.
+        if constexpr (kLoadedOperand) {
+          half == 0 ? wgmma_wait<1>() : wgmma_wait<0>();
+        } else {
+          wgmma_wait<1>();
+        }
         release(before);
         before = -1;
         if (panel % kPanels == kPanels - 1 || panel == panels - 1) {
