@@ -68,7 +68,8 @@ void check(cublasStatus_t status) {
 
 // Recommended for Hopper; what a product takes of it is its own choice.
 constexpr std::size_t kScratchBytes = 32 << 20;
-constexpr std::uint32_t kAlignment = 16;
+constexpr std::uintptr_t kScratchAlignment = 256;
+constexpr std::uint32_t kAlignment = 16;  // of rows
 
 cudaDataType_t data_type(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
 
@@ -168,8 +169,13 @@ struct Places {
 
   Places(const LinearArgs& args, Arena arena)
       : x(arena.take<std::uint16_t>(converts(args) ? args.x.size() : 0)),
-        scratch(arena.take<std::byte>(kScratchBytes)),
+        scratch(arena.take<std::byte>(kScratchBytes + kScratchAlignment)),
         bytes(arena.used()) {}
+
+  void* aligned_scratch() const {
+    const auto address = reinterpret_cast<std::uintptr_t>(scratch);
+    return scratch + (kScratchAlignment - address % kScratchAlignment) % kScratchAlignment;
+  }
 };
 
 }  // namespace
@@ -206,7 +212,7 @@ void run_linear_cublas(const LinearArgs& args, Workspace workspace, const Stream
   const float one = 1.0F;
   const float zero = 0.0F;
   check(functions().matmul(handle, product.operation, &one, args.weight.data, product.weight, x, product.x, &zero,
-                           args.y.data, product.y, args.y.data, product.y, &product.algorithm, places.scratch,
+                           args.y.data, product.y, args.y.data, product.y, &product.algorithm, places.aligned_scratch(),
                            kScratchBytes, native(stream)));
 }
 
