@@ -27,6 +27,7 @@ struct StreamTile {
   // Scaling products costs an instruction for each weight and 32 rows of activations, scaling weights two for any
   // number.
   static constexpr bool kCodes = is_block_format(kType) && kTiles <= 2;
+  static constexpr float kResultFactor = kCodes ? kCodesFactor<kType> : 1.0F;
   static constexpr int kRowTiles = kCodes ? kCodeRowTiles : 1;  // of 16 weight rows, of a warp
   static constexpr int kWarpRows = 16 * kRowTiles;
   static constexpr int kRows = kStreamWarps * kWarpRows;                      // of a strip
@@ -118,7 +119,7 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
     const int pair = lists.rows[item.begin + thread];
     const int token = pair / p.ids.slots;
     y_rows[thread] = p.y.offset(token, pair - token * p.ids.slots);
-    y_factors[thread] = x.factors != nullptr ? x.factors[row_of(pair)] : 1.0F;
+    y_factors[thread] = Tile::kResultFactor * (x.factors != nullptr ? x.factors[row_of(pair)] : 1.0F);
   }
 
   const int own_strips = min(strips, (p.n - block_row + Tile::kRows - 1) / Tile::kRows);
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
     });
   };
   // With the first kUsed of the tiles.
-  const auto multiply_all = [&]<int kUsed>() {
+  const auto multiply_all = [&]<class Codes, int kUsed>() {
     int row = warp_row;
     int slice = 0;
     int stage_index = 0;
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
             stage + (Tile::kWarpRows * warp + g + 8 * i) * Tile::kPitch + copies.weights.off(row + g + 8 * i, slice);
       }
       if constexpr (Tile::kCodes) {
-        multiply_codes<kType, kUsed>(rows, stage + Tile::kWeightBytes, sums);
+        multiply_codes<Codes, kUsed>(rows, stage + Tile::kWeightBytes, sums);
       } else {
         multiply_weights<kType, Tile::kSlice, kUsed>(rows[0], rows[1], stage + Tile::kWeightBytes, sums[0]);
       }
@@ -191,10 +192,18 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
     if (i < steps) copy_next();
     commit_copies();
   }
-  if constexpr (kTiles > 1) {
-    if (item.count <= 4 * kTiles) return multiply_all.template operator()<kTiles / 2>();
+  const auto multiply_used = [&]<class Codes>() {
+    if constexpr (kTiles > 1) {
+      if (item.count <= 4 * kTiles) return multiply_all.template operator()<Codes, kTiles / 2>();
+    }
+    multiply_all.template operator()<Codes, kTiles>();
+  };
+  if constexpr (Tile::kCodes && kHasAlignedCodes<kType>) {
+    const auto places = reinterpret_cast<std::uintptr_t>(p.weights) | static_cast<std::uintptr_t>(p.expert_bytes) |
+                        static_cast<std::uintptr_t>(p.row_bytes);
+    if (places % 4 == 0) return multiply_used.template operator()<AlignedSliceCodes<kType>>();
   }
-  multiply_all.template operator()<kTiles>();
+  multiply_used.template operator()<SliceCodes<kType>>();
 }
 
 template <DType kType, int kTiles>

@@ -147,10 +147,42 @@ __device__ inline int dot_four(std::uint32_t codes, std::uint32_t x, int sum) {
   return result;
 }
 
+// Activations in the order of MXFP4's codes (PackedWeights::mixed).
+__device__ inline void mix_halves(std::uint32_t (&plane)[8]) {
+  std::uint32_t mixed[8];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    mixed[2 * i] = __byte_perm(plane[i], plane[4 + i], 0x5140);
+    mixed[2 * i + 1] = __byte_perm(plane[i], plane[4 + i], 0x7362);
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) plane[i] = mixed[i];
+}
+// As unit_product() takes them, once for all rows that they are multiplied with. Of MXFP4 that is twice the levels, plus
+// 12.
+template <DType kType>
+__device__ inline void order_unit(FixedUnit& x) {
+  if constexpr (kType == DType::kMXFP4) {
+    mix_halves(x.high);
+    mix_halves(x.low);
+    x.scale *= 0.5F;
+    x.sums[0] = -12.0F * (x.sums[0] + x.sums[1]);
+  }
+}
+
 // The product of 32 weights and activations, in units of the activations' scale.
 template <DType kType>
 __device__ inline float unit_product(const PackedWeights<kType>& packed, const FixedUnit& x) {
-  if constexpr (!PackedWeights<kType>::kCoded) {
+  if constexpr (kType == DType::kMXFP4) {
+    int high = 0;
+    int low = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      high = dot_four(packed.mixed[i], x.high[i], high);
+      low = dot_four(packed.mixed[i], x.low[i], low);
+    }
+    return packed.scale * (static_cast<float>(128 * high + low) + x.sums[0]);
+  } else if constexpr (!PackedWeights<kType>::kCoded) {
     float sum = 0.0F;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {

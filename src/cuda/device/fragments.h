@@ -78,12 +78,6 @@ __device__ inline void multiply_add<__half>(float (&sum)[4], const std::uint32_t
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// f32 rounded to the 10 mantissa bits that the matrix units take of it.
-__device__ inline std::uint32_t to_tf32(float value) {
-  std::uint32_t rounded;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
-  return rounded;
-}
 // sum[16,8] += a[16,8] b[8,8]
 __device__ inline void multiply_add_tf32(float (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                          std::uint32_t b1) {

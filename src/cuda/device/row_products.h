@@ -80,7 +80,7 @@ struct PackedPair {
 
   __device__ static PackedPair read(const std::uint8_t* first, const std::uint8_t* second, int part) {
     return {PackedWeights<kType>::read(first, part),
-            PackedWeights<kType>::read(second, kBlockWeights<kType> == 256 ? part + 1 : 0)};
+            PackedWeights<kType>::read(second, kBlockWeights<kType> == 256 ? part + 1 : part)};
   }
   __device__ float product(int, const FixedUnit& even_x, const FixedUnit& odd_x) const {
     return fmaf(even_x.scale, unit_product<kType>(even, even_x), odd_x.scale * unit_product<kType>(odd, odd_x));
@@ -225,11 +225,13 @@ struct LaneUnits {
   __device__ int even_at() const { return even / kParts * kUnitBytes; }
   __device__ int odd_at() const { return odd / kParts * kUnitBytes; }
   // Written so that it shows that it is even.
-  __device__ int part() const { return kParts > 1 ? even % kParts / kRowUnits * kRowUnits : 0; }
+  __device__ int part() const { return kParts > 1 ? even % kParts / kRowUnits * kRowUnits : even >> 31; }
   // The activations; units beyond the end count for nothing.
   __device__ void read(const uint4* x, int units, FixedUnit& even_x, FixedUnit& odd_x) const {
     even_x = read_unit(x, units, even);
     odd_x = read_unit(x, units, odd);
+    order_unit<kType>(even_x);
+    order_unit<kType>(odd_x);
     if (!has_even) even_x.scale = 0.0F;
     if (!has_odd) odd_x.scale = 0.0F;
   }

@@ -51,6 +51,8 @@ class ShiftedWords {
   __device__ std::uint32_t operator[](int word) const {
     return __funnelshift_r(words_[word], words_[word + 1], shift_);  // by the last five bits of shift_
   }
+  // Whether the slice begins at an odd byte.
+  __device__ std::uint32_t odd() const { return shift_ >> 3 & 1U; }
   // Words 4 t and 16 + 4 t (in bytes) of the 32 bytes from `offset` on.
   __device__ uint2 quarter(int offset, int t) const { return {(*this)[offset / 4 + t], (*this)[offset / 4 + 4 + t]}; }
 
@@ -68,12 +70,11 @@ __device__ inline uint2 read_quarter(const std::uint8_t* from, int t) {
 }
 
 // Codes, one in a byte.
-__device__ inline void bytes_to_pairs(uint2 codes, std::uint32_t (&pairs)[4]) {
-  constexpr std::uint32_t kOver = 0x64006400U;
-  pairs[0] = (codes.x & 0x00FF00FFU) | kOver;
-  pairs[1] = (codes.x >> 8 & 0x00FF00FFU) | kOver;
-  pairs[2] = (codes.y & 0x00FF00FFU) | kOver;
-  pairs[3] = (codes.y >> 8 & 0x00FF00FFU) | kOver;
+__device__ inline void bytes_to_pairs(uint2 codes, std::uint32_t (&pairs)[4], std::uint32_t over = 0x64006400U) {
+  pairs[0] = (codes.x & 0x00FF00FFU) | over;
+  pairs[1] = (codes.x >> 8 & 0x00FF00FFU) | over;
+  pairs[2] = (codes.y & 0x00FF00FFU) | over;
+  pairs[3] = (codes.y >> 8 & 0x00FF00FFU) | over;
 }
 // Byte `at` of a word, a constant, up to 127: plus 128.
 __device__ inline float byte_over_128(std::uint32_t word, int at) {
@@ -187,41 +188,58 @@ struct SliceCodes<DType::kIQ4_NL> : BlockCodes<DType::kIQ4_NL, 128> {
   __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const { iq4_pairs(word(part, 2, t), pairs); }
 };
 
-// Levels and not codes, so that nothing is added to them.
+// What results are multiplied by besides.
+template <DType kType>
+constexpr float kCodesFactor = 1.0F;
 template <>
-struct SliceCodes<DType::kMXFP4> {
+constexpr float kCodesFactor<DType::kMXFP4> = 16384.0F;
+
+// Levels and not codes, so that nothing is added to them: the bits of a level, below three zeros of the exponent, are
+// 2^-14 of it in f16. Slices begin at multiples of kAlign.
+template <int kAlign>
+struct Mxfp4Codes {
   static constexpr int kGroup = 32;
   static constexpr bool kFirst = false;
   static constexpr bool kSecond = false;
   const std::uint8_t* row;
 
-  __device__ explicit SliceCodes(const std::uint8_t* slice) : row(slice) {}
-  __device__ const std::uint8_t* block(int part) const { return row + part * kBlockBytes<DType::kMXFP4>; }
-  __device__ float scale(int part, int) const { return mxfp4_scale(block(part)[0]); }
-  // Twice the level in f16 has no bits in its lower byte. A byte permutation looks the upper byte up by the three lower
-  // bits of a code; one that replicates the sign of what it finds, which has none, gives the byte of zeros below it.
+  __device__ explicit Mxfp4Codes(const std::uint8_t* slice) : row(slice) {}
+  __device__ float scale(int part, int) const {
+    return mxfp4_scale(static_cast<std::uint32_t>(row[part * kBlockBytes<DType::kMXFP4>]) << 23);
+  }
   __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
-    const std::uint32_t word = ShiftedWords(block(part) + 1)[t];
-    constexpr std::uint32_t kLow = 0x42403C00U;   // 0, 1, 2, 3
-    constexpr std::uint32_t kHigh = 0x4A484644U;  // 4, 6, 8, 12
-    const std::uint32_t lower = __byte_perm(kLow, kHigh, word & 0x7777U);
-    const std::uint32_t upper = __byte_perm(kLow, kHigh, word >> 16 & 0x7777U);
-    // Byte 2 i is k = i of the first sixteen, 2 i + 1 of the last; nibble n is that of byte n.
-    const auto pair = [&](int nibble) {
-      const auto n = static_cast<std::uint32_t>(nibble);
-      std::uint32_t level;
-      asm("prmt.b32 %0, %1, %2, %3;"
-          : "=r"(level)
-          : "r"(lower), "r"(upper), "r"((n + 4U) << 12 | n << 4 | (8U + n) * 0x0101U));
-      const std::uint32_t sign = word << (12 - 4 * nibble);
-      return level | (sign & 0x80008000U);
-    };
-    pairs[0] = pair(0);
-    pairs[1] = pair(2);
-    pairs[2] = pair(1);
-    pairs[3] = pair(3);
+    const std::uint32_t codes = word(part * kBlockBytes<DType::kMXFP4> + 1, t);
+    // Upper bytes of f16 numbers: of the low halves of bytes and of the high ones.
+    const std::uint32_t first = (codes << 4 & 0x80808080U) | (codes << 1 & 0x0E0E0E0EU);
+    const std::uint32_t last = (codes & 0x80808080U) | (codes >> 3 & 0x0E0E0E0EU);
+    pairs[0] = __byte_perm(first, 0, 0x2404);
+    pairs[1] = first & 0xFF00FF00U;
+    pairs[2] = __byte_perm(last, 0, 0x2404);
+    pairs[3] = last & 0xFF00FF00U;
+  }
+
+ private:
+  __device__ std::uint32_t word(int offset, int t) const {
+    if constexpr (kAlign < 4) return ShiftedWords(row + offset)[t];
+    const auto* words = reinterpret_cast<const std::uint32_t*>(row + offset / 4 * 4 + 4 * t);
+    return offset % 4 == 0 ? words[0] : __funnelshift_r(words[0], words[1], static_cast<unsigned>(offset % 4 * 8));
   }
 };
+template <>
+struct SliceCodes<DType::kMXFP4> : Mxfp4Codes<1> {
+  using Mxfp4Codes::Mxfp4Codes;
+};
+// The same for slices that begin at multiples of four bytes, where it can do with less then.
+template <DType kType>
+struct AlignedSliceCodes : SliceCodes<kType> {
+  using SliceCodes<kType>::SliceCodes;
+};
+template <>
+struct AlignedSliceCodes<DType::kMXFP4> : Mxfp4Codes<4> {
+  using Mxfp4Codes::Mxfp4Codes;
+};
+template <DType kType>
+constexpr bool kHasAlignedCodes = kType == DType::kMXFP4;
 
 // ---- blocks of 256
 
@@ -375,15 +393,18 @@ struct SliceCodes<DType::kQ6_K> {
   __device__ explicit SliceCodes(const std::uint8_t* slice)
       : words(slice), d(f16_bits_to_f32(read_half<2>(slice + 208))) {}
   __device__ float scale(int part, int half) const {
+    // Exact: d has eleven bits, the factor nine.
     const std::uint32_t scales = words[48 + part / 2] ^ 0x80808080U;
-    return (code_float<true>(scales, part % 2 * 2 + half) - 32896.0F) * d;
+    return fmaf(code_float<true>(scales, part % 2 * 2 + half), d, -32896.0F * d);
   }
   __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
     const int half = part / 4;
     const int quarter = part % 4;
     const uint2 low = words.quarter(64 * half + 32 * (quarter % 2), t) >> (quarter / 2 * 4) & 0x0F0F0F0FU;
     const uint2 high = words.quarter(128 + 32 * half, t) >> (quarter * 2) & 0x03030303U;
-    bytes_to_pairs(low | high << 4, pairs);
+    // Blocks begin at even bytes, which the compiler does not know: else it moves the constant into a register at every
+    // use.
+    bytes_to_pairs(low | high << 4, pairs, 0x64006400U | words.odd());
   }
   __device__ std::uint32_t first(int t, int i) const {
     return add_halves(halves_of(words[48 + t] ^ 0x80808080U, i), -1152.0F);

@@ -21,10 +21,9 @@ constexpr int kCodeRowTiles = 2;  // of 16 weight rows, of a warp
 
 // sums += weights[32, 256] x[256, 8 kUsed]. rows[i]: where the slice of weight row 8 i + lane / 4 begins; records:
 // kRecordBytes for each row of activations. Shared memory.
-template <DType kType, int kUsed, int kTiles>
+template <class Codes, int kUsed, int kTiles>
 __device__ inline void multiply_codes(const std::uint8_t* const (&rows)[2 * kCodeRowTiles], const std::uint8_t* records,
                                       float (&sums)[kCodeRowTiles][kTiles][4]) {
-  using Codes = SliceCodes<kType>;
   constexpr int kHalves = 32 / Codes::kGroup;  // groups in 32 weights
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int t = lane % 4;

@@ -153,7 +153,6 @@ struct CodedWeights {
       scale_codes(self.codes(j), self.scaling(j / 2), pairs);
     }
   }
-  static constexpr bool kWideCodes = kWide;
   static constexpr int kGroup = kGroupWeights;  // weights that share a scaling
   static constexpr bool kCoded = true;
 };
@@ -387,29 +386,70 @@ struct PackedWeights<DType::kIQ4_NL> : CodedWeights<PackedWeights<DType::kIQ4_NL
   __device__ Scaling scaling(int) const { return {scale, -128.0F * scale}; }
 };
 
-// 2^(exponent - 128), for levels twice as large; subnormal below exponent 2.
-__device__ inline float mxfp4_scale(std::uint32_t exponent) {
-  return __uint_as_float(exponent < 2 ? 0x200000U << exponent : (exponent - 1) << 23);
+// 2^(exponent - 127) of the exponent in a word's bits 23 to 30. The smallest, 0, counts as zero.
+__device__ inline float mxfp4_scale(std::uint32_t word) { return __uint_as_float(word & 0x7F800000U); }
+
+// Bytes from a table of eight, by the lower three bits of a word's first four halves of bytes. Where the fourth is set,
+// what is found is replaced by its sign: a table without signs gives zero.
+__device__ inline std::uint32_t look_up_unless_signed(std::uint32_t first, std::uint32_t last, std::uint32_t word) {
+  std::uint32_t found;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(found) : "r"(first), "r"(last), "r"(word));
+  return found;
 }
 
 template <>
 struct PackedWeights<DType::kMXFP4> : CodedWeights<PackedWeights<DType::kMXFP4>, false> {
   static constexpr int kAlign = 1;
-  std::uint32_t words[4];
+  std::uint32_t mixed[8];  // kMxfp4Levels + 12 of weights 2 i, 2 i + 16, 2 i + 1, 2 i + 17, as halves of bytes come
   float scale;
+  std::uint32_t zero;
 
-  __device__ static PackedWeights read(const std::uint8_t* block, int) {
+  // zero: one that the compiler does not know to be that, and that differs between threads for all it knows; else it
+  // moves constants into registers at every use.
+  __device__ static PackedWeights read(const std::uint8_t* block, int zero) {
     PackedWeights packed;
-    packed.scale = mxfp4_scale(block[0]);
-    read_words<kAlign>(block + 1, packed.words);
+    packed.zero = static_cast<std::uint32_t>(zero);
+    const auto off = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(block) & 3);
+    std::uint32_t aligned[5];  // all of the block, wherever it begins
+    read_words<4>(block - off, aligned);
+    packed.scale = mxfp4_scale(aligned[0] >> 8 * off << 23);
+    const auto four = [&](std::uint32_t word) {
+      // Other signs, and other lower bits: ~word, by a multiplier, since logic has more to do.
+      std::uint32_t other;
+      asm("mad.lo.u32 %0, %1, %2, %2;" : "=r"(other) : "r"(word), "r"(0xFFFFFFFFU - packed.zero));
+      return look_up_unless_signed(0x0F0E0D0CU | packed.zero, 0x18141210U, word) |
+             look_up_unless_signed(packed.zero | 0x08060400U, 0x0C0B0A09U, other);
+    };
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t word = __funnelshift_rc(aligned[i], aligned[i + 1], 8 * off + 8);
+      packed.mixed[2 * i] = four(word);
+      packed.mixed[2 * i + 1] = four(word >> 16);
+    }
     return packed;
   }
-  // kMxfp4Levels + 12
   __device__ uint2 codes(int j) const {
-    const std::uint32_t levels[4] = {0x0F0E0D0CU, 0x18141210U, 0x090A0B0CU, 0x00040608U};
-    return look_up(levels, words, j);
+    const std::uint32_t order = j < 2 ? 0x6420U : 0x7531U;
+    const int first = j % 2 * 4;
+    return {__byte_perm(mixed[first], mixed[first + 1], order), __byte_perm(mixed[first + 2], mixed[first + 3], order)};
   }
-  __device__ Scaling scaling(int) const { return {scale, -12.0F * scale}; }
+  __device__ Scaling scaling(int) const { return {0.5F * scale, -6.0F * scale}; }
+
+  // A level is exact in bf16, with any power of two: one permutation makes two codes numbers, plus 128, and one
+  // multiply-add weights. Those of 2^122 and more become infinite.
+  using CodedWeights::eight;
+  __device__ void eight(int j, std::uint32_t (&pairs)[4]) const {
+    const std::uint32_t scales = pack<__nv_bfloat16>(0.5F * scale, 0.5F * scale);
+    const std::uint32_t offsets = pack<__nv_bfloat16>(-70.0F * scale, -70.0F * scale);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t over = __byte_perm(mixed[j % 2 * 4 + i], 0x43U | zero, j < 2 ? 0x4240 : 0x4341);
+      const __nv_bfloat162 weight =
+          __hfma2(reinterpret_cast<const __nv_bfloat162&>(over), reinterpret_cast<const __nv_bfloat162&>(scales),
+                  reinterpret_cast<const __nv_bfloat162&>(offsets));
+      pairs[i] = reinterpret_cast<const std::uint32_t&>(weight);
+    }
+  }
 };
 
 // Eight bytes of 32, from 8 j on.
@@ -533,23 +573,26 @@ struct PackedWeights<DType::kQ5_K> : CodedWeights<PackedWeights<DType::kQ5_K>, f
   __device__ Scaling scaling(int) const { return group; }
 };
 
+// Blocks begin at even bytes: the shift that makes whole words of them brings the bits that are wanted to their places
+// too.
 template <>
 struct PackedWeights<DType::kQ6_K> : CodedWeights<PackedWeights<DType::kQ6_K>, false, 16> {
   static constexpr int kAlign = 2;
-  std::uint32_t words[8];
-  std::uint32_t high[8];
+  std::uint32_t words[9];
+  std::uint32_t high[9];
   int shift;
-  int high_shift;
+  std::uint32_t high_factor;  // 16 or 4: brings the upper two bits above the lower four
   Scaling groups[2];
 
   __device__ static PackedWeights read(const std::uint8_t* block, int part) {
     PackedWeights packed;
     const int half = part / 4;
     const int quarter = part % 4;
-    read_words<kAlign>(block + 64 * half + 32 * (quarter % 2), packed.words);
-    read_words<kAlign>(block + 128 + 32 * half, packed.high);
-    packed.shift = quarter / 2 * 4;
-    packed.high_shift = quarter * 2;
+    const auto off = static_cast<int>(reinterpret_cast<std::uintptr_t>(block) & 2);
+    read_words<4>(block - off + 64 * half + 32 * (quarter % 2), packed.words);
+    read_words<4>(block - off + 128 + 32 * half, packed.high);
+    packed.shift = 8 * off + quarter / 2 * 4;
+    packed.high_factor = quarter % 2 == 0 ? 16 : 4;
     const std::uint32_t both = read_half<kAlign>(block + 192 + 2 * part);
     const float scale = f16_bits_to_f32(read_half<kAlign>(block + 208));
 #pragma unroll
@@ -560,7 +603,12 @@ struct PackedWeights<DType::kQ6_K> : CodedWeights<PackedWeights<DType::kQ6_K>, f
     return packed;
   }
   __device__ uint2 codes(int j) const {
-    return (eight_of(words, j) >> shift & 0x0F0F0F0FU) | (eight_of(high, j) >> high_shift & 0x03030303U) << 4;
+    const auto four = [&](int i) {
+      const std::uint32_t low = __funnelshift_r(words[i], words[i + 1], shift);
+      const std::uint32_t bits = __funnelshift_r(high[i], high[i + 1], shift);
+      return (low & 0x0F0F0F0FU) | (bits * high_factor & 0x30303030U);
+    };
+    return {four(2 * j), four(2 * j + 1)};
   }
   __device__ Scaling scaling(int half) const { return groups[half]; }
 };
