@@ -18,14 +18,7 @@ namespace thalweg::cu {
 // The sums over `lanes` lanes of two values: even lanes of them get the first one's, odd ones the second one's.
 __device__ inline float sum_two(const float (&values)[2], int lanes) {
   const bool odd = (threadIdx.x & 1U) != 0;
-  float sum = (odd ? values[1] : values[0]) + __shfl_xor_sync(0xFFFFFFFFU, odd ? values[0] : values[1], 1);
-  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
-  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 4);
-  const float quarter = __shfl_xor_sync(0xFFFFFFFFU, sum, 8);
-  if (lanes > 8) sum += quarter;
-  const float half = __shfl_xor_sync(0xFFFFFFFFU, sum, 16);
-  if (lanes > 16) sum += half;
-  return sum;
+  return sum_pairs((odd ? values[1] : values[0]) + __shfl_xor_sync(0xFFFFFFFFU, odd ? values[0] : values[1], 1), lanes);
 }
 
 // A block has some rows of one pair, a warp a slice of some of these. Weights are asked for before the activations are
@@ -66,8 +59,12 @@ __global__ void __launch_bounds__(kMatvecThreads, kMatvecBlocks)
     return;
   }
 
-  const PassRows warp_part{p.weights + expert * p.expert_bytes + first_row * p.row_bytes, p.row_bytes, rows,
-                           shape.lanes, shape.step};
+  const PassRows warp_part{p.weights + expert * p.expert_bytes + first_row * p.row_bytes,
+                           p.row_bytes,
+                           rows,
+                           shape.lanes,
+                           shape.step,
+                           shape.stage_passes};
   feed.begin(warp_part, LaneUnits<kType>(units, first, lane, shape.lanes), units, first);
   raw.fix(0, p.k, x, 1, units);
   fix_activations<kMatvecWarps>(p.x, x_row, raw.kCount, p.k, x, 1, units);
@@ -79,11 +76,15 @@ __global__ void __launch_bounds__(kMatvecThreads, kMatvecBlocks)
     FixedUnit odd;
     LaneUnits<kType>(units, first, lane, shape.lanes).read(x, units, even, odd);
 #pragma unroll 1
-    for (int row = 0; row < rows; row += pass_rows) {
-      float values[kPassSteps];
-      feed.products(even, odd, values);
-      const float sum = sum_two(values, shape.lanes);
-      if (lane < kPassSteps) own[row + own_row] = again ? own[row + own_row] + sum : sum;
+    for (int row = 0; row < rows;) {
+      feed.next();
+#pragma unroll 1
+      for (int left = shape.stage_passes; left > 0 && row < rows; --left, row += pass_rows) {
+        float values[kPassSteps];
+        feed.products(even, odd, values);
+        const float sum = sum_two(values, shape.lanes);
+        if (lane < kPassSteps) own[row + own_row] = again ? own[row + own_row] + sum : sum;
+      }
     }
     first += slice * shape.split;
     if (first < units) feed.begin(warp_part, LaneUnits<kType>(units, first, lane, shape.lanes), units, first);

@@ -137,21 +137,22 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
   };
   float sums[kRowTiles][kTiles][4] = {};
   const auto write = [&](int first_row) {
+    const int rows = p.n - first_row - g;  // from the lane's first on
+    float bias[2 * kRowTiles];
+#pragma unroll
+    for (int i = 0; i < 2 * kRowTiles; ++i) {
+      bias[i] = p.bias != nullptr && 8 * i < rows ? p.bias[first_row + g + 8 * i] : 0.0F;
+    }
     with_type(p.y.dtype, [&]<class Y>(Y) {
-      Y* y = static_cast<Y*>(p.y.data);
 #pragma unroll
-      for (int i = 0; i < 2 * kRowTiles; ++i) {
-        const int row = first_row + g + 8 * i;
-        if (row >= p.n) continue;
-        const float bias = p.bias != nullptr ? p.bias[row] : 0.0F;
+      for (int i = 0; i < 2 * kTiles; ++i) {
+        const int column = i / 2 * 8 + 2 * t + i % 2;
+        if (column >= item.count) continue;
+        Y* to = static_cast<Y*>(p.y.data) + y_rows[column] + first_row + g;
+        const float factor = y_factors[column];
 #pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            const int column = 8 * tile + 2 * t + c;
-            if (column >= item.count) continue;
-            y[y_rows[column] + row] = from_f32<Y>(fmaf(sums[i / 2][tile][i % 2 * 2 + c], y_factors[column], bias));
-          }
+        for (int j = 0; j < 2 * kRowTiles; ++j) {
+          if (8 * j < rows) to[8 * j] = from_f32<Y>(fmaf(sums[j / 2][i / 2][j % 2 * 2 + i % 2], factor, bias[j]));
         }
       }
     });

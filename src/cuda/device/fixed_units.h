@@ -158,8 +158,8 @@ __device__ inline void mix_halves(std::uint32_t (&plane)[8]) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) plane[i] = mixed[i];
 }
-// As unit_product() takes them, once for all rows that they are multiplied with. Of MXFP4 that is twice the levels, plus
-// 12.
+// As unit_product() takes them, once for all rows that they are multiplied with. Of MXFP4 that is twice the levels,
+// plus 12.
 template <DType kType>
 __device__ inline void order_unit(FixedUnit& x) {
   if constexpr (kType == DType::kMXFP4) {

@@ -237,6 +237,17 @@ struct LaneUnits {
   }
 };
 
+// The sum over `lanes` lanes, 8 or more, of what pairs of them have the sum of already.
+__device__ inline float sum_pairs(float sum, int lanes) {
+  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
+  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 4);
+  const float quarter = __shfl_xor_sync(0xFFFFFFFFU, sum, 8);
+  if (lanes > 8) sum += quarter;
+  const float half = __shfl_xor_sync(0xFFFFFFFFU, sum, 16);
+  if (lanes > 16) sum += half;
+  return sum;
+}
+
 // products[run][row] = row . activations, by a warp. `x`: the activations' units (fixed_units.h); `ring`: kRingStages
 // stages of shared memory.
 template <DType kType>
@@ -300,13 +311,7 @@ __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* 
         for (int row = row_in_pass; row < rows.chunk; row += row_step) {
           const std::uint8_t* const at = raw + row * rows.row_bytes;
           float sum = PackedPair<kType>::read(at + even_at, at + odd_at, part).product(part, even, odd);
-          sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
-          sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
-          sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 4);
-          const float quarter = __shfl_xor_sync(0xFFFFFFFFU, sum, 8);
-          if (lanes > 8) sum += quarter;
-          const float half = __shfl_xor_sync(0xFFFFFFFFU, sum, 16);
-          if (lanes > 16) sum += half;
+          sum = sum_pairs(sum + __shfl_xor_sync(0xFFFFFFFFU, sum, 1), lanes);
           if (lane == 0) sums[done + row] = first == 0 ? sum : sums[done + row] + sum;
         }
       }
