@@ -179,10 +179,8 @@ void run_matvec(const ExpertMatmul& p, DType weight, const Stream& stream, std::
   while (shape.split < kMatvecWarps && shape.split * slice < units) shape.split *= 2;
   shape.groups = kMatvecWarps / shape.split;
   const int pass_rows = kPassSteps * shape.step;
-  const int pass_bytes = pass_rows * row_pitch(static_cast<int>(bytes_of(weight, 32 * std::min(slice, units))));
+  shape.stage_bytes = pass_rows * row_pitch(static_cast<int>(bytes_of(weight, 32 * std::min(slice, units))));
   const MatvecKernel kernel = block_kernel(weight, bulk_copies(p, weight, shape, device));
-  shape.stage_passes = kernel.stage_passes;
-  shape.stage_bytes = shape.stage_passes * pass_bytes;
   // As few waves of blocks as leave a warp no more than the usual passes.
   const auto shared_bytes = [&] { return shape.ring_at(units) + kMatvecWarps * kernel.stages * shape.stage_bytes; };
   shape.passes = kUsualPasses;
@@ -192,10 +190,6 @@ void run_matvec(const ExpertMatmul& p, DType weight, const Stream& stream, std::
   const std::int64_t waves = ceil_of(pairs * passes, together * shape.groups * kUsualPasses);
   const std::int64_t blocks = std::max<std::int64_t>(together * waves / pairs, 1);
   shape.passes = std::min(ceil_of(passes, blocks * shape.groups), 2 * kUsualPasses);
-  if (shape.passes <= kernel.stages) {  // then all are asked for at once
-    shape.stage_passes = 1;
-    shape.stage_bytes = pass_bytes;
-  }
   const dim3 grid(static_cast<unsigned>(ceil_of(passes, static_cast<std::int64_t>(shape.passes) * shape.groups)),
                   static_cast<unsigned>(p.ids.slots), static_cast<unsigned>(pairs / p.ids.slots));
   launch(kernel.kernel, grid, static_cast<std::size_t>(shared_bytes()), device, stream, operation, p, shape);

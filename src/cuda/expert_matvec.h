@@ -13,13 +13,12 @@ constexpr int kMatvecBlocks = 2;  // of a multiprocessor
 
 // How block formats are shared out.
 struct MatvecShape {
-  int lanes;         // of a warp that share a row
-  int step;          // rows of a warp at a time: 32 / lanes
-  int split;         // warps that share a row, each with a slice of it: a power of two
-  int groups;        // of such warps, of a block
-  int passes;        // of a warp, of kPassSteps steps each
-  int stage_passes;  // that come together
-  int stage_bytes;   // of these, in shared memory
+  int lanes;        // of a warp that share a row
+  int step;         // rows of a warp at a time: 32 / lanes
+  int split;        // warps that share a row, each with a slice of it: a power of two
+  int groups;       // of such warps, of a block
+  int passes;       // of a warp, of kPassSteps steps each
+  int stage_bytes;  // of a pass in shared memory
 
   // Shared memory: activations, results, the warps' rings.
   __host__ __device__ int ring_at(int units) const {
@@ -30,7 +29,6 @@ struct MatvecShape {
 struct MatvecKernel {
   void (*kernel)(ExpertMatmul, MatvecShape);
   int stages;
-  int stage_passes;  // at most
 };
 // `bulk`: all that is copied at once lies at multiples of 16 bytes, on compute capability 9.0.
 template <DType kType>
@@ -44,5 +42,5 @@ MatvecKernel block_matvec(bool bulk);
   MatvecKernel block_matvec<DType::type>(bool bulk) {                       \
     return {bulk ? block_matvec_kernel<DType::type, BulkFeed<DType::type>>  \
                  : block_matvec_kernel<DType::type, RingFeed<DType::type>>, \
-            kFeedStages<DType::type>, kStagePasses<DType::type>};           \
+            kFeedStages<DType::type>};                                      \
   }

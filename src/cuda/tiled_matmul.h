@@ -45,8 +45,10 @@ struct TiledMatmul {
   WeightView up;  // gated only: y = silu(weight x) * (up x), staged bf16 [pairs,staged_columns(n)]
   int n;
   int k;
-  int period;  // so many rows are a multiple of 16 bytes, as the copy engine wants it; 0: it cannot read them. Set at
-               // the launch
+  // Set at the launch.
+  int period;         // so many rows are a multiple of 16 bytes, as the copy engine wants it; 0: it cannot read them
+  int pitch;          // bytes from row to row of weights in shared memory
+  int weight_stages;  // of as many rows as a tile has, there
 
   void* y;
   DType y_dtype;

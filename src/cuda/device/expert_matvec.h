@@ -59,12 +59,8 @@ __global__ void __launch_bounds__(kMatvecThreads, kMatvecBlocks)
     return;
   }
 
-  const PassRows warp_part{p.weights + expert * p.expert_bytes + first_row * p.row_bytes,
-                           p.row_bytes,
-                           rows,
-                           shape.lanes,
-                           shape.step,
-                           shape.stage_passes};
+  const PassRows warp_part{p.weights + expert * p.expert_bytes + first_row * p.row_bytes, p.row_bytes, rows,
+                           shape.lanes, shape.step};
   feed.begin(warp_part, LaneUnits<kType>(units, first, lane, shape.lanes), units, first);
   raw.fix(0, p.k, x, 1, units);
   fix_activations<kMatvecWarps>(p.x, x_row, raw.kCount, p.k, x, 1, units);
@@ -76,15 +72,11 @@ __global__ void __launch_bounds__(kMatvecThreads, kMatvecBlocks)
     FixedUnit odd;
     LaneUnits<kType>(units, first, lane, shape.lanes).read(x, units, even, odd);
 #pragma unroll 1
-    for (int row = 0; row < rows;) {
-      feed.next();
-#pragma unroll 1
-      for (int left = shape.stage_passes; left > 0 && row < rows; --left, row += pass_rows) {
-        float values[kPassSteps];
-        feed.products(even, odd, values);
-        const float sum = sum_two(values, shape.lanes);
-        if (lane < kPassSteps) own[row + own_row] = again ? own[row + own_row] + sum : sum;
-      }
+    for (int row = 0; row < rows; row += pass_rows) {
+      float values[kPassSteps];
+      feed.products(even, odd, values);
+      const float sum = sum_two(values, shape.lanes);
+      if (lane < kPassSteps) own[row + own_row] = again ? own[row + own_row] + sum : sum;
     }
     first += slice * shape.split;
     if (first < units) feed.begin(warp_part, LaneUnits<kType>(units, first, lane, shape.lanes), units, first);

@@ -1,7 +1,7 @@
 #pragma once
 
-// How raw rows of one expert come to a warp: through a ring in shared memory, a stage for every one or two passes,
-// which no other warp waits for.
+// How raw rows of one expert come to a warp: through a ring in shared memory, a stage for each pass, which no other
+// warp waits for.
 
 #include <cstdint>
 
@@ -21,18 +21,13 @@ struct PassRows {
   int rows;
   int lanes;
   int step;
-  int stage_passes;
 
   __device__ int pass_rows() const { return kPassSteps * step; }
-  __device__ int stage_rows() const { return stage_passes * pass_rows(); }
   __device__ int row_in_step() const { return static_cast<int>(threadIdx.x) % kWarpSize * step / kWarpSize; }
 };
 
-// Rings of two blocks have to fit into a multiprocessor. Two passes that come together are less to wait and ask for.
 template <DType kType>
-constexpr int kStagePasses = kBlockBytes<kType> * 4 <= kBlockWeights<kType> * 3 ? 2 : 1;  // at most
-template <DType kType>
-constexpr int kFeedStages = kStagePasses<kType> == 2 || kBlockBytes<kType> >= kBlockWeights<kType> ? 2 : 3;
+constexpr int kFeedStages = kBlockBytes<kType> >= kBlockWeights<kType> ? 2 : 3;
 constexpr int kFeedWarps = 8;  // of a block, at most
 __host__ __device__ constexpr int row_pitch(int slice_bytes) { return (slice_bytes + 15 + 15) / 16 * 16; }
 
@@ -64,9 +59,8 @@ struct StagePlaces {
 
 // Both kinds have
 //   place(ring, stage_bytes)                 the warp's own kFeedStages<kType> stages
-//   begin(rows, lane_units, units, first)    asks for the first stages, of the units from `first` on
-//   next()                                   waits for a stage and asks for a later one
-//   products(even_x, odd_x, sums)            the lane's, of the stage's next pass
+//   begin(rows, lane_units, units, first)    asks for the first passes of the units from `first` on
+//   products(even_x, odd_x, sums)            the lane's, of the next pass; asks for a later one
 
 // By copies of 16 bytes. Slices may begin anywhere; in shared memory they begin as far behind a multiple of 16 as in
 // memory, those of rows that lie together as the first one.
@@ -89,38 +83,34 @@ class RingFeed {
     next_ = rows.from + StagePlaces<kType>::begin_bytes(first);
     row_bytes_ = rows.row_bytes;
     rows_ = rows.rows;
+    pass_rows_ = rows.pass_rows();
     step_ = rows.step;
-    stage_rows_ = rows.stage_rows();
-    // Of a stage, or of a lane's row.
     begins_ = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(next_)) +
-              static_cast<unsigned>(pitch_ == 0 ? -stage_rows_ * row_bytes_ : rows.row_in_step() * row_bytes_);
+              (pitch_ == 0 ? 0U : static_cast<unsigned>(rows.row_in_step() * row_bytes_));
     stage_ = 0;
     free_ = 0;
     __syncwarp();  // what was in the ring has been read
 #pragma unroll 1
     for (int i = 1; i < kFeedStages<kType>; ++i) push();
   }
-  __device__ void next() {
+  __device__ void products(const FixedUnit& even_x, const FixedUnit& odd_x, float (&sums)[kPassSteps]) {
     wait_for_copies<kFeedStages<kType> - 2>();
     __syncwarp();
     push();
-    pass_ = ring_ + stage_;
-    stage_ = stage_ + stage_bytes_ < end_ ? stage_ + stage_bytes_ : 0;
-    if (pitch_ == 0) begins_ += static_cast<unsigned>(stage_rows_ * row_bytes_);
-  }
-  __device__ void products(const FixedUnit& even_x, const FixedUnit& odd_x, float (&sums)[kPassSteps]) {
+    const std::uint8_t* const stage = ring_ + stage_;
 #pragma unroll
     for (int i = 0; i < kPassSteps; ++i) {
-      const std::uint8_t* const at = pass_ + i * step_bytes_ + (begins_ & 15U);
+      const unsigned begins = begins_ + (pitch_ == 0 ? 0U : static_cast<unsigned>(i * step_ * row_bytes_));
+      const std::uint8_t* const at = stage + i * step_bytes_ + (begins & 15U);
       sums[i] = PackedPair<kType>::read(at + even_at_, at + odd_at_, part_).product(part_, even_x, odd_x);
-      if (pitch_ != 0) begins_ += static_cast<unsigned>(step_ * row_bytes_);
     }
-    pass_ += kPassSteps * step_bytes_;
+    begins_ += static_cast<unsigned>(pass_rows_ * row_bytes_);
+    stage_ = stage_ + stage_bytes_ < end_ ? stage_ + stage_bytes_ : 0;
   }
 
  private:
   __device__ void push() {
-    const int count = min(stage_rows_, rows_);
+    const int count = min(pass_rows_, rows_);
     const int copies = pitch_ == 0 ? min(count, 1) : count;
     const int bytes = pitch_ == 0 ? count * slice_bytes_ : slice_bytes_;
     std::uint32_t to = shared_address(ring_) + static_cast<std::uint32_t>(free_);
@@ -132,16 +122,15 @@ class RingFeed {
       from += row_bytes_;
     }
     commit_copies();
-    next_ += stage_rows_ * row_bytes_;
-    rows_ -= stage_rows_;
+    next_ += pass_rows_ * row_bytes_;
+    rows_ -= pass_rows_;
     free_ = free_ + stage_bytes_ < end_ ? free_ + stage_bytes_ : 0;
   }
 
   const std::uint8_t* next_;  // what is copied next
   int rows_;                  // from there on
   int free_;                  // where to
-  int stage_;                 // what is read after this one
-  const std::uint8_t* pass_;  // what is read next of this one
+  int stage_;                 // what is read next
   unsigned begins_;           // in memory
   int even_at_;
   int odd_at_;
@@ -153,7 +142,7 @@ class RingFeed {
   int step_bytes_;
   int pitch_;
   int step_;
-  int stage_rows_;
+  int pass_rows_;
   std::int64_t row_bytes_;
 };
 
@@ -194,27 +183,24 @@ class BulkFeed {
     own_to_ = shared_address(ring_) + static_cast<std::uint32_t>(lane * places.pitch);
     next_ = rows.from + StagePlaces<kType>::begin_bytes(first) + (places.pitch == 0 ? 0 : lane * rows.row_bytes);
     rows_ = rows.rows;
-    stage_rows_ = rows.stage_rows();
-    next_step_ = stage_rows_ * rows.row_bytes;
+    pass_rows_ = rows.pass_rows();
+    next_step_ = pass_rows_ * rows.row_bytes;
     __syncwarp();  // barriers are ready, and what was in the ring has been read
 #pragma unroll 1
     for (int i = 1; i < kFeedStages<kType>; ++i) push();
   }
-  __device__ void next() {
-    barrier_wait(barriers_ + barrier_, parity_);
-    __syncwarp();  // the last stage has been read
-    push();
-    pass_ = ring_ + static_cast<int>(barrier_ / 8) * stage_bytes_;
-    barrier_ = after(barrier_);
-    if (barrier_ == 0) parity_ ^= 1U;
-  }
   __device__ void products(const FixedUnit& even_x, const FixedUnit& odd_x, float (&sums)[kPassSteps]) {
+    barrier_wait(barriers_ + barrier_, parity_);
+    __syncwarp();  // the last pass has been read
+    push();
+    const std::uint8_t* const stage = ring_ + static_cast<int>(barrier_ / 8) * stage_bytes_;
 #pragma unroll
     for (int i = 0; i < kPassSteps; ++i) {
-      const std::uint8_t* const at = pass_ + i * step_bytes_;
+      const std::uint8_t* const at = stage + i * step_bytes_;
       sums[i] = PackedPair<kType>::read(at + even_at_, at + odd_at_, part_).product(part_, even_x, odd_x);
     }
-    pass_ += kPassSteps * step_bytes_;
+    barrier_ = after(barrier_);
+    if (barrier_ == 0) parity_ ^= 1U;
   }
 
  private:
@@ -223,7 +209,7 @@ class BulkFeed {
   }
   // All lanes keep count of barriers; those with rows copy.
   __device__ void push() {
-    const int count = min(stage_rows_, rows_);
+    const int count = min(pass_rows_, rows_);
     if (count <= 0) return;
     const std::uint32_t barrier = barriers_ + free_barrier_;
     if (own_row_ < count) {
@@ -232,15 +218,14 @@ class BulkFeed {
                 static_cast<std::uint32_t>(min(own_rows_, count) * slice_bytes_), barrier);
     }
     next_ += next_step_;
-    rows_ -= stage_rows_;
+    rows_ -= pass_rows_;
     free_barrier_ = after(free_barrier_);
   }
 
   const std::uint8_t* next_;    // what the lane copies next
   int rows_;                    // from there on
   std::uint32_t free_barrier_;  // of the stage that it goes to
-  std::uint32_t barrier_;       // of the stage that is read after this one
-  const std::uint8_t* pass_;    // what is read next of this one
+  std::uint32_t barrier_;       // of the stage that is read next
   std::uint32_t parity_;
   int own_row_;
   int own_rows_;
@@ -253,7 +238,7 @@ class BulkFeed {
   int stage_bytes_;
   int slice_bytes_;
   int step_bytes_;
-  int stage_rows_;
+  int pass_rows_;
   std::int64_t next_step_;
 };
 #endif

@@ -16,6 +16,7 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -57,28 +58,32 @@ struct WeightRing {
   static constexpr int kBlockBytes = dtype_info(kType).block_bytes;
   static constexpr int kUnit = kBlocks ? 256 : 128;  // weights of a row per stage
   static constexpr int kUnitBytes = static_cast<int>(bytes_of(kType, kUnit));
-  // Blocks begin at multiples of kAlign; what is copied, at multiples of 16.
+  // Units begin at multiples of kAlign, of kUnitAlign in rows that begin at multiples of 16; what is copied, at
+  // multiples of 16.
   static constexpr int kAlign = kBlocks ? PackedWeights<kType>::kAlign : 16;
-  static constexpr int kPieces = (kUnitBytes + (kAlign < 16 ? 16 - kAlign : 0) + 15) / 16;
+  static constexpr int kUnitAlign = (kUnitBytes & -kUnitBytes) < 16 ? kUnitBytes & -kUnitBytes : 16;
+  __host__ __device__ static constexpr int row_bytes(int align) { return (kUnitBytes + (16 - align) + 15) / 16 * 16; }
 };
 
 constexpr int kMostSharedBytes = 227 * 1024 - 13 * 1024;  // less barriers and TileRows
 constexpr int kAlignmentBytes = 1024;
+constexpr int kMostWeightStages = 8;
 
 template <DType kType, int kGroups>
 struct TiledShared {
-  // From row to row of weights. Odd multiples of 16 have no two rows in the same banks, multiples of 64 have four; what
-  // is between is taken where room is short.
-  static constexpr int kRowBytes = 16 * WeightRing<kType>::kPieces;
-  static constexpr int kPitch =
-      kRowBytes % 64 == 0 || (kGroups > 2 && kRowBytes % 32 == 0) ? kRowBytes + 16 : kRowBytes;
-  static constexpr int kWeightStageBytes = TiledBlock<kGroups>::kTileRows * kPitch;
+  // From row to row of weights that begin at multiples of `align`. Odd multiples of 16 have no two rows in the same
+  // banks, multiples of 64 have four; what is between is taken where room is short.
+  static constexpr int pitch(int align) {
+    const int bytes = WeightRing<kType>::row_bytes(align);
+    return bytes % 64 == 0 || (kGroups > 2 && bytes % 32 == 0) ? bytes + 16 : bytes;
+  }
+  static constexpr int kMostStageBytes = TiledBlock<kGroups>::kTileRows * pitch(WeightRing<kType>::kAlign);
 
   // A stage of tokens holds some panels of 64 columns, the more the fewer tokens there are. Large stages are better,
   // unless they leave no room for three of weights.
   static constexpr int kRoom = kMostSharedBytes - kAlignmentBytes;
-  static constexpr bool kSmall = kGroups > 2 && (kRoom - 3 * 32768) / kWeightStageBytes < 3 &&
-                                 (kRoom - 4 * 16384) / kWeightStageBytes >= 3;
+  static constexpr bool kSmall = kGroups > 2 && (kRoom - 3 * 32768) / kMostStageBytes < 3 &&
+                                 (kRoom - 4 * 16384) / kMostStageBytes >= 3;
   static constexpr int kTokenStageBytes = kSmall ? 16384 : 32768;
   static constexpr int kTokenStages = kGroups > 2 && !kSmall ? 3 : 4;
   static constexpr int kTokenBytes = kTokenStages * kTokenStageBytes;
@@ -87,10 +92,11 @@ struct TiledShared {
     return kTokenStageBytes / (places * 128);
   }
 
-  static constexpr int kFitting = (kRoom - kTokenBytes) / kWeightStageBytes;
-  static constexpr int kWeightStages = kFitting < 8 ? kFitting : 8;
-  static_assert(kWeightStages >= 2);
-  static constexpr int kBytes = kAlignmentBytes + kTokenBytes + kWeightStages * kWeightStageBytes;
+  static constexpr int kWeightBytes = kRoom - kTokenBytes < kMostWeightStages * kMostStageBytes
+                                          ? kRoom - kTokenBytes
+                                          : kMostWeightStages * kMostStageBytes;
+  static_assert(kWeightBytes >= 2 * kMostStageBytes);
+  static constexpr int kBytes = kAlignmentBytes + kTokenBytes + kWeightBytes;
 };
 
 // The rows of a tile's tokens.
@@ -109,8 +115,8 @@ struct TiledBarriers {
   std::uint64_t rows_empty[kAhead];
   std::uint64_t tokens_full[4];
   std::uint64_t tokens_empty[4];
-  std::uint64_t weights_full[8];
-  std::uint64_t weights_empty[8];
+  std::uint64_t weights_full[kMostWeightStages];
+  std::uint64_t weights_empty[kMostWeightStages];
 };
 
 // Arrives at a barrier of the block once all copies that this thread has begun are complete.
@@ -119,13 +125,12 @@ __device__ inline void arrive_after_copies(std::uint32_t barrier) {
 }
 
 // A place in a ring and how often it has been around.
-template <int kStages>
 struct RingPlace {
   int stage = 0;
   std::uint32_t parity = 0;
 
-  __device__ void advance() {
-    if (++stage == kStages) {
+  __device__ void advance(int stages) {
+    if (++stage == stages) {
       stage = 0;
       parity ^= 1;
     }
@@ -209,7 +214,7 @@ template <bool kGated, int kGroups>
 __device__ void find_rows(const TiledMatmul& args, TileRows* rows, std::uint32_t full, std::uint32_t empty) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int columns = staged(args.n);
-  RingPlace<kAhead> place;
+  RingPlace place;
   for_each_tile<kGated, kGroups>(args, [&](const TileWork& work) {
     barrier_wait(empty + 8 * place.stage, place.parity ^ 1);
     TileRows& to = rows[place.stage];
@@ -227,7 +232,7 @@ __device__ void find_rows(const TiledMatmul& args, TileRows* rows, std::uint32_t
       }
     }
     barrier_arrive(full + 8 * place.stage);
-    place.advance();
+    place.advance(kAhead);
   });
 }
 
@@ -243,7 +248,7 @@ struct WeightRow {
 };
 
 // The weights as the copy engine sees them: words of 16 bits [E,N/P,.], P rows together being a multiple of 16 bytes
-// (args.period). A box is the rows of a tile (eight, with gates) by kPitch bytes, or every P-th of them.
+// (args.period). A box is the rows of a tile (eight, with gates) by args.pitch bytes, or every P-th of them.
 struct WeightMaps {
   CUtensorMap weight;
   CUtensorMap up;
@@ -264,32 +269,33 @@ template <DType kType, bool kGated, int kGroups>
 __device__ void copy_weight_boxes(const TiledMatmul& args, const WeightMaps& maps, std::uint32_t ring,
                                   std::uint32_t full, std::uint32_t empty) {
   using Ring = WeightRing<kType>;
-  using Shared = TiledShared<kType, kGroups>;
   constexpr int kTileRows = TiledBlock<kGroups>::kTileRows;
+  const int stage_bytes = kTileRows * args.pitch;
   const int units = (args.k + Ring::kUnit - 1) / Ring::kUnit;
-  RingPlace<Shared::kWeightStages> place;
+  RingPlace place;
   for_each_tile<kGated, kGroups>(args, [&](const TileWork& work) {
     for (int unit = 0; unit < units; ++unit) {
       barrier_wait(empty + 8 * place.stage, place.parity ^ 1);
-      const std::uint32_t to = ring + static_cast<std::uint32_t>(place.stage * Shared::kWeightStageBytes);
+      const std::uint32_t to = ring + static_cast<std::uint32_t>(place.stage * stage_bytes);
       const std::uint32_t barrier = full + 8 * place.stage;
       const auto word_of = [&](int byte) { return byte / 16 * 8; };  // the engine begins at multiples of 16 bytes too
       const int word = word_of(unit * Ring::kUnitBytes);
-      barrier_arrive_expecting(barrier, Shared::kWeightStageBytes);
+      barrier_arrive_expecting(barrier, static_cast<std::uint32_t>(stage_bytes));
       if constexpr (kGated) {
         for (int i = 0; i < kTileRows / 16; ++i) {
-          const std::uint32_t eight = to + static_cast<std::uint32_t>(i * 16 * Shared::kPitch);
+          const std::uint32_t eight = to + static_cast<std::uint32_t>(i * 16 * args.pitch);
           copy_box(eight, maps.weight, word, work.first_n + 8 * i, work.tokens.expert, barrier);
-          copy_box(eight + 8 * Shared::kPitch, maps.up, word, work.first_n + 8 * i, work.tokens.expert, barrier);
+          copy_box(eight + static_cast<std::uint32_t>(8 * args.pitch), maps.up, word, work.first_n + 8 * i,
+                   work.tokens.expert, barrier);
         }
       } else {
         for (int i = 0; i < args.period; ++i) {
-          copy_box(to + static_cast<std::uint32_t>(i * (Shared::kWeightStageBytes / args.period)), maps.weight,
+          copy_box(to + static_cast<std::uint32_t>(i * (stage_bytes / args.period)), maps.weight,
                    word_of(i * static_cast<int>(args.weight.row_stride) + unit * Ring::kUnitBytes),
                    work.first_n / args.period, work.tokens.expert, barrier);
         }
       }
-      place.advance();
+      place.advance(args.weight_stages);
     }
   });
 }
@@ -298,20 +304,21 @@ __device__ void copy_weight_boxes(const TiledMatmul& args, const WeightMaps& map
 template <DType kType, bool kGated, int kGroups>
 __device__ void copy_weights(const TiledMatmul& args, std::uint32_t ring, std::uint32_t full, std::uint32_t empty) {
   using Ring = WeightRing<kType>;
-  using Shared = TiledShared<kType, kGroups>;
   constexpr int kTileRows = TiledBlock<kGroups>::kTileRows;
+  constexpr int kPieces = Ring::row_bytes(Ring::kAlign) / 16;
+  const int stage_bytes = kTileRows * args.pitch;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int units = (args.k + Ring::kUnit - 1) / Ring::kUnit;
   const std::int64_t row_bytes = static_cast<std::int64_t>(args.k / Ring::kBlock) * Ring::kBlockBytes;
-  RingPlace<Shared::kWeightStages> place;
+  RingPlace place;
   for_each_tile<kGated, kGroups>(args, [&](const TileWork& work) {
     for (int unit = 0; unit < units; ++unit) {
       barrier_wait(empty + 8 * place.stage, place.parity ^ 1);
-      const std::uint32_t to = ring + static_cast<std::uint32_t>(place.stage * Shared::kWeightStageBytes);
+      const std::uint32_t to = ring + static_cast<std::uint32_t>(place.stage * stage_bytes);
 #pragma unroll 4
-      for (int i = lane; i < kTileRows * Ring::kPieces; i += 32) {
-        const int row = i / Ring::kPieces;
-        const int piece = i % Ring::kPieces;
+      for (int i = lane; i < kTileRows * kPieces; i += 32) {
+        const int row = i / kPieces;
+        const int piece = i % kPieces;
         const WeightRow<kGated> at(row, work.first_n);
         if (at.n >= args.n) continue;
         const WeightView& weight = at.is_up ? args.up : args.weight;
@@ -322,12 +329,12 @@ __device__ void copy_weights(const TiledMatmul& args, std::uint32_t ring, std::u
         const std::int64_t left = begin + row_bytes - piece_from;
         const int valid = left >= 16 ? 16 : left > 0 ? static_cast<int>(left) : 0;
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                         to + static_cast<std::uint32_t>(row * Shared::kPitch + 16 * piece)),
+                         to + static_cast<std::uint32_t>(row * args.pitch + 16 * piece)),
                      "l"(valid > 0 ? piece_from : weight.data), "r"(valid)
                      : "memory");
       }
       arrive_after_copies(full + 8 * place.stage);
-      place.advance();
+      place.advance(args.weight_stages);
     }
   });
 }
@@ -342,8 +349,8 @@ __device__ void copy_tokens(const TiledMatmul& args, std::uint32_t ring, const T
   const std::int64_t columns = staged(args.k);
   const auto panels = static_cast<int>(columns / kTileColumns);
   const std::uint32_t to = ring + swizzled(first_row, piece);
-  RingPlace<Shared::kTokenStages> place;
-  RingPlace<kAhead> rows_at;
+  RingPlace place;
+  RingPlace rows_at;
   for_each_tile<kGated, kGroups>(args, [&](const TileWork& work) {
     constexpr int kEach = kTileTokens / 8;
     barrier_wait(rows_full + 8 * rows_at.stage, rows_at.parity);
@@ -378,7 +385,7 @@ __device__ void copy_tokens(const TiledMatmul& args, std::uint32_t ring, const T
           four = next;
         }
         arrive_after_copies(full + 8 * place.stage);
-        place.advance();
+        place.advance(Shared::kTokenStages);
         from += kPanels * kTileColumns;
       }
     };
@@ -392,7 +399,7 @@ __device__ void copy_tokens(const TiledMatmul& args, std::uint32_t ring, const T
     };
     copy_width();
     barrier_arrive(rows_empty + 8 * rows_at.stage);
-    rows_at.advance();
+    rows_at.advance(kAhead);
   });
 }
 
@@ -452,9 +459,7 @@ __device__ void store_gated(const TiledMatmul& args, const TileWork& work, const
 
 template <DType kType, class X, bool kGated, int kGroups, int kWidth>
 __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, const ConsumerRings& rings,
-                              RingPlace<TiledShared<kType, kGroups>::kWeightStages>& weights_at,
-                              RingPlace<TiledShared<kType, kGroups>::kTokenStages>& tokens_at,
-                              RingPlace<kAhead>& rows_at) {
+                              RingPlace& weights_at, RingPlace& tokens_at, RingPlace& rows_at) {
   using Ring = WeightRing<kType>;
   using Shape = TiledBlock<kGroups>;
   using Shared = TiledShared<kType, kGroups>;
@@ -465,8 +470,8 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
     if (kGated || args.period <= 1) return of_row;
     return of_row % args.period * (Shape::kTileRows / args.period) + of_row / args.period;
   };
-  const int low_place = place_of(row) * Shared::kPitch;
-  const int high_place = place_of(row + 8) * Shared::kPitch;
+  const int low_place = place_of(row) * args.pitch;
+  const int high_place = place_of(row + 8) * args.pitch;
   const auto phase_of = [&](int of_row) {  // of the row's beginning
     if (Ring::kAlign == 16 || args.period == 1) return std::uint32_t{0};
     const WeightRow<kGated> at(of_row, work.first_n);
@@ -490,7 +495,7 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
   const int units = (args.k + Ring::kUnit - 1) / Ring::kUnit;
   for (int unit = 0; unit < units; ++unit) {
     barrier_wait(rings.weights_full + 8 * weights_at.stage, weights_at.parity);
-    const std::uint8_t* stage = rings.weights + weights_at.stage * Shared::kWeightStageBytes;
+    const std::uint8_t* stage = rings.weights + weights_at.stage * (Shape::kTileRows * args.pitch);
     const auto begun = static_cast<std::uint32_t>(unit * Ring::kUnitBytes);
     constexpr std::uint32_t kMask = Ring::kAlign == 16 ? 0 : 15;
     const std::uint8_t* low_unit = stage + low_place + ((low_phase + begun) & kMask);
@@ -548,13 +553,13 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
         before = -1;
         if (panel % kPanels == kPanels - 1 || panel == panels - 1) {
           before = tokens_at.stage;
-          tokens_at.advance();
+          tokens_at.advance(Shared::kTokenStages);
         }
       }
     }
     __syncwarp();
     if (lane == 0) barrier_arrive(rings.weights_empty + 8 * weights_at.stage);
-    weights_at.advance();
+    weights_at.advance(args.weight_stages);
   }
   wgmma_wait<0>();
   pin(sum);
@@ -568,7 +573,7 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
   }
   __syncwarp();
   if (lane == 0) barrier_arrive(rings.rows_empty + 8 * rows_at.stage);
-  rows_at.advance();
+  rows_at.advance(kAhead);
 }
 
 template <DType kType, class X, bool kGated, int kGroups>
@@ -597,7 +602,7 @@ __global__ void __launch_bounds__(TiledBlock<kGroups>::kThreads, 1)
       barrier_init(tokens_full + 8 * i, kTokenThreads);
       barrier_init(tokens_empty + 8 * i, Shape::kConsumerWarps);
     }
-    for (int i = 0; i < Shared::kWeightStages; ++i) {
+    for (int i = 0; i < args.weight_stages; ++i) {
       barrier_init(weights_full + 8 * i, args.period > 0 ? 1 : 32);
       barrier_init(weights_empty + 8 * i, Shape::kConsumerWarps);
     }
@@ -629,9 +634,9 @@ __global__ void __launch_bounds__(TiledBlock<kGroups>::kThreads, 1)
                               rows_full,
                               rows_empty,
                               rows};
-    RingPlace<Shared::kWeightStages> weights_at;
-    RingPlace<Shared::kTokenStages> tokens_at;
-    RingPlace<kAhead> rows_at;
+    RingPlace weights_at;
+    RingPlace tokens_at;
+    RingPlace rows_at;
     // Tiles come in the order of their classes.
     TileLoop<kGated, kGroups> tiles(args);
     const auto multiply_class = [&]<int kWidth, int kLess>() {
@@ -664,12 +669,19 @@ void launch_tiled_matmul_of(const TiledMatmul& args, bool gated, const DevicePro
     constexpr int kBoxRows = kGated ? 8 : Shape::kTileRows;
     TiledMatmul with_maps = args;
     WeightMaps maps{};
-    with_maps.period = make_weight_map(args.weight, args.n, row_bytes, kBoxRows, Shared::kPitch, maps.weight);
+    const auto make_maps = [&](int align) {
+      with_maps.pitch = Shared::pitch(align);
+      with_maps.weight_stages =
+          std::min(Shared::kWeightBytes / (Shape::kTileRows * with_maps.pitch), kMostWeightStages);
+      with_maps.period = make_weight_map(args.weight, args.n, row_bytes, kBoxRows, with_maps.pitch, maps.weight);
+      if (kGated && with_maps.period == 1) {
+        with_maps.period = make_weight_map(args.up, args.n, row_bytes, kBoxRows, with_maps.pitch, maps.up);
+      }
+      return with_maps.period == 1;
+    };
     // Columns that fill up a run are zeros in the activations; weights there have to be finite, which those of the row
     // that follows are, and what may lie between rows is not.
-    if (with_maps.period > 1 && args.k % kStagedRun != 0) with_maps.period = 0;
-    if (kGated && (with_maps.period != 1 ||
-                   make_weight_map(args.up, args.n, row_bytes, kBoxRows, Shared::kPitch, maps.up) != 1)) {
+    if (!make_maps(Ring::kUnitAlign) && !make_maps(Ring::kAlign) && (kGated || args.k % kStagedRun != 0)) {
       with_maps.period = 0;
     }
     const auto kernel = tiled_matmul<kType, X, kGated, kGroups>;
