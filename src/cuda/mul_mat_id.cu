@@ -1,5 +1,6 @@
 // mul_mat_id, mul_mm_id, mul_mv_id and linear: which kernels there are, and which one runs.
 
+#include <algorithm>
 #include <string>
 #include <type_traits>
 
@@ -96,29 +97,31 @@ void run_tiles(const Args& args, Workspace workspace, const Stream& stream) {
 }
 
 // Where an expert has few rows, most of a tile would be empty. Plain weights need no unpacking, and one matrix has few
-// tiles: for these `stream` is better for longer. For Q6_K it is not: 445 us with 8 rows per expert, tiles 374 with 16.
+// tiles: for these `stream` is better for longer. For Q6_K it is not: 512 us with 8 rows per expert, tiles 341.
 constexpr std::int64_t kTiledRows = 10;  // per expert, on average
 constexpr std::int64_t kTiledRowsQ6K = 4;
 constexpr std::int64_t kTiledPlainRows = 24;
 
 template <class Args>
-std::string supports_many(const Args& args, const Stream& stream) {
-  const bool unpacks = !kIsLinear<Args> && is_block_format(args.weight.dtype);
-  const std::int64_t unpacked = args.weight.dtype == DType::kQ6_K ? kTiledRowsQ6K : kTiledRows;
-  const std::int64_t least = unpacks ? unpacked : kTiledPlainRows;
-  std::int64_t experts = 1;
-  if constexpr (!kIsLinear<Args>) experts = args.weight.dim(0);
-  if (pairs_of(args) < least * experts) return "takes " + std::to_string(least) + " rows per expert or more";
-  return supports_tiles(args, stream);
+std::string yields_few(const Args& args, const Stream&) {
+  std::int64_t least = kTiledPlainRows;
+  if constexpr (!kIsLinear<Args>) {
+    if (args.weight.dtype == DType::kQ6_K) {
+      least = kTiledRowsQ6K;
+    } else if (is_block_format(args.weight.dtype)) {
+      least = kTiledRows;
+    }
+    least = std::max(least * args.weight.dim(0), kMatvecPairs + 1);
+  }
+  if (pairs_of(args) >= least) return {};
+  return std::to_string(pairs_of(args)) + " rows, fewer than " + std::to_string(least) +
+         ": most of a tile would be empty";
 }
 
 template <class Args>
-constexpr Kernel<Args> kMany{"wgmma",         supports_many<Args>, workspace_tiles<Args>,
-                             run_tiles<Args>, remark_tiles<Args>,  Arithmetic::k16Bit};
-// The same for any number of rows.
-template <class Args>
-constexpr Kernel<Args> kTiles{"tiles",         supports_tiles<Args>, workspace_tiles<Args>,
-                              run_tiles<Args>, remark_tiles<Args>,   Arithmetic::k16Bit};
+constexpr Kernel<Args> kTiles{"wgmma",         supports_tiles<Args>, workspace_tiles<Args>,
+                              run_tiles<Args>, remark_tiles<Args>,   Arithmetic::k16Bit,
+                              yields_few<Args>};
 
 template <class Args>
 std::string remark_matvec(const Args& args) {
@@ -138,8 +141,7 @@ constexpr Kernel<Args> kStream{
     Arithmetic::k16Bit};
 
 constexpr Kernel<MulMvIdArgs> kMv[] = {kMatvec<MulMvIdArgs>};
-constexpr Kernel<MulMmIdArgs> kMm[] = {kMany<MulMmIdArgs>, kStream<MulMmIdArgs>, kTiles<MulMmIdArgs>,
-                                       kMatvec<MulMmIdArgs>};
+constexpr Kernel<MulMmIdArgs> kMm[] = {kTiles<MulMmIdArgs>, kStream<MulMmIdArgs>, kMatvec<MulMmIdArgs>};
 
 // ---- dense bf16
 
@@ -151,10 +153,8 @@ std::string remark_cublas(const LinearArgs& args) {
 constexpr Kernel<LinearArgs> kCublas{"cublas",          linear_cublas_supports, workspace_cublas,
                                      run_linear_cublas, remark_cublas,          Arithmetic::k16Bit};
 
-constexpr Kernel<MulMatIdArgs> kMat[] = {kFewRows<MulMatIdArgs>, kMany<MulMatIdArgs>, kStream<MulMatIdArgs>,
-                                         kTiles<MulMatIdArgs>};
-constexpr Kernel<LinearArgs> kLinear[] = {kFewRows<LinearArgs>, kCublas, kMany<LinearArgs>, kStream<LinearArgs>,
-                                          kTiles<LinearArgs>};
+constexpr Kernel<MulMatIdArgs> kMat[] = {kTiles<MulMatIdArgs>, kFewRows<MulMatIdArgs>, kStream<MulMatIdArgs>};
+constexpr Kernel<LinearArgs> kLinear[] = {kFewRows<LinearArgs>, kCublas, kTiles<LinearArgs>, kStream<LinearArgs>};
 
 }  // namespace
 
