@@ -176,7 +176,8 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
             stage + (Tile::kWarpRows * warp + g + 8 * i) * Tile::kPitch + copies.weights.off(row + g + 8 * i, slice);
       }
       if constexpr (Tile::kCodes) {
-        multiply_codes<Codes, kUsed>(rows, stage + Tile::kWeightBytes, sums);
+        const auto zero = static_cast<std::uint32_t>((lane | p.k) >> 31);
+        multiply_codes<Codes, kUsed>(rows, stage + Tile::kWeightBytes, kOver<kType> | zero, sums);
       } else {
         multiply_weights<kType, Tile::kSlice, kUsed>(rows[0], rows[1], stage + Tile::kWeightBytes, sums[0]);
       }

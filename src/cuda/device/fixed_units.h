@@ -166,7 +166,7 @@ __device__ inline void order_unit(FixedUnit& x) {
     mix_halves(x.high);
     mix_halves(x.low);
     x.scale *= 0.5F;
-    x.sums[0] = -12.0F * (x.sums[0] + x.sums[1]);
+    x.sums[0] = __int_as_float(-12 * static_cast<int>(x.sums[0] + x.sums[1]));
   }
 }
 
@@ -175,13 +175,13 @@ template <DType kType>
 __device__ inline float unit_product(const PackedWeights<kType>& packed, const FixedUnit& x) {
   if constexpr (kType == DType::kMXFP4) {
     int high = 0;
-    int low = 0;
+    int low = __float_as_int(x.sums[0]);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       high = dot_four(packed.mixed[i], x.high[i], high);
       low = dot_four(packed.mixed[i], x.low[i], low);
     }
-    return packed.scale * (static_cast<float>(128 * high + low) + x.sums[0]);
+    return packed.scale * static_cast<float>(128 * high + low);
   } else if constexpr (!PackedWeights<kType>::kCoded) {
     float sum = 0.0F;
 #pragma unroll

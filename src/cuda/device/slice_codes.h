@@ -7,13 +7,15 @@
 //
 // with codes and the numbers `first` and `second` exact in f16, so that all three are for the matrix units:
 //
-//   codes.scale(part, half)      of the half-th 16 of the part-th 32 weights; both constants
-//   codes.pairs(part, t, pairs)  of these, codes' 4 t + (0, 2), 4 t + (1, 3), then 16 + 4 t + (0, 2) and (1, 3)
-//   codes.first(t, i)            of the two halves of part 2 t + i; t is the lane's, i a constant
-//   codes.second(t, i)           only if kSecond
+//   codes.scale(part, half, over)  of the half-th 16 of the part-th 32 weights; both constants
+//   codes.bytes(part, t)           of these, code' - kCodeOver of 4 t .. 4 t + 3 and 16 + 4 t .., one in a byte
+//   codes.first(t, i)              of the two halves of part 2 t + i; t is the lane's, i a constant
+//   codes.second(t, i)             only if kSecond
 //
-// A code becomes f16 by an OR: 0x6400 is 1024, whose last place is one. Where code' is taken from higher bits than the
-// lowest, the scale and `first` are smaller instead.
+// A byte becomes f16 by a permutation: 0x6400 is 1024, whose last place is one. Where code' is taken from higher bits
+// than the lowest, the scale and `first` are smaller instead. `over` has what permutations add to bytes: 0x64 below,
+// the upper byte of a float on top (kOver). It is an argument since the compiler must not know it: it moves what it
+// knows into a register at every use.
 
 #include <cuda_fp16.h>
 
@@ -51,8 +53,6 @@ class ShiftedWords {
   __device__ std::uint32_t operator[](int word) const {
     return __funnelshift_r(words_[word], words_[word + 1], shift_);  // by the last five bits of shift_
   }
-  // Whether the slice begins at an odd byte.
-  __device__ std::uint32_t odd() const { return shift_ >> 3 & 1U; }
   // Words 4 t and 16 + 4 t (in bytes) of the 32 bytes from `offset` on.
   __device__ uint2 quarter(int offset, int t) const { return {(*this)[offset / 4 + t], (*this)[offset / 4 + 4 + t]}; }
 
@@ -69,16 +69,19 @@ __device__ inline uint2 read_quarter(const std::uint8_t* from, int t) {
   return {read_word(from + 4 * t), read_word(from + 16 + 4 * t)};
 }
 
-// Codes, one in a byte.
-__device__ inline void bytes_to_pairs(uint2 codes, std::uint32_t (&pairs)[4], std::uint32_t over = 0x64006400U) {
-  pairs[0] = (codes.x & 0x00FF00FFU) | over;
-  pairs[1] = (codes.x >> 8 & 0x00FF00FFU) | over;
-  pairs[2] = (codes.y & 0x00FF00FFU) | over;
-  pairs[3] = (codes.y >> 8 & 0x00FF00FFU) | over;
+template <DType kType>
+constexpr std::uint32_t kOver = 0x43000064U;
+template <>
+constexpr std::uint32_t kOver<DType::kQ6_K> = 0x47000064U;
+
+// Bytes (0, 2), (1, 3) of both words as f16: plus 1024.
+__device__ inline void bytes_to_pairs(uint2 bytes, std::uint32_t over, std::uint32_t (&pairs)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) pairs[i] = __byte_perm(i < 2 ? bytes.x : bytes.y, over, i % 2 == 0 ? 0x4240 : 0x4341);
 }
 // Byte `at` of a word, a constant, up to 127: plus 128.
-__device__ inline float byte_over_128(std::uint32_t word, int at) {
-  return __uint_as_float(__byte_perm(word, 0x43000000U, 0x7044U | static_cast<std::uint32_t>(at) << 8));
+__device__ inline float byte_over_128(std::uint32_t word, int at, std::uint32_t over) {
+  return __uint_as_float(__byte_perm(word, over, 0x7055U | static_cast<std::uint32_t>(at) << 8));
 }
 // Bytes a and b as f16: plus 1024.
 __device__ inline std::uint32_t bytes_over_1024(std::uint32_t word, int a, int b) {
@@ -106,7 +109,7 @@ struct BlockCodes {
   __device__ std::uint32_t half(int part, int offset) const {
     return read_half<2>(row + part * kBlockBytes<kType> + offset);
   }
-  __device__ float scale(int part, int) const { return f16_bits_to_f32(half(part, 0)); }
+  __device__ float scale(int part, int, std::uint32_t) const { return f16_bits_to_f32(half(part, 0)); }
   __device__ std::uint32_t first(int t, int i) const { return half(2 * t + i, 0) * 0x10001U; }
   __device__ static float first_factor() { return -kCodeOver - static_cast<float>(kCenter); }
 };
@@ -117,9 +120,7 @@ struct SliceCodes;
 template <>
 struct SliceCodes<DType::kQ4_0> : BlockCodes<DType::kQ4_0, 8> {
   using BlockCodes::BlockCodes;
-  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
-    bytes_to_pairs(both_nibbles(word(part, 2, t)), pairs);
-  }
+  __device__ uint2 bytes(int part, int t) const { return both_nibbles(word(part, 2, t)); }
 };
 
 // With a minimum of its own.
@@ -134,9 +135,7 @@ struct LevelledBlockCodes : BlockCodes<kType, 0> {
 template <>
 struct SliceCodes<DType::kQ4_1> : LevelledBlockCodes<DType::kQ4_1> {
   using LevelledBlockCodes::LevelledBlockCodes;
-  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
-    bytes_to_pairs(both_nibbles(word(part, 4, t)), pairs);
-  }
+  __device__ uint2 bytes(int part, int t) const { return both_nibbles(word(part, 4, t)); }
 };
 
 // A word of lower bits of quarter t, the fifth bits of all 32.
@@ -148,44 +147,34 @@ __device__ inline uint2 quarter_of_five_bits(std::uint32_t word, std::uint32_t h
 template <>
 struct SliceCodes<DType::kQ5_0> : BlockCodes<DType::kQ5_0, 16> {
   using BlockCodes::BlockCodes;
-  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
-    bytes_to_pairs(quarter_of_five_bits(word(part, 6, t), word(part, 2, 0), t), pairs);
-  }
+  __device__ uint2 bytes(int part, int t) const { return quarter_of_five_bits(word(part, 6, t), word(part, 2, 0), t); }
 };
 
 template <>
 struct SliceCodes<DType::kQ5_1> : LevelledBlockCodes<DType::kQ5_1> {
   using LevelledBlockCodes::LevelledBlockCodes;
-  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
-    bytes_to_pairs(quarter_of_five_bits(word(part, 8, t), word(part, 4, 0), t), pairs);
-  }
+  __device__ uint2 bytes(int part, int t) const { return quarter_of_five_bits(word(part, 8, t), word(part, 4, 0), t); }
 };
 
 template <>
 struct SliceCodes<DType::kQ8_0> : BlockCodes<DType::kQ8_0, 128> {
   using BlockCodes::BlockCodes;
-  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
-    const uint2 codes = {word(part, 2, t), word(part, 18, t)};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      pairs[i] = bytes_over_1024((i < 2 ? codes.x : codes.y) ^ 0x80808080U, i % 2, i % 2 + 2);
-    }
+  __device__ uint2 bytes(int part, int t) const {
+    return {word(part, 2, t) ^ 0x80808080U, word(part, 18, t) ^ 0x80808080U};
   }
 };
 
 // kIq4Levels + 128 of the words' low and high nibbles.
-__device__ inline void iq4_pairs(std::uint32_t word, std::uint32_t (&pairs)[4]) {
+__device__ inline uint2 iq4_bytes(std::uint32_t word) {
   const std::uint32_t levels[4] = {0x3F2D1801U, 0x766A5D4FU, 0xA6998D81U, 0xF1D9C5B5U};
   const uint2 nibbles = both_nibbles(word);
-  const uint2 codes = {look_up_four(levels, nibbles.x), look_up_four(levels, nibbles.y)};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) pairs[i] = bytes_over_1024(i < 2 ? codes.x : codes.y, i % 2, i % 2 + 2);
+  return {look_up_four(levels, nibbles.x), look_up_four(levels, nibbles.y)};
 }
 
 template <>
 struct SliceCodes<DType::kIQ4_NL> : BlockCodes<DType::kIQ4_NL, 128> {
   using BlockCodes::BlockCodes;
-  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const { iq4_pairs(word(part, 2, t), pairs); }
+  __device__ uint2 bytes(int part, int t) const { return iq4_bytes(word(part, 2, t)); }
 };
 
 // What results are multiplied by besides.
@@ -194,8 +183,8 @@ constexpr float kCodesFactor = 1.0F;
 template <>
 constexpr float kCodesFactor<DType::kMXFP4> = 16384.0F;
 
-// Levels and not codes, so that nothing is added to them: the bits of a level, below three zeros of the exponent, are
-// 2^-14 of it in f16. Slices begin at multiples of kAlign.
+// Levels and not codes, as f16 (pairs() for bytes()), so that nothing is added to them: the bits of a level, below
+// three zeros of the exponent, are 2^-14 of it. Slices begin at multiples of kAlign.
 template <int kAlign>
 struct Mxfp4Codes {
   static constexpr int kGroup = 32;
@@ -204,7 +193,7 @@ struct Mxfp4Codes {
   const std::uint8_t* row;
 
   __device__ explicit Mxfp4Codes(const std::uint8_t* slice) : row(slice) {}
-  __device__ float scale(int part, int) const {
+  __device__ float scale(int part, int, std::uint32_t) const {
     return mxfp4_scale(static_cast<std::uint32_t>(row[part * kBlockBytes<DType::kMXFP4>]) << 23);
   }
   __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
@@ -274,9 +263,9 @@ struct SuperBlockCodes {
   SixBits six;
 
   __device__ explicit SuperBlockCodes(const std::uint8_t* slice) : SuperBlockCodes(slice, head_of(slice)) {}
-  __device__ float scale(int part, int) const {
+  __device__ float scale(int part, int, std::uint32_t over) const {
     const float factor = part % 2 == 0 ? d : d / kSpread;
-    return fmaf(byte_over_128(six.scales[part / 4], part % 4), factor, -128.0F * factor);
+    return fmaf(byte_over_128(six.scales[part / 4], part % 4, over), factor, -128.0F * factor);
   }
   __device__ std::uint32_t first(int t, int i) const {
     constexpr float kPart = 1.0F / kSpread;
@@ -304,19 +293,18 @@ template <>
 struct SliceCodes<DType::kQ4_K> : SuperBlockCodes<DType::kQ4_K, 16> {
   using SuperBlockCodes::SuperBlockCodes;
   // Codes of odd parts stay in the high halves of their bytes.
-  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
-    const uint2 words = read_quarter(row + 16 + part / 2 * 32, t);
-    bytes_to_pairs(words & (part % 2 == 0 ? 0x0F0F0F0FU : 0xF0F0F0F0U), pairs);
+  __device__ uint2 bytes(int part, int t) const {
+    return read_quarter(row + 16 + part / 2 * 32, t) & (part % 2 == 0 ? 0x0F0F0F0FU : 0xF0F0F0F0U);
   }
 };
 
 template <>
 struct SliceCodes<DType::kQ5_K> : SuperBlockCodes<DType::kQ5_K, 1> {
   using SuperBlockCodes::SuperBlockCodes;
-  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
+  __device__ uint2 bytes(int part, int t) const {
     const uint2 low = read_quarter(row + 48 + part / 2 * 32, t) >> (part % 2 * 4) & 0x0F0F0F0FU;
     const uint2 high = read_quarter(row + 16, t) >> part & 0x01010101U;
-    bytes_to_pairs(low | high << 4, pairs);
+    return low | high << 4;
   }
 };
 
@@ -337,12 +325,12 @@ struct SliceCodes<DType::kQ2_K> {
     d = low_f16(ends);
     minimum = high_f16(ends);
   }
-  __device__ float scale(int part, int half) const {
+  __device__ float scale(int part, int half, std::uint32_t over) const {
     const std::uint32_t scales = read_word(row + part / 2 * 4) & 0x0F0F0F0FU;
-    return fmaf(byte_over_128(scales, part % 2 * 2 + half), d, -128.0F * d);
+    return fmaf(byte_over_128(scales, part % 2 * 2 + half, over), d, -128.0F * d);
   }
-  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
-    bytes_to_pairs(read_quarter(row + 16 + part / 4 * 32, t) >> (part % 4 * 2) & 0x03030303U, pairs);
+  __device__ uint2 bytes(int part, int t) const {
+    return read_quarter(row + 16 + part / 4 * 32, t) >> (part % 4 * 2) & 0x03030303U;
   }
   __device__ std::uint32_t first(int t, int i) const {
     return add_halves(halves_of(read_word(row + 4 * t) & 0x0F0F0F0FU, i), -1024.0F);
@@ -370,13 +358,13 @@ struct SliceCodes<DType::kQ3_K> {
     return ((four % 2 == 0 ? head[0] : head[1]) >> (four / 2 * 4) & 0x0F0F0F0FU) | (head[2] >> (2 * four) & 0x03030303U)
                                                                                        << 4;
   }
-  __device__ float scale(int part, int half) const {
-    return fmaf(byte_over_128(scales(part / 2), part % 2 * 2 + half), d, -160.0F * d);
+  __device__ float scale(int part, int half, std::uint32_t over) const {
+    return fmaf(byte_over_128(scales(part / 2), part % 2 * 2 + half, over), d, -160.0F * d);
   }
-  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
+  __device__ uint2 bytes(int part, int t) const {
     const uint2 low = words.quarter(32 + part / 4 * 32, t) >> (part % 4 * 2) & 0x03030303U;
     const uint2 high = words.quarter(0, t) >> part & 0x01010101U;
-    bytes_to_pairs(low | high << 2, pairs);
+    return low | high << 2;
   }
   __device__ std::uint32_t first(int t, int i) const { return add_halves(halves_of(scales(t), i), -1056.0F); }
   __device__ float first_factor() const { return (-kCodeOver - 4.0F) * d; }
@@ -392,19 +380,18 @@ struct SliceCodes<DType::kQ6_K> {
 
   __device__ explicit SliceCodes(const std::uint8_t* slice)
       : words(slice), d(f16_bits_to_f32(read_half<2>(slice + 208))) {}
-  __device__ float scale(int part, int half) const {
+  __device__ float scale(int part, int half, std::uint32_t over) const {
     // Exact: d has eleven bits, the factor nine.
     const std::uint32_t scales = words[48 + part / 2] ^ 0x80808080U;
-    return fmaf(code_float<true>(scales, part % 2 * 2 + half), d, -32896.0F * d);
+    const auto at = static_cast<std::uint32_t>(part % 2 * 2 + half);
+    return fmaf(__uint_as_float(__byte_perm(scales, over, 0x7505U | at << 4)), d, -32896.0F * d);
   }
-  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
+  __device__ uint2 bytes(int part, int t) const {
     const int half = part / 4;
     const int quarter = part % 4;
     const uint2 low = words.quarter(64 * half + 32 * (quarter % 2), t) >> (quarter / 2 * 4) & 0x0F0F0F0FU;
     const uint2 high = words.quarter(128 + 32 * half, t) >> (quarter * 2) & 0x03030303U;
-    // Blocks begin at even bytes, which the compiler does not know: else it moves the constant into a register at every
-    // use.
-    bytes_to_pairs(low | high << 4, pairs, 0x64006400U | words.odd());
+    return low | high << 4;
   }
   __device__ std::uint32_t first(int t, int i) const {
     return add_halves(halves_of(words[48 + t] ^ 0x80808080U, i), -1152.0F);
@@ -432,12 +419,10 @@ struct SliceCodes<DType::kIQ4_XS> {
   __device__ std::uint32_t scale_plus_32(int part) const {
     return (low >> (4 * part) & 15U) | (upper >> (2 * part) & 3U) << 4;
   }
-  __device__ float scale(int part, int) const {
+  __device__ float scale(int part, int, std::uint32_t) const {
     return fmaf(__uint_as_float(0x43000000U | scale_plus_32(part) << 16), d, -160.0F * d);
   }
-  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
-    iq4_pairs(read_word(row + 8 + 16 * part + 4 * t), pairs);
-  }
+  __device__ uint2 bytes(int part, int t) const { return iq4_bytes(read_word(row + 8 + 16 * part + 4 * t)); }
   __device__ std::uint32_t first(int t, int i) const {
     return add_halves(scale_plus_32(2 * t + i) * 0x10001U | 0x64006400U, -1056.0F);
   }

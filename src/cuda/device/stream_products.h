@@ -20,10 +20,10 @@ namespace thalweg::cu {
 constexpr int kCodeRowTiles = 2;  // of 16 weight rows, of a warp
 
 // sums += weights[32, 256] x[256, 8 kUsed]. rows[i]: where the slice of weight row 8 i + lane / 4 begins; records:
-// kRecordBytes for each row of activations. Shared memory.
+// kRecordBytes for each row of activations. Shared memory. over: as of slice_codes.h.
 template <class Codes, int kUsed, int kTiles>
 __device__ inline void multiply_codes(const std::uint8_t* const (&rows)[2 * kCodeRowTiles], const std::uint8_t* records,
-                                      float (&sums)[kCodeRowTiles][kTiles][4]) {
+                                      std::uint32_t over, float (&sums)[kCodeRowTiles][kTiles][4]) {
   constexpr int kHalves = 32 / Codes::kGroup;  // groups in 32 weights
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int t = lane % 4;
@@ -67,12 +67,16 @@ __device__ inline void multiply_codes(const std::uint8_t* const (&rows)[2 * kCod
 #pragma unroll
     for (int row = 0; row < 2 * kCodeRowTiles; ++row) {
       std::uint32_t pairs[4];
-      codes[row].pairs(part, t, pairs);
+      if constexpr (requires { codes[row].pairs(part, t, pairs); }) {
+        codes[row].pairs(part, t, pairs);
+      } else {
+        bytes_to_pairs(codes[row].bytes(part, t), over, pairs);
+      }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         weights[row / 2][half][row % 2] = pairs[2 * half];
         weights[row / 2][half][row % 2 + 2] = pairs[2 * half + 1];
-        if (half < kHalves) scales[row][half] = codes[row].scale(part, half);
+        if (half < kHalves) scales[row][half] = codes[row].scale(part, half, over);
       }
     }
 #pragma unroll
