@@ -413,12 +413,17 @@ struct PackedWeights<DType::kMXFP4> : CodedWeights<PackedWeights<DType::kMXFP4>,
     std::uint32_t aligned[5];  // all of the block, wherever it begins
     read_words<4>(block - off, aligned);
     packed.scale = mxfp4_scale(aligned[0] >> 8 * off << 23);
+    // Logic has more to do than multipliers, so these invert and join.
+    const auto multiply_add = [](std::uint32_t x, std::uint32_t y, std::uint32_t z) {
+      std::uint32_t sum;
+      asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(sum) : "r"(x), "r"(y), "r"(z));
+      return sum;
+    };
+    const std::uint32_t minus_one = ~packed.zero;
     const auto four = [&](std::uint32_t word) {
-      // Other signs, and other lower bits: ~word, by a multiplier, since logic has more to do.
-      std::uint32_t other;
-      asm("mad.lo.u32 %0, %1, %2, %2;" : "=r"(other) : "r"(word), "r"(0xFFFFFFFFU - packed.zero));
-      return look_up_unless_signed(0x0F0E0D0CU | packed.zero, 0x18141210U, word) |
-             look_up_unless_signed(packed.zero | 0x08060400U, 0x0C0B0A09U, other);
+      const std::uint32_t other = multiply_add(word, minus_one, minus_one);  // ~word: other signs, and other lower bits
+      return multiply_add(look_up_unless_signed(0x0F0E0D0CU | packed.zero, 0x18141210U, word), packed.zero + 1,
+                          look_up_unless_signed(0x08060400U | packed.zero, 0x0C0B0A09U, other));
     };
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
