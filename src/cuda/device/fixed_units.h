@@ -44,33 +44,47 @@ __device__ inline FixedUnit read_unit(const uint4* row, int units, int unit) {
 }
 
 // Four of a unit's activations, from 4 place on; a piece of the unit is `piece_step` pieces behind the one before it.
-// Eight neighbouring lanes (`lanes`) have a unit and come here together.
-__device__ inline void fix_four(float4 four, int place, unsigned lanes, void* unit, int piece_step) {
-  float largest = fmaxf(fmaxf(fabsf(four.x), fabsf(four.y)), fmaxf(fabsf(four.z), fabsf(four.w)));
-  // A NaN would be lost in the maximum, and with an infinity there are no units: either makes the scale NaN.
-  const float differences = (four.x - four.x) + (four.y - four.y) + (four.z - four.z) + (four.w - four.w);
-  const bool finite = __ballot_sync(lanes, differences == 0.0F) == lanes;
+// Eight neighbouring lanes have a unit; all of `lanes` come here together, and only what is `wanted` is written.
+__device__ inline void fix_four(float4 four, int place, unsigned lanes, void* unit, int piece_step,
+                                bool wanted = true) {
+  const float values[4] = {four.x, four.y, four.z, four.w};
+  // As bits, so that infinities and NaN are the largest.
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) largest = max(largest, __float_as_uint(values[i]) & 0x7FFFFFFFU);
 #pragma unroll
   for (int distance = 1; distance < 8; distance *= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(lanes, largest, distance));
+    largest = max(largest, __shfl_xor_sync(lanes, largest, distance));
   }
+  // With an infinity there are no units: it makes the scale NaN, as NaN does.
+  const bool finite = largest < 0x7F800000U;
   constexpr float kNothing = 1e-30F;  // below, neither factor would be a normal number
-  const float scale = largest > kNothing ? largest / kFixedRange : 0.0F;
-  const float inverse = largest > kNothing ? kFixedRange / largest : 0.0F;
-  const float values[4] = {four.x, four.y, four.z, four.w};
-  std::uint32_t high = 0;
-  std::uint32_t low = 0;
-  int sum = 0;
+  const float most = __uint_as_float(largest) > kNothing ? __uint_as_float(largest) : 0.0F;
+  float reciprocal;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(reciprocal) : "f"(most));
+  const float scale = most * (1.0F / kFixedRange);
+  const float inverse = most > 0.0F ? kFixedRange * reciprocal : 0.0F;
+  // A float of 1.5 2^23 and an integer has the integer, rounded, in its lower bits.
+  constexpr std::uint32_t kOver = 0x4B400000U;
+  std::uint32_t doubled[4];  // 2 (fixed + 64): byte 1 is what is to be `high`, byte 0 twice what `low` is above -64
+  std::uint32_t sum_over = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int fixed = __float2int_rn(values[i] * inverse);
-    const int upper = (fixed + 64) >> 7;
-    high |= static_cast<std::uint32_t>(upper & 0xFF) << (8 * i);
-    low |= static_cast<std::uint32_t>((fixed - 128 * upper) & 0xFF) << (8 * i);
-    sum += fixed;
+    const std::uint32_t fixed_over = __float_as_uint(fmaf(values[i], inverse, __uint_as_float(kOver)));
+    doubled[i] = 2 * fixed_over + 128;
+    sum_over += fixed_over;
   }
+  const auto gather = [&](std::uint32_t byte) {
+    const std::uint32_t two = byte | (4 + byte) << 4;
+    return __byte_perm(__byte_perm(doubled[0], doubled[1], two), __byte_perm(doubled[2], doubled[3], two), 0x5410);
+  };
+  const std::uint32_t high = gather(1);
+  const std::uint32_t above = (gather(0) >> 1 & 0x7F7F7F7FU) ^ 0x40404040U;
+  const std::uint32_t low = above | (above & 0x40404040U) << 1;  // less 64, byte by byte
+  auto sum = static_cast<std::int32_t>(sum_over - 4 * kOver);
 #pragma unroll
   for (int distance = 1; distance < 4; distance *= 2) sum += __shfl_xor_sync(lanes, sum, distance);
+  if (!wanted) return;
   auto* const words = static_cast<std::uint32_t*>(unit);
   words[place / 4 * piece_step * 4 + place % 4] = high;
   words[(2 + place / 4) * piece_step * 4 + place % 4] = low;
@@ -112,10 +126,10 @@ class RawActivations {
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
       const int at = place(first, i);
-      if (at >= k) break;
+      if (at - 4 * (static_cast<int>(threadIdx.x) % kWarpSize) >= k) break;  // of the warp
       float4 four;
       with_type(dtype_, [&]<class T>(T) { four = load_four(reinterpret_cast<const T*>(raw_ + i)); });
-      fix_four(four, at % 32 / 4, 0xFFU << (threadIdx.x % kWarpSize / 8 * 8), units + at / 32 * unit_step, piece_step);
+      fix_four(four, at % 32 / 4, 0xFFFFFFFFU, units + at / 32 * unit_step, piece_step, at < k);
     }
   }
 
