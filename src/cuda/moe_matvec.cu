@@ -91,9 +91,9 @@ void launch_down(const MoeMatvec& p, DType type, bool experts, bool shared, cons
                  cudaStream_t stream) {
   const MoeMatvecSizes& sizes = p.sizes;
   DownShape shape{};
-  // Of 64 outputs, of fewer if blocks would leave the device idle.
+  // Of 64 outputs, of fewer if blocks, of which two fit on a multiprocessor, would leave more than a tenth of it idle.
   shape.outputs = kMostDownOutputs;
-  while (shape.outputs > 16 && sizes.tokens * sizes.hidden < 2 * device.multiprocessors * shape.outputs) {
+  while (shape.outputs > 16 && 10 * sizes.tokens * sizes.hidden < 9 * 2 * device.multiprocessors * shape.outputs) {
     shape.outputs /= 2;
   }
   if (experts) {
