@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
             stage + (Tile::kWarpRows * warp + g + 8 * i) * Tile::kPitch + copies.weights.off(row + g + 8 * i, slice);
       }
       if constexpr (Tile::kCodes) {
-        const auto zero = static_cast<std::uint32_t>((lane | p.k) >> 31);
+        const auto zero = static_cast<std::uint32_t>((lane | p.k) >> 31);  // which the compiler does not know
         multiply_codes<Codes, kUsed>(rows, stage + Tile::kWeightBytes, kOver<kType> | zero, sums);
       } else {
         multiply_weights<kType, Tile::kSlice, kUsed>(rows[0], rows[1], stage + Tile::kWeightBytes, sums[0]);
@@ -200,10 +200,10 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
     }
     multiply_all.template operator()<Codes, kTiles>();
   };
-  if constexpr (Tile::kCodes && kHasAlignedCodes<kType>) {
+  if constexpr (Tile::kCodes && kType == DType::kMXFP4) {
     const auto places = reinterpret_cast<std::uintptr_t>(p.weights) | static_cast<std::uintptr_t>(p.expert_bytes) |
                         static_cast<std::uintptr_t>(p.row_bytes);
-    if (places % 4 == 0) return multiply_used.template operator()<AlignedSliceCodes<kType>>();
+    if (places % 4 == 0) return multiply_used.template operator()<Mxfp4Codes<4>>();
   }
   multiply_used.template operator()<SliceCodes<kType>>();
 }

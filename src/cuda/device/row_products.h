@@ -224,7 +224,7 @@ struct LaneUnits {
   // In bytes from the row's beginning.
   __device__ int even_at() const { return even / kParts * kUnitBytes; }
   __device__ int odd_at() const { return odd / kParts * kUnitBytes; }
-  // Written so that it shows that it is even.
+  // Written so that it shows that it is even; of blocks of 32 the zero that PackedWeights<kMXFP4>::read() asks for.
   __device__ int part() const { return kParts > 1 ? even % kParts / kRowUnits * kRowUnits : even >> 31; }
   // The activations; units beyond the end count for nothing.
   __device__ void read(const uint4* x, int units, FixedUnit& even_x, FixedUnit& odd_x) const {

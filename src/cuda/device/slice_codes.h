@@ -218,17 +218,6 @@ template <>
 struct SliceCodes<DType::kMXFP4> : Mxfp4Codes<1> {
   using Mxfp4Codes::Mxfp4Codes;
 };
-// The same for slices that begin at multiples of four bytes, where it can do with less then.
-template <DType kType>
-struct AlignedSliceCodes : SliceCodes<kType> {
-  using SliceCodes<kType>::SliceCodes;
-};
-template <>
-struct AlignedSliceCodes<DType::kMXFP4> : Mxfp4Codes<4> {
-  using Mxfp4Codes::Mxfp4Codes;
-};
-template <DType kType>
-constexpr bool kHasAlignedCodes = kType == DType::kMXFP4;
 
 // ---- blocks of 256
 

@@ -505,6 +505,7 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
       if (unit * Ring::kUnit + run * kStagedRun >= args.k) break;
       const int part = 4 * run + lane % 4;  // of 32 weights
       const int offset = Ring::kBlock == 256 ? 0 : part * (32 / Ring::kBlock * Ring::kBlockBytes);
+      // Of blocks of 32 the zero that PackedWeights<kMXFP4>::read() asks for.
       const int block_part = Ring::kBlock == 256 ? part : (row | args.k) >> 31;
       const auto low = PackedWeights<kType>::read(low_unit + offset, block_part);
       const auto high = PackedWeights<kType>::read(high_unit + offset, block_part);
