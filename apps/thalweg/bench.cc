@@ -112,7 +112,7 @@ int bench(const BenchOptions& options) {
         const KernelVerdict& kernel = explanation.kernels[i];
         const bool wanted = options.all_kernels || static_cast<int>(i) == explanation.chosen;
         if (!kernel.supported || !wanted) continue;
-        if (options.all_kernels) select_kernel(explanation.operation, kernel.kernel);
+        select_kernel(explanation.operation, kernel.kernel);
         const cases::Verdict verdict = cases::verify(*problem, stream);
         Timing timing;
         if (verdict.ok) {
@@ -120,7 +120,7 @@ int bench(const BenchOptions& options) {
                        ? measure(*problem, stream, options.seconds)
                        : measure_on_device(*test, stream, *backend(info.type).device, problem->cost.bytes);
         }
-        if (options.all_kernels) select_kernel(explanation.operation, "");
+        select_kernel(explanation.operation, "");
         progress.clear();
         if (!verdict.ok) {
           failed = true;

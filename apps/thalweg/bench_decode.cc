@@ -246,9 +246,9 @@ int bench_decode(const BenchOptions& options, const BackendInfo& backend_info) {
       const KernelVerdict& kernel = explanation.kernels[i];
       const bool wanted = options.all_kernels || static_cast<int>(i) == explanation.chosen;
       if (!kernel.supported || !wanted) continue;
-      if (options.all_kernels) select_kernel(explanation.operation, kernel.kernel);
+      select_kernel(explanation.operation, kernel.kernel);
       const double seconds = row.fused ? measure(functions, stream, steps) : measure(functions, stream, recurrences);
-      if (options.all_kernels) select_kernel(explanation.operation, "");
+      select_kernel(explanation.operation, "");
       const double floor = row.bytes() / bandwidth;
       const double achieved = row.bytes() / seconds;
       fmt::print("{:<34} {:<10} {:>9.2f} {:>9.2f} {:>8.2f} {:>9.3f} {:>6.0f}% {:>8}\n", row.name(), kernel.kernel,

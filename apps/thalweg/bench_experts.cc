@@ -241,10 +241,10 @@ int bench_experts(const BenchOptions& options, const BackendInfo& backend_info) 
       const KernelVerdict& kernel = explanation.kernels[i];
       const bool wanted = options.all_kernels || static_cast<int>(i) == explanation.chosen;
       if (!kernel.supported || !wanted) continue;
-      if (options.all_kernels) select_kernel(explanation.operation, kernel.kernel);
+      select_kernel(explanation.operation, kernel.kernel);
       const double seconds = measure(functions, stream, runs.args(), runs.args().size());
       const double warm = measure(functions, stream, runs.args(), 1);
-      if (options.all_kernels) select_kernel(explanation.operation, "");
+      select_kernel(explanation.operation, "");
       const auto optional = [](double value, int digits) {
         return value > 0.0 ? fmt::format("{:.{}f}", value, digits) : "";
       };

@@ -148,14 +148,14 @@ int bench_moe(const BenchOptions& options, const BackendInfo& info) {
     for (std::size_t i = 0; i < explanation.kernels.size(); ++i) {
       const KernelVerdict& kernel = explanation.kernels[i];
       if (!kernel.supported || (!options.all_kernels && static_cast<int>(i) != explanation.chosen)) continue;
-      if (options.all_kernels) select_kernel(explanation.operation, kernel.kernel);
+      select_kernel(explanation.operation, kernel.kernel);
       const double us = 1e6 * seconds_of_draws(stream, args, draws);
       fmt::print("{:<8} {:<8} {:>10.1f} {:>10.1f} {:>10.1f} {:>8.2f} {:>12.1f}\n", row.tokens, kernel.kernel, us,
                  1e6 * dense, bar, us / bar, static_cast<double>(workspace_size(args, stream)) * 1e-6);
       std::fflush(stdout);
       csv += fmt::format("{},{},{:.3f},{:.3f},{:.3f},{}\n", row.tokens, kernel.kernel, us, 1e6 * dense, bar,
                          workspace_size(args, stream));
-      if (options.all_kernels) select_kernel(explanation.operation, "");
+      select_kernel(explanation.operation, "");
     }
   }
   if (!options.csv.empty()) write_text(options.csv, csv);

@@ -32,7 +32,7 @@ std::vector<BackendInfo> backends();
 void select_instruction_set(std::string_view name);
 
 // Makes dispatch use one kernel of an operation whenever it supports the arguments and throw where it does not; an
-// empty `kernel` undoes it. Process-wide; no operation may be running. THALWEG_KERNEL sets the same from outside.
+// empty `kernel` undoes it, back to what the variable THALWEG_KERNEL names. Process-wide; no operation may be running.
 void select_kernel(std::string_view operation, std::string_view kernel);
 
 }  // namespace thalweg

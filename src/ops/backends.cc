@@ -14,9 +14,11 @@
 namespace thalweg {
 namespace {
 
+using KernelNames = std::map<std::string, std::string, std::less<>>;  // by operation
+
 // THALWEG_KERNEL=<operation>:<kernel>[,<operation>:<kernel>...]
-std::map<std::string, std::string, std::less<>> read_environment() {
-  std::map<std::string, std::string, std::less<>> selection;
+KernelNames read_environment() {
+  KernelNames selection;
   const char* variable = std::getenv("THALWEG_KERNEL");
   std::string_view text = variable != nullptr ? variable : "";
   while (!text.empty()) {
@@ -30,7 +32,8 @@ std::map<std::string, std::string, std::less<>> read_environment() {
 
 struct Selection {
   std::mutex mutex;
-  std::map<std::string, std::string, std::less<>> kernels = read_environment();
+  const KernelNames outside = read_environment();
+  KernelNames kernels = outside;
 };
 
 Selection& selection() {
@@ -83,10 +86,13 @@ void select_kernel(std::string_view operation, std::string_view kernel) {
   }
   Selection& s = selection();
   const std::lock_guard lock(s.mutex);
-  if (kernel.empty()) {
-    s.kernels.erase(std::string(operation));
-  } else {
+  const auto outside = s.outside.find(operation);
+  if (!kernel.empty()) {
     s.kernels.insert_or_assign(std::string(operation), std::string(kernel));
+  } else if (outside != s.outside.end()) {
+    s.kernels.insert_or_assign(std::string(operation), outside->second);
+  } else {
+    s.kernels.erase(std::string(operation));
   }
 }
 
