@@ -4,11 +4,13 @@
     build/cuda/bin/thalweg bench --backend cuda --suite experts --types Q4_K,Q8_0,Q6_K,Q5_K,Q4_0,MXFP4,F16 \\
         --csv docs/data/cuda-experts.csv
     build/cuda/bin/thalweg bench --backend cuda --suite moe --csv docs/data/cuda-moe.csv
+    python3 tools/peer_experts.py --ggml FOLDER --csv docs/data/peers-experts.csv
     python3 tools/record_experts.py          # needs matplotlib
 
 Fills what stands between <!-- experts --> and <!-- /experts -->, and so on, and draws docs/data/cuda-experts.svg.
 """
 
+import math
 import re
 
 import matplotlib.pyplot as plt
@@ -19,7 +21,7 @@ NAME = re.compile(r"E(\d+)_S(\d+)_N(\d+)_K(\d+)_(\w+?)_M(\d+)(_zipf)?$")
 
 def parse(row):
     e, s, n, k, weight, tokens, zipf = NAME.match(row["shape"]).groups()
-    return {"shape": f"{e}, {s}, {n}, {k}", "type": weight, "tokens": int(tokens), "zipf": bool(zipf),
+    return {"name": row["shape"], "shape": f"{e}, {s}, {n}, {k}", "type": weight, "tokens": int(tokens), "zipf": bool(zipf),
             "kernel": row["kernel"], "us": float(row["us"]), "floor": float(row["floor_us"]),
             "bar": float(row["bar_us"] or 0), "ggml": float(row["ggml_us"] or 0)}
 
@@ -42,6 +44,14 @@ def number(us):
 
 def times(rows):
     return table(rows, lambda r: f"{number(r['us'])} ({r['us'] / r['floor']:.2f})")
+
+
+def add_peer(rows):
+    """The peer's times of the same shapes; what was published of them is in `published`."""
+    peer = {r["shape"]: float(r["us"]) for r in read("peers-experts.csv")}
+    for row in rows:
+        row["published"] = row["ggml"]
+        row["ggml"] = 0.0 if row["zipf"] else peer.get(row["name"], 0.0)
 
 
 def over(rows, column):
@@ -70,7 +80,7 @@ def draw(rows):
         axes.plot([r["tokens"] for r in mine], [r["floor"] for r in mine], color=colors[i], linewidth=0.8,
                   linestyle=":")
     ggml = [r for r in rows if r["shape"] == shape and r["type"] == "Q4_K" and r["ggml"]]
-    axes.plot([r["tokens"] for r in ggml], [r["ggml"] for r in ggml], "k^", markersize=4, label="Q4_K, ggml (published)")
+    axes.plot([r["tokens"] for r in ggml], [r["ggml"] for r in ggml], "k^", markersize=4, label="Q4_K, ggml")
     axes.set(xscale="log", yscale="log", xlabel=f"tokens, of E, top-k, N, K = {shape}",
              ylabel="us; dotted: reading the weights that are hit")
     axes.grid(True, which="major", linewidth=0.3)
@@ -81,11 +91,19 @@ def draw(rows):
 
 def main():
     rows = [parse(r) for r in read("cuda-experts.csv")]
+    add_peer(rows)
     uniform = [r for r in rows if not r["zipf"]]
     fill([("experts", times(uniform)), ("experts bars", over(uniform, "bar")),
           ("experts zipf", over([r for r in rows if r["zipf"]], "bar")),
+          ("experts ggml us", table(uniform, lambda r: number(r["ggml"]))),
           ("experts ggml", over(uniform, "ggml")), ("moe", block(read("cuda-moe.csv")))])
     draw(uniform)
+    ratios = [r["ggml"] / r["published"] for r in uniform if r["published"]]
+    print(f"ggml over its published times: {min(ratios):.2f} to {max(ratios):.2f}, in the geometric mean "
+          f"{math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}")
+    ahead = [r["us"] / r["ggml"] for r in uniform]
+    print(f"thalweg over ggml: {min(ahead):.2f} to {max(ahead):.2f}, in the geometric mean "
+          f"{math.exp(sum(map(math.log, ahead)) / len(ahead)):.2f}")
 
 
 if __name__ == "__main__":
