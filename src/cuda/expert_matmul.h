@@ -12,6 +12,8 @@ namespace thalweg::cu {
 
 ExpertMatmul expert_matmul(const ExpertMatmulArgs& args);
 ExpertMatmul expert_matmul(const LinearArgs& args);
+// Whether all weight rows begin at multiples of 16 bytes.
+bool has_aligned_rows(const ExpertMatmul& p);
 
 // Empty, or why the blocks cannot be read where they lie.
 std::string aligned_blocks(const ConstTensor& weight);

@@ -6,6 +6,7 @@
 #include "cuda/expert_lists.h"
 #include "cuda/expert_matmul.h"
 #include "cuda/launch.h"
+#include "cuda/mxfp4_matvec.h"
 #include "cuda/views.h"
 
 namespace thalweg::cu {
@@ -76,13 +77,18 @@ std::int64_t block_alignment(DType type) {
   }
 }
 
+// 0 where there is no next one.
+std::int64_t step_bytes(const ConstTensor& weight, int dim) {
+  return weight.dim(dim) > 1 ? bytes_of(weight.dtype, weight.stride(dim)) : 0;
+}
+
 }  // namespace
 
 ExpertMatmul expert_matmul(const ExpertMatmulArgs& args) {
   ExpertMatmul p;
   p.weights = static_cast<const std::uint8_t*>(args.weight.data);
-  p.expert_bytes = bytes_of(args.weight.dtype, args.weight.stride(0));
-  p.row_bytes = bytes_of(args.weight.dtype, args.weight.stride(1));
+  p.expert_bytes = step_bytes(args.weight, 0);
+  p.row_bytes = step_bytes(args.weight, 1);
   p.n = static_cast<int>(args.weight.dim(1));
   p.k = static_cast<int>(args.weight.dim(2));
   p.x = elements(args.x);
@@ -95,7 +101,7 @@ ExpertMatmul expert_matmul(const ExpertMatmulArgs& args) {
 ExpertMatmul expert_matmul(const LinearArgs& args) {
   ExpertMatmul p;
   p.weights = static_cast<const std::uint8_t*>(args.weight.data);
-  p.row_bytes = bytes_of(args.weight.dtype, args.weight.stride(0));
+  p.row_bytes = step_bytes(args.weight, 0);
   p.n = static_cast<int>(args.weight.dim(0));
   p.k = static_cast<int>(args.weight.dim(1));
   p.x = elements(args.x);
@@ -103,6 +109,10 @@ ExpertMatmul expert_matmul(const LinearArgs& args) {
   p.bias = static_cast<const float*>(args.bias.data);
   p.ids = one_expert(args.x.dim(0));
   return p;
+}
+
+bool has_aligned_rows(const ExpertMatmul& p) {
+  return (reinterpret_cast<std::intptr_t>(p.weights) | p.expert_bytes | p.row_bytes) % 16 == 0;
 }
 
 namespace {
@@ -145,19 +155,16 @@ void launch(void (*kernel)(Parameters...), dim3 grid, std::size_t shared, const 
 
 void run_plain(const ExpertMatmul& p, DType weight, const DeviceProperties& device, const Stream& stream,
                std::string_view operation) {
-  const std::int64_t bits =
-      reinterpret_cast<std::intptr_t>(p.weights) | p.expert_bytes | p.row_bytes | bytes_of(weight, p.k);
+  const bool aligned = has_aligned_rows(p) && bytes_of(weight, p.k) % 16 == 0;
   const dim3 grid(static_cast<unsigned>((p.n + kPlainBlockRows - 1) / kPlainBlockRows),
                   static_cast<unsigned>(p.ids.pairs));
-  launch(plain_kernel(weight, bits % 16 == 0 && p.x.fours), grid, 0, device, stream, operation, p);
+  launch(plain_kernel(weight, aligned && p.x.fours), grid, 0, device, stream, operation, p);
 }
 
 // Whether the copy engine brings the rows. It takes multiples of 16 bytes; for short rows, of which a pass has several,
 // the others have been quicker.
 bool bulk_copies(const ExpertMatmul& p, DType weight, const MatvecShape& shape, const DeviceProperties& device) {
-  const std::int64_t bits =
-      reinterpret_cast<std::intptr_t>(p.weights) | p.expert_bytes | p.row_bytes | bytes_of(weight, p.k);
-  return device.runs_hopper_code && shape.lanes == kWarpSize && bits % 16 == 0;
+  return device.runs_hopper_code && shape.lanes == kWarpSize && has_aligned_rows(p) && bytes_of(weight, p.k) % 16 == 0;
 }
 
 int ceil_of(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
@@ -169,6 +176,7 @@ void run_matvec(const ExpertMatmul& p, DType weight, const Stream& stream, std::
   if (pairs == 0 || p.n == 0) return;
   const DeviceProperties& device = properties(stream.device.index);
   if (!is_block_format(weight)) return run_plain(p, weight, device, stream, operation);
+  if (weight == DType::kMXFP4 && mxfp4_matvec_takes(p, device)) return run_mxfp4_matvec(p, device, stream, operation);
 
   const int units = p.k / 32;
   MatvecShape shape{};

@@ -20,19 +20,20 @@ struct StreamKernel {
   int shared_bytes;
   int rows;    // weight rows of a strip
   int slice;   // weights of a row; activations are padded to whole slices
-  bool exact;  // takes rows aligned to 16 bytes; else to a block's own alignment
   bool codes;  // takes activations in ActivationOrder::kSlices; else in kRows
   int item_rows;
 };
 
-// For items of up to 8, 16 or 32 rows; of plain types those for 8 are those for 16.
+// For items of up to 8, 16 or 32 rows; of plain types those for 8 are those for 16. aligned: weight rows begin at
+// multiples of 16 bytes; where they do not, there may be no kernel.
 template <DType kType>
-StreamKernel stream_kernel(int item_rows);
+StreamKernel stream_kernel(int item_rows, bool aligned);
 
 // A kernel and what it reads, in a workspace: lists and activations, which prepare_experts() makes. weight is [E,N,K]
 // or [N,K]; a null workspace plans only.
 struct StreamPlan {
-  StreamKernel kernel;
+  StreamKernel kernel;  // which of two depends on the weights of a product
+  DType type;
   ExpertPlan experts;
 };
 StreamPlan plan_stream(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs, void* workspace);
@@ -41,11 +42,11 @@ void launch_stream(const StreamPlan& plan, const ExpertMatmul& p, const Stream& 
 }  // namespace thalweg::cu
 
 // For a file that includes device/expert_stream.h.
-#define THALWEG_EXPERT_STREAM(type)                                     \
-  template <>                                                           \
-  StreamKernel stream_kernel<DType::type>(int item_rows) {              \
-    constexpr int kLeast = is_block_format(DType::type) ? 1 : 2;        \
-    if (item_rows <= 8) return stream_kernel_of<DType::type, kLeast>(); \
-    if (item_rows <= 16) return stream_kernel_of<DType::type, 2>();     \
-    return stream_kernel_of<DType::type, 4>();                          \
+#define THALWEG_EXPERT_STREAM(type)                                            \
+  template <>                                                                  \
+  StreamKernel stream_kernel<DType::type>(int item_rows, bool aligned) {       \
+    constexpr int kLeast = is_block_format(DType::type) ? 1 : 2;               \
+    if (item_rows <= 8) return stream_kernel_of<DType::type, kLeast>(aligned); \
+    if (item_rows <= 16) return stream_kernel_of<DType::type, 2>(aligned);     \
+    return stream_kernel_of<DType::type, 4>(aligned);                          \
   }

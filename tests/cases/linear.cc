@@ -87,6 +87,16 @@ void add_linear_cases(std::vector<Case>& cases) {
       add({.tokens = 3, .n = 70, .k = k, .weight = weight, .strided = true});
     }
   }
+  // Rows that begin at multiples of 16 bytes, whose slices of 256 weights do not; of MXFP4 all lengths that Hopper's
+  // matrix units take row by row, few tiles and more than are under way at once.
+  for (const std::int64_t k : {512, 1024, 1536, 2048, 4096}) {
+    add({.tokens = 2, .n = 170, .k = k, .weight = DType::kMXFP4, .bias = true});
+    add({.tokens = 134, .n = 120 + 100 * 1024 / k, .k = k, .weight = DType::kMXFP4, .x = DType::kBF16});
+  }
+  add({.tokens = 3, .n = 40, .k = 1024, .weight = DType::kMXFP4, .strided = true});
+  for (const DType weight : {DType::kQ2_K, DType::kQ3_K, DType::kQ6_K, DType::kIQ4_XS}) {
+    add({.tokens = 20, .n = 150, .k = 2048, .weight = weight});
+  }
   add({.tokens = 3, .n = 16, .k = 255, .weight = DType::kBF16, .x = DType::kBF16, .strided = true});
   add({.tokens = 5, .n = 65, .k = 1000, .weight = DType::kF16, .y = DType::kF32, .bias = true});
   add({.weight = DType::kF16, .precision = q8});

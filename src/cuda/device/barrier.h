@@ -41,6 +41,18 @@ __device__ inline void bulk_copy(std::uint32_t shared, const void* global, std::
                : "memory");
 }
 
+// The same, of what is not read again soon: it is the first to go from the L2 cache.
+__device__ inline void bulk_copy_once(std::uint32_t shared, const void* global, std::uint32_t bytes,
+                                      std::uint32_t barrier) {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
 // Orders this thread's ordinary writes to shared memory before reads by the tensor cores and the copy engine.
 __device__ inline void fence_for_async_reads() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -8,6 +8,8 @@
 // slices. Raw blocks and activations come into shared memory by asynchronous copies, several slices ahead. What is
 // multiplied depends on the format: codes (stream_products.h) or weights (stream_weights.h).
 
+#include <type_traits>
+
 #include "cuda/device/async_copy.h"
 #include "cuda/device/experts.h"
 #include "cuda/device/launch_order.h"
@@ -22,7 +24,8 @@ namespace thalweg::cu {
 
 constexpr int kStreamWarps = 4;
 
-template <DType kType, int kTiles>
+// kAligned: weight rows begin at multiples of 16 bytes.
+template <DType kType, int kTiles, bool kAligned>
 struct StreamTile {
   // Scaling products costs an instruction for each weight and 32 rows of activations, scaling weights two for any
   // number.
@@ -32,8 +35,7 @@ struct StreamTile {
   static constexpr int kWarpRows = 16 * kRowTiles;
   static constexpr int kRows = kStreamWarps * kWarpRows;                      // of a strip
   static constexpr int kSlice = is_block_format(kType) ? kSliceValues : 128;  // weights of a row
-  using Rows = RowCopies<kType, kWarpRows, kSlice, true>;
-  static constexpr bool kExact = Rows::kExact;
+  using Rows = RowCopies<kType, kWarpRows, kSlice, kAligned>;
   static constexpr int kPitch = Rows::kPitch;
 
   static constexpr int kColumns = 8 * kTiles;                                    // rows of activations
@@ -54,9 +56,8 @@ struct StreamTile {
 };
 
 // What a thread copies of every slice: the places do not change, all sources move on by a slice.
-template <DType kType, int kTiles>
+template <class Tile>
 struct StreamCopies {
-  using Tile = StreamTile<kType, kTiles>;
   static constexpr int kThreads = kStreamWarps * kWarpSize;
   static constexpr int kColumnCopies = (Tile::kColumns * Tile::kColumnPieces + kThreads - 1) / kThreads;
 
@@ -78,11 +79,15 @@ struct StreamCopies {
   }
 };
 
-template <DType kType, int kTiles>
-__global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTiles>::kBlocks)
+// MXFP4's words lie at known places where rows are aligned.
+template <DType kType, bool kAligned>
+using CodesOf = std::conditional_t<kType == DType::kMXFP4 && kAligned, Mxfp4Codes<4>, SliceCodes<kType>>;
+
+template <DType kType, int kTiles, bool kAligned>
+__global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTiles, kAligned>::kBlocks)
     expert_stream_kernel(ExpertMatmul p, ExpertLists lists, StreamActivations x, int strips) {
-  using Tile = StreamTile<kType, kTiles>;
-  using Copies = StreamCopies<kType, kTiles>;
+  using Tile = StreamTile<kType, kTiles, kAligned>;
+  using Copies = StreamCopies<Tile>;
   constexpr int kRowTiles = Tile::kRowTiles;
   extern __shared__ __align__(128) std::uint8_t shared[];
   __shared__ std::int64_t y_rows[Tile::kColumns];  // offsets
@@ -158,7 +163,7 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
     });
   };
   // With the first kUsed of the tiles.
-  const auto multiply_all = [&]<class Codes, int kUsed>() {
+  const auto multiply_all = [&]<int kUsed>() {
     int row = warp_row;
     int slice = 0;
     int stage_index = 0;
@@ -177,7 +182,7 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
       }
       if constexpr (Tile::kCodes) {
         const auto zero = static_cast<std::uint32_t>((lane | p.k) >> 31);  // which the compiler does not know
-        multiply_codes<Codes, kUsed>(rows, stage + Tile::kWeightBytes, kOver<kType> | zero, sums);
+        multiply_codes<CodesOf<kType, kAligned>, kUsed>(rows, stage + Tile::kWeightBytes, kOver<kType> | zero, sums);
       } else {
         multiply_weights<kType, Tile::kSlice, kUsed>(rows[0], rows[1], stage + Tile::kWeightBytes, sums[0]);
       }
@@ -194,30 +199,28 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
     if (i < steps) copy_next();
     commit_copies();
   }
-  const auto multiply_used = [&]<class Codes>() {
-    if constexpr (kTiles > 1) {
-      if (item.count <= 4 * kTiles) return multiply_all.template operator()<Codes, kTiles / 2>();
-    }
-    multiply_all.template operator()<Codes, kTiles>();
-  };
-  if constexpr (Tile::kCodes && kType == DType::kMXFP4) {
-    const auto places = reinterpret_cast<std::uintptr_t>(p.weights) | static_cast<std::uintptr_t>(p.expert_bytes) |
-                        static_cast<std::uintptr_t>(p.row_bytes);
-    if (places % 4 == 0) return multiply_used.template operator()<Mxfp4Codes<4>>();
+  if constexpr (kTiles > 1) {
+    if (item.count <= 4 * kTiles) return multiply_all.template operator()<kTiles / 2>();
   }
-  multiply_used.template operator()<SliceCodes<kType>>();
+  multiply_all.template operator()<kTiles>();
 }
 
-template <DType kType, int kTiles>
-StreamKernel stream_kernel_of() {
-  using Tile = StreamTile<kType, kTiles>;
-  return {expert_stream_kernel<kType, kTiles>,
+template <DType kType, int kTiles, bool kAligned>
+StreamKernel stream_kernel_for() {
+  using Tile = StreamTile<kType, kTiles, kAligned>;
+  return {expert_stream_kernel<kType, kTiles, kAligned>,
           Tile::kSharedBytes,
           Tile::kRows,
           Tile::kSlice,
-          Tile::kExact,
           Tile::kCodes,
           Tile::kColumns};
+}
+// Formats whose slices are whole multiples of 16 bytes have no kernel for other rows.
+template <DType kType, int kTiles>
+StreamKernel stream_kernel_of(bool aligned) {
+  if (aligned) return stream_kernel_for<kType, kTiles, true>();
+  if constexpr (StreamTile<kType, kTiles, true>::Rows::kStep < 16) return stream_kernel_for<kType, kTiles, false>();
+  return {};
 }
 
 }  // namespace thalweg::cu

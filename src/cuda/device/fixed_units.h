@@ -45,7 +45,7 @@ __device__ inline FixedUnit read_unit(const uint4* row, int units, int unit) {
 
 // Four of a unit's activations, from 4 place on; a piece of the unit is `piece_step` pieces behind the one before it.
 // Eight neighbouring lanes have a unit; all of `lanes` come here together, and only what is `wanted` is written.
-__device__ inline void fix_four(float4 four, int place, unsigned lanes, void* unit, int piece_step,
+__device__ inline void fix_four(float4 four, unsigned place, unsigned lanes, void* unit, int piece_step,
                                 bool wanted = true) {
   const float values[4] = {four.x, four.y, four.z, four.w};
   // As bits, so that infinities and NaN are the largest.
@@ -86,11 +86,12 @@ __device__ inline void fix_four(float4 four, int place, unsigned lanes, void* un
   for (int distance = 1; distance < 4; distance *= 2) sum += __shfl_xor_sync(lanes, sum, distance);
   if (!wanted) return;
   auto* const words = static_cast<std::uint32_t*>(unit);
-  words[place / 4 * piece_step * 4 + place % 4] = high;
-  words[(2 + place / 4) * piece_step * 4 + place % 4] = low;
+  const int half = static_cast<int>(place / 4);
+  words[half * piece_step * 4 + place % 4] = high;
+  words[(2 + half) * piece_step * 4 + place % 4] = low;
   std::uint32_t* const last = words + 4 * piece_step * 4;
   if (place == 0) last[0] = __float_as_uint(finite ? scale : __int_as_float(0x7FC00000));
-  if (place % 4 == 0) last[1 + place / 4] = __float_as_uint(static_cast<float>(sum));
+  if (place % 4 == 0) last[1 + half] = __float_as_uint(static_cast<float>(sum));
 }
 
 // Up to kCount of a row of k activations, a multiple of 32, from `first` on, by all kWarps warps of a block; still as
@@ -126,10 +127,12 @@ class RawActivations {
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
       const int at = place(first, i);
-      if (at - 4 * (static_cast<int>(threadIdx.x) % kWarpSize) >= k) break;  // of the warp
+      if (at - static_cast<int>(4 * (threadIdx.x % kWarpSize)) >= k) break;  // of the warp
       float4 four;
       with_type(dtype_, [&]<class T>(T) { four = load_four(reinterpret_cast<const T*>(raw_ + i)); });
-      fix_four(four, at % 32 / 4, 0xFFFFFFFFU, units + at / 32 * unit_step, piece_step, at < k);
+      const auto from_start = static_cast<unsigned>(at);
+      fix_four(four, from_start % 32 / 4, 0xFFFFFFFFU, units + static_cast<int>(from_start / 32) * unit_step,
+               piece_step, at < k);
     }
   }
 

@@ -2,21 +2,22 @@
 
 // Copies of raw weights from rows of an expert to shared memory, by one warp: a slice of each of a few rows.
 
+#include <algorithm>
+
 #include "cuda/device/async_copy.h"
 #include "cuda/device/warp.h"
 #include "cuda/device/weights.h"
 
 namespace thalweg::cu {
 
-// kAlignedRows: rows begin at multiples of 16 bytes, if slices have whole multiples of that.
+// kAlignedRows: rows begin at multiples of 16 bytes.
 template <DType kType, int kRows, int kSliceWeights, bool kAlignedRows>
 class RowCopies {
  public:
   static constexpr int kSliceBytes = kSliceWeights / kBlockWeights<kType> * kBlockBytes<kType>;
-  // Whether slices begin at multiples of 16 bytes; else the copies take any 16 bytes that hold some of a slice.
-  static constexpr bool kExact = kSliceBytes % 16 == 0 && (kAlignedRows || PackedWeights<kType>::kAlign == 16);
-  static constexpr int kPieces =  // of 16 bytes, of a row
-      kExact ? kSliceBytes / 16 : (kSliceBytes + 31 - PackedWeights<kType>::kAlign) / 16;
+  // Slices begin at multiples of this many bytes. The copies take any 16 bytes that hold some of a slice.
+  static constexpr int kStep = kAlignedRows ? std::min(kSliceBytes & -kSliceBytes, 16) : PackedWeights<kType>::kAlign;
+  static constexpr int kPieces = (kSliceBytes + 31 - kStep) / 16;  // of 16 bytes, of a row
   // From row to row in shared memory. Odd multiples of 16 bytes: rows then begin in different banks.
   static constexpr int kPitch = 16 * (kPieces | 1);
 
@@ -41,14 +42,15 @@ class RowCopies {
   // A slice of kRows rows from first_row on. Rows beyond the last are that one again. Only the last slice may end
   // beyond the rows' ends.
   __device__ void copy(int first_row, int slice, bool last, std::uint32_t to, int lane) const {
-    const bool whole = !last || (kExact && (slice + 1) * kSliceBytes <= row_length_);
+    const bool whole = !last || (kAlignedRows && (slice * kSliceBytes & -16) + 16 * kPieces <= row_length_);
     if (whole && first_row + kRows <= rows_) {
       const std::uint8_t* from = weights_ + first_row * row_bytes_ + static_cast<std::int64_t>(slice) * kSliceBytes;
+      if constexpr (kAlignedRows) from -= off(0, slice);
 #pragma unroll
       for (int i = 0; i < kCopies; ++i) {
         if (kRows * kPieces % kWarpSize != 0 && row_of(i, lane) >= kRows) break;
         // Pieces of 16 bytes are counted from where the row's first begins.
-        copy_16_bytes(to + place_of(i, lane), aligned(from + from_[i]));
+        copy_16_bytes(to + place_of(i, lane), kAlignedRows ? from + from_[i] : aligned(from + from_[i]));
       }
     } else {
 #pragma unroll 1
@@ -64,7 +66,8 @@ class RowCopies {
 
   // How far beyond the beginning of its place in shared memory a row's slice begins.
   __device__ int off(int row, int slice) const {
-    return kExact ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(slice_of(row, slice)) & 15);
+    if constexpr (kAlignedRows) return kSliceBytes * slice & 15;
+    return static_cast<int>(reinterpret_cast<std::uintptr_t>(slice_of(row, slice)) & 15);
   }
 
  private:
@@ -76,7 +79,7 @@ class RowCopies {
     return static_cast<std::uint32_t>(16 * (kPitch == 16 * kPieces ? piece : piece + piece / kPieces));
   }
   __device__ static const std::uint8_t* aligned(const std::uint8_t* at) {
-    return kExact ? at : at - (reinterpret_cast<std::uintptr_t>(at) & 15);
+    return at - (reinterpret_cast<std::uintptr_t>(at) & 15);
   }
   __device__ const std::uint8_t* slice_of(int row, int slice) const {
     return weights_ + min(row, rows_ - 1) * row_bytes_ + static_cast<std::int64_t>(slice) * kSliceBytes;

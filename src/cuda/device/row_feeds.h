@@ -23,7 +23,9 @@ struct PassRows {
   int step;
 
   __device__ int pass_rows() const { return kPassSteps * step; }
-  __device__ int row_in_step() const { return static_cast<int>(threadIdx.x) % kWarpSize * step / kWarpSize; }
+  __device__ int row_in_step() const {
+    return static_cast<int>(threadIdx.x % kWarpSize * static_cast<unsigned>(step) / kWarpSize);
+  }
 };
 
 template <DType kType>

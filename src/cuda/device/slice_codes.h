@@ -183,6 +183,14 @@ constexpr float kCodesFactor = 1.0F;
 template <>
 constexpr float kCodesFactor<DType::kMXFP4> = 16384.0F;
 
+// Bits of `set` where the mask's are, else of `clear`, as one instruction. Of the same in C++ the compiler makes two:
+// it masks what is shifted, before and behind.
+__device__ inline std::uint32_t choose_bits(std::uint32_t mask, std::uint32_t set, std::uint32_t clear) {
+  std::uint32_t bits;
+  asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(bits) : "r"(mask), "r"(set), "r"(clear));
+  return bits;
+}
+
 // Levels and not codes, as f16 (pairs() for bytes()), so that nothing is added to them: the bits of a level, below
 // three zeros of the exponent, are 2^-14 of it. Slices begin at multiples of kAlign.
 template <int kAlign>
@@ -198,9 +206,12 @@ struct Mxfp4Codes {
   }
   __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
     const std::uint32_t codes = word(part * kBlockBytes<DType::kMXFP4> + 1, t);
-    // Upper bytes of f16 numbers: of the low halves of bytes and of the high ones.
-    const std::uint32_t first = (codes << 4 & 0x80808080U) | (codes << 1 & 0x0E0E0E0EU);
-    const std::uint32_t last = (codes & 0x80808080U) | (codes >> 3 & 0x0E0E0E0EU);
+    // Upper bytes of f16 numbers: of the low halves of bytes and of the high ones. Signs that are not of their half
+    // fall among the bits that are taken from the levels.
+    std::uint32_t signs = codes & 0x88888888U;
+    asm("" : "+r"(signs));
+    const std::uint32_t first = choose_bits(0x0E0E0E0EU, codes << 1, signs << 4);
+    const std::uint32_t last = choose_bits(0x0E0E0E0EU, codes >> 3, signs);
     pairs[0] = __byte_perm(first, 0, 0x2404);
     pairs[1] = first & 0xFF00FF00U;
     pairs[2] = __byte_perm(last, 0, 0x2404);

@@ -397,6 +397,37 @@ __device__ inline std::uint32_t look_up_unless_signed(std::uint32_t first, std::
   return found;
 }
 
+// kMxfp4Levels + 12 of a word's first four halves of bytes, as the sum of what two tables have: one for signs that are
+// not set, one for others.
+class Mxfp4Table {
+ public:
+  // zero: one that the compiler does not know to be that, and that differs between threads for all it knows; else it
+  // moves constants into registers at every use.
+  __device__ explicit Mxfp4Table(std::uint32_t zero) : zero_(zero) {}
+
+  __device__ std::uint32_t positive(std::uint32_t word) const {
+    return look_up_unless_signed(0x0F0E0D0CU | zero_, 0x18141210U, word);
+  }
+  // Of a word's opposite: other signs, and other lower bits.
+  __device__ std::uint32_t negative(std::uint32_t opposite) const {
+    return look_up_unless_signed(0x08060400U | zero_, 0x0C0B0A09U, opposite);
+  }
+  // Logic has more to do than multipliers, so these invert and join.
+  __device__ std::uint32_t opposite(std::uint32_t word) const { return multiply_and_add(word, ~zero_, ~zero_); }
+  __device__ std::uint32_t both(std::uint32_t word) const {
+    return multiply_and_add(positive(word), zero_ + 1, negative(opposite(word)));
+  }
+
+ private:
+  __device__ static std::uint32_t multiply_and_add(std::uint32_t x, std::uint32_t y, std::uint32_t z) {
+    std::uint32_t sum;
+    asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(sum) : "r"(x), "r"(y), "r"(z));
+    return sum;
+  }
+
+  std::uint32_t zero_;
+};
+
 template <>
 struct PackedWeights<DType::kMXFP4> : CodedWeights<PackedWeights<DType::kMXFP4>, false> {
   static constexpr int kAlign = 1;
@@ -404,32 +435,20 @@ struct PackedWeights<DType::kMXFP4> : CodedWeights<PackedWeights<DType::kMXFP4>,
   float scale;
   std::uint32_t zero;
 
-  // zero: one that the compiler does not know to be that, and that differs between threads for all it knows; else it
-  // moves constants into registers at every use.
+  // zero: as of Mxfp4Table.
   __device__ static PackedWeights read(const std::uint8_t* block, int zero) {
     PackedWeights packed;
     packed.zero = static_cast<std::uint32_t>(zero);
+    const Mxfp4Table table(packed.zero);
     const auto off = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(block) & 3);
     std::uint32_t aligned[5];  // all of the block, wherever it begins
     read_words<4>(block - off, aligned);
     packed.scale = mxfp4_scale(aligned[0] >> 8 * off << 23);
-    // Logic has more to do than multipliers, so these invert and join.
-    const auto multiply_add = [](std::uint32_t x, std::uint32_t y, std::uint32_t z) {
-      std::uint32_t sum;
-      asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(sum) : "r"(x), "r"(y), "r"(z));
-      return sum;
-    };
-    const std::uint32_t minus_one = ~packed.zero;
-    const auto four = [&](std::uint32_t word) {
-      const std::uint32_t other = multiply_add(word, minus_one, minus_one);  // ~word: other signs, and other lower bits
-      return multiply_add(look_up_unless_signed(0x0F0E0D0CU | packed.zero, 0x18141210U, word), packed.zero + 1,
-                          look_up_unless_signed(0x08060400U | packed.zero, 0x0C0B0A09U, other));
-    };
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const std::uint32_t word = __funnelshift_rc(aligned[i], aligned[i + 1], 8 * off + 8);
-      packed.mixed[2 * i] = four(word);
-      packed.mixed[2 * i + 1] = four(word >> 16);
+      packed.mixed[2 * i] = table.both(word);
+      packed.mixed[2 * i + 1] = table.both(word >> 16);
     }
     return packed;
   }

@@ -1,0 +1,53 @@
+#include "cuda/mxfp4_matvec.h"
+
+#include <algorithm>
+
+#include "cuda/device/mxfp4_matvec.h"
+#include "cuda/expert_matmul.h"
+
+namespace thalweg::cu {
+namespace {
+
+constexpr int kUsualTiles = 32;
+constexpr std::int64_t kFewBytes = 8 << 20;  // of weights: the other kernel's blocks begin sooner
+
+int ceil_of(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+}  // namespace
+
+bool mxfp4_matvec_takes(const ExpertMatmul& p, const DeviceProperties& device) {
+  const bool together = p.n == 1 || p.row_bytes == p.k / 32 * kMxfp4Block;
+  const std::int64_t bytes = std::int64_t{p.ids.pairs} * p.n * (p.k / 32) * kMxfp4Block;
+  return device.runs_hopper_code && bytes > kFewBytes && p.k % (2 * kLevelSlice) == 0 &&
+         p.k <= kLevelWarps * kLevelSlice && together && has_aligned_rows(p);
+}
+
+void run_mxfp4_matvec(const ExpertMatmul& p, const DeviceProperties& device, const Stream& stream,
+                      std::string_view operation) {
+  const int units = p.k / 32;
+  LevelShape shape{};
+  shape.columns = p.k / kLevelSlice;
+  while (1 << shape.columns_log < shape.columns) ++shape.columns_log;
+  shape.tile_rows = kLevelRows * kLevelWarps >> shape.columns_log;
+  shape.row_bytes = units * kMxfp4Block;
+  const int pieces = shape.row_bytes / 16;
+  shape.run = pieces % 2 != 0 ? shape.tile_rows : (pieces % 4 != 0 ? 4 : (pieces % 8 != 0 ? 2 : 1));
+  shape.run_bytes = shape.run * shape.row_bytes + (shape.run < 8 ? 16 : 0);
+  shape.stage_bytes = shape.place_of(shape.tile_rows);
+  // As few waves of blocks as leave a block no more than the usual tiles.
+  const std::int64_t tiles = ceil_of(p.n, shape.tile_rows);  // of a pair
+  const std::int64_t together = device.multiprocessors;
+  const std::int64_t waves = ceil_of(p.ids.pairs * tiles, together * kUsualTiles);
+  const std::int64_t blocks = std::max<std::int64_t>(together * waves / p.ids.pairs, ceil_of(tiles, kUsualTiles));
+  shape.tiles = ceil_of(tiles, blocks);
+  shape.results_at = kLevelBarriersBytes + static_cast<int>(sizeof(FixedUnit)) * units;
+  const int results = shape.columns * shape.tiles * shape.tile_rows;
+  shape.ring_at = (shape.results_at + static_cast<int>(sizeof(float)) * results + 127) / 128 * 128;
+  const auto bytes = static_cast<std::size_t>(shape.ring_at + kLevelStages * shape.stage_bytes);
+  allow_shared_memory(reinterpret_cast<const void*>(mxfp4_matvec_kernel), bytes, operation);
+  const dim3 grid(static_cast<unsigned>(ceil_of(tiles, shape.tiles)), static_cast<unsigned>(p.ids.slots),
+                  static_cast<unsigned>(p.ids.pairs / p.ids.slots));
+  launch_early(mxfp4_matvec_kernel, grid, kLevelThreads, bytes, device, native(stream), operation, p, shape);
+}
+
+}  // namespace thalweg::cu
