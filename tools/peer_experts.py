@@ -65,7 +65,10 @@ def set_tensor(ggml, tensor, array, offset=0):
 
 
 def type_of(ggml, name):
-    return next(i for i in range(256) if (ggml.ggml_type_name(i) or b"").decode().upper() == name)
+    for kind in range(40):  # ggml_type up to MXFP4; beyond its last one it must not be asked
+        if (ggml.ggml_type_name(kind) or b"").decode().upper() == name:
+            return kind
+    raise SystemExit(f"ggml has no type {name}")
 
 
 def pack(ggml, kind, values):

@@ -189,15 +189,13 @@ void run_matvec(const ExpertMatmul& p, DType weight, const Stream& stream, std::
   const int pass_rows = kPassSteps * shape.step;
   shape.stage_bytes = pass_rows * row_pitch(static_cast<int>(bytes_of(weight, 32 * std::min(slice, units))));
   const MatvecKernel kernel = block_kernel(weight, bulk_copies(p, weight, shape, device));
-  // As few waves of blocks as leave a warp no more than the usual passes.
   const auto shared_bytes = [&] { return shape.ring_at(units) + kMatvecWarps * kernel.stages * shape.stage_bytes; };
   shape.passes = kUsualPasses;
   const int fit = std::clamp(device.shared_bytes / (shared_bytes() + 1024), 1, kMatvecBlocks);
   const std::int64_t together = device.multiprocessors * fit;
   const std::int64_t passes = ceil_of(p.n, pass_rows);  // of a pair
-  const std::int64_t waves = ceil_of(pairs * passes, together * shape.groups * kUsualPasses);
-  const std::int64_t blocks = std::max<std::int64_t>(together * waves / pairs, 1);
-  shape.passes = std::min(ceil_of(passes, blocks * shape.groups), 2 * kUsualPasses);
+  const int block_passes = parts_of_block(passes, pairs, together, shape.groups * kUsualPasses);
+  shape.passes = std::min(ceil_of(block_passes, shape.groups), 2 * kUsualPasses);
   const dim3 grid(static_cast<unsigned>(ceil_of(passes, static_cast<std::int64_t>(shape.passes) * shape.groups)),
                   static_cast<unsigned>(p.ids.slots), static_cast<unsigned>(pairs / p.ids.slots));
   launch(kernel.kernel, grid, static_cast<std::size_t>(shared_bytes()), device, stream, operation, p, shape);

@@ -9,7 +9,6 @@
 #include "cuda/device/row_products.h"
 #include "cuda/device/warp.h"
 #include "cuda/expert_matvec.h"
-#include "thalweg/device.h"
 
 namespace thalweg::cu {
 
@@ -17,8 +16,7 @@ namespace thalweg::cu {
 
 // The sums over `lanes` lanes of two values: even lanes of them get the first one's, odd ones the second one's.
 __device__ inline float sum_two(const float (&values)[2], int lanes) {
-  const bool odd = (threadIdx.x & 1U) != 0;
-  return sum_pairs((odd ? values[1] : values[0]) + __shfl_xor_sync(0xFFFFFFFFU, odd ? values[0] : values[1], 1), lanes);
+  return sum_pairs(sum_two_of_pairs(values), lanes);
 }
 
 // A block has some rows of one pair, a warp a slice of some of these. Weights are asked for before the activations are
@@ -52,12 +50,7 @@ __global__ void __launch_bounds__(kMatvecThreads, kMatvecBlocks)
   RawActivations<kMatvecWarps, 4> raw;
   raw.read(p.x, x_row, 0, p.k);
   const int expert = p.ids.of(token, slot);
-  if (expert < 0) {
-    if (blockIdx.x == 0 && thread == 0 && p.ids.fault != nullptr) {
-      atomicOr(p.ids.fault, static_cast<std::int32_t>(kFaultExpertIds));
-    }
-    return;
-  }
+  if (expert < 0) return report_missing_expert(p.ids);
 
   const PassRows warp_part{p.weights + expert * p.expert_bytes + first_row * p.row_bytes, p.row_bytes, rows,
                            shape.lanes, shape.step};
@@ -103,9 +96,7 @@ __device__ inline bool find_pair(const ExpertMatmul& p, int pair, MatvecPair& fo
   const int slot = pair - token * p.ids.slots;
   found = {p.ids.of(pair), p.x.offset(token, p.x_per_slot ? slot : 0), p.y.offset(token, slot)};
   if (found.expert >= 0) return true;
-  if (blockIdx.x == 0 && threadIdx.x == 0 && p.ids.fault != nullptr) {
-    atomicOr(p.ids.fault, static_cast<std::int32_t>(kFaultExpertIds));
-  }
+  report_missing_expert(p.ids);
   return false;
 }
 

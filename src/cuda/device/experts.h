@@ -6,6 +6,7 @@
 
 #include "cuda/device/elements.h"
 #include "cuda/device/token_tiles.h"
+#include "thalweg/device.h"
 
 namespace thalweg::cu {
 
@@ -62,6 +63,13 @@ struct ExpertMatmul {
   const float* bias = nullptr;  // [N]
   ExpertIds ids{};              // of linear: one expert, pairs are tokens
 };
+
+// Of a pair without an expert, by all threads of all its blocks.
+__device__ inline void report_missing_expert(const ExpertIds& ids) {
+  if (blockIdx.x == 0 && threadIdx.x == 0 && ids.fault != nullptr) {
+    atomicOr(ids.fault, static_cast<std::int32_t>(kFaultExpertIds));
+  }
+}
 
 // sum + bias to y at `offset`.
 __device__ inline void store_result(const ExpertMatmul& p, std::int64_t offset, int row, float sum) {

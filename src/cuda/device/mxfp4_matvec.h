@@ -15,7 +15,6 @@
 #include "cuda/device/launch_order.h"
 #include "cuda/device/warp.h"
 #include "cuda/device/weights.h"
-#include "thalweg/device.h"
 
 namespace thalweg::cu {
 
@@ -146,12 +145,7 @@ __global__ void __launch_bounds__(kLevelThreads, 1)
   RawActivations<kLevelWarps, kLevelSlice / (4 * kWarpSize)> raw;
   if (multiplies) raw.read(p.x, x_row, 0, p.k);
   const int expert = p.ids.of(token, slot);
-  if (expert < 0) {
-    if (blockIdx.x == 0 && thread == 0 && p.ids.fault != nullptr) {
-      atomicOr(p.ids.fault, static_cast<std::int32_t>(kFaultExpertIds));
-    }
-    return;
-  }
+  if (expert < 0) return report_missing_expert(p.ids);
 
   int stage = 0;
   std::uint32_t parity = 0;
@@ -204,8 +198,7 @@ __global__ void __launch_bounds__(kLevelThreads, 1)
       if (row + kLevelStages * shape.tile_rows < rows) named_barrier_arrive(kRead + stage, kLevelThreads);
       advance();
       // Of four lanes; even ones get the first row's, odd ones the second one's.
-      const bool odd = (lane & 1) != 0;
-      float sum = (odd ? sums[1] : sums[0]) + __shfl_xor_sync(0xFFFFFFFFU, odd ? sums[0] : sums[1], 1);
+      float sum = sum_two_of_pairs(sums);
       sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
       if (has_weights && lane % 4 < 2) *own_results = sum;
       own_results += shape.tile_rows;

@@ -12,4 +12,10 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
+// The sums over pairs of neighbouring lanes of two values: even lanes get the first one's, odd ones the second one's.
+__device__ inline float sum_two_of_pairs(const float (&values)[2]) {
+  const bool odd = (threadIdx.x & 1U) != 0;
+  return (odd ? values[1] : values[0]) + __shfl_xor_sync(0xFFFFFFFFU, odd ? values[0] : values[1], 1);
+}
+
 }  // namespace thalweg::cu
