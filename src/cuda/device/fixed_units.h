@@ -198,7 +198,7 @@ __device__ inline float unit_product(const PackedWeights<kType>& packed, const F
       high = dot_four(packed.mixed[i], x.high[i], high);
       low = dot_four(packed.mixed[i], x.low[i], low);
     }
-    return packed.scale * static_cast<float>(128 * high + low);
+    return packed.scale() * static_cast<float>(128 * high + low);
   } else if constexpr (!PackedWeights<kType>::kCoded) {
     float sum = 0.0F;
 #pragma unroll

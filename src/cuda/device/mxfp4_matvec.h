@@ -19,7 +19,8 @@
 namespace thalweg::cu {
 
 constexpr int kLevelWarps = 16;  // that multiply, of a block that has a multiprocessor to itself
-constexpr int kLevelThreads = (kLevelWarps + 1) * kWarpSize;
+constexpr int kAskingWarps = 4;  // for tiles: a thread takes its time for each copy
+constexpr int kLevelThreads = (kLevelWarps + kAskingWarps) * kWarpSize;
 constexpr int kLevelRows = 16;  // of a warp
 // More tiles ahead would fill the memory's queues at the beginning, when the first ones are waited for.
 constexpr int kLevelStages = 3;
@@ -136,10 +137,13 @@ __global__ void __launch_bounds__(kLevelThreads, 1)
   auto* const x = reinterpret_cast<uint4*>(memory + kLevelBarriersBytes);     // [kUnitPieces][units]
   auto* const results = reinterpret_cast<float*>(memory + shape.results_at);  // [columns][block_rows]
   const std::uint32_t full = shared_address(memory);                          // barriers: a stage has its tile
-  // Named barriers: activations are there, and (kRead + stage) a stage has been read.
-  constexpr int kReady = 1;
-  constexpr int kRead = 2;
+  constexpr int kRead = 1;  // the named barriers of stages that have been read
 
+  if (thread == 0) {
+    for (int i = 0; i < kLevelStages; ++i) barrier_init(full + static_cast<std::uint32_t>(8 * i), 1);
+    fence_barrier_init();
+  }
+  __syncthreads();
   wait_for_launch_order();
   const std::int64_t x_row = p.x.offset(token, p.x_per_slot ? slot : 0);
   RawActivations<kLevelWarps, kLevelSlice / (4 * kWarpSize)> raw;
@@ -156,30 +160,25 @@ __global__ void __launch_bounds__(kLevelThreads, 1)
   };
   const auto full_now = [&] { return full + static_cast<std::uint32_t>(8 * stage); };
   if (!multiplies) {
-    if (lane < kLevelStages) {
-      barrier_init(full + static_cast<std::uint32_t>(8 * lane), 1);
-      fence_barrier_init();
-    }
-    __syncwarp();
-    named_barrier_arrive(kReady, kLevelThreads);
-    // A lane asks for a run of each tile.
+    // A thread asks for a run of each tile.
+    const int run = lane * kAskingWarps + warp - kLevelWarps;
     const std::uint8_t* from =
-        p.weights + expert * p.expert_bytes + static_cast<std::int64_t>(block_row + lane * shape.run) * shape.row_bytes;
-    const std::uint32_t ring = shared_address(memory + shape.ring_at + lane * shape.run_bytes);
+        p.weights + expert * p.expert_bytes + static_cast<std::int64_t>(block_row + run * shape.run) * shape.row_bytes;
+    const std::uint32_t ring = shared_address(memory + shape.ring_at + run * shape.run_bytes);
     for (int row = 0; row < rows; row += shape.tile_rows, advance()) {
       const int count = min(rows - row, shape.tile_rows);
-      const int own_bytes = min(count - lane * shape.run, shape.run) * shape.row_bytes;
+      const int own_bytes = min(count - run * shape.run, shape.run) * shape.row_bytes;
       const std::uint32_t to = ring + static_cast<std::uint32_t>(stage * shape.stage_bytes);
       if (row >= kLevelStages * shape.tile_rows) named_barrier(kRead + stage, kLevelThreads);
-      if (lane == 0) barrier_arrive_expecting(full_now(), static_cast<std::uint32_t>(count * shape.row_bytes));
-      __syncwarp();
+      if (run == 0) barrier_arrive_expecting(full_now(), static_cast<std::uint32_t>(count * shape.row_bytes));
       if (own_bytes > 0) bulk_copy_once(to, from, static_cast<std::uint32_t>(own_bytes), full_now());
       from += shape.tile_rows * shape.row_bytes;
+      __syncwarp();
+      if (row == 0) __syncthreads();
     }
-    __syncwarp();
   } else {
     raw.fix(0, p.k, x, 1, units);
-    named_barrier(kReady, kLevelThreads);
+    __syncthreads();
 
     const int column = warp & ((1 << shape.columns_log) - 1);
     const bool has_weights = column < shape.columns;

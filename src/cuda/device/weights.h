@@ -432,21 +432,26 @@ template <>
 struct PackedWeights<DType::kMXFP4> : CodedWeights<PackedWeights<DType::kMXFP4>, false> {
   static constexpr int kAlign = 1;
   std::uint32_t mixed[8];  // kMxfp4Levels + 12 of weights 2 i, 2 i + 16, 2 i + 1, 2 i + 17, as halves of bytes come
-  float scale;
+  std::uint32_t exponent;
   std::uint32_t zero;
 
   // zero: as of Mxfp4Table.
   __device__ static PackedWeights read(const std::uint8_t* block, int zero) {
+    const auto offset = static_cast<int>(reinterpret_cast<std::uintptr_t>(block) & 3);
+    return read_words(block - offset, offset, static_cast<std::uint32_t>(zero));
+  }
+  // Of a block `offset` bytes behind whole words.
+  __device__ static PackedWeights read_words(const std::uint8_t* words, int offset, std::uint32_t zero) {
     PackedWeights packed;
-    packed.zero = static_cast<std::uint32_t>(zero);
-    const Mxfp4Table table(packed.zero);
-    const auto off = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(block) & 3);
+    packed.zero = zero;
+    const Mxfp4Table table(zero);
     std::uint32_t aligned[5];  // all of the block, wherever it begins
-    read_words<4>(block - off, aligned);
-    packed.scale = mxfp4_scale(aligned[0] >> 8 * off << 23);
+    thalweg::cu::read_words<4>(words, aligned);
+    packed.exponent = __byte_perm(aligned[0], 0, 0x4440U + static_cast<std::uint32_t>(offset));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const std::uint32_t word = __funnelshift_rc(aligned[i], aligned[i + 1], 8 * off + 8);
+      const std::uint32_t word =
+          __funnelshift_rc(aligned[i], aligned[i + 1], 8 * static_cast<std::uint32_t>(offset) + 8);
       packed.mixed[2 * i] = table.both(word);
       packed.mixed[2 * i + 1] = table.both(word >> 16);
     }
@@ -457,20 +462,21 @@ struct PackedWeights<DType::kMXFP4> : CodedWeights<PackedWeights<DType::kMXFP4>,
     const int first = j % 2 * 4;
     return {__byte_perm(mixed[first], mixed[first + 1], order), __byte_perm(mixed[first + 2], mixed[first + 3], order)};
   }
-  __device__ Scaling scaling(int) const { return {0.5F * scale, -6.0F * scale}; }
+  __device__ float scale() const { return __uint_as_float(exponent << 23); }  // the smallest counts as zero
+  __device__ Scaling scaling(int) const { return {0.5F * scale(), -6.0F * scale()}; }
 
   // A level is exact in bf16, with any power of two: one permutation makes two codes numbers, plus 128, and one
   // multiply-add weights. Those of 2^122 and more become infinite.
   using CodedWeights::eight;
   __device__ void eight(int j, std::uint32_t (&pairs)[4]) const {
-    const std::uint32_t scales = pack<__nv_bfloat16>(0.5F * scale, 0.5F * scale);
-    const std::uint32_t offsets = pack<__nv_bfloat16>(-70.0F * scale, -70.0F * scale);
+    const std::uint32_t twice = exponent * 0x00800080U;  // the scale
+    const auto& both = reinterpret_cast<const __nv_bfloat162&>(twice);
+    const __nv_bfloat162 scales = __hmul2(both, __float2bfloat162_rn(0.5F));
+    const __nv_bfloat162 offsets = __hmul2(both, __float2bfloat162_rn(-70.0F));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const std::uint32_t over = __byte_perm(mixed[j % 2 * 4 + i], 0x43U | zero, j < 2 ? 0x4240 : 0x4341);
-      const __nv_bfloat162 weight =
-          __hfma2(reinterpret_cast<const __nv_bfloat162&>(over), reinterpret_cast<const __nv_bfloat162&>(scales),
-                  reinterpret_cast<const __nv_bfloat162&>(offsets));
+      const __nv_bfloat162 weight = __hfma2(reinterpret_cast<const __nv_bfloat162&>(over), scales, offsets);
       pairs[i] = reinterpret_cast<const std::uint32_t&>(weight);
     }
   }
