@@ -36,11 +36,9 @@ class RunWeights {
 
  public:
   // place: of the row in a stage, in bytes. phase: of the row in memory, from a multiple of 16. part: the lane's, 0..3.
-  __device__ RunWeights(int place, std::uint32_t phase, int part)
-      : place_(place + (kWholeBlocks ? 0 : part * (kRunBytes / 4))),
-        phase_(phase),
-        part_(part),
-        zero_(static_cast<std::uint32_t>(place >> 31)) {
+  // zero: as of Mxfp4Table.
+  __device__ RunWeights(int place, std::uint32_t phase, int part, std::uint32_t zero)
+      : place_(place + (kWholeBlocks ? 0 : part * (kRunBytes / 4))), phase_(phase), part_(part), zero_(zero) {
     // Runs and units are multiples of 4 bytes, so a lane's blocks always begin at the same byte of a word.
     if constexpr (Ring::kAlign == 1) {
       offset_ = static_cast<int>((phase_ + static_cast<std::uint32_t>(place_)) & 3U);
@@ -70,7 +68,7 @@ class RunWeights {
   int place_;
   std::uint32_t phase_;
   int part_;
-  std::uint32_t zero_;  // as of Mxfp4Table
+  std::uint32_t zero_;
   int offset_ = 0;
   Packed packed_;
 };

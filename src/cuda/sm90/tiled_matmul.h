@@ -463,8 +463,9 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
     return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(
         weight.data + work.tokens.expert * weight.expert_stride + at.n * weight.row_stride));
   };
-  RunWeights<kType> low(place_of(row) * args.pitch, phase_of(row), lane % 4);
-  RunWeights<kType> high(place_of(row + 8) * args.pitch, phase_of(row + 8), lane % 4);
+  const auto zero = static_cast<std::uint32_t>((row | args.k) >> 31);
+  RunWeights<kType> low(place_of(row) * args.pitch, phase_of(row), lane % 4, zero);
+  RunWeights<kType> high(place_of(row + 8) * args.pitch, phase_of(row + 8), lane % 4, zero);
 
   constexpr bool kHalves = std::is_same_v<X, __half>;
   // Weights that need no unpacking are loaded straight into the registers of the left operand, and the compiler would
@@ -497,7 +498,8 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
   };
 
   float sum[kWidth / 2];
-  int before = -1;  // the stage of tokens whose last products are under way
+  std::uint32_t tokens = 0;  // the panel's
+  int before = -1;           // the stage of tokens whose last products are under way
   if (kEarly) read_run(0, 0);
   for (int unit = 0; unit < units; ++unit) {
 #pragma unroll
@@ -534,10 +536,10 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
         if (unit_panel % kStagePanels == 0 && panel % kPanels == 0) {
           barrier_wait(rings.tokens_full + 8 * tokens_at.stage, tokens_at.parity);
           fence_for_async_reads();
+          tokens = rings.tokens + static_cast<std::uint32_t>(tokens_at.stage * Shared::kTokenStageBytes);
+        } else {
+          tokens += static_cast<std::uint32_t>(Shared::kTokenStageBytes / kPanels);
         }
-        const std::uint32_t tokens =
-            rings.tokens + static_cast<std::uint32_t>(tokens_at.stage * Shared::kTokenStageBytes +
-                                                      panel % kPanels * (Shared::kTokenStageBytes / kPanels));
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
