@@ -137,7 +137,10 @@ __global__ void __launch_bounds__(kLevelThreads, 1)
   auto* const x = reinterpret_cast<uint4*>(memory + kLevelBarriersBytes);     // [kUnitPieces][units]
   auto* const results = reinterpret_cast<float*>(memory + shape.results_at);  // [columns][block_rows]
   const std::uint32_t full = shared_address(memory);                          // barriers: a stage has its tile
-  constexpr int kRead = 1;  // the named barriers of stages that have been read
+  // Named barriers: activations are there, and (kRead + stage) a stage has been read. All threads wait for the first:
+  // the sanitizer's racecheck loses count of one that some arrive at or leave out.
+  constexpr int kReady = 1;
+  constexpr int kRead = 2;
 
   if (thread == 0) {
     for (int i = 0; i < kLevelStages; ++i) barrier_init(full + static_cast<std::uint32_t>(8 * i), 1);
@@ -174,11 +177,11 @@ __global__ void __launch_bounds__(kLevelThreads, 1)
       if (own_bytes > 0) bulk_copy_once(to, from, static_cast<std::uint32_t>(own_bytes), full_now());
       from += shape.tile_rows * shape.row_bytes;
       __syncwarp();
-      if (row == 0) __syncthreads();
+      if (row == 0) named_barrier(kReady, kLevelThreads);
     }
   } else {
     raw.fix(0, p.k, x, 1, units);
-    __syncthreads();
+    named_barrier(kReady, kLevelThreads);
 
     const int column = warp & ((1 << shape.columns_log) - 1);
     const bool has_weights = column < shape.columns;
