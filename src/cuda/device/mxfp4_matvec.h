@@ -137,10 +137,7 @@ __global__ void __launch_bounds__(kLevelThreads, 1)
   auto* const x = reinterpret_cast<uint4*>(memory + kLevelBarriersBytes);     // [kUnitPieces][units]
   auto* const results = reinterpret_cast<float*>(memory + shape.results_at);  // [columns][block_rows]
   const std::uint32_t full = shared_address(memory);                          // barriers: a stage has its tile
-  // Named barriers: activations are there, and (kRead + stage) a stage has been read. All threads wait for the first:
-  // the sanitizer's racecheck loses count of one that some arrive at or leave out.
-  constexpr int kReady = 1;
-  constexpr int kRead = 2;
+  constexpr int kRead = 1;  // the named barriers of stages that have been read
 
   if (thread == 0) {
     for (int i = 0; i < kLevelStages; ++i) barrier_init(full + static_cast<std::uint32_t>(8 * i), 1);
@@ -162,27 +159,34 @@ __global__ void __launch_bounds__(kLevelThreads, 1)
     parity ^= 1U;
   };
   const auto full_now = [&] { return full + static_cast<std::uint32_t>(8 * stage); };
+  // A thread of the asking warps asks for a run of each tile.
+  const int run = lane * kAskingWarps + warp - kLevelWarps;
+  const auto ask = [&](int row) {
+    const int first = row + run * shape.run;
+    const int last = min(row + shape.tile_rows, rows);
+    const int own_bytes = min(last - first, shape.run) * shape.row_bytes;
+    if (run == 0) barrier_arrive_expecting(full_now(), static_cast<std::uint32_t>((last - row) * shape.row_bytes));
+    if (own_bytes > 0) {
+      bulk_copy_once(
+          shared_address(memory + shape.ring_at + stage * shape.stage_bytes + run * shape.run_bytes),
+          p.weights + expert * p.expert_bytes + static_cast<std::int64_t>(block_row + first) * shape.row_bytes,
+          static_cast<std::uint32_t>(own_bytes), full_now());
+    }
+    __syncwarp();
+    advance();
+  };
+  if (multiplies) {
+    raw.fix(0, p.k, x, 1, units);
+  } else {
+    ask(0);
+  }
+  __syncthreads();
   if (!multiplies) {
-    // A thread asks for a run of each tile.
-    const int run = lane * kAskingWarps + warp - kLevelWarps;
-    const std::uint8_t* from =
-        p.weights + expert * p.expert_bytes + static_cast<std::int64_t>(block_row + run * shape.run) * shape.row_bytes;
-    const std::uint32_t ring = shared_address(memory + shape.ring_at + run * shape.run_bytes);
-    for (int row = 0; row < rows; row += shape.tile_rows, advance()) {
-      const int count = min(rows - row, shape.tile_rows);
-      const int own_bytes = min(count - run * shape.run, shape.run) * shape.row_bytes;
-      const std::uint32_t to = ring + static_cast<std::uint32_t>(stage * shape.stage_bytes);
+    for (int row = shape.tile_rows; row < rows; row += shape.tile_rows) {
       if (row >= kLevelStages * shape.tile_rows) named_barrier(kRead + stage, kLevelThreads);
-      if (run == 0) barrier_arrive_expecting(full_now(), static_cast<std::uint32_t>(count * shape.row_bytes));
-      if (own_bytes > 0) bulk_copy_once(to, from, static_cast<std::uint32_t>(own_bytes), full_now());
-      from += shape.tile_rows * shape.row_bytes;
-      __syncwarp();
-      if (row == 0) named_barrier(kReady, kLevelThreads);
+      ask(row);
     }
   } else {
-    raw.fix(0, p.k, x, 1, units);
-    named_barrier(kReady, kLevelThreads);
-
     const int column = warp & ((1 << shape.columns_log) - 1);
     const bool has_weights = column < shape.columns;
     LevelActivations own;
