@@ -3,7 +3,7 @@
 // Products of one row of activations with the MXFP4 weights of one expert, by the matrix units; compute
 // capability 9.0.
 //
-// A block has some rows of one pair, in tiles that the copy engine brings, asked for by a warp of their own.
+// A block has some rows of one pair, in tiles that the copy engine brings, asked for by warps of their own.
 // A warp multiplies 16 rows of a tile, a slice of 256 of their weights (mma.m16n8k32, levels as bytes). Of the eight
 // columns that the units multiply with, two are the planes of one block's activations (fixed_units.h), zero outside of
 // that block: so the products of four blocks of a row come out side by side, and each is scaled once.
