@@ -167,8 +167,6 @@ bool bulk_copies(const ExpertMatmul& p, DType weight, const MatvecShape& shape, 
   return device.runs_hopper_code && shape.lanes == kWarpSize && has_aligned_rows(p) && bytes_of(weight, p.k) % 16 == 0;
 }
 
-int ceil_of(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
-
 }  // namespace
 
 void run_matvec(const ExpertMatmul& p, DType weight, const Stream& stream, std::string_view operation) {

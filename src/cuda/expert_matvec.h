@@ -28,12 +28,13 @@ struct MatvecShape {
   }
 };
 
+inline int ceil_of(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
 // How many of the `parts` of each of `pairs` a block takes: as few waves of blocks as leave it no more than `usual`,
 // `together` of which are on the device at a time.
 inline int parts_of_block(std::int64_t parts, std::int64_t pairs, std::int64_t together, int usual) {
-  const auto ceil_of = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   const std::int64_t waves = ceil_of(pairs * parts, together * usual);
-  return static_cast<int>(ceil_of(parts, std::max<std::int64_t>(together * waves / pairs, 1)));
+  return ceil_of(parts, std::max<std::int64_t>(together * waves / pairs, 1));
 }
 
 struct MatvecKernel {

@@ -33,14 +33,14 @@ void run_mxfp4_matvec(const ExpertMatmul& p, const DeviceProperties& device, con
   shape.run = pieces % 2 != 0 ? shape.tile_rows : (pieces % 4 != 0 ? 4 : (pieces % 8 != 0 ? 2 : 1));
   shape.run_bytes = shape.run * shape.row_bytes + (shape.run < 8 ? 16 : 0);
   shape.stage_bytes = shape.place_of(shape.tile_rows);
-  const int tiles = (p.n + shape.tile_rows - 1) / shape.tile_rows;  // of a pair
+  const int tiles = ceil_of(p.n, shape.tile_rows);  // of a pair
   shape.tiles = std::min(parts_of_block(tiles, p.ids.pairs, device.multiprocessors, kUsualTiles), kUsualTiles);
   shape.results_at = kLevelBarriersBytes + static_cast<int>(sizeof(FixedUnit)) * units;
   const int results = shape.columns * shape.tiles * shape.tile_rows;
   shape.ring_at = (shape.results_at + static_cast<int>(sizeof(float)) * results + 127) / 128 * 128;
   const auto bytes = static_cast<std::size_t>(shape.ring_at + kLevelStages * shape.stage_bytes);
   allow_shared_memory(reinterpret_cast<const void*>(mxfp4_matvec_kernel), bytes, operation);
-  const dim3 grid(static_cast<unsigned>((tiles + shape.tiles - 1) / shape.tiles), static_cast<unsigned>(p.ids.slots),
+  const dim3 grid(static_cast<unsigned>(ceil_of(tiles, shape.tiles)), static_cast<unsigned>(p.ids.slots),
                   static_cast<unsigned>(p.ids.pairs / p.ids.slots));
   launch_early(mxfp4_matvec_kernel, grid, kLevelThreads, bytes, device, native(stream), operation, p, shape);
 }

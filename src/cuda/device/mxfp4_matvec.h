@@ -115,7 +115,7 @@ __device__ __forceinline__ void multiply_levels(const std::uint8_t* slice, int e
     for (int row = 0; row < 2; ++row) {
       const std::uint32_t exponent = rows[row][(kBlocksTogether * chain + t) * kMxfp4Block];
       const auto product = static_cast<float>(128 * products[2 * row] + products[2 * row + 1]);
-      sums[row] = fmaf(mxfp4_scale(exponent << 23), x.scales[chain] * product, sums[row]);
+      sums[row] = fmaf(mxfp4_scale(exponent), x.scales[chain] * product, sums[row]);
     }
   }
 }

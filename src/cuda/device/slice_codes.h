@@ -202,7 +202,7 @@ struct Mxfp4Codes {
 
   __device__ explicit Mxfp4Codes(const std::uint8_t* slice) : row(slice) {}
   __device__ float scale(int part, int, std::uint32_t) const {
-    return mxfp4_scale(static_cast<std::uint32_t>(row[part * kBlockBytes<DType::kMXFP4>]) << 23);
+    return mxfp4_scale(row[part * kBlockBytes<DType::kMXFP4>]);
   }
   __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
     const std::uint32_t codes = word(part * kBlockBytes<DType::kMXFP4> + 1, t);

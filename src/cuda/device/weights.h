@@ -386,8 +386,8 @@ struct PackedWeights<DType::kIQ4_NL> : CodedWeights<PackedWeights<DType::kIQ4_NL
   __device__ Scaling scaling(int) const { return {scale, -128.0F * scale}; }
 };
 
-// 2^(exponent - 127) of the exponent in a word's bits 23 to 30. The smallest, 0, counts as zero.
-__device__ inline float mxfp4_scale(std::uint32_t word) { return __uint_as_float(word & 0x7F800000U); }
+// 2^(exponent - 127). The smallest, 0, counts as zero.
+__device__ inline float mxfp4_scale(std::uint32_t exponent) { return __uint_as_float(exponent << 23); }
 
 // Bytes from a table of eight, by the lower three bits of a word's first four halves of bytes. Where the fourth is set,
 // what is found is replaced by its sign: a table without signs gives zero.
@@ -462,7 +462,7 @@ struct PackedWeights<DType::kMXFP4> : CodedWeights<PackedWeights<DType::kMXFP4>,
     const int first = j % 2 * 4;
     return {__byte_perm(mixed[first], mixed[first + 1], order), __byte_perm(mixed[first + 2], mixed[first + 3], order)};
   }
-  __device__ float scale() const { return __uint_as_float(exponent << 23); }  // the smallest counts as zero
+  __device__ float scale() const { return mxfp4_scale(exponent); }
   __device__ Scaling scaling(int) const { return {0.5F * scale(), -6.0F * scale()}; }
 
   // A level is exact in bf16, with any power of two: one permutation makes two codes numbers, plus 128, and one

@@ -41,6 +41,7 @@ class RunWeights {
       : place_(place + (kWholeBlocks ? 0 : part * (kRunBytes / 4))), phase_(phase), part_(part), zero_(zero) {
     // Runs and units are multiples of 4 bytes, so a lane's blocks always begin at the same byte of a word.
     if constexpr (Ring::kAlign == 1) {
+      static_assert(kRunBytes % 4 == 0 && Ring::kUnitBytes % 4 == 0);
       offset_ = static_cast<int>((phase_ + static_cast<std::uint32_t>(place_)) & 3U);
       place_ -= offset_;
     }

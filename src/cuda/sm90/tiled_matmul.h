@@ -476,14 +476,13 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
   constexpr int kUnitPanels = Ring::kUnit / kTileColumns;
   constexpr int kRunPanels = kStagedRun / kTileColumns;
   constexpr int kStagePanels = kPanels < kUnitPanels ? kPanels : kUnitPanels;  // that a unit has of a stage of tokens
-  // Weights of the next run are read while these are multiplied: faster for MXFP4 (by 8 %), slower for formats whose
-  // packed weights take more registers.
+  // Weights of the next run are read before these are multiplied: faster for MXFP4, slower for formats whose packed
+  // weights take more registers.
   constexpr bool kEarly = kType == DType::kMXFP4 && kWidth <= 32;
   const int panels = staged(args.k) / kTileColumns;
   const int units = (args.k + Ring::kUnit - 1) / Ring::kUnit;
-  const std::uint32_t done = rings.tokens_empty;
   const auto release = [&](int stage) {
-    if (stage >= 0 && lane == 0) barrier_arrive(done + 8 * stage);
+    if (stage >= 0 && lane == 0) barrier_arrive(rings.tokens_empty + 8 * stage);
   };
   const auto read_run = [&](int unit, int run) {
     if (run == 0) barrier_wait(rings.weights_full + 8 * weights_at.stage, weights_at.parity);
