@@ -6,8 +6,8 @@
 #include <string>
 
 #include "allocations.h"
-#include "model/checksum.h"
-#include "model/session.h"
+#include "checkpoint/checksum.h"
+#include "decode/session.h"
 #include "thalweg/error.h"
 
 namespace thalweg::model {

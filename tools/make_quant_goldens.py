@@ -10,7 +10,7 @@
 pack_rmse.txt    the root mean square error that a reference packer leaves: the package gguf where it packs the format,
                  otherwise ggml's own quantiser without an importance matrix, from the library inside llama-cpp-python
 
-The values that are packed come from splitmix64, as in tests/cases/random.h; tests/quant/pack_test.cc makes the same.
+The values that are packed come from splitmix64, as in src/cases/random.h; tests/quant/pack_test.cc makes the same.
 """
 
 import argparse

@@ -11,8 +11,8 @@
 #include <stdexcept>
 
 #include "commands.h"
+#include "convert/synthesize.h"
 #include "machine.h"
-#include "model/synthesize.h"
 #include "model_options.h"
 #include "progress.h"
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "model/convert.h"
+#include "convert/convert.h"
 #include "model_commands.h"
 #include "model_options.h"
 #include "progress.h"

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "model/synthesize.h"
+#include "convert/synthesize.h"
 #include "model_commands.h"
 #include "model_options.h"
 #include "progress.h"

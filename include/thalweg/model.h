@@ -33,7 +33,7 @@ struct ModelOptions {
   std::int64_t context = 0;      // most tokens of a sequence; 0: what the file says, but at most 32768
   int sequences = 1;             // most sequences alive at once
   int prefill_chunk = 512;       // tokens of a prefill that run together
-  bool exact = false;            // MatmulPrecision::kExact instead of kQ8 for block formats
+  bool exact = false;            // MatmulPrecision::kExact instead of kFast for block formats
   DType kv_dtype = DType::kF16;  // of the key and value cache: kF16 or kF32
   bool prefetch = true;          // read the whole file at load; without it pages come as they are first used
   std::function<void(double done)> progress;  // hears a growing part of 1 while loading, and 1 at the end

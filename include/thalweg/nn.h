@@ -114,7 +114,7 @@ struct SplitQkvzArgs {
 // How a product with quantised weights treats its activations.
 enum class MatmulPrecision : std::uint8_t {
   kExact,  // f32 activations, weights unpacked exactly, f32 sums
-  kQ8,     // on the CPU, with block-format weights: activations rounded to 8 bits per 32 values; NMSE at most 2e-4
+  kFast,     // on the CPU, with block-format weights: activations rounded to 8 bits per 32 values; NMSE at most 2e-4
 };
 
 // y = x W^T (+ bias).

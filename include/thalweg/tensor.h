@@ -13,6 +13,9 @@ namespace thalweg {
 
 inline constexpr int kMaxRank = 5;
 
+// No kernel asks for a larger alignment of tensors, in bytes.
+inline constexpr int kMaxAlignment = 16;
+
 // A view of memory that somebody else owns: nothing is copied or freed. Strides count elements and may describe a
 // slice of a larger tensor; the innermost dimension is always contiguous. For block formats strides still count
 // weights and the innermost shape is a multiple of the block size. A default-constructed view is "absent".
@@ -24,6 +27,10 @@ struct BasicTensor {
   int rank = 0;
   std::array<std::int64_t, kMaxRank> shape{};
   std::array<std::int64_t, kMaxRank> strides{};
+  // What the address of `data` is a multiple of, in bytes: a power of two, or 0 if it is not stated. Kernels are chosen
+  // by it (address_alignment() below), so whoever plans without memory and then runs on memory that is aligned to less
+  // than kMaxAlignment states it here.
+  int alignment = 0;
 
   BasicTensor() = default;
 
@@ -49,7 +56,8 @@ struct BasicTensor {
         device(other.device),
         rank(other.rank),
         shape(other.shape),
-        strides(other.strides) {}
+        strides(other.strides),
+        alignment(other.alignment) {}
 
   // Whether an optional argument was given. Shapes count, not the pointer: workspace_size() needs no memory.
   bool defined() const { return rank > 0; }
@@ -78,6 +86,25 @@ struct BasicTensor {
 
 using Tensor = BasicTensor<void*>;
 using ConstTensor = BasicTensor<const void*>;
+
+// The alignment that kernels may count on, 1 to kMaxAlignment: as stated; else that of the address; else, without
+// memory, kMaxAlignment.
+template <class Pointer>
+int address_alignment(const BasicTensor<Pointer>& tensor) {
+  if (tensor.alignment > 0) return tensor.alignment < kMaxAlignment ? tensor.alignment : kMaxAlignment;
+  const auto bits = reinterpret_cast<std::uintptr_t>(tensor.data) | std::uintptr_t{kMaxAlignment};
+  return static_cast<int>(bits & (~bits + 1));
+}
+
+// Whether every innermost row begins at a multiple of `bytes`, a power of two up to kMaxAlignment.
+template <class Pointer>
+bool rows_aligned_to(const BasicTensor<Pointer>& tensor, int bytes) {
+  bool aligned = address_alignment(tensor) % bytes == 0;
+  for (int i = 0; i + 1 < tensor.rank; ++i) {
+    aligned &= tensor.dim(i) <= 1 || bytes_of(tensor.dtype, tensor.stride(i)) % bytes == 0;
+  }
+  return aligned;
+}
 
 // "BF16 [1,64,4,128]", with strides added when the view is not contiguous.
 std::string to_string(const ConstTensor& tensor);

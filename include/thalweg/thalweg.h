@@ -145,7 +145,7 @@ typedef enum thalweg_qk_norm {
   THALWEG_QK_NORM_RMS = 2,
 } thalweg_qk_norm;
 typedef enum thalweg_activation { THALWEG_ACTIVATION_NONE = 0, THALWEG_ACTIVATION_SILU = 1 } thalweg_activation;
-typedef enum thalweg_matmul_precision { THALWEG_MATMUL_EXACT = 0, THALWEG_MATMUL_Q8 = 1 } thalweg_matmul_precision;
+typedef enum thalweg_matmul_precision { THALWEG_MATMUL_EXACT = 0, THALWEG_MATMUL_FAST = 1 } thalweg_matmul_precision;
 
 // The gated delta rule and the stages of its chunk form: contracts in gated_delta_rule.h.
 

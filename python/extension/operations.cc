@@ -51,7 +51,7 @@ struct EnumNames<Activation> {
 };
 template <>
 struct EnumNames<MatmulPrecision> {
-  static constexpr std::array<std::string_view, 2> kNames{"exact", "q8"};
+  static constexpr std::array<std::string_view, 2> kNames{"exact", "fast"};
 };
 
 std::string class_name(nb::handle value) { return nb::cast<std::string>(value.type().attr("__name__")); }

@@ -193,7 +193,7 @@ _SHARED = {
     "state_layout": 'state_layout: the last two dimensions of states, "vk" ([..., V, K]) or "kv".',
     "chunk_size": "chunk_size: 16, 32 or 64.",
     "rounding": 'rounding: "f32", or "seed", to bfloat16 where the kernels that Thalweg began with round.',
-    "precision": 'precision: "exact", or "q8": 8-bit activations against Blocks, on the CPU.',
+    "precision": 'precision: "exact", or "fast": 8-bit activations against Blocks, on the CPU.',
     "activation": 'activation: "none" or "silu".',
     "stream": "stream: on a GPU, a stream or its handle; by default the array library's current one.",
     "threads": "threads: on the CPU, 0 for all; the result does not depend on it.",

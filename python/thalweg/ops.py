@@ -335,7 +335,7 @@ def split_qkvz(x, *, q, k, v, z, stream=None, threads=0):
 @public
 def linear(x, weight, bias=None, *, y=None, precision="exact", stream=None, threads=0):
     """x W^T (+ bias). x [T,K] float; weight [N,K] float or Blocks; bias [N] float32 -> [T,N]. precision: "exact", or
-    "q8" for 8-bit activations with Blocks on the CPU."""
+    "fast" for 8-bit activations with Blocks on the CPU."""
     if y is None:
         y = empty(x, (dims("linear", "x", x, 2)[0], dims("linear", "weight", weight, 2)[0]))
     run("linear", stream, threads, x=x, weight=weight, bias=bias, y=y, precision=precision)

@@ -109,7 +109,7 @@ def split_qkvz(
 ) -> tuple[Array, Array, Array, Array]: ...  # fmt: skip
 def linear(
     x: Array, weight: Array | Blocks, bias: Array | None = None, *, y: Array | None = None,
-    precision: Literal["exact", "q8"] = "exact", stream: Stream | None = None, threads: int = 0,
+    precision: Literal["exact", "fast"] = "exact", stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def embedding(
     ids: Array, table: Array | Blocks, *, y: Array | None = None, stream: Stream | None = None, threads: int = 0,
@@ -128,21 +128,21 @@ def expert_rows(
 ) -> tuple[Array, Array]: ...  # fmt: skip
 def mul_mm_id(
     weight: Array | Blocks, x: Array, expert_ids: Array, *, y: Array | None = None, fault: Array | None = None,
-    precision: Literal["exact", "q8"] = "exact", stream: Stream | None = None, threads: int = 0,
+    precision: Literal["exact", "fast"] = "exact", stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def mul_mv_id(
     weight: Array | Blocks, x: Array, expert_ids: Array, *, y: Array | None = None, fault: Array | None = None,
-    precision: Literal["exact", "q8"] = "exact", stream: Stream | None = None, threads: int = 0,
+    precision: Literal["exact", "fast"] = "exact", stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def mul_mat_id(
     weight: Array | Blocks, x: Array, expert_ids: Array, *, y: Array | None = None, fault: Array | None = None,
-    precision: Literal["exact", "q8"] = "exact", stream: Stream | None = None, threads: int = 0,
+    precision: Literal["exact", "fast"] = "exact", stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def moe_ffn(
     x: Array, router: Array | Blocks, gate: Array | Blocks, up: Array | Blocks, down: Array | Blocks,
     shared_gate: Array | Blocks | None = None, shared_up: Array | Blocks | None = None,
     shared_down: Array | Blocks | None = None, shared_router: Array | None = None, *, top_k: int,
-    y: Array | None = None, renormalize: bool = True, precision: Literal["exact", "q8"] = "exact",
+    y: Array | None = None, renormalize: bool = True, precision: Literal["exact", "fast"] = "exact",
     stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def quantize(values: np.ndarray, dtype: str, *, threads: int = 0) -> Blocks: ...

@@ -19,7 +19,7 @@ constexpr std::int32_t last_of(Rounding) { return static_cast<std::int32_t>(Roun
 constexpr std::int32_t last_of(StateLayout) { return static_cast<std::int32_t>(StateLayout::kKV); }
 constexpr std::int32_t last_of(QkNorm) { return static_cast<std::int32_t>(QkNorm::kRms); }
 constexpr std::int32_t last_of(Activation) { return static_cast<std::int32_t>(Activation::kSilu); }
-constexpr std::int32_t last_of(MatmulPrecision) { return static_cast<std::int32_t>(MatmulPrecision::kQ8); }
+constexpr std::int32_t last_of(MatmulPrecision) { return static_cast<std::int32_t>(MatmulPrecision::kFast); }
 
 template <class Enum>
 Enum enum_of(std::int32_t value, const char* operation, const char* argument) {

@@ -20,7 +20,7 @@ static_assert(THALWEG_ROUNDING_SEED == last_of(thalweg::Rounding{}));
 static_assert(THALWEG_STATE_KV == last_of(thalweg::StateLayout{}));
 static_assert(THALWEG_QK_NORM_RMS == last_of(thalweg::QkNorm{}));
 static_assert(THALWEG_ACTIVATION_SILU == last_of(thalweg::Activation{}));
-static_assert(THALWEG_MATMUL_Q8 == last_of(thalweg::MatmulPrecision{}));
+static_assert(THALWEG_MATMUL_FAST == last_of(thalweg::MatmulPrecision{}));
 #define THALWEG_SAME_DTYPE(name) static_assert(THALWEG_##name == static_cast<int>(DType::k##name))
 THALWEG_SAME_DTYPE(F32);
 THALWEG_SAME_DTYPE(F16);

@@ -31,24 +31,47 @@ struct Kernel {
   // Why a kernel further down the list is faster for these arguments, empty if none is; the kernel then runs only when
   // it is asked for by name, or no other supports them. null: never.
   std::string (*yields)(const Args& args, const Stream& stream) = nullptr;
+  // Microseconds that these arguments are estimated to take on the stream's device; constants and their source stand in
+  // the backend's tuning.h. Either all kernels of a list have one, or none has.
+  double (*cost)(const Args& args, const Stream& stream) = nullptr;
 };
 
 template <class Args>
 using KernelList = std::span<const Kernel<Args>>;
 
-// The kernel that runs valid arguments: the first that supports them and yields to no other; if all of these yield, the
-// first of them; or the selected one. Null: none.
+// A call's plan: which kernel runs, and what it needs. A pure function of shapes, strides, dtypes, alignment and options
+// (never of addresses or values), so that a plan made without memory is the plan that runs.
 template <class Args>
-const Kernel<Args>* preferred_kernel(KernelList<Args> kernels, const Args& args, const Stream& stream,
-                                     std::string_view selected = {}) {
+struct Plan {
+  const Kernel<Args>* kernel = nullptr;  // null: none supports the arguments
+  std::size_t workspace = 0;             // bytes
+
+  explicit operator bool() const { return kernel != nullptr; }
+};
+
+// Of the kernels that support valid arguments the one with the lowest cost, the first of equals; or the selected one.
+template <class Args>
+Plan<Args> make_plan(KernelList<Args> kernels, const Args& args, const Stream& stream, std::string_view selected = {}) {
+  const Kernel<Args>* best = nullptr;
   const Kernel<Args>* yielding = nullptr;
+  double best_cost = 0.0;
   for (const Kernel<Args>& kernel : kernels) {
     if (!selected.empty() && selected != kernel.name) continue;
     if (!kernel.supports(args, stream).empty()) continue;
-    if (!selected.empty() || kernel.yields == nullptr || kernel.yields(args, stream).empty()) return &kernel;
-    if (yielding == nullptr) yielding = &kernel;
+    if (selected.empty() && kernel.yields != nullptr && !kernel.yields(args, stream).empty()) {
+      if (yielding == nullptr) yielding = &kernel;
+      continue;
+    }
+    const double cost = kernel.cost != nullptr ? kernel.cost(args, stream) : 0.0;
+    if (best == nullptr || cost < best_cost) {
+      best = &kernel;
+      best_cost = cost;
+    }
+    if (kernel.cost == nullptr) break;
   }
-  return yielding;
+  if (best == nullptr) best = yielding;
+  if (best == nullptr) return {};
+  return {best, best->workspace(args, stream)};
 }
 
 template <class... Args>

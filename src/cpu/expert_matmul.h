@@ -22,7 +22,7 @@ namespace thalweg::cpu {
 inline constexpr std::int64_t kRowsPerPass = 96;
 // Whether a product runs on 8-bit activations.
 inline bool uses_q8(MatmulPrecision precision, DType weight) {
-  return precision == MatmulPrecision::kQ8 && is_block_format(weight);
+  return precision == MatmulPrecision::kFast && is_block_format(weight);
 }
 // For explain(): why not, or what it means.
 std::string q8_reason(MatmulPrecision precision, DType weight);

@@ -17,18 +17,18 @@ struct Plan {
   std::size_t bytes;
 };
 
-template <bool kQ8>
+template <bool kFast>
 std::size_t linear_workspace(const LinearArgs& args, const Stream& stream) {
-  return Plan(args, kQ8, stream, Arena()).bytes;
+  return Plan(args, kFast, stream, Arena()).bytes;
 }
 
-template <bool kQ8>
+template <bool kFast>
 void run_linear(const LinearArgs& args, Workspace workspace, const Stream& stream) {
-  const Plan plan(args, kQ8, stream, Arena(workspace));
+  const Plan plan(args, kFast, stream, Arena(workspace));
   plan.activations.prepare(stream);
   const auto* bias = static_cast<const float*>(args.bias.data);
   multiply_matrix(
-      stream, WeightMatrix::of(args.weight), kQ8, args.x.dim(0),
+      stream, WeightMatrix::of(args.weight), kFast, args.x.dim(0),
       [&](std::int64_t i) { return plan.activations.row(i, 0); },
       [&](std::int64_t i, std::int64_t n, std::int64_t count, float* sums) {
         if (args.bias.defined()) vector_ops().axpy(1.0F, bias + n, count, sums);

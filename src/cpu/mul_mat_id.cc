@@ -21,9 +21,9 @@ struct GroupedPlan {
   std::size_t bytes;
 };
 
-template <class Args, bool kQ8>
+template <class Args, bool kFast>
 std::size_t grouped_workspace(const Args& args, const Stream& stream) {
-  return GroupedPlan(args, kQ8, stream, Arena()).bytes;
+  return GroupedPlan(args, kFast, stream, Arena()).bytes;
 }
 
 void store_row(const ExpertMatmulArgs& args, std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
@@ -32,16 +32,16 @@ void store_row(const ExpertMatmulArgs& args, std::int64_t pair, std::int64_t n, 
   vector_ops().store(args.y.dtype, sums, count, row + bytes_of(args.y.dtype, n));
 }
 
-template <class Args, bool kQ8>
+template <class Args, bool kFast>
 void run_grouped(const Args& args, Workspace workspace, const Stream& stream) {
-  GroupedPlan plan(args, kQ8, stream, Arena(workspace));
+  GroupedPlan plan(args, kFast, stream, Arena(workspace));
   plan.lists.build(PairIds(args.expert_ids));
   plan.activations.prepare(stream);
   const std::int64_t slots = args.expert_ids.dim(1);
   for_each_expert_task(stream, plan.lists, args.weight.dim(1), plan.scratch,
                        [&](std::int64_t expert, RowRange range, float* scratch) {
                          multiply_expert(
-                             args.weight, expert, range, kQ8, plan.lists,
+                             args.weight, expert, range, kFast, plan.lists,
                              [&](std::int64_t pair) { return plan.activations.row(pair / slots, pair % slots); },
                              [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
                                store_row(args, pair, n, count, sums);
@@ -64,14 +64,14 @@ struct SlotPlan {
   std::size_t bytes;
 };
 
-template <class Args, bool kQ8>
+template <class Args, bool kFast>
 std::size_t slot_workspace(const Args& args, const Stream& stream) {
-  return SlotPlan(args, kQ8, stream, Arena()).bytes;
+  return SlotPlan(args, kFast, stream, Arena()).bytes;
 }
 
-template <class Args, bool kQ8>
+template <class Args, bool kFast>
 void run_slots(const Args& args, Workspace workspace, const Stream& stream) {
-  const SlotPlan plan(args, kQ8, stream, Arena(workspace));
+  const SlotPlan plan(args, kFast, stream, Arena(workspace));
   plan.activations.prepare(stream);
   const PairIds id(args.expert_ids);
   const std::int64_t slots = args.expert_ids.dim(1);
@@ -80,7 +80,7 @@ void run_slots(const Args& args, Workspace workspace, const Stream& stream) {
   for_each_piece(stream, args.expert_ids.size() * each, [&](std::int64_t piece, int worker, bool continues) {
     const std::int64_t pair = piece / each;
     multiply_rows(
-        WeightMatrix::of(args.weight, id(pair)), piece_range(rows, piece % each, continues), kQ8, 1,
+        WeightMatrix::of(args.weight, id(pair)), piece_range(rows, piece % each, continues), kFast, 1,
         [&](std::int64_t) { return plan.activations.row(pair / slots, pair % slots); },
         [&](std::int64_t, std::int64_t n, std::int64_t count, const float* sums) {
           store_row(args, pair, n, count, sums);

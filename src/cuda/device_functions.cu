@@ -111,14 +111,25 @@ const DeviceProperties& properties(int device) {
     cudaDeviceGetAttribute(&known[i].shared_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
     int before = 0;
     cudaFuncAttributes code{};
-    if (known[i].major == 9 && known[i].minor == 0 && cudaGetDevice(&before) == cudaSuccess &&
-        cudaSetDevice(device) == cudaSuccess) {
-      known[i].runs_hopper_code = cudaFuncGetAttributes(&code, any_kernel) == cudaSuccess && code.ptxVersion >= 90;
+    if (cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(device) == cudaSuccess) {
+      // A later device runs the PTX of 8.0, which has none of this, unless the build lists that device's own code.
+      const bool is_at_least_90 = cudaFuncGetAttributes(&code, any_kernel) == cudaSuccess && code.ptxVersion >= 90;
+      known[i].programmatic_launch = is_at_least_90;
+      known[i].bulk_copies = is_at_least_90;
+      known[i].runs_sm90 = is_at_least_90 && known[i].major == 9 && known[i].minor == 0;
       cudaSetDevice(before);
     }
     cudaGetLastError();
   });
   return known[i];
+}
+
+std::string sm90_reason(const DeviceProperties& device) {
+  if (device.runs_sm90) return {};
+  if (device.major == 9 && device.minor == 0)
+    return "needs machine code of compute capability 9.0; this build has none";
+  return "needs compute capability 9.0, the device has " + std::to_string(device.major) + "." +
+         std::to_string(device.minor);
 }
 
 void allow_shared_memory(const void* kernel, std::size_t bytes, std::string_view operation) {

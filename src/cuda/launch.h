@@ -6,6 +6,7 @@
 
 #include <string_view>
 
+#include "cuda/device.h"
 #include "thalweg/device.h"
 #include "thalweg/error.h"
 
@@ -29,22 +30,10 @@ class CurrentDevice {
 
 inline cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native); }
 
-// Properties that kernels are chosen and sized by; asked for once per device.
-struct DeviceProperties {
-  int major = 0;
-  int minor = 0;
-  int multiprocessors = 0;
-  int shared_bytes = 0;  // shared memory of a multiprocessor
-  // Kernels run as the machine code of 9.0, and not as what the driver made of the PTX of 8.0.
-  bool runs_hopper_code = false;
-};
-const DeviceProperties& properties(int device);
-
-// Adds an attribute to a launch of a kernel that begins with wait_for_launch_order() (device/launch_order.h): it may be
-// sent to the device before the kernel ahead of it has ended. Only where the machine code is that of 9.0: other code
-// does not wait.
-inline void launch_early(cudaLaunchConfig_t& config, cudaLaunchAttribute* attributes, const DeviceProperties& device) {
-  if (!device.runs_hopper_code) return;
+// Programmatic dependent launch of a kernel that calls pdl_wait() (common/pdl.h): its blocks may be scheduled before
+// the kernel ahead of it in the stream has ended. Does nothing on a device without the capability.
+inline void pdl_launch(cudaLaunchConfig_t& config, cudaLaunchAttribute* attributes, const DeviceProperties& device) {
+  if (!device.programmatic_launch) return;
   cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -55,16 +44,16 @@ inline void launch_early(cudaLaunchConfig_t& config, cudaLaunchAttribute* attrib
 void allow_shared_memory(const void* kernel, std::size_t bytes, std::string_view operation);
 
 template <class... Parameters, class... Arguments>
-void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
-                  const DeviceProperties& device, cudaStream_t stream, std::string_view operation,
-                  Arguments... arguments) {
+void pdl_launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
+                const DeviceProperties& device, cudaStream_t stream, std::string_view operation,
+                Arguments... arguments) {
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   cudaLaunchAttribute attribute{};
-  launch_early(config, &attribute, device);
+  pdl_launch(config, &attribute, device);
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), operation);
 }
 

@@ -8,13 +8,13 @@
 
 namespace thalweg {
 
-// Explains which kernel runs valid arguments: preferred_kernel()'s answer.
+// Explains what make_plan() answers for valid arguments.
 template <class Args>
 Explanation explain_valid(const Args& args, const Stream& stream) {
   const Backend& chosen = backend(stream.device.type);
   Explanation result{std::string(Args::kName), std::string(device_type_name(chosen.type)), {}, -1};
   const std::string selected = chosen.unavailable.empty() ? selected_kernel(Args::kName) : "";
-  const Kernel<Args>* preferred = preferred_kernel(chosen.kernels_of<Args>(), args, stream, selected);
+  const Kernel<Args>* preferred = make_plan(chosen.kernels_of<Args>(), args, stream, selected).kernel;
   for (const Kernel<Args>& kernel : chosen.kernels_of<Args>()) {
     std::string reason = kernel.supports(args, stream);
     const bool supported = reason.empty();
@@ -27,13 +27,13 @@ Explanation explain_valid(const Args& args, const Stream& stream) {
   return result;
 }
 
+// The plan of a valid call; throws if no kernel runs it.
 template <class Args>
-const Kernel<Args>& choose_kernel(const Args& args, const Stream& stream) {
+Plan<Args> plan_of(const Args& args, const Stream& stream) {
   const Backend& chosen = backend(stream.device.type);
   if (chosen.unavailable.empty()) {
-    const Kernel<Args>* kernel =
-        preferred_kernel(chosen.kernels_of<Args>(), args, stream, selected_kernel(Args::kName));
-    if (kernel != nullptr) return *kernel;
+    const Plan<Args> plan = make_plan(chosen.kernels_of<Args>(), args, stream, selected_kernel(Args::kName));
+    if (plan) return plan;
   }
   fail_without_kernel(explain_valid(args, stream), chosen.unavailable);
 }
@@ -45,16 +45,16 @@ void run(const Args& args, Workspace workspace, const Stream& stream) {
   Check check(Args::kName, stream, Check::Data::kPresent);
   validate(args, check);
   check.finish();
-  const Kernel<Args>& kernel = choose_kernel(args, stream);
-  check.workspace(workspace, kernel.workspace(args, stream));
-  kernel.run(args, workspace, stream);
+  const Plan<Args> plan = plan_of(args, stream);
+  check.workspace(workspace, plan.workspace);
+  plan.kernel->run(args, workspace, stream);
 }
 
 template <class Args>
 std::size_t workspace_size(const Args& args, const Stream& stream) {
   Check check(Args::kName, stream, Check::Data::kShapesOnly);
   validate(args, check);
-  return choose_kernel(args, stream).workspace(args, stream);
+  return plan_of(args, stream).workspace;
 }
 
 template <class Args>

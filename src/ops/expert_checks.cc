@@ -3,7 +3,7 @@
 namespace thalweg {
 
 void check_precision(const Check& check, MatmulPrecision precision) {
-  check.require(precision == MatmulPrecision::kExact || precision == MatmulPrecision::kQ8, "precision", "kExact or kQ8",
+  check.require(precision == MatmulPrecision::kExact || precision == MatmulPrecision::kFast, "precision", "kExact or kFast",
                 std::to_string(static_cast<int>(precision)));
 }
 

@@ -19,7 +19,7 @@ constexpr Kernel<SwigluArgs> kernel_of(std::string_view name, bool supports, boo
 }
 
 std::string preferred(KernelList<SwigluArgs> kernels, std::string_view selected = {}) {
-  const Kernel<SwigluArgs>* kernel = preferred_kernel(kernels, SwigluArgs{}, Stream{}, selected);
+  const Kernel<SwigluArgs>* kernel = make_plan(kernels, SwigluArgs{}, Stream{}, selected).kernel;
   return kernel == nullptr ? "" : std::string(kernel->name);
 }
 

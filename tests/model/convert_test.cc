@@ -1,15 +1,15 @@
 // Conversion against files that the tests write after the same conventions by other code.
 
-#include "model/convert.h"
+#include "convert/convert.h"
 
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "convert/synthesize.h"
 #include "io/gguf.h"
 #include "model/support.h"
-#include "model/synthesize.h"
 
 namespace thalweg::model {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "model/convert.h"
+#include "convert/convert.h"
 #include "model/golden_file.h"
 #include "model/support.h"
 

@@ -1,9 +1,9 @@
-#include "model/sampler.h"
+#include "decode/sampler.h"
 
 #include <limits>
 #include <map>
 
-#include "model/checksum.h"
+#include "checkpoint/checksum.h"
 #include "model/support.h"
 
 namespace thalweg::model {

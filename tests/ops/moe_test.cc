@@ -61,7 +61,7 @@ void expect_bad_expert_arguments() {
   bad.expect([](Args& a) { a.y.dtype = DType::kBF16; }, "y", "F32 [T=7,S=2,N=40]", "BF16");
   bad.expect([](Args& a) { a.y.strides[1] = 0; }, "y", "do not overlap", "strides");
   bad.expect([](Args& a) { a.y.device = {DeviceType::kCuda, 0}; }, "y", "cpu", "cuda");
-  bad.expect([](Args& a) { a.precision = static_cast<MatmulPrecision>(7); }, "precision", "kExact or kQ8", "7");
+  bad.expect([](Args& a) { a.precision = static_cast<MatmulPrecision>(7); }, "precision", "kExact or kFast", "7");
   bad.expect([](Args& a) { a.weight.shape[0] = 0; }, "weight", "at least one expert", "[0,40,512]");
   bad.expect([](Args& a) { a.x = ConstTensor(a.y.data, DType::kF32, {7, 512}); }, "y", "memory of its own", "x");
   std::vector<std::int32_t> ids(14, 0);
@@ -90,7 +90,7 @@ TEST(BadInput, Linear) {
   bad.expect([](Args& a) { a.bias.dtype = DType::kBF16; }, "bias", "F32", "BF16");
   bad.expect([](Args& a) { a.y.dtype = DType::kF16; }, "y", "F32", "F16");
   bad.expect([](Args& a) { a.y.data = const_cast<void*>(a.x.data); }, "y", "memory of its own", "x");
-  bad.expect([](Args& a) { a.precision = static_cast<MatmulPrecision>(2); }, "precision", "kExact or kQ8", "2");
+  bad.expect([](Args& a) { a.precision = static_cast<MatmulPrecision>(2); }, "precision", "kExact or kFast", "2");
   bad.expect_workspace_errors();
 }
 
@@ -160,7 +160,7 @@ struct Products {
 
 std::vector<ExpertShape> agreement_shapes() {
   std::vector<ExpertShape> list;
-  for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kQ8}) {
+  for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
     for (const DType weight : cases::weight_types()) {
       list.push_back({.tokens = 29, .slots = 3, .experts = 5, .n = 83, .weight = weight, .precision = precision});
     }
@@ -183,7 +183,7 @@ TEST(ExpertMatmul, GroupedAndPerSlotGiveTheSameBits) {
 
 // One expert for all is a linear layer.
 TEST(ExpertMatmul, OneExpertIsLinear) {
-  for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kQ8}) {
+  for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
     Products p({.tokens = 11, .slots = 1, .experts = 1, .precision = precision});
     run_with_scratch(expert_args<MulMmIdArgs>(p.shared, p.y[0]), Stream::cpu());
     LinearArgs linear;
@@ -197,7 +197,7 @@ TEST(ExpertMatmul, OneExpertIsLinear) {
 }
 
 TEST(ExpertMatmulThreads, BitsDoNotDependOnTheirNumber) {
-  for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kQ8}) {
+  for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
     Products p({.tokens = 50, .slots = 4, .experts = 9, .n = 200, .x = DType::kBF16, .precision = precision});
     run_with_scratch(expert_args<MulMatIdArgs>(p.shared, p.y[0]), Stream::cpu(1));
     run_with_scratch(expert_args<MulMatIdArgs>(p.shared, p.y[1]), Stream::cpu(2));
@@ -209,7 +209,7 @@ TEST(ExpertMatmulThreads, BitsDoNotDependOnTheirNumber) {
 
 // One activation that is not a number spoils its own rows and no others.
 TEST(ExpertMatmul, NotANumberStaysInItsRow) {
-  for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kQ8}) {
+  for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
     for (const float wrong : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       Products p({.tokens = 4, .slots = 2, .precision = precision});
       std::vector<float> x(4 * 512, 0.5F);
@@ -250,7 +250,7 @@ TEST(RouteTopK, RowsWithoutAFiniteLogitKeepValidIds) {
 TEST(MoeFfn, IsTheCompositionOfItsOperations) {
   const std::int64_t tokens = 9, experts = 6, slots = 3, hidden = 256, inner = 96, shared = 64;
   const Stream stream = Stream::cpu();
-  for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kQ8}) {
+  for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
     cases::Memory memory;
     cases::Random random(3);
     const auto normal = [&] { return 0.1 * random.normal(); };
@@ -331,7 +331,7 @@ TEST(MoeFfn, IsTheCompositionOfItsOperations) {
 // ---- explain()
 
 TEST(Explain, TellsOfEightBitActivations) {
-  Products p({.precision = MatmulPrecision::kQ8});
+  Products p({.precision = MatmulPrecision::kFast});
   const auto chosen = [](const Explanation& e) { return e.kernels.at(static_cast<std::size_t>(e.chosen)); };
   MulMatIdArgs args = expert_args<MulMatIdArgs>(p.shared, p.y[0]);
   Explanation explanation = explain(args, Stream::cpu());
@@ -347,7 +347,7 @@ TEST(Explain, TellsOfEightBitActivations) {
   linear.x = ConstTensor(nullptr, DType::kF32, {1, 256});
   linear.weight = ConstTensor(nullptr, DType::kBF16, {8, 256});
   linear.y = Tensor(nullptr, DType::kF32, {1, 8});
-  linear.precision = MatmulPrecision::kQ8;
+  linear.precision = MatmulPrecision::kFast;
   EXPECT_EQ(chosen(explain(linear, Stream::cpu())).kernel, "exact");
   EXPECT_NE(explain(linear, Stream::cpu()).kernels.at(0).reason.find("not in a block format"), std::string::npos);
   linear.weight.dtype = DType::kQ4_K;

@@ -1,0 +1,215 @@
+// Cases of moe_ffn.
+
+#include <cmath>
+
+#include "cases/experts.h"
+#include "reference/moe.h"
+
+namespace thalweg::cases {
+namespace {
+
+using reference::Precision;
+
+struct FfnShape {
+  std::int64_t tokens = 5;
+  std::int64_t slots = 2;
+  std::int64_t experts = 6;
+  std::int64_t hidden = 256;
+  std::int64_t inner = 256;
+  std::int64_t shared = 0;  // 0: no shared expert
+  DType weight = DType::kQ4_K;
+  DType down = DType::kQ4_K;
+  DType router = DType::kF32;
+  DType shared_weight = DType::kQ8_0;
+  DType x = DType::kF32;
+  DType y = DType::kF32;
+  MatmulPrecision precision = MatmulPrecision::kExact;
+  bool renormalize = true;
+  bool fused = false;  // gate and up are halves of one tensor
+  bool strided = false;
+  double size = 1.0;
+  bool large = false;
+
+  std::string name() const {
+    std::string text = "M" + std::to_string(tokens) + "_S" + std::to_string(slots) + "_E" + std::to_string(experts) +
+                       "_D" + std::to_string(hidden) + "_I" + std::to_string(inner) + "_" +
+                       std::string(dtype_name(weight));
+    if (down != weight) text += "_down" + std::string(dtype_name(down));
+    if (router != DType::kF32) text += "_router" + std::string(dtype_name(router));
+    if (shared > 0) text += "_shared" + std::to_string(shared) + std::string(dtype_name(shared_weight));
+    if (x != DType::kF32) text += "_x" + std::string(dtype_name(x));
+    if (y != DType::kF32) text += "_y" + std::string(dtype_name(y));
+    if (!renormalize) text += "_plain";
+    if (fused) text += "_fused";
+    if (strided) text += "_strided";
+    if (size != 1.0) text += "_1e5";
+    if (precision == MatmulPrecision::kFast) text += "_fast";
+    return text;
+  }
+};
+
+// Three products lie behind each other, gate and up beside each other.
+Bound ffn_bound(const MoeFfnArgs& args) {
+  const Bound exact = f32_bound(static_cast<double>(args.x.dim(1) + args.gate.dim(1)));
+  if (args.precision == MatmulPrecision::kExact) return exact;
+  const double l2 = 2.0 * std::sqrt(2e-4);
+  return {l2, 4.0 * l2};
+}
+
+// Of the three products, each with operands rounded to bf16.
+Bound ffn_matrix_unit_bound() {
+  const double l2 = std::sqrt(3e-5);
+  return {l2, 4.0 * l2};
+}
+
+Case ffn_case(const FfnShape& shape) {
+  return make_case<MoeFfnArgs>(shape.name(), [shape](OperationProblem<MoeFfnArgs>& problem, Random& random) {
+    Memory& memory = problem.memory;
+    memory.set_layout(shape.strided ? Memory::Layout::kStrided : Memory::Layout::kContiguous);
+    const auto weights = [&](DType dtype, const std::vector<std::int64_t>& sizes) {
+      return shape.large ? make_large_weights(memory, dtype, sizes, random)
+                         : make_weights(memory, dtype, sizes, random);
+    };
+    MoeFfnArgs& args = problem.args;
+    args.x = memory.input(shape.x, {shape.tokens, shape.hidden}, [&] { return shape.size * random.normal(); });
+    args.router = make_weights(memory, shape.router, {shape.experts, shape.hidden}, random);
+    if (shape.fused) {
+      const Tensor gate_up = weights(shape.weight, {shape.experts, 2 * shape.inner, shape.hidden});
+      args.up = second_half(gate_up);
+      Tensor gate = gate_up;
+      gate.shape[1] = shape.inner;
+      args.gate = gate;
+    } else {
+      args.gate = weights(shape.weight, {shape.experts, shape.inner, shape.hidden});
+      args.up = weights(shape.weight, {shape.experts, shape.inner, shape.hidden});
+    }
+    args.down = weights(shape.down, {shape.experts, shape.hidden, shape.inner});
+    if (shape.shared > 0) {
+      args.shared_gate = weights(shape.shared_weight, {shape.shared, shape.hidden});
+      args.shared_up = weights(shape.shared_weight, {shape.shared, shape.hidden});
+      args.shared_down = weights(shape.shared_weight, {shape.hidden, shape.shared});
+      args.shared_router = memory.input(shape.x, {shape.hidden}, [&] { return 0.05 * random.normal(); });
+    }
+    args.y = memory.output(shape.y, {shape.tokens, shape.hidden});
+    args.top_k = static_cast<int>(shape.slots);
+    args.renormalize = shape.renormalize;
+    args.precision = shape.precision;
+    problem.find_expected = [](const MoeFfnArgs& a) {
+      return std::vector{expect("y", a.y, reference::moe_ffn(a, Precision::kExact),
+                                reference::moe_ffn(a, Precision::kRounded), ffn_bound(a), ffn_matrix_unit_bound())};
+    };
+    // The benchmark's tokens hit as many experts as uniform routing lets expect.
+    const auto experts = static_cast<double>(shape.experts);
+    const double missed = std::pow(1.0 - static_cast<double>(shape.slots) / experts, static_cast<double>(shape.tokens));
+    const std::int64_t matrix = shape.inner * shape.hidden;
+    const std::int64_t shared = 3 * shape.shared * shape.hidden;
+    problem.cost = {experts * (1.0 - missed) *
+                            static_cast<double>(2 * bytes_of(shape.weight, matrix) + bytes_of(shape.down, matrix)) +
+                        static_cast<double>(bytes_of(shape.shared_weight, shared) +
+                                            bytes_of(shape.router, shape.experts * shape.hidden) +
+                                            bytes_of(shape.x, shape.tokens * shape.hidden) +
+                                            bytes_of(shape.y, shape.tokens * shape.hidden)),
+                    2.0 * static_cast<double>(shape.tokens) *
+                        static_cast<double>(3 * shape.slots * matrix + shared + shape.experts * shape.hidden)};
+  });
+}
+
+}  // namespace
+
+void add_moe_ffn_cases(std::vector<Case>& cases) {
+  const auto add = [&cases](const FfnShape& shape) { cases.push_back(ffn_case(shape)); };
+  for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
+    const auto both = [&](FfnShape shape) {
+      shape.precision = precision;
+      add(shape);
+    };
+    both({});
+    both({.tokens = 0, .shared = 64});
+    both({.tokens = 1, .shared = 64});
+    both({.tokens = 9, .shared = 96, .weight = DType::kQ8_0, .down = DType::kQ5_0, .renormalize = false});
+    both({.slots = 4, .experts = 4, .inner = 32, .weight = DType::kQ6_K, .down = DType::kMXFP4});
+    both({.tokens = 70, .slots = 3, .experts = 12, .fused = true});
+    both({.slots = 1, .experts = 1, .shared = 256, .shared_weight = DType::kQ5_K});
+    both({.shared = 64, .router = DType::kBF16, .x = DType::kBF16, .y = DType::kBF16});
+    both({.inner = 64, .down = DType::kQ4_1, .x = DType::kF16, .fused = true, .strided = true});
+    both({.shared = 64, .size = 1e5});
+    both({.weight = DType::kIQ4_XS, .down = DType::kQ3_K, .router = DType::kQ8_0});
+    both({.shared = 32, .shared_weight = DType::kBF16, .strided = true});
+  }
+  add({.tokens = 150,
+       .slots = 4,
+       .hidden = 288,
+       .inner = 160,
+       .shared = 96,
+       .weight = DType::kQ8_0,
+       .down = DType::kQ5_1});
+  add({.hidden = 100,
+       .inner = 37,
+       .shared = 21,
+       .weight = DType::kF32,
+       .down = DType::kF32,
+       .shared_weight = DType::kF32});
+  add({.hidden = 64, .inner = 40, .weight = DType::kBF16, .down = DType::kF16, .x = DType::kBF16, .size = 1e5});
+  // Rows of more columns than a warp takes at a time, more experts and slots than one round of its lanes.
+  add({.tokens = 3,
+       .slots = 3,
+       .hidden = 2304,
+       .inner = 96,
+       .shared = 160,
+       .weight = DType::kQ8_0,
+       .down = DType::kQ4_0});
+  add({.tokens = 2, .hidden = 4352, .shared = 64, .down = DType::kQ6_K, .shared_weight = DType::kQ4_0});
+  add({.tokens = 2,
+       .slots = 12,
+       .experts = 300,
+       .hidden = 64,
+       .inner = 32,
+       .shared = 32,
+       .weight = DType::kQ5_1,
+       .down = DType::kIQ4_NL});
+  // The formats that the cases above have not.
+  add({.hidden = 96,
+       .inner = 64,
+       .shared = 32,
+       .weight = DType::kBF16,
+       .down = DType::kF16,
+       .shared_weight = DType::kF32,
+       .x = DType::kF16});
+  add({.shared = 256, .weight = DType::kQ5_K, .down = DType::kQ2_K, .shared_weight = DType::kIQ4_XS});
+  add({.shared = 64, .weight = DType::kMXFP4, .down = DType::kQ3_K, .shared_weight = DType::kQ4_1});
+  add({.inner = 96, .weight = DType::kIQ4_XS, .down = DType::kQ4_1});
+  add({.tokens = 16, .slots = 8, .experts = 16, .shared = 256, .renormalize = false});
+  // Many tokens, whose logits are cut into parts and tiles.
+  add({.tokens = 1030,
+       .experts = 130,
+       .hidden = 192,
+       .inner = 32,
+       .shared = 32,
+       .weight = DType::kQ8_0,
+       .down = DType::kQ8_0});
+  add({.tokens = 1100,
+       .slots = 3,
+       .experts = 300,
+       .hidden = 64,
+       .inner = 32,
+       .weight = DType::kBF16,
+       .down = DType::kQ8_0,
+       .router = DType::kF16,
+       .x = DType::kBF16,
+       .strided = true});
+  for (const std::int64_t tokens : {1, 64}) {
+    for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
+      cases.push_back(for_bench(ffn_case({.tokens = tokens,
+                                          .slots = 8,
+                                          .experts = 64,
+                                          .hidden = 2048,
+                                          .inner = 512,
+                                          .shared = 512,
+                                          .shared_weight = DType::kQ4_K,
+                                          .precision = precision,
+                                          .large = true})));
+    }
+  }
+}
+
+}  // namespace thalweg::cases

@@ -1,0 +1,79 @@
+#include "convert/convert.h"
+
+namespace thalweg::model {
+namespace {
+
+std::uint32_t u32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
+
+// The distance of the attention layers, if the layers are spaced as the interval says.
+int interval_of(const std::vector<LayerKind>& layers) {
+  std::size_t interval = 0;
+  while (interval < layers.size() && layers[interval] != LayerKind::kAttention) ++interval;
+  ++interval;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if ((layers[i] == LayerKind::kAttention) != ((i + 1) % interval == 0)) return 0;
+  }
+  return static_cast<int>(interval);
+}
+
+}  // namespace
+
+std::vector<std::int64_t> default_rope_sections(int rotary_dim) {
+  const int half = rotary_dim / 2;
+  const int first = (half + 2) / 3;
+  const int second = (half - first + 1) / 2;
+  return {first, second, half - first - second, 0};
+}
+
+io::GgufMetadata gguf_metadata(const ModelConfig& config, const std::vector<std::int64_t>& rope_sections,
+                               std::int64_t file_type) {
+  io::GgufMetadata metadata;
+  const std::string& arch = config.architecture;
+  const auto text = [&](const std::string& key, const std::string& value) { metadata.add(key, value); };
+  const auto number = [&](const std::string& key, std::int64_t value) { metadata.add(arch + "." + key, u32(value)); };
+  const auto real = [&](const std::string& key, float value) { metadata.add(arch + "." + key, value); };
+
+  text("general.architecture", arch);
+  text("general.type", "model");
+  if (!config.name.empty()) text("general.name", config.name);
+  metadata.add("general.file_type", u32(file_type));
+  metadata.add("general.quantization_version", std::uint32_t{2});
+  number("block_count", static_cast<std::int64_t>(config.layers.size()));
+  if (config.context > 0) number("context_length", config.context);
+  number("embedding_length", config.hidden);
+  if (config.dense_hidden > 0) number("feed_forward_length", config.dense_hidden);
+  number("attention.head_count", config.heads);
+  number("attention.head_count_kv", config.kv_heads);
+  number("attention.key_length", config.head_dim);
+  number("attention.value_length", config.head_dim);
+  real("attention.layer_norm_rms_epsilon", config.norm_eps);
+  number("rope.dimension_count", config.rotary_dim);
+  real("rope.freq_base", config.rope_theta);
+  if (arch != "qwen3next") {
+    std::vector<std::int32_t> sections;
+    for (std::int64_t section : rope_sections) sections.push_back(static_cast<std::int32_t>(section));
+    metadata.add(arch + ".rope.dimension_sections", io::GgufArray{sections});
+  }
+  number("ssm.conv_kernel", config.conv_width);
+  number("ssm.state_size", config.key_dim);
+  number("ssm.group_count", config.key_heads);
+  number("ssm.time_step_rank", config.value_heads);
+  number("ssm.inner_size", config.value_channels());
+  if (const int interval = interval_of(config.layers); interval > 0) {
+    number("full_attention_interval", interval);
+  } else {
+    std::vector<bool> recurrent;
+    for (LayerKind kind : config.layers) recurrent.push_back(kind == LayerKind::kGatedDelta);
+    metadata.add(arch + ".attention.recurrent_layers", io::GgufArray{recurrent});
+  }
+  if (config.experts > 0) {
+    number("expert_count", config.experts);
+    number("expert_used_count", config.experts_used);
+    number("expert_feed_forward_length", config.expert_hidden);
+    if (config.shared_hidden > 0) number("expert_shared_feed_forward_length", config.shared_hidden);
+    if (!config.renormalize) metadata.add(arch + ".expert_weights_norm", false);
+  }
+  return metadata;
+}
+
+}  // namespace thalweg::model

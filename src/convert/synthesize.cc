@@ -1,0 +1,232 @@
+#include "convert/synthesize.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "checkpoint/config_checks.h"
+#include "convert/convert.h"
+#include "io/gguf_writer.h"
+#include "quant/pack.h"
+#include "thalweg/error.h"
+
+namespace thalweg::model {
+namespace {
+
+constexpr std::int64_t kGroup = 4;  // layers, the last with attention
+
+// Shapes without data.
+class NoTensors final : public TensorLookup {
+ public:
+  bool has(const std::string&) const override { return true; }
+  ConstTensor find(const std::string&, const std::vector<std::int64_t>& shape) const override {
+    return io::contiguous_view(nullptr, DType::kF32, shape);
+  }
+};
+
+// Without experts, `wide` is the hidden size of the dense part.
+ModelConfig make_config(std::int64_t hidden, std::int64_t groups, std::int64_t wide, std::int64_t experts) {
+  ModelConfig config;
+  config.architecture = experts > 0 ? "qwen35moe" : "qwen35";
+  config.name = "synthetic";
+  config.layers = layers_of_interval(static_cast<std::size_t>(groups * kGroup), kGroup);
+  config.sparse.assign(config.layers.size(), experts > 0);
+  config.hidden = hidden;
+  config.vocabulary = hidden < 1024 ? 4096 : 32768;
+  config.context = 32768;
+  config.norm_eps = 1e-6F;
+  config.head_dim = 256;
+  config.rotary_dim = 64;
+  config.rope_theta = 1e7F;
+  config.heads = static_cast<int>(std::max<std::int64_t>(hidden / 128, 1));
+  config.kv_heads = config.heads % 2 == 0 ? 2 : 1;
+  config.key_dim = config.value_dim = 128;
+  config.key_heads = static_cast<int>(hidden / 128);
+  config.value_heads = 2 * config.key_heads;
+  config.conv_width = 4;
+  if (experts > 0) {
+    config.experts = static_cast<int>(experts);
+    config.experts_used = 4;
+    config.expert_hidden = wide;
+    config.shared_hidden = wide;
+  } else {
+    config.dense_hidden = wide;
+  }
+  return config;
+}
+
+std::vector<TensorPlan> make_plans(const ModelConfig& config, const TypeMix& mix) {
+  std::vector<TensorPlan> plans = plan_hugging_face(config, "", NoTensors());
+  choose_types(plans, mix);
+  return plans;
+}
+
+std::int64_t count_of(const TensorPlan& plan) {
+  std::int64_t count = 1;
+  for (std::int64_t extent : plan.shape) count *= extent;
+  return count;
+}
+
+double bytes_of_plans(const std::vector<TensorPlan>& plans) {
+  double bytes = 0;
+  for (const TensorPlan& plan : plans) bytes += static_cast<double>(bytes_of(plan.dtype, count_of(plan)));
+  return bytes;
+}
+
+// The largest rows of which there are at least two groups of layers, then as many groups as fit, then wider dense parts
+// or more experts to take up the rest.
+ModelConfig fit_config(const TypeMix& mix, const SynthOptions& options) {
+  constexpr std::int64_t kWideStep = 256;
+  const double target = options.gigabytes * 1e9;
+  std::int64_t hidden = 2048;
+  const auto shape = [&](std::int64_t groups, std::int64_t more) {
+    return options.experts ? make_config(hidden, groups, std::max(hidden / 2, kWideStep), 16 + more)
+                           : make_config(hidden, groups, 3 * hidden + more * kWideStep, 0);
+  };
+  const auto size = [&](std::int64_t groups, std::int64_t more) {
+    return bytes_of_plans(make_plans(shape(groups, more), mix));
+  };
+  while (hidden > 256 && size(2, 0) > target) hidden /= 2;
+  const double one = size(1, 0);
+  if (one > target * 1.05) {
+    throw Error("synth", "--gigabytes", "at least " + std::to_string(std::ceil(one * 1e-6) * 1e-3) + " for " + mix.name,
+                std::to_string(options.gigabytes));
+  }
+  const std::int64_t groups = 1 + static_cast<std::int64_t>(std::max(0.0, target - one) / (size(2, 0) - one));
+  const double left = target - size(groups, 0);
+  const double step = size(groups, 1) - size(groups, 0);
+  return shape(groups, static_cast<std::int64_t>(std::max(0.0, std::round(left / step))));
+}
+
+std::string utf8(std::uint32_t code) {
+  if (code < 0x80) return {static_cast<char>(code)};
+  return {static_cast<char>(0xC0U | code >> 6U), static_cast<char>(0x80U | (code & 0x3FU))};
+}
+
+// One token per byte, spelt as byte-level BPE does: bytes that do not print are shown as letters from U+0100 on.
+void add_byte_tokenizer(io::GgufMetadata& metadata, std::int64_t vocabulary) {
+  std::vector<std::string> tokens;
+  std::vector<std::int32_t> types;
+  std::uint32_t next = 256;
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    const bool prints = (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
+    tokens.push_back(utf8(prints ? byte : next++));
+    types.push_back(1);
+  }
+  tokens.emplace_back("th");
+  types.push_back(1);
+  for (const char* special : {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"}) {
+    tokens.emplace_back(special);
+    types.push_back(3);
+  }
+  const auto end =
+      static_cast<std::uint32_t>(std::find(tokens.begin(), tokens.end(), "<|endoftext|>") - tokens.begin());
+  while (static_cast<std::int64_t>(tokens.size()) < vocabulary) {
+    tokens.push_back("[PAD" + std::to_string(tokens.size()) + "]");
+    types.push_back(5);
+  }
+  metadata.set("tokenizer.ggml.model", std::string("gpt2"));
+  metadata.set("tokenizer.ggml.pre", std::string("qwen35"));
+  metadata.set("tokenizer.ggml.tokens", io::GgufArray{tokens});
+  metadata.set("tokenizer.ggml.token_type", io::GgufArray{types});
+  metadata.set("tokenizer.ggml.merges", io::GgufArray{std::vector<std::string>{"t h"}});
+  metadata.set("tokenizer.ggml.eos_token_id", end);
+  metadata.set("tokenizer.ggml.eot_token_id", end + 2);
+  metadata.set("tokenizer.ggml.add_bos_token", false);
+}
+
+// Packs a pool of random weights once for each dtype and fills matrices with runs from it: packing gigabytes would take
+// minutes.
+class RandomBlocks {
+ public:
+  RandomBlocks(std::uint64_t seed, std::int64_t hidden) : random_(seed), scale_(1.0F / std::sqrt(hidden)) {}
+
+  void fill(DType dtype, std::vector<char>& piece) {
+    const std::vector<char>& pool = pool_of(dtype);
+    constexpr std::size_t kRuns = 64;
+    const std::size_t run = pool.size() / kRuns;
+    for (std::size_t at = 0; at < piece.size(); at += run) {
+      const std::size_t from = random_() % kRuns * run;
+      std::copy_n(pool.begin() + static_cast<std::ptrdiff_t>(from), std::min(run, piece.size() - at),
+                  piece.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+  }
+
+  float uniform(float low, float high) {
+    return low + (high - low) * static_cast<float>(static_cast<double>(random_() >> 11U) * 0x1p-53);
+  }
+
+ private:
+  static constexpr std::int64_t kPoolWeights = std::int64_t{1} << 20;
+
+  const std::vector<char>& pool_of(DType dtype) {
+    std::vector<char>& pool = pools_[dtype];
+    if (pool.empty()) {
+      std::vector<float> values(kPoolWeights);
+      // Nearly normal, and the same with every standard library.
+      for (float& value : values) {
+        value = scale_ * 1.7F * (uniform(-1, 1) + uniform(-1, 1) + uniform(-1, 1)) / std::sqrt(3.0F);
+      }
+      pool.resize(static_cast<std::size_t>(bytes_of(dtype, kPoolWeights)));
+      pack(dtype, values.data(), kPoolWeights, pool.data());
+    }
+    return pool;
+  }
+
+  std::mt19937_64 random_;
+  float scale_;
+  std::map<DType, std::vector<char>> pools_;
+};
+
+// Vectors must mean something: norms of 1, decays that are negative.
+std::vector<float> small_values(const TensorPlan& plan, RandomBlocks& random) {
+  std::vector<float> values(static_cast<std::size_t>(count_of(plan)));
+  for (float& value : values) {
+    if (plan.name.ends_with("norm.weight")) {
+      value = 1.0F;
+    } else if (plan.name.ends_with("ssm_a")) {
+      value = random.uniform(-8.0F, -0.1F);
+    } else if (plan.name.ends_with("ssm_dt.bias")) {
+      value = random.uniform(-4.0F, 1.0F);
+    } else {
+      value = random.uniform(-0.1F, 0.1F);
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
+Synthesized synthesize(const std::string& out, const TypeMix& mix, const SynthOptions& options) {
+  const ModelConfig config = fit_config(mix, options);
+  const std::vector<TensorPlan> plans = make_plans(config, mix);
+  io::GgufMetadata metadata = gguf_metadata(config, default_rope_sections(config.rotary_dim), mix.file_type);
+  add_byte_tokenizer(metadata, config.vocabulary);
+  io::GgufWriter writer(out, metadata, options.progress);
+  for (const TensorPlan& plan : plans) writer.declare(plan.name, plan.dtype, plan.shape);
+  RandomBlocks random(options.seed, config.hidden);
+  std::vector<char> piece;
+  for (const TensorPlan& plan : plans) {
+    if (plan.shape.size() == 1 || plan.name.ends_with("ssm_conv1d.weight")) {
+      const std::vector<float> values = small_values(plan, random);
+      writer.write(plan.name, values.data(), values.size() * sizeof(float));
+      continue;
+    }
+    // A row's bytes are a whole number of blocks, so that every piece begins with one.
+    const auto row = static_cast<std::size_t>(bytes_of(plan.dtype, plan.shape.back()));
+    std::size_t rows = static_cast<std::size_t>(count_of(plan) / plan.shape.back());
+    const std::size_t most = std::max<std::size_t>(1, (std::size_t{8} << 20U) / row);
+    while (rows > 0) {
+      const std::size_t count = std::min(rows, most);
+      piece.resize(count * row);
+      random.fill(plan.dtype, piece);
+      writer.write(plan.name, piece.data(), piece.size());
+      rows -= count;
+    }
+  }
+  writer.finish();
+  return {static_cast<std::uint64_t>(bytes_of_plans(plans)), config.hidden, static_cast<int>(config.layers.size())};
+}
+
+}  // namespace thalweg::model

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "convert/type_mix.h"
+
+namespace thalweg::model {
+
+struct SynthOptions {
+  double gigabytes = 1.0;  // 10^9 bytes of tensors, met within a few percent
+  bool experts = false;    // qwen35moe instead of qwen35
+  std::uint64_t seed = 1;
+  std::function<void(double done)> progress;
+};
+
+struct Synthesized {
+  std::uint64_t bytes = 0;
+  std::int64_t hidden = 0;
+  int layers = 0;
+};
+
+// A GGUF file with the shapes of a real model, random weights and a vocabulary of bytes: for measuring speed with
+// models of any size. The same options give the same file.
+Synthesized synthesize(const std::string& out, const TypeMix& mix, const SynthOptions& options);
+
+}  // namespace thalweg::model

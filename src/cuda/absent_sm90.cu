@@ -1,0 +1,29 @@
+// In place of everything in *_sm90.cu, for builds without compute capability 9.0.
+
+#include "cuda/experts/routing.h"
+#include "cuda/experts/tiled.h"
+#include "cuda/gated_delta/chunk_kernels.h"
+#include "cuda/gated_delta/decode.h"
+#include "cuda/gated_delta/prep_step.h"
+
+namespace thalweg::cu {
+
+PrepStepKernel prep_step_cluster_kernel_vk(std::int64_t) { return {}; }
+PrepStepKernel prep_step_cluster_kernel_kv(std::int64_t) { return {}; }
+DecodeStepKernel decode_step_kernel(std::int64_t, DType, Tokens, bool) { return nullptr; }
+StreamStepKernel stream_step_kernel(std::int64_t, DType, std::int64_t, std::int64_t) { return {}; }
+
+namespace sm90 {
+
+bool router_takes(std::int64_t, std::int64_t, std::int64_t, const DeviceProperties&) { return false; }
+std::int64_t staged_router_bytes(std::int64_t, std::int64_t) { return 0; }
+int router_parts(std::int64_t, std::int64_t, std::int64_t, int) { return 1; }
+void launch_router_logits(const ConstTensor&, const ConstTensor&, void*, float*, int, const DeviceProperties&,
+                          cudaStream_t, std::string_view) {}
+
+bool tiles_take(DType) { return false; }
+void launch_tiled_matmul(const TiledMatmul&, DType, bool, const DeviceProperties&, cudaStream_t, std::string_view) {}
+
+}  // namespace sm90
+
+}  // namespace thalweg::cu

@@ -1,7 +1,0 @@
-#include "cuda/chunk_scan_mma.h"
-
-namespace thalweg::cu {
-
-template ChunkScanKernel chunk_scan_kernel<128>(DType dtype);
-
-}  // namespace thalweg::cu

@@ -1,0 +1,202 @@
+#include "cuda/experts/matvec.h"
+
+#include <algorithm>
+
+#include "cuda/common/views.h"
+#include "cuda/experts/expert_lists.h"
+#include "cuda/experts/expert_matmul.h"
+#include "cuda/experts/matvec_kernel.h"
+#include "cuda/experts/matvec_mxfp4.h"
+#include "cuda/launch.h"
+
+namespace thalweg::cu {
+namespace {
+
+constexpr std::int64_t kMostPairs = 65535;  // blocks along y
+constexpr std::int64_t kMostK = 32768;      // activations that fit into shared memory beside the weights
+constexpr int kUsualPasses = 32;            // of a warp
+
+MatvecKernel block_kernel(DType type, bool bulk) {
+  switch (type) {
+    case DType::kQ4_0:
+      return block_matvec<DType::kQ4_0>(bulk);
+    case DType::kQ4_1:
+      return block_matvec<DType::kQ4_1>(bulk);
+    case DType::kQ5_0:
+      return block_matvec<DType::kQ5_0>(bulk);
+    case DType::kQ5_1:
+      return block_matvec<DType::kQ5_1>(bulk);
+    case DType::kQ8_0:
+      return block_matvec<DType::kQ8_0>(bulk);
+    case DType::kQ2_K:
+      return block_matvec<DType::kQ2_K>(bulk);
+    case DType::kQ3_K:
+      return block_matvec<DType::kQ3_K>(bulk);
+    case DType::kQ4_K:
+      return block_matvec<DType::kQ4_K>(bulk);
+    case DType::kQ5_K:
+      return block_matvec<DType::kQ5_K>(bulk);
+    case DType::kQ6_K:
+      return block_matvec<DType::kQ6_K>(bulk);
+    case DType::kIQ4_NL:
+      return block_matvec<DType::kIQ4_NL>(bulk);
+    case DType::kIQ4_XS:
+      return block_matvec<DType::kIQ4_XS>(bulk);
+    case DType::kMXFP4:
+      return block_matvec<DType::kMXFP4>(bulk);
+    default:
+      return {};
+  }
+}
+
+auto plain_kernel(DType type, bool aligned) -> void (*)(ExpertMatmul) {
+  if (type == DType::kF32) return aligned ? plain_matvec_kernel<float, true> : plain_matvec_kernel<float, false>;
+  if (type == DType::kF16) return aligned ? plain_matvec_kernel<F16, true> : plain_matvec_kernel<F16, false>;
+  return aligned ? plain_matvec_kernel<Bf16, true> : plain_matvec_kernel<Bf16, false>;
+}
+
+// What a block's address has to be a multiple of.
+std::int64_t block_alignment(DType type) {
+  switch (type) {
+    case DType::kQ4_K:
+      return PackedWeights<DType::kQ4_K>::kAlign;
+    case DType::kQ5_K:
+      return PackedWeights<DType::kQ5_K>::kAlign;
+    case DType::kIQ4_XS:
+      return PackedWeights<DType::kIQ4_XS>::kAlign;
+    case DType::kQ5_1:
+      return PackedWeights<DType::kQ5_1>::kAlign;
+    case DType::kQ4_1:
+      return PackedWeights<DType::kQ4_1>::kAlign;
+    case DType::kQ2_K:
+      return PackedWeights<DType::kQ2_K>::kAlign;
+    case DType::kMXFP4:
+      return PackedWeights<DType::kMXFP4>::kAlign;
+    default:
+      return is_block_format(type) ? 2 : bytes_of(type, 1);
+  }
+}
+
+// 0 where there is no next one.
+std::int64_t step_bytes(const ConstTensor& weight, int dim) {
+  return weight.dim(dim) > 1 ? bytes_of(weight.dtype, weight.stride(dim)) : 0;
+}
+
+}  // namespace
+
+ExpertMatmul expert_matmul(const ExpertMatmulArgs& args) {
+  ExpertMatmul p;
+  p.weights = static_cast<const std::uint8_t*>(args.weight.data);
+  p.expert_bytes = step_bytes(args.weight, 0);
+  p.row_bytes = step_bytes(args.weight, 1);
+  p.n = static_cast<int>(args.weight.dim(1));
+  p.k = static_cast<int>(args.weight.dim(2));
+  p.x = elements(args.x);
+  p.x_per_slot = args.x.rank == 3;
+  p.y = elements(args.y);
+  p.ids = expert_ids(args.expert_ids, args.weight.dim(0), args.fault);
+  return p;
+}
+
+ExpertMatmul expert_matmul(const LinearArgs& args) {
+  ExpertMatmul p;
+  p.weights = static_cast<const std::uint8_t*>(args.weight.data);
+  p.row_bytes = step_bytes(args.weight, 0);
+  p.n = static_cast<int>(args.weight.dim(0));
+  p.k = static_cast<int>(args.weight.dim(1));
+  p.x = elements(args.x);
+  p.y = elements(args.y);
+  p.bias = static_cast<const float*>(args.bias.data);
+  p.ids = one_expert(args.x.dim(0));
+  return p;
+}
+
+bool has_aligned_rows(const ExpertMatmul& p) {
+  return (reinterpret_cast<std::intptr_t>(p.weights) | p.expert_bytes | p.row_bytes) % 16 == 0;
+}
+
+namespace {
+
+bool aligned_to(const ConstTensor& weight, std::int64_t align) {
+  bool aligned = reinterpret_cast<std::uintptr_t>(weight.data) % static_cast<std::uintptr_t>(align) == 0;
+  for (int i = 0; i + 1 < weight.rank; ++i) {
+    aligned &= weight.dim(i) <= 1 || bytes_of(weight.dtype, weight.stride(i)) % align == 0;
+  }
+  return aligned;
+}
+
+}  // namespace
+
+std::string aligned_blocks(const ConstTensor& weight) {
+  const std::int64_t align = block_alignment(weight.dtype);
+  return aligned_to(weight, align) ? "" : "takes blocks aligned to " + std::to_string(align) + " bytes";
+}
+std::string aligned_rows(const ConstTensor& weight) {
+  return aligned_to(weight, 16) ? "" : "takes rows aligned to 16 bytes";
+}
+
+std::string matvec_supports(const ConstTensor& weight, std::int64_t pairs) {
+  if (pairs > kMostPairs) return "takes at most " + std::to_string(kMostPairs) + " rows";
+  if (weight.dim(weight.rank - 1) > kMostK && is_block_format(weight.dtype)) {
+    return "takes K up to " + std::to_string(kMostK);
+  }
+  return aligned_blocks(weight);
+}
+
+namespace {
+
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, std::size_t shared, const DeviceProperties& device,
+            const Stream& stream, std::string_view operation, const Arguments&... arguments) {
+  // Some is taken by the kernels themselves.
+  if (shared > 40 * 1024) allow_shared_memory(reinterpret_cast<const void*>(kernel), shared, operation);
+  pdl_launch(kernel, grid, kMatvecThreads, shared, device, native(stream), operation, arguments...);
+}
+
+void run_plain(const ExpertMatmul& p, DType weight, const DeviceProperties& device, const Stream& stream,
+               std::string_view operation) {
+  const bool aligned = has_aligned_rows(p) && bytes_of(weight, p.k) % 16 == 0;
+  const dim3 grid(static_cast<unsigned>((p.n + kPlainBlockRows - 1) / kPlainBlockRows),
+                  static_cast<unsigned>(p.ids.pairs));
+  launch(plain_kernel(weight, aligned && p.x.fours), grid, 0, device, stream, operation, p);
+}
+
+// Whether the copy engine brings the rows. It takes multiples of 16 bytes; for short rows, of which a pass has several,
+// the others have been quicker.
+bool bulk_copies(const ExpertMatmul& p, DType weight, const MatvecShape& shape, const DeviceProperties& device) {
+  return device.bulk_copies && shape.lanes == kWarpSize && has_aligned_rows(p) && bytes_of(weight, p.k) % 16 == 0;
+}
+
+}  // namespace
+
+void run_matvec(const ExpertMatmul& p, DType weight, const Stream& stream, std::string_view operation) {
+  const int pairs = p.ids.pairs;
+  if (pairs == 0 || p.n == 0) return;
+  const DeviceProperties& device = properties(stream.device.index);
+  if (!is_block_format(weight)) return run_plain(p, weight, device, stream, operation);
+  if (weight == DType::kMXFP4 && mxfp4_matvec_takes(p, device)) return run_mxfp4_matvec(p, device, stream, operation);
+
+  const int units = p.k / 32;
+  MatvecShape shape{};
+  shape.lanes = row_lanes(units);
+  shape.step = kWarpSize / shape.lanes;
+  const int slice = kRowUnits * shape.lanes;
+  shape.split = 1;
+  while (shape.split < kMatvecWarps && shape.split * slice < units) shape.split *= 2;
+  shape.groups = kMatvecWarps / shape.split;
+  const int pass_rows = kPassSteps * shape.step;
+  shape.stage_bytes = pass_rows * row_pitch(static_cast<int>(bytes_of(weight, 32 * std::min(slice, units))));
+  const MatvecKernel kernel = block_kernel(weight, bulk_copies(p, weight, shape, device));
+  const auto shared_bytes = [&] { return shape.ring_at(units) + kMatvecWarps * kernel.stages * shape.stage_bytes; };
+  shape.passes = kUsualPasses;
+  const int fit = std::clamp(device.shared_bytes / (shared_bytes() + 1024), 1, kMatvecBlocks);
+  const std::int64_t together = device.multiprocessors * fit;
+  const std::int64_t passes = ceil_of(p.n, pass_rows);  // of a pair
+  const int block_passes = parts_of_block(passes, pairs, together, shape.groups * kUsualPasses);
+  shape.passes = std::min(ceil_of(block_passes, shape.groups), 2 * kUsualPasses);
+  const dim3 grid(static_cast<unsigned>(ceil_of(passes, static_cast<std::int64_t>(shape.passes) * shape.groups)),
+                  static_cast<unsigned>(p.ids.slots), static_cast<unsigned>(pairs / p.ids.slots));
+  launch(kernel.kernel, grid, static_cast<std::size_t>(shared_bytes()), device, stream, operation, p, shape);
+}
+
+}  // namespace thalweg::cu

@@ -1,0 +1,226 @@
+#pragma once
+
+// Products of a few rows of activations with an expert's weights on the matrix units: bound by reading the weights,
+// each once for all the rows of an item.
+//
+// A block takes strips of weight rows of one expert, one after the other, each warp 16 or 32 of them, as the left
+// operand (16 x 16) of mma.m16n8k16; up to 8 kTiles rows of activations are the right one. Along K the block goes in
+// slices. Raw blocks and activations come into shared memory by asynchronous copies, several slices ahead. What is
+// multiplied depends on the format: codes (stream_products.h) or weights (stream_weights.h).
+
+#include <type_traits>
+
+#include "cuda/common/async_copy.h"
+#include "cuda/common/pdl.h"
+#include "cuda/common/warp.h"
+#include "cuda/experts/experts.h"
+#include "cuda/experts/formats/weights.h"
+#include "cuda/experts/row_copies.h"
+#include "cuda/experts/stream.h"
+#include "cuda/experts/stream_products.h"
+#include "cuda/experts/stream_weights.h"
+
+namespace thalweg::cu {
+
+constexpr int kStreamWarps = 4;
+
+// kAligned: weight rows begin at multiples of 16 bytes.
+template <DType kType, int kTiles, bool kAligned>
+struct StreamTile {
+  // Scaling products costs an instruction for each weight and 32 rows of activations, scaling weights two for any
+  // number.
+  static constexpr bool kCodes = is_block_format(kType) && kTiles <= 2;
+  static constexpr float kResultFactor = kCodes ? kCodesFactor<kType> : 1.0F;
+  static constexpr int kRowTiles = kCodes ? kCodeRowTiles : 1;  // of 16 weight rows, of a warp
+  static constexpr int kWarpRows = 16 * kRowTiles;
+  static constexpr int kRows = kStreamWarps * kWarpRows;                      // of a strip
+  static constexpr int kSlice = is_block_format(kType) ? kSliceValues : 128;  // weights of a row
+  using Rows = RowCopies<kType, kWarpRows, kSlice, kAligned>;
+  static constexpr int kPitch = Rows::kPitch;
+
+  static constexpr int kColumns = 8 * kTiles;                                    // rows of activations
+  static constexpr int kColumnPieces = kCodes ? kRecordBytes / 16 : kSlice / 8;  // of 16 bytes, of a slice
+  static constexpr int kWeightBytes = kRows * kPitch;
+  static constexpr int kStageBytes = kWeightBytes + kColumns * kColumnPieces * 16;
+  // Blocks on a multiprocessor: many small ones, so that few warps wait for each other.
+  static constexpr int kBlocks = kCodes ? 3 : 4;
+  static constexpr int kMostBytes = 227 * 1024 / kBlocks - 2048;
+  static constexpr int kStages = 4 * kStageBytes <= kMostBytes ? 4 : (3 * kStageBytes <= kMostBytes ? 3 : 2);
+  static constexpr int kSharedBytes = kStages * kStageBytes;
+
+  // Where piece c of a row of activations lies among them.
+  __device__ static std::uint32_t column_place(int row, int c) {
+    if constexpr (kCodes) return static_cast<std::uint32_t>(row * kRecordBytes + c * 16);
+    return activation_piece<kSlice>(row, c);
+  }
+};
+
+// What a thread copies of every slice: the places do not change, all sources move on by a slice.
+template <class Tile>
+struct StreamCopies {
+  static constexpr int kThreads = kStreamWarps * kWarpSize;
+  static constexpr int kColumnCopies = (Tile::kColumns * Tile::kColumnPieces + kThreads - 1) / kThreads;
+
+  typename Tile::Rows weights;  // of the warp
+  const std::uint16_t* activations;
+  std::int32_t column_from[kColumnCopies];  // in pieces of 16 bytes; -1: beyond the item's rows
+
+  // One slice of the warp's rows from first_row on, and of the activations, to a stage.
+  __device__ void copy(int first_row, int slice, bool last, std::uint8_t* stage, int warp, int lane) const {
+    weights.copy(first_row, slice, last, shared_address(stage + Tile::kWarpRows * warp * Tile::kPitch), lane);
+    const std::uint32_t columns = shared_address(stage + Tile::kWeightBytes);
+#pragma unroll
+    for (int i = 0; i < kColumnCopies; ++i) {
+      if (column_from[i] < 0) break;
+      const int piece = warp * kWarpSize + lane + i * kThreads;
+      copy_16_bytes(columns + Tile::column_place(piece / Tile::kColumnPieces, piece % Tile::kColumnPieces),
+                    activations + static_cast<std::int64_t>(column_from[i] + slice * Tile::kColumnPieces) * 8);
+    }
+  }
+};
+
+// MXFP4's words lie at known places where rows are aligned.
+template <DType kType, bool kAligned>
+using CodesOf = std::conditional_t<kType == DType::kMXFP4 && kAligned, Mxfp4Codes<4>, SliceCodes<kType>>;
+
+template <DType kType, int kTiles, bool kAligned>
+__global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTiles, kAligned>::kBlocks)
+    expert_stream_kernel(ExpertMatmul p, ExpertLists lists, StreamActivations x, int strips) {
+  using Tile = StreamTile<kType, kTiles, kAligned>;
+  using Copies = StreamCopies<Tile>;
+  constexpr int kRowTiles = Tile::kRowTiles;
+  extern __shared__ __align__(128) std::uint8_t shared[];
+  __shared__ std::int64_t y_rows[Tile::kColumns];  // offsets
+  __shared__ float y_factors[Tile::kColumns];
+  const int slices = x.slices;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarpSize;
+  const int warp = thread / kWarpSize;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  pdl_wait();
+  pdl_trigger();
+  const int row_tiles = (p.n + strips * Tile::kRows - 1) / (strips * Tile::kRows);  // of an item
+  const int item_index = static_cast<int>(blockIdx.x) / row_tiles;
+  const ExpertItem item = lists.items[item_index];  // anything, beyond the last one
+  if (item_index >= *lists.num_items) return;
+  const int block_row = (static_cast<int>(blockIdx.x) - item_index * row_tiles) * strips * Tile::kRows;
+  const int warp_row = block_row + Tile::kWarpRows * warp;  // the warp's first row in the first strip
+
+  const auto row_of = [&](int pair) { return p.x_per_slot ? pair : pair / p.ids.slots; };  // of the activations
+  Copies copies;
+  copies.activations = x.data;
+  copies.weights.begin(p.weights + item.expert * p.expert_bytes, p.row_bytes, p.n, p.k, lane);
+#pragma unroll
+  for (int i = 0; i < Copies::kColumnCopies; ++i) {
+    const int piece = thread + i * Copies::kThreads;
+    const int n = piece / Tile::kColumnPieces;
+    copies.column_from[i] = -1;
+    if (n >= item.count || n >= Tile::kColumns) continue;
+    const int pair = lists.rows[item.begin + n];
+    copies.column_from[i] = row_of(pair) * slices * Tile::kColumnPieces + piece % Tile::kColumnPieces;
+  }
+  if (thread < item.count) {
+    const int pair = lists.rows[item.begin + thread];
+    const int token = pair / p.ids.slots;
+    y_rows[thread] = p.y.offset(token, pair - token * p.ids.slots);
+    y_factors[thread] = Tile::kResultFactor * (x.factors != nullptr ? x.factors[row_of(pair)] : 1.0F);
+  }
+
+  const int own_strips = min(strips, (p.n - block_row + Tile::kRows - 1) / Tile::kRows);
+  const int steps = own_strips * slices;
+  // What is copied next.
+  int next_row = warp_row;
+  int next_slice = 0;
+  int next_stage = 0;
+  const auto copy_next = [&] {
+    copies.copy(next_row, next_slice, next_slice == slices - 1, shared + next_stage * Tile::kStageBytes, warp, lane);
+    next_stage = next_stage + 1 < Tile::kStages ? next_stage + 1 : 0;
+    if (++next_slice < slices) return;
+    next_slice = 0;
+    next_row += Tile::kRows;
+  };
+  float sums[kRowTiles][kTiles][4] = {};
+  const auto write = [&](int first_row) {
+    const int rows = p.n - first_row - g;  // from the lane's first on
+    float bias[2 * kRowTiles];
+#pragma unroll
+    for (int i = 0; i < 2 * kRowTiles; ++i) {
+      bias[i] = p.bias != nullptr && 8 * i < rows ? p.bias[first_row + g + 8 * i] : 0.0F;
+    }
+    with_type(p.y.dtype, [&]<class Y>(Y) {
+#pragma unroll
+      for (int i = 0; i < 2 * kTiles; ++i) {
+        const int column = i / 2 * 8 + 2 * t + i % 2;
+        if (column >= item.count) continue;
+        Y* to = static_cast<Y*>(p.y.data) + y_rows[column] + first_row + g;
+        const float factor = y_factors[column];
+#pragma unroll
+        for (int j = 0; j < 2 * kRowTiles; ++j) {
+          if (8 * j < rows) to[8 * j] = from_f32<Y>(fmaf(sums[j / 2][i / 2][j % 2 * 2 + i % 2], factor, bias[j]));
+        }
+      }
+    });
+  };
+  // With the first kUsed of the tiles.
+  const auto multiply_all = [&]<int kUsed>() {
+    int row = warp_row;
+    int slice = 0;
+    int stage_index = 0;
+    for (int step = 0; step < steps; ++step) {
+      wait_for_copies<Tile::kStages - 2>();
+      __syncthreads();
+      if (step + Tile::kStages - 1 < steps) copy_next();
+      commit_copies();
+      const std::uint8_t* stage = shared + stage_index * Tile::kStageBytes;
+      stage_index = stage_index + 1 < Tile::kStages ? stage_index + 1 : 0;
+      const std::uint8_t* rows[2 * kRowTiles];
+#pragma unroll
+      for (int i = 0; i < 2 * kRowTiles; ++i) {
+        rows[i] =
+            stage + (Tile::kWarpRows * warp + g + 8 * i) * Tile::kPitch + copies.weights.off(row + g + 8 * i, slice);
+      }
+      if constexpr (Tile::kCodes) {
+        const auto zero = static_cast<std::uint32_t>((lane | p.k) >> 31);  // which the compiler does not know
+        multiply_codes<CodesOf<kType, kAligned>, kUsed>(rows, stage + Tile::kWeightBytes, kOver<kType> | zero, sums);
+      } else {
+        multiply_weights<kType, Tile::kSlice, kUsed>(rows[0], rows[1], stage + Tile::kWeightBytes, sums[0]);
+      }
+      if (++slice < slices) continue;
+      write(row);
+      slice = 0;
+      row += Tile::kRows;
+#pragma unroll
+      for (int i = 0; i < kRowTiles * kTiles * 4; ++i) sums[i / (4 * kTiles)][i / 4 % kTiles][i % 4] = 0.0F;
+    }
+  };
+#pragma unroll 1
+  for (int i = 0; i < Tile::kStages - 1; ++i) {
+    if (i < steps) copy_next();
+    commit_copies();
+  }
+  if constexpr (kTiles > 1) {
+    if (item.count <= 4 * kTiles) return multiply_all.template operator()<kTiles / 2>();
+  }
+  multiply_all.template operator()<kTiles>();
+}
+
+template <DType kType, int kTiles, bool kAligned>
+StreamKernel stream_kernel_for() {
+  using Tile = StreamTile<kType, kTiles, kAligned>;
+  return {expert_stream_kernel<kType, kTiles, kAligned>,
+          Tile::kSharedBytes,
+          Tile::kRows,
+          Tile::kSlice,
+          Tile::kCodes,
+          Tile::kColumns};
+}
+// Formats whose slices are whole multiples of 16 bytes have no kernel for other rows.
+template <DType kType, int kTiles>
+StreamKernel stream_kernel_of(bool aligned) {
+  if (aligned) return stream_kernel_for<kType, kTiles, true>();
+  if constexpr (StreamTile<kType, kTiles, true>::Rows::kStep < 16) return stream_kernel_for<kType, kTiles, false>();
+  return {};
+}
+
+}  // namespace thalweg::cu

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "cuda/experts/tiled.h"
+
+namespace thalweg::cu::sm90 {
+
+// Describes weights [E,N,row_bytes] to the copy engine, for which every P-th row has to begin at a multiple of 16
+// bytes: as [E,N/P,P rows], in boxes of `box_rows` / P of these by `box_bytes`. Returns P, or 0 if it cannot read them.
+int make_weight_map(const WeightView& weight, int n, std::int64_t row_bytes, int box_rows, int box_bytes,
+                    CUtensorMap& map);
+
+}  // namespace thalweg::cu::sm90

@@ -1,0 +1,106 @@
+// Between the two halves of a split second pass: the states at the segments' starts, S_p+1 = S_p M_p + B_p.
+//
+// A block has a few rows of one head's state and goes through a sequence's segments. A thread has a column of them and
+// a part of the sum over M's rows; it loads its part of the next segment's M while the sums of this one are made, for K
+// up to 128.
+
+#include "cuda/common/pdl.h"
+#include "cuda/gated_delta/chunk_kernels.h"
+#include "cuda/gated_delta/segments.h"
+#include "cuda/launch.h"
+
+namespace thalweg::cu {
+namespace {
+
+constexpr int kRows = 4;
+constexpr int kParts = 4;
+
+template <int K>
+__global__ void __launch_bounds__(K* kParts) chunk_carry(const __grid_constant__ ChunkArguments args) {
+  constexpr int kLength = K / kParts;  // of a part
+  extern __shared__ bool forgets[];    // per segment
+  __shared__ float state[kRows][K];
+  __shared__ float sums[kParts][kRows][K];
+  const int n = static_cast<int>(blockIdx.z);
+  const int head = static_cast<int>(blockIdx.y);
+  const int row = static_cast<int>(blockIdx.x) * kRows;
+  const int column = static_cast<int>(threadIdx.x) % K;
+  const int part = static_cast<int>(threadIdx.x) / K;
+  pdl_trigger_and_wait();
+  const SequenceMap::Sequence sequence = args.map.sequence(n);
+  const std::int64_t slot = args.state_indices != nullptr ? args.state_indices[n] : n;
+  if (!sequence.valid || slot >= args.state_slots) return;
+
+  const int segments = segment_count(args, sequence.length);
+  for (int p = static_cast<int>(threadIdx.x) / 32; p + 1 < segments; p += K * kParts / 32) {
+    const bool forgotten = chunks_remembered(args, n, p, head) > 0;
+    if (threadIdx.x % 32 == 0) forgets[p] = forgotten;
+  }
+  // Thread (part, column) also owns row `part` of the state there.
+  static_assert(kParts == kRows);
+  float s = 0.0F;
+  if (args.initial_state.data != nullptr && slot >= 0) {
+    const std::int64_t* strides = args.initial_state.strides;
+    const std::int64_t at = slot * strides[0] + head * strides[1] +
+                            (args.state_is_kv ? column * strides[2] + row + part : (row + part) * strides[2] + column);
+    s = load_scalar(args.initial_state.data, args.state_is_bf16 ? ScalarType::kBF16 : ScalarType::kF32, at);
+  }
+  __syncthreads();
+  // A segment that does not forget was given M and B; one that forgets B, where the next one does not.
+  const auto has_b = [&](int p) { return p + 1 < segments && (!forgets[p] || (p + 2 < segments && !forgets[p + 1])); };
+  constexpr bool kAhead = K <= 128;  // else its registers do not suffice
+  float m[kAhead ? kLength : 1];
+  float b = 0.0F;
+  const auto load = [&](int p) {
+    if (!has_b(p)) return;
+    const Carry now = carry(args, n, p, head);
+    b = now.b[(row + part) * K + column];
+    if (forgets[p]) return;
+    if constexpr (kAhead) {
+#pragma unroll
+      for (int i = 0; i < kLength; ++i) m[i] = now.m[(part * kLength + i) * K + column];
+    }
+  };
+  load(0);
+  for (int p = 0; p + 1 < segments; ++p) {
+    if (has_b(p)) {
+      float next = b;
+      if (!forgets[p]) {
+        state[part][column] = s;
+        __syncthreads();
+        float sum[kRows] = {};
+        const float* matrix = carry(args, n, p, head).m + part * kLength * K + column;
+#pragma unroll(kAhead ? kLength : 16)
+        for (int i = 0; i < kLength; ++i) {
+          const float element = kAhead ? m[kAhead ? i : 0] : matrix[i * K];
+          for (int r = 0; r < kRows; ++r) sum[r] += state[r][part * kLength + i] * element;
+        }
+        for (int r = 0; r < kRows; ++r) sums[part][r][column] = sum[r];
+        load(p + 1);
+        __syncthreads();
+        for (int i = 0; i < kParts; ++i) next += sums[i][part][column];
+      } else {
+        load(p + 1);
+      }
+      s = next;
+      carry(args, n, p + 1, head).start[(row + part) * K + column] = next;
+    } else {
+      load(p + 1);
+    }
+  }
+}
+
+}  // namespace
+
+void launch_chunk_carry(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(args.value_width / kRows), static_cast<unsigned>(args.hv),
+                  static_cast<unsigned>(args.map.sequences));
+  const auto threads = static_cast<unsigned>(args.key_width * kParts);
+  const auto bytes = static_cast<std::size_t>(args.segments);
+  const auto kernel = args.key_width == 64    ? chunk_carry<64>
+                      : args.key_width == 128 ? chunk_carry<128>
+                                              : chunk_carry<256>;
+  pdl_launch(kernel, grid, threads, bytes, device, stream, "chunk_gated_delta_rule", args);
+}
+
+}  // namespace thalweg::cu

@@ -1,0 +1,403 @@
+#pragma once
+
+// The matrices of a chunk that do not depend on the state: what the record of it (chunk_record.h) is made of.
+//
+// Decays exp(G_i - G_j) left of the diagonal blocks of 16 are products of exp(G_i - R) and exp(R - G_j), R being G at
+// the first row of i's block: both exponents are at most 0, and there are far fewer exponentials.
+//
+// The inverse T of the unit lower triangular 64 x 64 matrix I + A: the diagonal blocks of 16 by substitution in f32, a
+// lane a column; then pairs of blocks are merged, 16 to 32 to 64, T_21 = -T_22 (A_21 T_11), with tf32 products. A's
+// upper half, which is not used, takes the intermediate products.
+
+#include "cuda/common/async_copy.h"
+#include "cuda/common/mma.h"
+#include "cuda/gated_delta/chunk_arguments.h"
+#include "cuda/gated_delta/scalars.h"
+
+namespace thalweg::cu {
+
+constexpr int kMatrixPitch = kChunk + 4;  // of f32 matrices in shared memory: ldmatrix reads them without conflicts
+constexpr int kMatrixFloats = kChunk * kMatrixPitch;
+
+// exp(x) for x <= 0, to 2^-22; 0 where that is no normal number.
+__device__ inline float decay_of(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.4426950408889634F));
+  return result;
+}
+
+// Of a chunk and value head.
+struct HeadScalars {
+  float g[kChunk];  // summed over the chunk
+  float beta[kChunk];
+  float row[kChunk];      // exp(G_i - R), R = G at the first row of i's block of 16
+  float left[3][kChunk];  // of block row b + 1: k_factor_j exp(R - G_j), j < 16 (b + 1)
+};
+
+// Of a chunk and key head: what brings k and q to norm 1, or 1.
+struct KeyFactors {
+  float k[kChunk];
+  float q[kChunk];
+};
+
+// A block of 16 x 16 on or below the diagonal.
+struct BlockPlace {
+  int i;
+  int j;
+};
+
+// sum(x^2) over a row of a tile, by two lanes next to each other; both get it.
+template <class T, int K>
+__device__ float sum_of_squares(const std::byte* tile, int row, int part) {
+  float sum = 0.0F;
+  for (int piece = part; piece < K / 8; piece += 2) {
+    const uint4 eight = *reinterpret_cast<const uint4*>(tile + piece / 8 * (kChunk * 128) + swizzled(row, piece % 8));
+    for (const std::uint32_t packed : {eight.x, eight.y, eight.z, eight.w}) {
+      const float2 pair = unpack<T>(packed);
+      sum += pair.x * pair.x + pair.y * pair.y;
+    }
+  }
+  return sum + __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
+}
+
+// The factors of a chunk of `length` tokens, by its first 128 threads.
+template <class T, int K>
+__device__ void find_factors(const ChunkArguments& args, const std::byte* k_tile, const std::byte* q_tile, int length,
+                             int thread, KeyFactors& factors) {
+  if (args.normalize && thread < 2 * kChunk) {
+    const float k_sum = sum_of_squares<T, K>(k_tile, thread / 2, thread % 2);
+    const float q_sum = sum_of_squares<T, K>(q_tile, thread / 2, thread % 2);
+    // A row of zeros past the end of the chunk stays zero.
+    const bool valid = thread / 2 < length;
+    factors.k[thread / 2] = valid ? rsqrtf(k_sum + args.norm_eps) : 0.0F;
+    factors.q[thread / 2] = valid ? rsqrtf(q_sum + args.norm_eps) : 0.0F;
+  } else if (!args.normalize && thread < kChunk) {
+    factors.k[thread] = 1.0F;
+    factors.q[thread] = 1.0F;
+  }
+}
+
+// Gates of tokens 2 lane and 2 lane + 1 of a chunk; 0 past its end.
+struct RawGates {
+  float g[2];
+  float beta[2];
+};
+__device__ inline RawGates load_gates(const ChunkArguments& args, int row, int begin, int length, int head, int lane) {
+  RawGates gates{};
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const int token = begin + 2 * lane + c;
+    if (2 * lane + c >= length) continue;
+    if (args.gate_a.tensor.data != nullptr) {
+      const Gate gate =
+          compute_gate(load_scalar(args.gate_a, row, token, head), load_scalar(args.gate_b, row, token, head),
+                       load_scalar(args.a_log, head), load_scalar(args.dt_bias, head));
+      gates.g[c] = gate.g;
+      gates.beta[c] = gate.beta;
+    } else {
+      gates.g[c] = args.g.row(row, token)[head];
+      gates.beta[c] = args.beta.row(row, token)[head];
+    }
+  }
+  return gates;
+}
+
+// Gates summed over the chunk, and decays without k's factors. By a warp.
+__device__ inline void work_out_decays(const RawGates& gates, HeadScalars& head, int lane) {
+  float sum = gates.g[0] + gates.g[1];
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const float other = __shfl_up_sync(0xFFFFFFFFU, sum, distance);
+    if (lane >= distance) sum += other;
+  }
+  float before = __shfl_up_sync(0xFFFFFFFFU, sum, 1);
+  if (lane == 0) before = 0.0F;
+  *reinterpret_cast<float2*>(head.g + 2 * lane) = {before + gates.g[0], sum};
+  *reinterpret_cast<float2*>(head.beta + 2 * lane) = {gates.beta[0], gates.beta[1]};
+  __syncwarp();
+#pragma unroll
+  for (int i = lane; i < kChunk; i += 32) head.row[i] = decay_of(head.g[i] - head.g[i & ~15]);
+#pragma unroll
+  for (int block = 1; block < 4; ++block) {
+    const float reference = head.g[16 * block];
+#pragma unroll
+    for (int i = lane; i < 16 * block; i += 32) {
+      head.left[block - 1][i] = decay_of(reference - head.g[i]);
+    }
+  }
+}
+
+// The tensor cores drop the low bits of an f32 operand: a product of four such factors comes out smaller by this, on
+// average, which its result makes good. Rounding every operand instead would take a third of all instructions.
+constexpr float kAfterFourFactors = 1.0F + 4 * 3.5e-4F;
+
+// What a lane's elements of a block of 16 x 16 are multiplied with besides their row's factors: columns
+// 8 eight + 2 (lane % 4) and the next, rows 8 half + lane / 4.
+template <bool kDiagonal>
+struct BlockDecays {
+  float2 factor[2][2];  // [half][eight]
+
+  __device__ BlockDecays(BlockPlace block, const KeyFactors& factors, const HeadScalars& head, int lane) {
+    const int first_column = 16 * block.j + lane % 4 * 2;
+    const float* columns = (kDiagonal ? factors.k : head.left[block.i - 1]) + first_column;
+#pragma unroll
+    for (int eight = 0; eight < 2; ++eight) {
+      const float2 column = *reinterpret_cast<const float2*>(columns + 8 * eight);
+      factor[0][eight] = factor[1][eight] = column;
+      if (kDiagonal) {
+        const float2 g = *reinterpret_cast<const float2*>(head.g + first_column + 8 * eight);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          // The exponent is above 0 only above the diagonal.
+          const float g_row = head.g[16 * block.i + 8 * half + lane / 4];
+          factor[half][eight].x *= decay_of(fminf(g_row - g.x, 0.0F));
+          factor[half][eight].y *= decay_of(fminf(g_row - g.y, 0.0F));
+        }
+      }
+    }
+  }
+};
+
+// What a lane's rows of a block are multiplied with, [half].
+struct RowFactors {
+  float a[2];  // of the diagonal block
+  float p[2];
+  float decay[2];  // left of it, besides
+
+  __device__ RowFactors(int block_row, const KeyFactors& factors, const HeadScalars& head, float scale, int lane) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = 16 * block_row + 8 * half + lane / 4;
+      a[half] = head.beta[i] * factors.k[i];
+      p[half] = scale * factors.q[i];
+      decay[half] = head.row[i];
+    }
+  }
+};
+
+// A block of A to the f32 matrix; kk are the accumulators of its two halves of 8 columns.
+template <bool kDiagonal>
+__device__ void store_a(const float (&kk)[2][4], BlockPlace block, const RowFactors& rows,
+                        const BlockDecays<kDiagonal>& decays, float* matrix, int lane) {
+  const int row = lane / 4;
+  const int column = lane % 4 * 2;
+  float* place = matrix + (16 * block.i + row) * kMatrixPitch + 16 * block.j + column;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float row_factor = kDiagonal ? rows.a[half] : rows.a[half] * rows.decay[half];
+#pragma unroll
+    for (int eight = 0; eight < 2; ++eight) {
+      const float2 factor = decays.factor[half][eight];
+      const float low = row_factor * (kk[eight][2 * half] * factor.x);
+      const float high = row_factor * (kk[eight][2 * half + 1] * factor.y);
+      const int from_diagonal = column + 8 * eight - row - 8 * half;
+      *reinterpret_cast<float2*>(place + 8 * half * kMatrixPitch + 8 * eight) = {
+          !kDiagonal || from_diagonal < 0 ? low : 0.0F, !kDiagonal || from_diagonal + 1 < 0 ? high : 0.0F};
+    }
+  }
+}
+
+// A block of P to its tile; qk as kk above.
+template <class T, bool kDiagonal>
+__device__ void store_p(const float (&qk)[2][4], BlockPlace block, const RowFactors& rows,
+                        const BlockDecays<kDiagonal>& decays, std::byte* tile, int lane) {
+  const int row = lane / 4;
+  const int column = lane % 4 * 2;
+  std::byte* place = tile + (16 * block.i + row) * 128 + lane % 4 * 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float row_factor = kDiagonal ? rows.p[half] : rows.p[half] * rows.decay[half];
+#pragma unroll
+    for (int eight = 0; eight < 2; ++eight) {
+      const float2 factor = decays.factor[half][eight];
+      const float low = row_factor * (qk[eight][2 * half] * factor.x);
+      const float high = row_factor * (qk[eight][2 * half + 1] * factor.y);
+      const int from_diagonal = column + 8 * eight - row - 8 * half;
+      *reinterpret_cast<std::uint32_t*>(place + 8 * half * 128 + ((2 * block.j + eight) ^ row) * 16) =
+          pack<T>(!kDiagonal || from_diagonal <= 0 ? low : 0.0F, !kDiagonal || from_diagonal + 1 <= 0 ? high : 0.0F);
+    }
+  }
+}
+
+// The scale factors of token i.
+__device__ inline void store_scalars(const KeyFactors& factors, const HeadScalars& head, float scale, std::byte* record,
+                                     int i) {
+  const float total = head.g[i];
+  const float last = head.g[kChunk - 1];  // gates past the end are 0
+  const float decay = decay_of(total);
+  auto* scalar = reinterpret_cast<float*>(record + ChunkRecord::kX) + i;
+  scalar[0] = factors.k[i] * decay;
+  scalar[kChunk] = factors.k[i] * decay_of(last - total);
+  scalar[2 * kChunk] = scale * factors.q[i] * decay;
+  scalar[3 * kChunk] = head.beta[i];
+  if (i == 0) *reinterpret_cast<float*>(record + ChunkRecord::kDecay) = decay_of(last);
+}
+
+// What lies above the diagonal blocks of T and P is zero: six blocks of 16 rows of 32 bytes in each. No other function
+// writes there.
+template <int kThreads>
+__device__ void clear_upper_blocks(std::byte* record, int thread) {
+  for (int i = thread; i < 2 * 6 * 32; i += kThreads) {
+    const int index = i / 32 % 6;
+    const int block_column = index < 1 ? 1 : index < 3 ? 2 : 3;
+    const int block_row = index - block_column * (block_column - 1) / 2;
+    *reinterpret_cast<uint4*>(record + (i < 6 * 32 ? ChunkRecord::kT : ChunkRecord::kP) +
+                              swizzled(16 * block_row + i % 32 / 2, 2 * block_column + i % 2)) = {0, 0, 0, 0};
+  }
+}
+
+// Inverts the diagonal blocks of 16 in place: two warps, a lane a column. Four rows at a time, whose sums do not wait
+// for each other. kFrugal: in fewer registers, with more instructions.
+template <bool kFrugal>
+__device__ inline void invert_diagonal(float* matrix, int warp, int lane) {
+  const int block = 2 * warp + lane / 16;
+  const int column = lane % 16;
+  float* corner = matrix + 16 * block * (kMatrixPitch + 1);
+  float x[16];
+#pragma unroll
+  for (int i = 0; i < 16; i += 4) {
+    float sum[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) sum[r] = i + r == column ? 1.0F : 0.0F;
+#pragma unroll
+    for (int m = 0; m < i; m += 4) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const float4 four = *reinterpret_cast<const float4*>(corner + (i + r) * kMatrixPitch + m);
+        if (kFrugal) {
+          sum[r] -= four.x * x[m] + four.y * x[m + 1] + (four.z * x[m + 2] + four.w * x[m + 3]);
+        } else {
+          sum[r] = fmaf(-four.x, x[m], sum[r]);
+          sum[r] = fmaf(-four.y, x[m + 1], sum[r]);
+          sum[r] = fmaf(-four.z, x[m + 2], sum[r]);
+          sum[r] = fmaf(-four.w, x[m + 3], sum[r]);
+        }
+      }
+    }
+    float4 rows[4];
+#pragma unroll
+    for (int r = 1; r < 4; ++r) rows[r] = *reinterpret_cast<const float4*>(corner + (i + r) * kMatrixPitch + i);
+    x[i] = sum[0];
+    x[i + 1] = fmaf(-rows[1].x, x[i], sum[1]);
+    x[i + 2] = fmaf(-rows[2].y, x[i + 1], fmaf(-rows[2].x, x[i], sum[2]));
+    x[i + 3] = fmaf(-rows[3].z, x[i + 2], fmaf(-rows[3].y, x[i + 1], fmaf(-rows[3].x, x[i], sum[3])));
+  }
+  __syncwarp();  // all lanes have read the block
+#pragma unroll
+  for (int i = 0; i < 16; ++i) corner[i * kMatrixPitch + column] = x[i];
+}
+
+// sum += a[0..16, 8 first_step..8 last_step) b[8 first_step..8 last_step, 0..8), of matrices in shared memory that hold
+// tf32 values.
+__device__ inline void multiply_strip(float (&sum)[4], const float* a, const float* b, int first_step, int last_step,
+                                      int lane) {
+  const std::uint32_t a_place =
+      shared_address(a) + static_cast<std::uint32_t>((lane % 16 * kMatrixPitch + lane / 16 * 4) * 4);
+  const float* b_place = b + lane % 4 * kMatrixPitch + lane / 4;
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    if (step < first_step || step >= last_step) continue;
+    const std::uint32_t b0 = __float_as_uint(b_place[step * 8 * kMatrixPitch]);
+    const std::uint32_t b1 = __float_as_uint(b_place[(step * 8 + 4) * kMatrixPitch]);
+    std::uint32_t left[4];
+    load_blocks(left, a_place + static_cast<std::uint32_t>(step * 32));
+    multiply_add_tf32(sum, left, b0, b1);
+  }
+}
+
+// sum to 16 rows of 8 columns.
+__device__ inline void store_strip(float* to, const float (&sum)[4], int lane) {
+  float* place = to + lane / 4 * kMatrixPitch + lane % 4 * 2;
+  *reinterpret_cast<float2*>(place) = {sum[0], sum[1]};
+  *reinterpret_cast<float2*>(place + 8 * kMatrixPitch) = {sum[2], sum[3]};
+}
+
+// 16 rows of 8 columns of T, times diag(beta), to the tile.
+template <class T>
+__device__ void store_times_beta(std::byte* tile, const float (&strip)[4], const float* beta, int row, int piece,
+                                 int lane) {
+  const float2 factor = *reinterpret_cast<const float2*>(beta + 8 * piece + lane % 4 * 2);
+  std::byte* place = tile + swizzled(row + lane / 4, piece) + lane % 4 * 4;
+  *reinterpret_cast<std::uint32_t*>(place) = pack<T>(strip[0] * factor.x, strip[1] * factor.y);
+  *reinterpret_cast<std::uint32_t*>(place + 8 * 128) = pack<T>(strip[2] * factor.x, strip[3] * factor.y);
+}
+
+// From the inverses of A's diagonal blocks of 16 to those of 32, in place, and these parts of (T - I) diag(beta) to its
+// tile. By all threads of a team, a group of at least four warps that wait for each other by sync(); the matrix is
+// ready before and after.
+template <class T, class Team>
+__device__ void merge_blocks_of_16(float* matrix, const float* beta, std::byte* tile, int thread) {
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  // Blocks (1,0) and (3,2): a warp 8 columns.
+  const int first = 32 * (warp / 2);  // of the pair of diagonal blocks
+  float* corner = matrix + first * (kMatrixPitch + 1);
+  float* between = corner + 16 + warp % 2 * 8;  // above the diagonal
+  float product[4] = {};
+  if (warp < 4) {
+    float sum[4] = {};
+    multiply_strip(sum, corner + 16 * kMatrixPitch, corner + warp % 2 * 8, 0, 2, lane);
+    store_strip(between, sum, lane);
+    __syncwarp();
+    multiply_strip(product, corner + 16 * (kMatrixPitch + 1), between, 0, 2, lane);
+#pragma unroll
+    for (float& value : product) value *= -kAfterFourFactors;
+  }
+  Team::sync();  // both warps of a pair have read A
+  if (warp < 4) {
+    store_strip(corner + 16 * kMatrixPitch + warp % 2 * 8, product, lane);
+    store_times_beta<T>(tile, product, beta, first + 16, first / 8 + warp % 2, lane);
+    // The diagonal blocks: 8 columns of a row.
+    const int row = thread / 2;
+    const int piece = row / 16 * 2 + thread % 2;
+    const float* from = matrix + row * kMatrixPitch + piece * 8;
+    float values[8];
+    float factors[8];
+    *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(from);
+    *reinterpret_cast<float4*>(values + 4) = *reinterpret_cast<const float4*>(from + 4);
+    *reinterpret_cast<float4*>(factors) = *reinterpret_cast<const float4*>(beta + piece * 8);
+    *reinterpret_cast<float4*>(factors + 4) = *reinterpret_cast<const float4*>(beta + piece * 8 + 4);
+#pragma unroll
+    for (int c = 0; c < 8; ++c) values[c] = piece * 8 + c < row ? values[c] * factors[c] : 0.0F;
+    *reinterpret_cast<uint4*>(tile + swizzled(row, piece)) = {
+        pack<T>(values[0], values[1]), pack<T>(values[2], values[3]), pack<T>(values[4], values[5]),
+        pack<T>(values[6], values[7])};
+  }
+  Team::sync();
+}
+
+// The rest of (T - I) diag(beta), blocks (2..3, 0..1), from the inverses of the diagonal blocks of 32. By all threads
+// of a team.
+template <class T, class Team>
+__device__ void merge_blocks_of_32(float* matrix, const float* beta, std::byte* tile, int thread) {
+  constexpr int kWarps = Team::kThreads / 32;
+  constexpr int kStrips = (8 + kWarps - 1) / kWarps;  // of a warp, of 16 rows and 8 columns
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const auto strip_row = [](int strip) { return 16 * (strip / 4); };
+  const auto strip_column = [](int strip) { return 8 * (strip % 4); };
+  float* between = matrix + 32;  // above the diagonal
+#pragma unroll
+  for (int s = 0; s < kStrips; ++s) {
+    const int strip = warp + s * kWarps;
+    if (strip >= 8) break;
+    float sum[4] = {};
+    multiply_strip(sum, matrix + (32 + strip_row(strip)) * kMatrixPitch, matrix + strip_column(strip),
+                   strip % 4 / 2 * 2, 4, lane);
+    store_strip(between + strip_row(strip) * kMatrixPitch + strip_column(strip), sum, lane);
+  }
+  Team::sync();
+#pragma unroll
+  for (int s = 0; s < kStrips; ++s) {
+    const int strip = warp + s * kWarps;
+    if (strip >= 8) break;
+    float product[4] = {};
+    multiply_strip(product, matrix + (32 + strip_row(strip)) * kMatrixPitch + 32, between + strip_column(strip), 0,
+                   2 + strip / 4 * 2, lane);
+#pragma unroll
+    for (float& value : product) value *= -kAfterFourFactors;
+    store_times_beta<T>(tile, product, beta, 32 + strip_row(strip), strip % 4, lane);
+  }
+}
+
+}  // namespace thalweg::cu

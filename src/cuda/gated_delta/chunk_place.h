@@ -1,0 +1,100 @@
+#pragma once
+
+// The chunks of a batch, numbered through its rows, and where the i-th of them lies: found by each block for itself,
+// from the cu_seqlens in device memory that nobody has checked. A sequence whose bounds are out of range has no chunks.
+
+#include <cstdint>
+
+#include "cuda/common/warp.h"
+
+namespace thalweg::cu {
+
+struct ChunkTable {
+  const std::int32_t* cu_seqlens = nullptr;  // null: every batch row is a sequence
+  std::int64_t sequences = 0;
+  std::int64_t tokens = 0;  // of a batch row
+  int chunk_size = 64;
+
+  __device__ std::int64_t row_chunks() const { return (tokens + chunk_size - 1) / chunk_size; }
+
+  // Chunks of packed sequence n; `begin` is its first token.
+  __device__ std::int64_t count(std::int64_t n, std::int64_t& begin, std::int64_t& end) const {
+    if (n >= sequences) return 0;
+    begin = cu_seqlens[n];
+    end = cu_seqlens[n + 1];
+    if (begin < 0 || begin > end || end > tokens) return 0;
+    return (end - begin + chunk_size - 1) / chunk_size;
+  }
+};
+
+struct ChunkPlace {
+  std::int64_t row = 0;     // of the batch
+  std::int64_t begin = 0;   // first token in the row
+  std::int64_t number = 0;  // among the chunks of the row
+  int length = 0;           // 0: there is no such chunk
+  std::int64_t sequence = 0;
+  std::int64_t sequence_begin = 0;  // its first token
+};
+
+// By all lanes of a warp, for all of them.
+__device__ inline ChunkPlace find_chunk(const ChunkTable& table, std::int64_t i) {
+  ChunkPlace place;
+  std::int64_t begin = 0;
+  std::int64_t end = table.tokens;
+  if (table.cu_seqlens == nullptr) {
+    place.row = i / table.row_chunks();
+    place.sequence = place.row;
+    place.number = i % table.row_chunks();
+    begin = place.number * table.chunk_size;
+  } else {
+    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+    std::int64_t before = 0;
+    place.number = i;
+    for (std::int64_t first = 0;; first += kWarpSize) {
+      if (first >= table.sequences) return {};
+      const std::int64_t own = table.count(first + lane, begin, end);
+      std::int64_t upto = own;
+#pragma unroll
+      for (int distance = 1; distance < kWarpSize; distance *= 2) {
+        const std::int64_t other = __shfl_up_sync(0xFFFFFFFFU, upto, static_cast<unsigned>(distance));
+        if (lane >= distance) upto += other;
+      }
+      const unsigned past = __ballot_sync(0xFFFFFFFFU, before + upto > i);
+      if (past != 0) {
+        const int owner = __ffs(static_cast<int>(past)) - 1;
+        place.sequence = first + owner;
+        place.sequence_begin = __shfl_sync(0xFFFFFFFFU, begin, owner);
+        begin = __shfl_sync(0xFFFFFFFFU, begin + (i - before - (upto - own)) * table.chunk_size, owner);
+        end = __shfl_sync(0xFFFFFFFFU, end, owner);
+        break;
+      }
+      before += __shfl_sync(0xFFFFFFFFU, upto, kWarpSize - 1);
+    }
+  }
+  place.begin = begin;
+  place.length = static_cast<int>(min(end - begin, static_cast<std::int64_t>(table.chunk_size)));
+  return place;
+}
+
+// The chunks before sequence n in its row, by all lanes of a warp.
+__device__ inline std::int64_t chunks_before(const ChunkTable& table, std::int64_t n) {
+  if (table.cu_seqlens == nullptr) return 0;
+  std::int64_t sum = 0;
+  for (std::int64_t m = static_cast<std::int64_t>(threadIdx.x) % kWarpSize; m < n; m += kWarpSize) {
+    std::int64_t begin;
+    std::int64_t end;
+    sum += table.count(m, begin, end);
+  }
+#pragma unroll
+  for (int distance = 1; distance < kWarpSize; distance *= 2) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, distance);
+  return sum;
+}
+
+// How many blocks cover all chunks, on the host.
+inline std::int64_t most_chunks(const ChunkTable& table) {
+  const std::int64_t c = table.chunk_size;
+  return table.cu_seqlens == nullptr ? table.sequences * ((table.tokens + c - 1) / c)
+                                     : table.tokens / c + table.sequences;
+}
+
+}  // namespace thalweg::cu

@@ -1,0 +1,262 @@
+// First pass of the chunked gated delta rule: everything about a chunk that does not need the state.
+//
+// One block of five warps per chunk and key head; each has two of the ten blocks of 16 x 16 on and below the diagonal
+// of k k^T and q k^T, on the tensor cores. Then, for each value head of the key head: gates, decays, the inverse, the
+// record (chunk_matrices.h), which is put together in shared memory and leaves in one piece.
+
+#include "cuda/common/async_copy.h"
+#include "cuda/common/mbarrier.h"
+#include "cuda/common/mma.h"
+#include "cuda/common/pdl.h"
+#include "cuda/gated_delta/chunk_kernels.h"
+#include "cuda/gated_delta/chunk_matrices.h"
+#include "cuda/launch.h"
+
+namespace thalweg::cu {
+namespace {
+
+constexpr int kThreads = 160;
+constexpr int kWarps = kThreads / 32;
+constexpr int kCopiers = 128;    // of them share work that comes in powers of two
+constexpr int kHeadsAtOnce = 4;  // value heads whose gates are worked out together
+
+struct WholeBlock {
+  static constexpr int kThreads = 160;
+  __device__ static void sync() { __syncthreads(); }
+};
+
+// Shared memory: first the tiles of k and q; after the products the record and the matrix that A is in and T replaces.
+template <int K>
+struct Shared {
+  static constexpr int kTile = kChunk * K * 2;
+  static constexpr int kMatrix = (ChunkRecord::kBytes + 127) / 128 * 128;
+  static constexpr int kEnd = kMatrix + kMatrixFloats * 4;
+  static constexpr int kBytes = kEnd > 2 * kTile ? kEnd : 2 * kTile;
+};
+
+struct Scalars {
+  HeadScalars heads[kHeadsAtOnce];
+  KeyFactors factors;
+};
+
+// The same value, of which the compiler knows nothing.
+__device__ inline int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+__device__ inline BlockPlace block_place(int index) {
+  const int i = index < 1 ? 0 : index < 3 ? 1 : index < 6 ? 2 : 3;
+  return {i, index - i * (i + 1) / 2};
+}
+
+// The finished record from shared to global memory, by the whole block; from compute capability 9.0 on by the copy
+// engine while the block goes on, until wait_for_bulk_reads().
+__device__ void store_record(std::byte* to, const std::byte* shared, int thread) {
+#if __CUDA_ARCH__ >= 900
+  fence_proxy_async();
+  __syncthreads();
+  if (thread == 0) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(shared)),
+                 "n"(ChunkRecord::kBytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  }
+#else
+  __syncthreads();
+  for (int i = thread; i < ChunkRecord::kBytes / 16; i += kThreads) {
+    reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(shared)[i];
+  }
+  __syncthreads();
+#endif
+}
+__device__ inline void wait_for_bulk_reads() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
+}
+
+// One value head's record in `shared`, by the whole block.
+template <class T>
+__device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2][4], const Scalars& scalars,
+                             const HeadScalars& head, float scale, std::byte* shared, float* matrix) {
+  // Addresses are worked out anew for each head: kept over the loop they would not fit into the registers.
+  const int thread = opaque(static_cast<int>(threadIdx.x));
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const KeyFactors& factors = scalars.factors;
+#pragma unroll
+  for (int b = 0; b < 2; ++b) {
+    const BlockPlace block = block_place(warp + b * kWarps);
+    const auto apply = [&]<bool kDiagonal>(const BlockDecays<kDiagonal>& decays) {
+      const RowFactors rows(block.i, factors, head, scale, lane);
+      store_a(kk[b], block, rows, decays, matrix, lane);
+      store_p<T>(qk[b], block, rows, decays, shared + ChunkRecord::kP, lane);
+    };
+    if (block.i == block.j) {
+      apply(BlockDecays<true>(block, factors, head, lane));
+    } else {
+      apply(BlockDecays<false>(block, factors, head, lane));
+    }
+  }
+  __syncthreads();
+  if (warp < 2) {
+    invert_diagonal<true>(matrix, warp, lane);
+  } else if (warp < 4) {
+    store_scalars(factors, head, scale, shared, thread - 64);
+  }
+  __syncthreads();
+  merge_blocks_of_16<T, WholeBlock>(matrix, head.beta, shared + ChunkRecord::kT, thread);
+  merge_blocks_of_32<T, WholeBlock>(matrix, head.beta, shared + ChunkRecord::kT, thread);
+}
+
+template <class T, int K>
+__global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
+    chunk_prepare(const __grid_constant__ ChunkArguments args) {
+  using S = Shared<K>;
+  extern __shared__ __align__(1024) std::byte shared[];
+  __shared__ Scalars scalars;
+  pdl_trigger();
+  // Blocks come in the opposite order of what the second pass reads, the last chunks of all sequences first: what it
+  // begins with is what the second-level cache still holds. Exact for sequences of one length, a permutation for any.
+  const int key_head = static_cast<int>(blockIdx.x) % args.hk;
+  const int place = static_cast<int>(blockIdx.x) / args.hk;
+  const int per_sequence = (static_cast<int>(args.slots) + args.map.sequences - 1) / args.map.sequences;
+  const int slot = place % args.map.sequences * per_sequence + per_sequence - 1 - place / args.map.sequences;
+  if (slot >= args.slots) return;
+  const int n = args.map.sequence_of(slot, kChunk);
+  const SequenceMap::Sequence sequence = args.map.sequence(n);
+  const int first = (slot - args.map.first_piece(n, kChunk)) * kChunk;
+  if (first < 0 || first >= sequence.length) return;
+  const int begin = sequence.begin + first;
+  const int length = min(kChunk, sequence.length - first);
+
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const std::uint32_t tiles = shared_address(shared);
+  const int heads = args.hv / args.hk;
+  const auto value_head = [&](int j) { return args.tiled ? key_head + j * args.hk : key_head * heads + j; };
+  // A warp has the gates of one head of a batch. They are asked for first: they are what the block waits for longest.
+  const auto has_gates = [&](int j) { return warp < min(heads - j, kHeadsAtOnce); };
+  RawGates gates{};
+  if (has_gates(0)) gates = load_gates(args, sequence.row, begin, length, value_head(warp), lane);
+  if (thread < kCopiers) {
+    constexpr int kColumns = K < 128 ? K : 128;  // at a time
+    constexpr int kPieces = kColumns / 8;
+    constexpr int kRows = kCopiers / kPieces;  // a multiple of 8: a thread's swizzle is always the same
+    const int row = thread / kPieces;
+    const int piece = thread % kPieces;
+    const auto source = [&](const TensorView<const void>& tensor) {
+      return static_cast<const T*>(tensor.data) + sequence.row * tensor.strides[0] + (begin + row) * tensor.strides[1] +
+             key_head * tensor.strides[2] + piece * 8;
+    };
+    const T* k = source(args.k);
+    const T* q = source(args.q);
+    const std::uint32_t to = tiles + static_cast<std::uint32_t>(piece / 8 * (kChunk * 128)) + swizzled(row, piece % 8);
+    const std::int64_t k_step = kRows * args.k.strides[1];
+    const std::int64_t q_step = kRows * args.q.strides[1];
+#pragma unroll
+    for (int column = 0; column < K; column += kColumns) {
+      const std::uint32_t tile = to + static_cast<std::uint32_t>(column * kChunk * 2);
+#pragma unroll
+      for (int i = 0; i < kChunk / kRows; ++i) {
+        const bool valid = row + i * kRows < length;
+        const std::int64_t steps = valid ? i : 0;  // a row past the end is not read, but its address may be checked
+        copy_16_bytes(tile + static_cast<std::uint32_t>(i * kRows * 128), k + steps * k_step + column, valid);
+        copy_16_bytes(tile + static_cast<std::uint32_t>(S::kTile + i * kRows * 128), q + steps * q_step + column,
+                      valid);
+      }
+    }
+    commit_copies();
+  }
+  if (has_gates(0)) work_out_decays(gates, scalars.heads[warp], lane);
+  wait_for_copies<0>();
+  __syncthreads();
+
+  float kk[2][2][4] = {};
+  float qk[2][2][4] = {};
+#pragma unroll
+  for (int b = 0; b < 2; ++b) {
+    const BlockPlace block = block_place(warp + b * kWarps);
+    // Step s takes pieces 2s and 2s + 1 of a row; their swizzled places differ from the first step's in two bits.
+    const std::uint32_t k_row = tiles + swizzled(16 * block.i + lane % 16, lane / 16);
+    const std::uint32_t q_row = k_row + S::kTile;
+    const std::uint32_t column = tiles + swizzled(16 * block.j + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+#pragma unroll
+      for (int half = 0; half < K / 64; ++half) {
+        const auto at = [&](std::uint32_t first) {
+          return (first ^ static_cast<std::uint32_t>(s * 32)) + static_cast<std::uint32_t>(half * kChunk * 128);
+        };
+        std::uint32_t k_rows[4];
+        std::uint32_t q_rows[4];
+        std::uint32_t columns[4];
+        load_blocks(k_rows, at(k_row));
+        load_blocks(q_rows, at(q_row));
+        load_blocks(columns, at(column));
+        multiply_add<T>(kk[b][0], k_rows, columns[0], columns[1]);
+        multiply_add<T>(kk[b][1], k_rows, columns[2], columns[3]);
+        multiply_add<T>(qk[b][0], q_rows, columns[0], columns[1]);
+        multiply_add<T>(qk[b][1], q_rows, columns[2], columns[3]);
+      }
+    }
+  }
+  find_factors<T, K>(args, shared, shared + S::kTile, length, thread, scalars.factors);
+  __syncthreads();
+
+  auto* matrix = reinterpret_cast<float*>(shared + S::kMatrix);
+  clear_upper_blocks<kThreads>(shared, thread);
+  for (int j = 0; j < heads; ++j) {
+    const int in_batch = j % kHeadsAtOnce;
+    if (j > 0 && in_batch == 0 && has_gates(j)) {
+      work_out_decays(load_gates(args, sequence.row, begin, length, value_head(j + warp), lane), scalars.heads[warp],
+                      lane);
+    }
+    if (args.normalize && in_batch == 0) {
+      __syncthreads();
+      for (int i = thread; i < kHeadsAtOnce * 3 * kChunk; i += kThreads) {
+        scalars.heads[i / (3 * kChunk)].left[i / kChunk % 3][i % kChunk] *= scalars.factors.k[i % kChunk];
+      }
+    }
+    if (j > 0 && thread == 0) wait_for_bulk_reads();
+    __syncthreads();  // the record and both matrices are free
+    prepare_head<T>(kk, qk, scalars, scalars.heads[in_batch], args.scale, shared, matrix);
+    std::byte* record = args.records + (static_cast<std::int64_t>(slot) * args.hv + value_head(j)) *
+                                           static_cast<std::int64_t>(ChunkRecord::kPitch);
+    if (thread == 0) {
+      args.chunk_gates[static_cast<std::int64_t>(slot) * args.hv + value_head(j)] =
+          scalars.heads[in_batch].g[kChunk - 1];
+    }
+    store_record(record, shared, thread);
+  }
+  wait_for_bulk_reads();
+}
+
+template <class T, int K>
+void launch(const ChunkArguments& args, cudaStream_t stream) {
+  static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
+  if (args.slots == 0) return;
+  constexpr int kBytes = Shared<K>::kBytes;
+  allow_shared_memory(reinterpret_cast<const void*>(chunk_prepare<T, K>), kBytes, kOperation);
+  const std::int64_t per_sequence = (args.slots + args.map.sequences - 1) / args.map.sequences;
+  const auto grid = static_cast<unsigned>(per_sequence * args.map.sequences * args.hk);
+  chunk_prepare<T, K><<<grid, kThreads, kBytes, stream>>>(args);
+  check(cudaGetLastError(), kOperation);
+}
+
+}  // namespace
+
+void launch_chunk_prepare(const ChunkArguments& args, DType dtype, cudaStream_t stream) {
+  const bool bf16 = dtype == DType::kBF16;
+  if (args.key_width == 256) {
+    bf16 ? launch<__nv_bfloat16, 256>(args, stream) : launch<__half, 256>(args, stream);
+  } else if (args.key_width == 128) {
+    bf16 ? launch<__nv_bfloat16, 128>(args, stream) : launch<__half, 128>(args, stream);
+  } else {
+    bf16 ? launch<__nv_bfloat16, 64>(args, stream) : launch<__half, 64>(args, stream);
+  }
+}
+
+}  // namespace thalweg::cu

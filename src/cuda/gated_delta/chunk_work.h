@@ -1,0 +1,116 @@
+#pragma once
+
+// What each block of the chunked gated delta rule's second pass works on.
+
+#include <cstdint>
+
+#include "cuda/gated_delta/chunk_place.h"
+#include "cuda/gated_delta/segments.h"
+#include "thalweg/gated_delta_rule.h"
+
+namespace thalweg::cu {
+
+enum class Pass {
+  kScan,     // outputs and final states, of whole sequences or of segments
+  kCarries,  // B and M of segments
+};
+
+// What a block works on: rows of a head's state over a run of chunks.
+struct Work {
+  enum class Start { kZero, kIdentity, kPool, kGiven };
+
+  bool valid;
+  int row;     // batch row
+  int begin;   // token in the row
+  int length;  // tokens
+  int chunks;
+  int silent;  // chunks at the beginning whose output somebody else writes
+  int head;
+  int key_head;
+  int first_row;  // of the state
+  Start start;
+  const float* given;          // [.,K], for kGiven
+  bool no_values;              // v is all zeros
+  std::int64_t slot;           // of the state pools, -1: none
+  float* carry_to;             // [.,K], instead of the final state
+  bool is_last;                // its last state is the sequence's
+  int first_chunk;             // of the sequence
+  std::int64_t pieces_before;  // checkpoints of the row's sequences before this one
+  const std::byte* records;
+};
+
+// Skips and reports a sequence whose bounds or slot are out of range.
+__device__ inline bool check_sequence(const ChunkArguments& args, int n, const SequenceMap::Sequence& sequence,
+                                      std::int64_t slot, bool report) {
+  const bool has_state = args.initial_state.data != nullptr || args.final_state.data != nullptr;
+  const bool slot_valid = !has_state || (slot >= -1 && slot < args.state_slots);
+  bool bounds_valid = sequence.valid;
+  if (args.map.cu_seqlens != nullptr) {
+    if (n == 0 && args.map.cu_seqlens[0] != 0) bounds_valid = false;
+    if (n == args.map.sequences - 1 && args.map.cu_seqlens[n + 1] != args.map.tokens) bounds_valid = false;
+  }
+  if (report && args.fault != nullptr && threadIdx.x == 0) {
+    const int fault = (bounds_valid ? 0 : kFaultCuSeqlens) | (slot_valid ? 0 : kFaultStateIndices);
+    if (fault != 0) atomicOr(args.fault, fault);
+  }
+  return sequence.valid && slot_valid;
+}
+
+__device__ inline Work find_work(const ChunkArguments& args, Pass pass, int rows_per_block) {
+  Work work{};
+  const int segment_tokens = args.segment_chunks * kChunk;
+  const int piece = static_cast<int>(blockIdx.z);
+  const int n = args.segment_chunks > 0 ? args.map.sequence_of(piece, segment_tokens) : piece;
+  const int p = args.segment_chunks > 0 ? piece - args.map.first_piece(n, segment_tokens) : 0;
+  const SequenceMap::Sequence sequence = args.map.sequence(n);
+  const int segments = args.segment_chunks > 0 ? max(1, segment_count(args, sequence.length)) : 1;
+  work.slot = args.state_indices != nullptr ? args.state_indices[n] : n;
+  const bool report = pass == Pass::kScan && p == 0 && blockIdx.x == 0 && blockIdx.y == 0;
+  work.valid = check_sequence(args, n, sequence, work.slot, report) && p >= 0 && p < segments;
+  if (!work.valid) return work;
+  work.head = static_cast<int>(blockIdx.y);
+  work.key_head = args.tiled ? work.head % args.hk : work.head / (args.hv / args.hk);
+  work.first_row = static_cast<int>(blockIdx.x) * rows_per_block;
+  work.start = args.initial_state.data != nullptr && work.slot >= 0 ? Work::Start::kPool : Work::Start::kZero;
+  work.is_last = p == segments - 1;
+  int first = 0;  // chunk of the sequence
+  int last = (sequence.length + kChunk - 1) / kChunk;
+  if (args.segment_chunks > 0) {
+    first = p * args.segment_chunks;
+    last = min(last, first + args.segment_chunks);
+  }
+  if (pass == Pass::kCarries) {
+    // M of a segment that does not forget; B of one that does not, or whose successor needs an exact start.
+    const bool forgets = !work.is_last && chunks_remembered(args, n, p, work.head) > 0;
+    const bool wanted = !forgets || (p + 2 < segments && chunks_remembered(args, n, p + 1, work.head) == 0);
+    const bool is_m = work.first_row >= args.value_width;
+    work.valid = !work.is_last && (is_m ? !forgets : wanted);
+    if (!work.valid) return work;
+    const Carry to = carry(args, n, p, work.head);
+    if (is_m) work.first_row -= args.value_width;
+    work.start = is_m ? Work::Start::kIdentity : Work::Start::kZero;
+    work.no_values = is_m;
+    work.carry_to = is_m ? to.m : to.b;
+    work.silent = last - first;
+  } else if (p > 0) {
+    const int remembered = chunks_remembered(args, n, p - 1, work.head);
+    first -= remembered;
+    work.silent = remembered;
+    work.start = remembered > 0 ? Work::Start::kZero : Work::Start::kGiven;
+    work.given = carry(args, n, p, work.head).start;
+  }
+  work.row = sequence.row;
+  work.begin = sequence.begin + first * kChunk;
+  work.length = min(sequence.length, last * kChunk) - first * kChunk;
+  work.chunks = last - first;
+  work.first_chunk = first;
+  if (args.checkpoints.data != nullptr) {
+    work.pieces_before = chunks_before({args.map.cu_seqlens, n, args.map.tokens, args.checkpoint_chunks * kChunk}, n);
+  }
+  work.records =
+      args.records + (static_cast<std::int64_t>(args.map.first_piece(n, kChunk) + first) * args.hv + work.head) *
+                         static_cast<std::int64_t>(ChunkRecord::kPitch);
+  return work;
+}
+
+}  // namespace thalweg::cu

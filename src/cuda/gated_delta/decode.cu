@@ -1,0 +1,23 @@
+#include "cuda/gated_delta/decode.h"
+
+namespace thalweg::cu {
+
+DecodeKernel decode_kernel(std::int64_t k, DType state, Tokens tokens) {
+  return pick_decode(k, state, [&]<int kK, class State>() -> DecodeKernel {
+    switch (tokens) {
+      case Tokens::kOneByOne:
+        return decode<kK, State, Tokens::kOneByOne>;
+      case Tokens::kAll:
+        return decode<kK, State, Tokens::kAll>;
+      case Tokens::kAllExact:
+        break;
+    }
+    return decode<kK, State, Tokens::kAllExact>;
+  });
+}
+
+DecodeKernel decode_one_kernel(std::int64_t k, DType state) {
+  return pick_decode(k, state, [&]<int kK, class State>() -> DecodeKernel { return decode_one<kK, State>; });
+}
+
+}  // namespace thalweg::cu

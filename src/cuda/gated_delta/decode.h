@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cuda/gated_delta/stream_step_kernel.h"
+
+namespace thalweg::cu {
+
+// The decode kernels are for these: K = 64 or 128, states of f32 or bf16.
+using DecodeKernel = void (*)(Decode);
+using DecodeStepKernel = void (*)(DecodeStep);
+
+DecodeKernel decode_kernel(std::int64_t k, DType state, Tokens tokens);
+DecodeKernel decode_one_kernel(std::int64_t k, DType state);
+// For compute capability 9.0; null where a build leaves that out. Narrow tiles go with tokens one by one.
+DecodeStepKernel decode_step_kernel(std::int64_t k, DType state, Tokens tokens, bool narrow);
+// How the step for many sequences is to be launched.
+struct StreamStepKernel {
+  DecodeStepKernel kernel = nullptr;
+  int stages = 0;
+  std::size_t shared_bytes = 0;
+};
+StreamStepKernel stream_step_kernel(std::int64_t k, DType state, std::int64_t tokens, std::int64_t heads);
+
+// pick.template operator()<K, State>() of the kernel.
+template <class Pick>
+auto pick_decode(std::int64_t k, DType state, Pick pick) {
+  const auto with_k = [&]<int kK>() {
+    return state == DType::kBF16 ? pick.template operator()<kK, Bf16>() : pick.template operator()<kK, float>();
+  };
+  return k == 64 ? with_k.template operator()<64>() : with_k.template operator()<128>();
+}
+
+}  // namespace thalweg::cu

@@ -1,0 +1,315 @@
+#include <algorithm>
+#include <limits>
+
+#include "cuda/gated_delta/decode.h"
+#include "cuda/gated_delta/gated_delta.h"
+#include "cuda/gated_delta/prep_step.h"
+#include "cuda/kernels.h"
+#include "cuda/launch.h"
+
+namespace thalweg::cu {
+namespace {
+
+struct Sizes {
+  std::int64_t batch, tokens, hk, hv, k, v;
+
+  explicit Sizes(const GatedDeltaPrepStepArgs& args)
+      : batch(args.x.dim(0)),
+        tokens(args.x.dim(1)),
+        hv(args.state_in.dim(1)),
+        k(args.state_in.dim(args.state_layout == StateLayout::kVK ? 3 : 2)),
+        v(args.state_in.dim(args.state_layout == StateLayout::kVK ? 2 : 3)) {
+    hk = (args.x.dim(2) - hv * v) / (2 * k);
+  }
+  std::int64_t ratio() const { return hv / hk; }
+};
+
+bool is_vk(const GatedDeltaPrepStepArgs& args) { return args.state_layout == StateLayout::kVK; }
+
+PrepStep parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s, const PrepStepKernel& kernel, int slices) {
+  PrepStep p;
+  p.x = elements(args.x);
+  p.conv_weight = elements(args.conv_weight);
+  p.conv_state = elements(args.conv_state);
+  p.gates = raw_gates(args.gates);
+  p.norm = {args.qk_norm, args.qk_norm_eps, elements(args.q_norm_weight), elements(args.k_norm_weight)};
+  p.state_in = elements(args.state_in);
+  p.state_out = elements(args.state_out);
+  p.snapshots = elements(args.snapshots);
+  p.z = elements(args.z);
+  p.norm_weight = elements(args.norm_weight);
+  p.y = elements(args.y);
+  p.sequences = {nullptr, integers(args.state_indices),
+                 args.fault.defined() ? static_cast<std::int32_t*>(args.fault.data) : nullptr, s.tokens,
+                 args.state_in.dim(0)};
+  p.hk = static_cast<int>(s.hk);
+  p.hv = static_cast<int>(s.hv);
+  p.ratio = static_cast<int>(s.ratio());
+  p.v_size = static_cast<int>(s.v);
+  p.taps = args.conv_weight.defined() ? static_cast<int>(args.conv_weight.dim(1)) : 0;
+  p.tile_warps = static_cast<int>(s.v / slices / kernel.warp_rows);
+  p.slices = slices;
+  p.block_tokens = static_cast<int>(std::clamp<std::int64_t>(s.tokens, 1, kBlockTokens));
+  p.head_map = args.head_map;
+  p.scale = args.scale;
+  p.norm_eps = args.norm_eps;
+  return p;
+}
+
+std::size_t shared_memory(const PrepStep& p, const Sizes& s) {
+  return TokenMemory::bytes(p.block_tokens, static_cast<int>(s.k), p.v_size / p.slices);
+}
+
+// Whether a head can be cut into that many slices of whole warps, of which a block can hold all.
+bool can_slice(const Sizes& s, const PrepStepKernel& kernel, int slices) {
+  const std::int64_t warps = s.v / kernel.warp_rows;
+  return warps % slices == 0 && warps / slices <= kMaxWarps;
+}
+
+// ---- one block for all that shares a key head
+
+int block_slices(const Sizes& s, const PrepStepKernel& kernel) {
+  int slices = 1;
+  while (!can_slice(s, kernel, slices)) ++slices;
+  return slices;
+}
+
+PrepStepKernel block_kernel(const GatedDeltaPrepStepArgs& args, const Sizes& s) {
+  return is_vk(args) ? prep_step_kernel_vk(s.k) : prep_step_kernel_kv(s.k);
+}
+
+std::string block_supports(const GatedDeltaPrepStepArgs& args, const Stream&) {
+  const Sizes s(args);
+  const bool fits = s.batch * s.hk <= std::numeric_limits<std::int32_t>::max();
+  return fits ? "" : "more than 2^31 key heads";
+}
+
+std::size_t block_workspace(const GatedDeltaPrepStepArgs& args, const Stream&) {
+  const Sizes s(args);
+  if (!args.z.defined() || block_slices(s, block_kernel(args, s)) == 1) return 0;
+  return sizeof(float) * static_cast<std::size_t>(s.batch * s.tokens * s.hv * s.v);
+}
+
+void run_blocks(const GatedDeltaPrepStepArgs& args, Workspace workspace, const Stream& stream) {
+  const Sizes s(args);
+  if (s.batch == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  const PrepStepKernel chosen = block_kernel(args, s);
+  PrepStep p = parameters(args, s, chosen, block_slices(s, chosen));
+  p.outputs = static_cast<float*>(workspace.data);
+  constexpr unsigned kThreads = kMaxWarps * kWarpSize;
+  chosen.kernel<<<static_cast<unsigned>(s.batch * s.hk), kThreads, shared_memory(p, s), native(stream)>>>(p);
+  check(cudaGetLastError(), args.kName);
+}
+
+// ---- a cluster for all that shares a key head
+
+constexpr std::int64_t kMaxCluster = 8;  // that every device grants
+
+PrepStepKernel cluster_kernel(const GatedDeltaPrepStepArgs& args, const Sizes& s) {
+  return is_vk(args) ? prep_step_cluster_kernel_vk(s.k) : prep_step_cluster_kernel_kv(s.k);
+}
+
+// The fewest slices that give two of five multiprocessors a block, as far as a cluster goes: with more, every block
+// prepares the same q and k for less of the state. 0 if there is no way.
+int cluster_slices(const Sizes& s, const PrepStepKernel& kernel, int multiprocessors) {
+  int chosen = 0;
+  for (int slices = 1; slices * s.ratio() <= kMaxCluster; ++slices) {
+    if (!can_slice(s, kernel, slices)) continue;
+    if (chosen > 0 && s.batch * s.hv * chosen * 5 >= std::int64_t{2} * multiprocessors) break;
+    chosen = slices;
+  }
+  return chosen;
+}
+
+std::string cluster_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  const Sizes s(args);
+  const DeviceProperties& device = properties(stream.device.index);
+  const PrepStepKernel kernel = cluster_kernel(args, s);
+  if (kernel.kernel == nullptr) return "not in this build";
+  if (const std::string reason = sm90_reason(device); !reason.empty()) return reason;
+  if (s.tokens > kBlockTokens) return "more than 16 tokens";
+  if (s.batch * s.hk > std::numeric_limits<std::int32_t>::max() / kMaxCluster) return "more than 2^28 key heads";
+  return cluster_slices(s, kernel, device.multiprocessors) > 0 ? "" : "a key head needs more than 8 blocks";
+}
+
+template <class Parameters>
+void launch(void (*kernel)(Parameters), const Parameters& p, dim3 blocks, dim3 members, std::int64_t threads,
+            std::size_t shared_bytes, bool early, const Stream& stream) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {members.x, members.y, members.z};
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = native(stream);
+  config.attrs = attributes;
+  config.numAttrs = 1;
+  if (early) pdl_launch(config, attributes, properties(stream.device.index));
+  check(cudaLaunchKernelEx(&config, kernel, p), GatedDeltaPrepStepArgs::kName);
+}
+
+void run_clusters(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+  const Sizes s(args);
+  if (s.batch == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  const PrepStepKernel chosen = cluster_kernel(args, s);
+  const int slices = cluster_slices(s, chosen, properties(stream.device.index).multiprocessors);
+  const PrepStep p = parameters(args, s, chosen, slices);
+  const std::int64_t members = s.ratio() * slices;
+  // A thread per channel of q, k and v, as long as that leaves room for other blocks.
+  const std::int64_t channels = 2 * s.k + s.v / slices;
+  const std::int64_t most = s.batch * s.hk * members > 2 * properties(stream.device.index).multiprocessors ? 256 : 384;
+  const std::int64_t threads =
+      std::clamp((channels + kWarpSize - 1) / kWarpSize * kWarpSize, std::int64_t{p.tile_warps * kWarpSize}, most);
+  launch(chosen.kernel, p, dim3(static_cast<unsigned>(s.batch * s.hk * members)), dim3(static_cast<unsigned>(members)),
+         threads, shared_memory(p, s), false, stream);
+}
+
+// ---- the same for a few tokens and what is common in decoding
+
+// How a step is cut into blocks.
+struct DecodeStepShape {
+  int slices = 0;  // of a head; 0 if a cluster cannot hold all that shares a key head
+  bool narrow = false;
+  int warp_rows = 0;
+  std::int64_t threads = 0;  // of a block
+};
+
+// The fewest slices of at most 128 rows that give every multiprocessor a block, as far as a cluster goes. Small ones
+// take a warp for four rows and a thread for each channel, for the shortest way through one token.
+DecodeStepShape decode_step_shape(const Sizes& s, bool together, int multiprocessors) {
+  DecodeStepShape shape;
+  shape.warp_rows = StateTile<128, StateLayout::kVK>::kWarpV;
+  for (int slices = 1; slices * s.ratio() <= kMaxCluster; slices *= 2) {
+    if (s.v % (slices * shape.warp_rows) != 0) break;
+    if (shape.slices > 0 && s.v / shape.slices <= 128 &&
+        s.batch * s.hv * shape.slices * 10 >= std::int64_t{9} * multiprocessors)
+      break;
+    shape.slices = slices;
+  }
+  if (s.v / shape.slices > 128) shape.slices = 0;
+  if (shape.slices == 0) return shape;
+  const std::int64_t rows = s.v / shape.slices;
+  shape.narrow = !together && rows <= 32;
+  if (shape.narrow) shape.warp_rows = StateTile<128, StateLayout::kVK, 1>::kWarpV;
+  shape.threads = shape.narrow ? (2 * s.k + rows + 2 * kWarpSize - 1) / kWarpSize * kWarpSize : kMaxWarps * kWarpSize;
+  shape.threads = std::max(shape.threads, rows / shape.warp_rows * kWarpSize);
+  return shape;
+}
+
+std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  const Sizes s(args);
+  const DeviceProperties& device = properties(stream.device.index);
+  if (decode_step_kernel(128, DType::kF32, Tokens::kAll, false) == nullptr) return "not in this build";
+  if (const std::string reason = sm90_reason(device); !reason.empty()) return reason;
+  if (s.k != 64 && s.k != 128) return "takes K = 64 or 128, not " + std::to_string(s.k);
+  if (s.tokens < 1 || s.tokens > kTogether) return "takes 1 to 8 tokens, not " + std::to_string(s.tokens);
+  if (!is_vk(args)) return "takes states [V,K]";
+  if (args.state_in.dtype == DType::kF16) return "takes states of f32 or bf16";
+  if (args.conv_weight.defined() && args.conv_weight.dim(1) > kFewTaps) return "takes up to 4 taps";
+  if (args.snapshots.defined() && args.snapshots.dtype != args.state_in.dtype) {
+    return "takes snapshots of the states' dtype";
+  }
+  for (const ConstTensor& tensor : {args.state_in, ConstTensor(args.state_out), ConstTensor(args.snapshots)}) {
+    if (tensor.defined() && !elements(tensor).fours) return "takes rows aligned to four elements";
+  }
+  for (const ConstTensor& tensor : {args.x, args.conv_weight, ConstTensor(args.conv_state), args.gates.a, args.gates.b,
+                                    args.q_norm_weight, args.k_norm_weight, args.state_in, ConstTensor(args.state_out),
+                                    ConstTensor(args.snapshots), args.z, ConstTensor(args.y)}) {
+    if (!is_compact(tensor)) return "takes strides below 2^31 elements";
+  }
+  if (s.batch > 65535 || s.hv > 65535) return "takes at most 65535 sequences and heads";
+  return decode_step_shape(s, true, device.multiprocessors).slices > 0 ? "" : "a key head needs more than 8 blocks";
+}
+
+DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s, const DecodeStepShape& shape) {
+  DecodeStep p;
+  p.x = compact<2>(args.x);
+  p.conv_state = compact<2>(args.conv_state);
+  p.conv_weight = compact<1>(args.conv_weight);
+  p.slots = slot_table(args.state_indices, args.fault, args.state_in.dim(0));
+  p.tokens = static_cast<int>(s.tokens);
+  p.hk = static_cast<int>(s.hk);
+  p.ratio = static_cast<int>(s.ratio());
+  p.v_size = static_cast<int>(s.v);
+  p.taps = args.conv_weight.defined() ? static_cast<int>(args.conv_weight.dim(1)) : 0;
+  p.tile_warps = static_cast<int>(s.v / shape.slices / shape.warp_rows);
+  p.slices = shape.slices;
+  p.head_map = args.head_map;
+  p.state_in = compact<3>(args.state_in);
+  p.gates = compact_raw_gates(args.gates);
+  p.z = compact<3>(args.z);
+  p.norm_weight = compact<1>(args.norm_weight);
+  p.scale = args.scale;
+  p.norm_eps = args.norm_eps;
+  p.norm = {args.qk_norm, args.qk_norm_eps, compact<1>(args.q_norm_weight), compact<1>(args.k_norm_weight)};
+  p.state_out = compact<3>(args.state_out);
+  p.y = compact<3>(args.y);
+  p.snapshots = compact<4>(args.snapshots);
+  return p;
+}
+
+void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+  const Sizes s(args);
+  if (s.batch == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  const bool together = s.tokens > 1 && !args.snapshots.defined();
+  const DecodeStepShape shape = decode_step_shape(s, together, properties(stream.device.index).multiprocessors);
+  const DecodeStep p = decode_parameters(args, s, shape);
+  const dim3 members(static_cast<unsigned>(shape.slices), static_cast<unsigned>(s.ratio()));
+  const dim3 blocks(members.x, static_cast<unsigned>(s.hv), static_cast<unsigned>(s.batch));
+  const std::size_t memory = decode_memory_bytes(s.k, together, s.tokens, s.v / shape.slices, p.tile_warps) +
+                             (s.k == 64 ? DecodeStepMemory<64>::bytes(shape.threads / kWarpSize)
+                                        : DecodeStepMemory<128>::bytes(shape.threads / kWarpSize));
+  launch(decode_step_kernel(s.k, args.state_in.dtype, together ? Tokens::kAll : Tokens::kOneByOne, shape.narrow), p,
+         blocks, members, shape.threads, memory, true, stream);
+}
+
+// ---- for many sequences
+
+std::string stream_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  const Sizes s(args);
+  std::string reason = decode_supports(args, stream);
+  if (!reason.empty()) return reason;
+  if (s.v != kStreamV) return "takes V = 128, not " + std::to_string(s.v);
+  if (s.ratio() > kStreamHeads) return "takes at most 4 value heads of a key head";
+  const std::int64_t sixteen = 16 / bytes_of(args.state_in.dtype, 1);
+  const bool aligned = reinterpret_cast<std::uintptr_t>(args.state_in.data) % 16 == 0;
+  if (!aligned || args.state_in.stride(2) != s.k || args.state_in.stride(1) % sixteen != 0 ||
+      args.state_in.stride(0) % sixteen != 0) {
+    return "takes states of 16-byte aligned heads without gaps";
+  }
+  if (s.batch * s.hk < properties(stream.device.index).multiprocessors) {
+    return "takes a key head for every multiprocessor at least";
+  }
+  if (s.batch * s.hk > std::numeric_limits<std::int32_t>::max() / 2) return "takes at most 2^30 key heads";
+  return "";
+}
+
+void run_stream(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+  const Sizes s(args);
+  if (s.batch == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  const StreamStepKernel chosen = stream_step_kernel(s.k, args.state_in.dtype, s.tokens, s.ratio());
+  DecodeStep p = decode_parameters(args, s, {1, false, kStreamV / kStreamWarps, kStreamThreads});
+  p.stages = chosen.stages;
+  p.units = static_cast<int>(s.batch * s.hk);
+  allow_shared_memory(reinterpret_cast<const void*>(chosen.kernel), chosen.shared_bytes, args.kName);
+  const int blocks = std::min(p.units, properties(stream.device.index).multiprocessors);
+  pdl_launch(chosen.kernel, dim3(static_cast<unsigned>(blocks)), dim3(kStreamThreads), chosen.shared_bytes,
+             properties(stream.device.index), native(stream), args.kName, p);
+}
+
+constexpr Kernel<GatedDeltaPrepStepArgs> kKernels[] = {
+    {"stream", stream_supports, no_workspace<GatedDeltaPrepStepArgs>, run_stream},
+    {"decode", decode_supports, no_workspace<GatedDeltaPrepStepArgs>, run_decode},
+    {"cluster", cluster_supports, no_workspace<GatedDeltaPrepStepArgs>, run_clusters},
+    {"block", block_supports, block_workspace, run_blocks}};
+
+}  // namespace
+
+KernelList<GatedDeltaPrepStepArgs> gated_delta_prep_step_kernels() { return kKernels; }
+
+}  // namespace thalweg::cu

@@ -1,0 +1,10 @@
+#include "cuda/gated_delta/prefill_fused_sm90.h"
+
+namespace thalweg::cu::sm90 {
+
+void launch_chunk_fused_bf16(const ChunkArguments& args, int consumers, const DeviceProperties& device,
+                             cudaStream_t stream) {
+  launch_fused<__nv_bfloat16>(args, consumers, device, stream);
+}
+
+}  // namespace thalweg::cu::sm90

@@ -1,0 +1,7 @@
+#include "cuda/gated_delta/prefill_mma.h"
+
+namespace thalweg::cu {
+
+template ChunkScanKernel chunk_scan_kernel<64>(DType dtype);
+
+}  // namespace thalweg::cu

@@ -1,0 +1,7 @@
+#include "cuda/gated_delta/prep_step.h"
+
+namespace thalweg::cu {
+
+PrepStepKernel prep_step_kernel_vk(std::int64_t k) { return instantiate_prep_step<StateLayout::kVK, false>(k); }
+
+}  // namespace thalweg::cu

@@ -1,0 +1,358 @@
+#pragma once
+
+// The fused decode step. All blocks that read one key head's channels of one sequence belong together, since those
+// channels' convolution states are replaced in the same launch: either they are one cluster, whose barrier separates
+// the last read from the write, or there is only one such block, which takes its pieces of the state in turn.
+
+#include "cuda/gated_delta/rule.h"
+#include "cuda/gated_delta/token_block.h"
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#include "cuda/common/cluster.h"
+#endif
+
+namespace thalweg::cu {
+
+constexpr int kMaxTaps = 8;
+constexpr int kMaxStepThreads = 512;
+
+struct PrepStep {
+  Elements x;            // [B,T,2*HK*K + HV*V]
+  Elements conv_weight;  // [channels,W]
+  Elements conv_state;   // [slots,channels,W-1]
+  RawGates gates;
+  NormOptions norm;
+  Elements state_in;   // [slots,HV,.,.]
+  Elements state_out;  // may be state_in
+  Elements snapshots;  // [B,T,HV,.,.]
+  Elements z;          // [B,T,HV,V]
+  Elements norm_weight;
+  Elements y;
+  float* outputs = nullptr;  // [B,T,HV,V], the workspace of single blocks with z and several slices
+  SequenceTable sequences;
+  int hk = 0;
+  int hv = 0;
+  int ratio = 1;  // value heads of a key head
+  int v_size = 0;
+  int taps = 0;        // 0: no convolution
+  int tile_warps = 1;  // warps of a block that hold pieces of the state; the others help to prepare the tokens
+  int slices = 1;      // pieces of a head
+  int block_tokens = 1;
+  HeadMap head_map = HeadMap::kGrouped;
+  float scale = 1.0F;
+  float norm_eps = 0.0F;
+};
+
+// The raw inputs of one channel: element i of the last W-1 inputs before the first token, then of the tokens.
+struct Channel {
+  const PrepStep& p;
+  std::int64_t row;      // batch row
+  std::int64_t slot;     // -1: inputs before the first token are zero
+  std::int64_t channel;  // of x
+
+  __device__ std::uint32_t read(std::int64_t i) const {
+    if (i >= p.taps - 1) return p.x.read(p.x.offset(row, i - (p.taps - 1)) + channel);
+    return slot < 0 ? 0 : p.conv_state.read(p.conv_state.offset(slot, channel) + i);
+  }
+  __device__ float convert(std::int64_t i, std::uint32_t bits) const {
+    return i >= p.taps - 1 ? p.x.convert(bits) : p.conv_state.convert(bits);
+  }
+
+  // The channel's values of `count` tokens from `begin` on: to[t * stride].
+  __device__ void prepare(std::int64_t begin, int count, float* to, int stride) const {
+    if (count == 0) return;
+    if (p.taps == 0) {
+#pragma unroll 1
+      for (int t = 0; t < count; ++t) to[t * stride] = p.x.load(p.x.offset(row, begin + t) + channel);
+      return;
+    }
+    // The newest tap and input last; what W lacks of kMaxTaps is zero. Input i - (kMaxTaps - W) is that of the window.
+    const int missing = kMaxTaps - p.taps;
+    std::uint32_t bits[2][kMaxTaps];
+    const std::int64_t weights = p.conv_weight.offset(channel);
+#pragma unroll
+    for (int i = 0; i < kMaxTaps; ++i) {
+      bits[0][i] = i >= missing ? p.conv_weight.read(weights + i - missing) : 0;
+      bits[1][i] = i >= missing ? read(begin + i - missing) : 0;
+    }
+    float taps[kMaxTaps];
+    float window[kMaxTaps];
+#pragma unroll
+    for (int i = 0; i < kMaxTaps; ++i) {
+      taps[i] = p.conv_weight.convert(bits[0][i]);
+      window[i] = convert(begin + i - missing, bits[1][i]);
+    }
+#pragma unroll 1
+    for (int t = 0; t < count; ++t) {
+      float sum = 0.0F;
+#pragma unroll
+      for (int i = 0; i < kMaxTaps; ++i) sum = fmaf(taps[i], window[i], sum);
+      to[t * stride] = sum * sigmoid(sum);
+#pragma unroll
+      for (int i = 0; i + 1 < kMaxTaps; ++i) window[i] = window[i + 1];
+      if (t + 1 < count) window[kMaxTaps - 1] = p.x.load(p.x.offset(row, begin + t + 1) + channel);
+    }
+  }
+
+  // The last W-1 inputs take the place of the state. Nobody else may read the channel's state any more.
+  __device__ void update_state() const {
+    const std::int64_t to = p.conv_state.offset(slot, channel);
+    float window[kMaxTaps - 1];
+#pragma unroll
+    for (int i = 0; i < kMaxTaps - 1; ++i) {
+      if (i < p.taps - 1) window[i] = convert(p.sequences.tokens + i, read(p.sequences.tokens + i));
+    }
+#pragma unroll
+    for (int i = 0; i < kMaxTaps - 1; ++i) {
+      if (i < p.taps - 1) p.conv_state.store(to + i, window[i]);
+    }
+  }
+};
+
+template <int kK, StateLayout kLayout, bool kCluster>
+class PrepStepBlock {
+ public:
+  __device__ PrepStepBlock(const PrepStep& p, float* shared) : p_(p) {
+    const int members = kCluster ? p.ratio * p.slices : 1;  // blocks of a sequence's key head
+    const int group = static_cast<int>(blockIdx.x) / members;
+    key_head_ = group % p.hk;
+    row_ = group / p.hk;
+    rows_ = p.v_size / p.slices;
+    memory_ = TokenMemory(shared, p.block_tokens, kK, rows_);
+  }
+
+  __device__ void run() {
+    const SequenceSpan sequence = find_sequence(p_.sequences, row_);
+    if (!sequence.valid) return;
+    slot_ = sequence.slot;
+    if constexpr (kCluster) {
+      const int rank = static_cast<int>(blockIdx.x) % (p_.ratio * p_.slices);
+      run_piece(rank / p_.slices, rank % p_.slices);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < p_.ratio; ++i) {
+#pragma unroll 1
+        for (int slice = 0; slice < p_.slices; ++slice) run_piece(i, slice);
+        if (keeps_outputs()) {
+          __syncthreads();
+          normalize_outputs(i);
+        }
+      }
+      update_conv_states(0, 1, 0, p_.ratio * p_.v_size);
+    }
+  }
+
+ private:
+  using Tile = StateTile<kK, kLayout>;
+
+  __device__ static int thread() { return static_cast<int>(threadIdx.x); }
+  __device__ static int threads() { return static_cast<int>(blockDim.x); }
+
+  // The i-th value head of the key head.
+  __device__ int value_head(int i) const {
+    return p_.head_map == HeadMap::kTiled ? key_head_ + i * p_.hk : key_head_ * (p_.ratio) + i;
+  }
+  // The key head's channels 0..2K-1: q, then k.
+  __device__ std::int64_t key_channel(int i) const {
+    return (i < kK ? 0 : static_cast<std::int64_t>(p_.hk) * kK) + static_cast<std::int64_t>(key_head_) * kK + i % kK;
+  }
+  __device__ std::int64_t value_channel(int head, int v) const {
+    return 2 * static_cast<std::int64_t>(p_.hk) * kK + static_cast<std::int64_t>(head) * p_.v_size + v;
+  }
+  // One block with several slices of a head: the norm has to wait for the last of them.
+  __device__ bool keeps_outputs() const { return !kCluster && p_.z.defined() && p_.slices > 1; }
+
+  // All tokens of one slice of the i-th head.
+  __device__ void run_piece(int i, int slice) {
+    head_ = value_head(i);
+    first_v_ = slice * rows_;
+    const int warp_v = thread() / kWarpSize * Tile::kWarpV;
+    const int v0 = first_v_ + warp_v;
+    const bool works = thread() / kWarpSize < p_.tile_warps;
+    Tile tile;
+    if (works && slot_ >= 0) {
+      tile.load(p_.state_in, p_.state_in.offset(slot_, head_), p_.state_in.strides[2], v0);
+    } else {
+      tile.clear();
+    }
+    std::int64_t begin = 0;
+    do {
+      const int count = static_cast<int>(min(static_cast<std::int64_t>(p_.block_tokens), p_.sequences.tokens - begin));
+      prepare_tokens(begin, count);
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+      if constexpr (kCluster) {
+        cluster_arrive();  // has read the states of the key head's channels
+        normalize_tokens(count);
+        cluster_wait();
+        const int members = p_.ratio * p_.slices;
+        update_conv_states(static_cast<int>(cluster_rank()), members, first_v_, rows_);
+      } else
+#endif
+      {
+        normalize_tokens(count);
+      }
+      __syncthreads();
+      if (works) {
+        run_tokens<kK>(tile, memory_, count, rows_, warp_v, [&](int t) {
+          if (!p_.snapshots.defined()) return;
+          tile.store(p_.snapshots, p_.snapshots.offset(row_, begin + t, head_), p_.snapshots.strides[3], v0);
+        });
+        if (begin + count == p_.sequences.tokens && slot_ >= 0) {
+          tile.store(p_.state_out, p_.state_out.offset(slot_, head_), p_.state_out.strides[2], v0);
+        }
+      }
+      __syncthreads();
+      write_outputs(begin, count, slice);
+      __syncthreads();
+      begin += count;
+    } while (begin < p_.sequences.tokens);
+  }
+
+  // q, k and the slice's v of the tokens into shared memory, convolved.
+  __device__ void prepare_tokens(std::int64_t begin, int count) {
+#pragma unroll 1
+    for (int i = thread(); i < 2 * kK + rows_; i += threads()) {
+      const bool value = i >= 2 * kK;
+      const std::int64_t channel = value ? value_channel(head_, first_v_ + i - 2 * kK) : key_channel(i);
+      float* const to = value ? memory_.v + i - 2 * kK : (i < kK ? memory_.q + i : memory_.k + i - kK);
+      Channel{p_, row_, slot_, channel}.prepare(begin, count, to, value ? rows_ : kK);
+    }
+    const int t = threads() - 1 - thread();
+    if (t < count) {
+      const Gate gate = p_.gates.compute(p_.gates.read(row_, begin + t, head_));
+      memory_.decay[t] = expf(gate.g);
+      memory_.beta[t] = gate.beta;
+    }
+    __syncthreads();
+  }
+
+  __device__ void normalize_tokens(int count) {
+    constexpr int kPerLane = (kK + kWarpSize - 1) / kWarpSize;
+    const int lane = thread() % kWarpSize;
+#pragma unroll 1
+    for (int t = thread() / kWarpSize; t < count; t += threads() / kWarpSize) {
+      float q[kPerLane];
+      float k[kPerLane];
+#pragma unroll
+      for (int i = 0; i < kPerLane; ++i) {
+        const int at = i * kWarpSize + lane;
+        q[i] = at < kK ? memory_.q[t * kK + at] : 0.0F;
+        k[i] = at < kK ? memory_.k[t * kK + at] : 0.0F;
+      }
+      normalize_pair(p_.norm, key_head_, kK, p_.scale, q, k);
+#pragma unroll
+      for (int i = 0; i < kPerLane; ++i) {
+        const int at = i * kWarpSize + lane;
+        if (at >= kK) continue;
+        memory_.q[t * kK + at] = q[i];
+        memory_.k[t * kK + at] = k[i];
+      }
+    }
+  }
+
+  // The outputs of the slice, which are in the place of its values: normed if asked for.
+  __device__ void write_outputs(std::int64_t begin, int count, int slice) {
+    if (keeps_outputs()) {
+#pragma unroll 1
+      for (int i = thread(); i < count * rows_; i += threads()) {
+        output_row(begin + i / rows_, head_)[first_v_ + i % rows_] = memory_.v[i];
+      }
+      return;
+    }
+    if (p_.z.defined()) sum_squares(count, slice);
+#pragma unroll 1
+    for (int i = thread(); i < count * rows_; i += threads()) {
+      const std::int64_t token = begin + i / rows_;
+      const int v = first_v_ + i % rows_;
+      write_output(token, v, memory_.v[i], p_.z.defined() ? memory_.squares[i / rows_] : 0.0F);
+    }
+  }
+
+  __device__ void write_output(std::int64_t token, int v, float value, float squares) {
+    if (p_.z.defined()) {
+      const float z = p_.z.load(p_.z.offset(row_, token, head_) + v);
+      value *= rsqrtf(squares / static_cast<float>(p_.v_size) + p_.norm_eps) * p_.norm_weight.load(v) * z * sigmoid(z);
+    }
+    p_.y.store(p_.y.offset(row_, token, head_) + v, value);
+  }
+
+  // squares[t] = the sum of squares of the head's outputs of token t, over all slices.
+  __device__ void sum_squares(int count, int slice) {
+    const bool shares = kCluster && p_.slices > 1;
+    float* const own = shares ? memory_.decay : memory_.squares;  // the tokens have used the decays
+#pragma unroll 1
+    for (int t = thread() / kWarpSize; t < count; t += threads() / kWarpSize) {
+      float sum = 0.0F;
+#pragma unroll 1
+      for (int v = thread() % kWarpSize; v < rows_; v += kWarpSize) {
+        sum = fmaf(memory_.v[t * rows_ + v], memory_.v[t * rows_ + v], sum);
+      }
+      sum = warp_sum(sum);
+      if (thread() % kWarpSize == 0) own[t] = sum;
+    }
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    if (shares) {
+      cluster_arrive();
+      cluster_wait();
+      if (thread() < count) {
+        const unsigned first = cluster_rank() - static_cast<unsigned>(slice);  // of the head's blocks
+        float sum = 0.0F;
+        for (int s = 0; s < p_.slices; ++s) sum += load_from_block(own + thread(), first + static_cast<unsigned>(s));
+        memory_.squares[thread()] = sum;
+      }
+      cluster_arrive();  // no block may leave before its sums have been read
+      cluster_wait();
+    }
+#endif
+    __syncthreads();
+  }
+
+  __device__ float* output_row(std::int64_t token, int head) const {
+    return p_.outputs + ((row_ * p_.sequences.tokens + token) * p_.hv + head) * p_.v_size;
+  }
+
+  // The norm of the i-th head's outputs in the workspace: a warp for a token.
+  __device__ void normalize_outputs(int i) {
+    head_ = value_head(i);
+#pragma unroll 1
+    for (std::int64_t t = thread() / kWarpSize; t < p_.sequences.tokens; t += threads() / kWarpSize) {
+      const float* const values = output_row(t, head_);
+      float sum = 0.0F;
+      for (int v = thread() % kWarpSize; v < p_.v_size; v += kWarpSize) sum = fmaf(values[v], values[v], sum);
+      sum = warp_sum(sum);
+      for (int v = thread() % kWarpSize; v < p_.v_size; v += kWarpSize) write_output(t, v, values[v], sum);
+    }
+  }
+
+  // This member's share of the key head's channels, and `values` channels of its own value heads from first_v on.
+  __device__ void update_conv_states(int member, int members, int first_v, int values) {
+    if (p_.taps == 0 || slot_ < 0) return;
+    const int share = (2 * kK + members - 1) / members;
+    const int keys = min(share, max(0, 2 * kK - member * share));
+#pragma unroll 1
+    for (int i = thread(); i < keys + values; i += threads()) {
+      std::int64_t channel = key_channel(member * share + i);
+      if (i >= keys) {
+        const int at = first_v + i - keys;  // single blocks: through all heads
+        channel = kCluster ? value_channel(head_, at) : value_channel(value_head(at / p_.v_size), at % p_.v_size);
+      }
+      Channel{p_, row_, slot_, channel}.update_state();
+    }
+  }
+
+  const PrepStep& p_;
+  TokenMemory memory_{nullptr, 0, 0, 0};
+  std::int64_t row_ = 0;
+  std::int64_t slot_ = -1;
+  int key_head_ = 0;
+  int head_ = 0;
+  int rows_ = 0;
+  int first_v_ = 0;
+};
+
+template <int kK, StateLayout kLayout, bool kCluster>
+__global__ void __launch_bounds__(kMaxStepThreads) prep_step(const __grid_constant__ PrepStep p) {
+  extern __shared__ float4 shared[];
+  PrepStepBlock<kK, kLayout, kCluster>(p, reinterpret_cast<float*>(shared)).run();
+}
+
+}  // namespace thalweg::cu

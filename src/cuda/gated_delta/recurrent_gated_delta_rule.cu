@@ -1,0 +1,225 @@
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "cuda/gated_delta/decode.h"
+#include "cuda/gated_delta/gated_delta.h"
+#include "cuda/gated_delta/token_by_token.h"
+#include "cuda/kernels.h"
+#include "cuda/launch.h"
+
+namespace thalweg::cu {
+namespace {
+
+struct Sizes {
+  std::int64_t tokens, sequences, hk, hv, k, v;
+
+  explicit Sizes(const GatedDeltaRuleArgs& args)
+      : tokens(args.k.dim(1)),
+        sequences(args.cu_seqlens.defined() ? args.cu_seqlens.dim(0) - 1 : args.k.dim(0)),
+        hk(args.k.dim(2)),
+        hv(args.v.dim(2)),
+        k(args.k.dim(3)),
+        v(args.v.dim(3)) {}
+};
+
+TokenByTokenKernel choose(const GatedDeltaRuleArgs& args, std::int64_t k) {
+  return args.state_layout == StateLayout::kVK ? token_by_token_kernel<StateLayout::kVK>(k)
+                                               : token_by_token_kernel<StateLayout::kKV>(k);
+}
+
+// Warps of a block: as many as share the staging of the tokens without leaving multiprocessors idle.
+int choose_warps(const Sizes& s, int warp_rows, int multiprocessors) {
+  const std::int64_t per_head = s.v / warp_rows;
+  int warps = static_cast<int>(std::min<std::int64_t>(kMaxWarps / 2, per_head));
+  const auto blocks = [&](int w) { return s.sequences * s.hv * ((per_head + w - 1) / w); };
+  while (warps > 1 && blocks(warps) * 10 < std::int64_t{9} * multiprocessors) warps /= 2;
+  return warps;
+}
+
+TokenByToken parameters(const GatedDeltaRuleArgs& args, const StatesBetween& states, const Sizes& s) {
+  TokenByToken p;
+  p.q = elements(args.q);
+  p.k = elements(args.k);
+  p.v = elements(args.v);
+  p.g = elements(args.g);
+  p.beta = elements(args.beta);
+  p.gates = raw_gates(args.gates);
+  p.norm = {args.qk_norm, args.qk_norm_eps, elements(args.q_norm_weight), elements(args.k_norm_weight)};
+  p.initial_state = elements(args.initial_state);
+  p.final_state = elements(args.final_state);
+  p.snapshots = elements(states.snapshots);
+  p.checkpoints = elements(states.checkpoints);
+  p.checkpoint_tokens = states.checkpoint_tokens;
+  p.pieces = states.checkpoints.dim(1);
+  p.o = elements(args.o);
+  p.sequences = {integers(args.cu_seqlens), integers(args.state_indices),
+                 args.fault.defined() ? static_cast<std::int32_t*>(args.fault.data) : nullptr, s.tokens,
+                 args.initial_state.defined() ? args.initial_state.dim(0)
+                                              : (args.final_state.defined() ? args.final_state.dim(0) : 0)};
+  p.hk = static_cast<int>(s.hk);
+  p.hv = static_cast<int>(s.hv);
+  p.ratio = static_cast<int>(s.hv / s.hk);
+  p.v_size = static_cast<int>(s.v);
+  p.head_map = args.head_map;
+  p.scale = resolve_scale(args.scale, s.k);
+  return p;
+}
+
+}  // namespace
+
+std::string token_by_token_supports(const GatedDeltaRuleArgs& args) {
+  const Sizes s(args);
+  // 16 rows are the fewest that a block takes.
+  const bool fits = s.sequences * s.hv <= std::numeric_limits<std::int32_t>::max() / ((s.v + 7) / 8);
+  return fits ? "" : "more than 2^31 pieces of states";
+}
+
+void run_token_by_token(const GatedDeltaRuleArgs& args, const StatesBetween& states, const Stream& stream,
+                        std::string_view operation) {
+  const Sizes s(args);
+  if (s.sequences * s.hv == 0) return;
+  const CurrentDevice current(stream, operation);
+  const TokenByTokenKernel chosen = choose(args, s.k);
+  const int warps = choose_warps(s, chosen.warp_rows, properties(stream.device.index).multiprocessors);
+  const int rows = warps * chosen.warp_rows;
+  TokenByToken p = parameters(args, states, s);
+  p.slices = static_cast<int>((s.v + rows - 1) / rows);
+  p.block_tokens = static_cast<int>(std::clamp<std::int64_t>(s.tokens, 1, kBlockTokens));
+  const auto blocks = static_cast<unsigned>(s.sequences * s.hv * p.slices);
+  const std::size_t memory = TokenMemory::bytes(p.block_tokens, static_cast<int>(s.k), rows);
+  chosen.kernel<<<blocks, static_cast<unsigned>(warps * kWarpSize), memory, native(stream)>>>(p);
+  check(cudaGetLastError(), operation);
+}
+
+namespace {
+
+// ---- a few tokens of each sequence
+
+constexpr std::int64_t kMostGrid = 65535;  // blocks along y and z
+
+// The type of every state of the call, if there is only one.
+std::optional<DType> state_type(const RecurrentGatedDeltaRuleArgs& args) {
+  std::optional<DType> type;
+  for (const ConstTensor& state : {args.initial_state, ConstTensor(args.final_state), ConstTensor(args.snapshots)}) {
+    if (!state.defined()) continue;
+    if (type && *type != state.dtype) return std::nullopt;
+    type = state.dtype;
+  }
+  return type ? type : DType::kF32;
+}
+
+std::string decode_supports(const RecurrentGatedDeltaRuleArgs& args, const Stream&) {
+  const Sizes s(args);
+  if (s.k != 64 && s.k != 128) return "takes K = 64 or 128, not " + std::to_string(s.k);
+  if (s.tokens < 1 || s.tokens > kTogether) return "takes 1 to 8 tokens, not " + std::to_string(s.tokens);
+  if (args.cu_seqlens.defined()) return "takes no cu_seqlens";
+  if (args.state_layout != StateLayout::kVK) return "takes states [V,K]";
+  if (!state_type(args)) return "takes snapshots of the states' dtype";
+  for (const ConstTensor& tensor :
+       {args.q, args.k, args.initial_state, ConstTensor(args.final_state), ConstTensor(args.snapshots)}) {
+    if (tensor.defined() && !elements(tensor).fours) return "takes rows aligned to four elements";
+  }
+  for (const ConstTensor& tensor :
+       {args.q, args.k, args.v, args.g, args.beta, args.gates.a, args.gates.b, args.q_norm_weight, args.k_norm_weight,
+        args.initial_state, ConstTensor(args.final_state), ConstTensor(args.snapshots), ConstTensor(args.o)}) {
+    if (!is_compact(tensor)) return "takes strides below 2^31 elements";
+  }
+  if (s.sequences > kMostGrid || s.hv > kMostGrid) return "takes at most 65535 sequences and heads";
+  return {};
+}
+
+Decode decode_parameters(const RecurrentGatedDeltaRuleArgs& args, const Sizes& s) {
+  Decode p;
+  p.initial_state = compact<3>(args.initial_state);
+  p.q = compact<3>(args.q);
+  p.k = compact<3>(args.k);
+  p.v = compact<3>(args.v);
+  p.gates = compact_raw_gates(args.gates);
+  if (args.g.defined()) p.gates.a = compact<2>(args.g), p.gates.b = compact<2>(args.beta);
+  p.final_state = compact<3>(args.final_state);
+  p.o = compact<3>(args.o);
+  const ConstTensor& pool = args.initial_state.defined() ? args.initial_state : ConstTensor(args.final_state);
+  p.slots = slot_table(args.state_indices, args.fault, pool.defined() ? pool.dim(0) : 0);
+  p.scale = resolve_scale(args.scale, s.k);
+  p.tokens = static_cast<int>(s.tokens);
+  p.hk = static_cast<int>(s.hk);
+  p.ratio = static_cast<int>(s.hv / s.hk);
+  p.v_size = static_cast<int>(s.v);
+  p.head_map = args.head_map;
+  p.norm = {args.qk_norm, args.qk_norm_eps, compact<1>(args.q_norm_weight), compact<1>(args.k_norm_weight)};
+  p.snapshots = compact<4>(args.snapshots);
+  return p;
+}
+
+// One token for few sequences.
+std::string decode_one_supports(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
+  const Sizes s(args);
+  if (s.tokens != 1) return "takes one token, not " + std::to_string(s.tokens);
+  if (args.snapshots.defined()) return "takes no snapshots";
+  if (s.sequences * s.hv * s.v > std::int64_t{32} * properties(stream.device.index).multiprocessors) {
+    return "takes 32 rows of states for each multiprocessor at most";
+  }
+  return decode_supports(args, stream);
+}
+
+void run_decode_one(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
+  const Sizes s(args);
+  if (s.sequences * s.hv == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  constexpr int kWarpRows = StateTile<128, StateLayout::kVK, true>::kWarpV;
+  Decode p = decode_parameters(args, s);
+  std::int64_t warps = kMaxWarps;
+  while (s.v / kWarpRows % warps != 0) warps /= 2;
+  p.tile_warps = static_cast<int>(warps);
+  const dim3 blocks(static_cast<unsigned>(s.v / kWarpRows / warps), static_cast<unsigned>(s.hv),
+                    static_cast<unsigned>(s.sequences));
+  pdl_launch(decode_one_kernel(s.k, *state_type(args)), blocks, dim3(static_cast<unsigned>(warps * kWarpSize)), 0,
+             properties(stream.device.index), native(stream), args.kName, p);
+}
+
+void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
+  const Sizes s(args);
+  if (s.sequences * s.hv == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  constexpr int kWarpRows = StateTile<128, StateLayout::kVK>::kWarpV;
+  static_assert(StateTile<64, StateLayout::kVK>::kWarpV == kWarpRows);
+  const bool together = s.tokens > 1 && !args.snapshots.defined();
+  const std::int64_t per_head = s.v / kWarpRows;
+  // Blocks of whole slices: a divisor of the head's warps.
+  std::int64_t tile_warps = choose_warps(s, kWarpRows, properties(stream.device.index).multiprocessors);
+  while (per_head % tile_warps != 0) --tile_warps;
+  const std::int64_t warps = std::max(tile_warps, (s.tokens + 1) / 2);
+  Decode p = decode_parameters(args, s);
+  p.tile_warps = static_cast<int>(tile_warps);
+  const std::size_t memory = decode_memory_bytes(s.k, together, s.tokens, tile_warps * kWarpRows, tile_warps);
+  Tokens tokens = Tokens::kOneByOne;
+  if (together) {
+    const bool exact = args.q.dtype != DType::kF32 && args.qk_norm != QkNorm::kRms;
+    tokens = exact ? Tokens::kAllExact : Tokens::kAll;
+  }
+  const dim3 blocks(static_cast<unsigned>(per_head / tile_warps), static_cast<unsigned>(s.hv),
+                    static_cast<unsigned>(s.sequences));
+  pdl_launch(decode_kernel(s.k, *state_type(args), tokens), blocks, dim3(static_cast<unsigned>(warps * kWarpSize)),
+             memory, properties(stream.device.index), native(stream), args.kName, p);
+}
+
+// ---- any number
+
+std::string supports(const RecurrentGatedDeltaRuleArgs& args, const Stream&) { return token_by_token_supports(args); }
+
+void run(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
+  run_token_by_token(args, {args.snapshots, {}}, stream, RecurrentGatedDeltaRuleArgs::kName);
+}
+
+constexpr Kernel<RecurrentGatedDeltaRuleArgs> kKernels[] = {
+    {"decode_one", decode_one_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_decode_one},
+    {"decode", decode_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_decode},
+    {"registers", supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run}};
+
+}  // namespace
+
+KernelList<RecurrentGatedDeltaRuleArgs> recurrent_gated_delta_rule_kernels() { return kKernels; }
+
+}  // namespace thalweg::cu

@@ -1,0 +1,146 @@
+#pragma once
+
+// The gated delta rule token by token. A warp keeps a tile of the state in registers from the first token to the last;
+// a block is a slice of one head's rows, whose warps share q and k of up to kBlockTokens tokens in shared memory.
+
+#include "cuda/gated_delta/chunk_place.h"
+#include "cuda/gated_delta/rule.h"
+#include "cuda/gated_delta/token_block.h"
+
+namespace thalweg::cu {
+
+struct TokenByToken {
+  Elements q, k, v;  // [B,T,H,.]
+  Elements g, beta;  // [B,T,HV]; absent with raw gates
+  RawGates gates;
+  NormOptions norm;
+  Elements initial_state;  // [slots,HV,.,.]
+  Elements final_state;
+  Elements snapshots;    // [B,T,HV,.,.]
+  Elements checkpoints;  // [B,NC,HV,.,.]
+  Elements o;            // [B,T,HV,V]
+  SequenceTable sequences;
+  int hk = 0;
+  int hv = 0;
+  int ratio = 1;  // value heads of a key head
+  int v_size = 0;
+  int checkpoint_tokens = 0;
+  std::int64_t pieces = 0;  // NC
+  int slices = 1;           // blocks of a head
+  int block_tokens = 1;
+  HeadMap head_map = HeadMap::kGrouped;
+  float scale = 1.0F;
+};
+
+// Tokens begin..begin+count-1 of the row into shared memory, normed and gated.
+template <int kK>
+__device__ void stage_tokens(const TokenByToken& p, std::int64_t row, std::int64_t begin, int count, int head,
+                             int first_v, int rows, const TokenMemory& memory) {
+  constexpr int kPerLane = (kK + kWarpSize - 1) / kWarpSize;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int warps = static_cast<int>(blockDim.x) / kWarpSize;
+  const int from = key_head(p.head_map, head, p.hk, p.hv);
+#pragma unroll 1
+  for (int t = warp; t < count; t += warps) {
+    const std::int64_t q_row = p.q.offset(row, begin + t, from);
+    const std::int64_t k_row = p.k.offset(row, begin + t, from);
+    std::uint32_t bits[2][kPerLane];
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int at = i * kWarpSize + lane;
+      bits[0][i] = at < kK ? p.q.read(q_row + at) : 0;
+      bits[1][i] = at < kK ? p.k.read(k_row + at) : 0;
+    }
+    float q[kPerLane];
+    float k[kPerLane];
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      q[i] = p.q.convert(bits[0][i]);
+      k[i] = p.k.convert(bits[1][i]);
+    }
+    normalize_pair(p.norm, from, kK, p.scale, q, k);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int at = i * kWarpSize + lane;
+      if (at >= kK) continue;
+      memory.q[t * kK + at] = q[i];
+      memory.k[t * kK + at] = k[i];
+    }
+  }
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < count * rows; i += static_cast<int>(blockDim.x)) {
+    memory.v[i] = p.v.load(p.v.offset(row, begin + i / rows, head) + first_v + i % rows);
+  }
+  // From the last thread backwards: the first ones have a token's q and k to work on.
+  const int t = static_cast<int>(blockDim.x) - 1 - static_cast<int>(threadIdx.x);
+  if (t < count) {
+    const Gate gate = p.g.defined() ? Gate{p.g.load(p.g.offset(row, begin + t) + head),
+                                           p.beta.load(p.beta.offset(row, begin + t) + head)}
+                                    : p.gates.compute(p.gates.read(row, begin + t, head));
+    memory.decay[t] = expf(gate.g);
+    memory.beta[t] = gate.beta;
+  }
+}
+
+template <int kK, StateLayout kLayout>
+__global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) token_by_token(const __grid_constant__ TokenByToken p) {
+  using Tile = StateTile<kK, kLayout>;
+  extern __shared__ float4 shared[];
+  const int slice = static_cast<int>(blockIdx.x % static_cast<unsigned>(p.slices));
+  const int head = static_cast<int>(blockIdx.x / static_cast<unsigned>(p.slices) % static_cast<unsigned>(p.hv));
+  const std::int64_t n = blockIdx.x / static_cast<unsigned>(p.slices * p.hv);
+  const int rows = static_cast<int>(blockDim.x) / kWarpSize * Tile::kWarpV;
+  const int first_v = slice * rows;
+  const int warp_v = static_cast<int>(threadIdx.x) / kWarpSize * Tile::kWarpV;  // in the slice
+  const int v0 = first_v + warp_v;
+  const int slice_rows = min(rows, p.v_size - first_v);
+  const bool works = v0 < p.v_size;
+  const TokenMemory memory(reinterpret_cast<float*>(shared), p.block_tokens, kK, rows);
+  const SequenceSpan sequence = find_sequence(p.sequences, n);
+  if (!sequence.valid) return;
+
+  Tile tile;
+  if (works && p.initial_state.defined() && sequence.slot >= 0) {
+    tile.load(p.initial_state, p.initial_state.offset(sequence.slot, head), p.initial_state.strides[2], v0);
+  } else {
+    tile.clear();
+  }
+  std::int64_t piece = p.checkpoints.defined()
+                           ? chunks_before({p.sequences.cu_seqlens, n, p.sequences.tokens, p.checkpoint_tokens}, n)
+                           : 0;
+  // The state before token t of the sequence.
+  const auto checkpoint = [&](std::int64_t t) {
+    if (!p.checkpoints.defined() || t >= sequence.length || t % p.checkpoint_tokens != 0 || piece >= p.pieces) return;
+    tile.store(p.checkpoints, p.checkpoints.offset(sequence.row, piece, head), p.checkpoints.strides[3], v0);
+    ++piece;
+  };
+  if (works) checkpoint(0);
+  std::int64_t begin = 0;
+  do {
+    const int count = static_cast<int>(min(static_cast<std::int64_t>(p.block_tokens), sequence.length - begin));
+    stage_tokens<kK>(p, sequence.row, sequence.begin + begin, count, head, first_v, slice_rows, memory);
+    __syncthreads();
+    if (works) {
+      run_tokens<kK>(tile, memory, count, slice_rows, warp_v, [&](int t) {
+        checkpoint(begin + t + 1);
+        if (!p.snapshots.defined()) return;
+        const std::int64_t offset = p.snapshots.offset(sequence.row, sequence.begin + begin + t, head);
+        tile.store(p.snapshots, offset, p.snapshots.strides[3], v0);
+      });
+      if (begin + count == sequence.length && p.final_state.defined() && sequence.slot >= 0) {
+        tile.store(p.final_state, p.final_state.offset(sequence.slot, head), p.final_state.strides[2], v0);
+      }
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < count * slice_rows; i += static_cast<int>(blockDim.x)) {
+      const std::int64_t token = sequence.begin + begin + i / slice_rows;
+      p.o.store(p.o.offset(sequence.row, token, head) + first_v + i % slice_rows, memory.v[i]);
+    }
+    __syncthreads();
+    begin += count;
+  } while (begin < sequence.length);
+}
+
+}  // namespace thalweg::cu

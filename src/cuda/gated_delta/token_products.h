@@ -1,0 +1,160 @@
+#pragma once
+
+// Up to eight tokens at once on the tensor cores, for a warp with 16 rows of a state [V,K] in registers. With D_t the
+// decay from the state before the first token up to token t, and S that state:
+//
+//   d_t = beta_t (v_t - D_t S k_t - sum_{s<t} D_t/D_s (k_t . k_s) d_s)
+//   o_t = D_t S q_t + sum_{s<=t} D_t/D_s (q_t . k_s) d_s
+//   S   = D_last S + sum_s D_last/D_s d_s k_s^T
+//
+// so the state is read once and written once for all tokens, and nothing in either pass waits for the token before.
+// f32 throughout: every factor is the sum of two tf32 numbers, and of the four products the smallest is left out.
+
+#include "cuda/common/mma.h"
+#include "cuda/gated_delta/state_tile.h"
+
+namespace thalweg::cu {
+
+constexpr int kTogether = 8;
+
+struct SplitFloat {
+  std::uint32_t high, low;
+};
+template <bool kExact = false>  // kExact: x is a tf32 number
+__device__ inline SplitFloat split(float x) {
+  if constexpr (kExact) return {__float_as_uint(x), 0};
+  const std::uint32_t high = __float_as_uint(x) & 0xFFFFE000U;
+  return {high, __float_as_uint(x - __uint_as_float(high))};
+}
+
+// sum[16,8] + low[16,8] += a[16,8] b[8,8]. In two sums, which do not wait for each other; low parts that are known to
+// be zero are left out.
+template <bool kLowA, bool kLowB>
+__device__ inline void multiply_add_f32(float (&sum)[4], float (&low_sum)[4], const SplitFloat (&a)[4], SplitFloat b0,
+                                        SplitFloat b1) {
+  const std::uint32_t high[4] = {a[0].high, a[1].high, a[2].high, a[3].high};
+  const std::uint32_t low[4] = {a[0].low, a[1].low, a[2].low, a[3].low};
+  if constexpr (kLowA) multiply_add_tf32(low_sum, low, b0.high, b1.high);
+  if constexpr (kLowB) multiply_add_tf32(low_sum, high, b0.low, b1.low);
+  multiply_add_tf32(sum, high, b0.high, b1.high);
+}
+
+// What the tokens share, in shared memory; those from `count` on are zero.
+struct TogetherTokens {
+  const float* q;         // [kTogether,kPitch]
+  const float* k;         // [kTogether,kPitch]
+  const float* q_factor;  // [kTogether]: what q and k are to be multiplied with: norm and scale
+  const float* k_factor;
+  float* v;           // [kTogether,rows]; the values make way for the outputs
+  const float* g;     // [kTogether]: sums of gates up to the token
+  const float* beta;  // [kTogether]
+};
+
+// A warp's own shared memory.
+struct TogetherScratch {
+  static constexpr int kPitch = 20;     // 2 kTogether, and no two rows of eight in the same banks
+  float rows[16 * kPitch];              // per row of the tile: S k of the tokens, S q of the tokens; then d
+  float with_k[kTogether * kTogether];  // D_t/D_s (k_t . k_s), s < t
+  float with_q[kTogether * kTogether];  // D_t/D_s (q_t . k_s), s <= t
+};
+
+// kExact: q and k are 16-bit numbers. Their factors are applied to the products. The warp's rows of V begin at warp_v
+// in the block's slice of `rows`. kPitch is 16 more than a multiple of 32, so that fragments are read without bank
+// conflicts.
+template <int kPitch, bool kExact, class Tile>
+__device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count, int rows, int warp_v,
+                             TogetherScratch& scratch) {
+  static_assert(Tile::kVK && Tile::kLanesK == 4 && Tile::kColumns == 2 && Tile::kRun == 4);
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int group = lane / 4;  // row of the tile, column of b
+  const int place = lane % 4;
+
+  // Columns of the products are tokens. A tile's lane holds four neighbouring k's of a run of 16 where a fragment has k
+  // and k + 4 of two runs of eight: a permutation of k that both factors share.
+  float state_k[4] = {};
+  float state_q[4] = {};
+  float low_k[4] = {};
+  float low_q[4] = {};
+  float tokens_k[4] = {};  // rows 0..7: k_t . k_s, 8..15: q_t . k_s
+#pragma unroll
+  for (int j = 0; j < Tile::kSteps; ++j) {
+    const float4 k4 = *reinterpret_cast<const float4*>(tokens.k + group * kPitch + 16 * j + 4 * place);
+    const float4 q4 = *reinterpret_cast<const float4*>(tokens.q + group * kPitch + 16 * j + 4 * place);
+    const SplitFloat k[4] = {split<kExact>(k4.x), split<kExact>(k4.y), split<kExact>(k4.z), split<kExact>(k4.w)};
+    const SplitFloat q[4] = {split<kExact>(q4.x), split<kExact>(q4.y), split<kExact>(q4.z), split<kExact>(q4.w)};
+#pragma unroll
+    for (int half = 0; half < 4; half += 2) {
+      const SplitFloat a[4] = {split(tile.s[j][half][0]), split(tile.s[j][half][1]), split(tile.s[j][half + 1][0]),
+                               split(tile.s[j][half + 1][1])};
+      multiply_add_f32<true, !kExact>(state_k, low_k, a, k[half], k[half + 1]);
+      multiply_add_f32<true, !kExact>(state_q, low_q, a, q[half], q[half + 1]);
+      const SplitFloat t[4] = {k[half], q[half], k[half + 1], q[half + 1]};
+      multiply_add_f32<!kExact, !kExact>(tokens_k, tokens_k, t, k[half], k[half + 1]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int s = 2 * place + i;
+    const float of_s = tokens.k_factor[s];
+    const float ratio = s <= group ? of_s * expf(tokens.g[group] - tokens.g[s]) : 0.0F;
+    scratch.with_k[group * kTogether + s] = s < group ? ratio * tokens.k_factor[group] * tokens_k[i] : 0.0F;
+    scratch.with_q[group * kTogether + s] = ratio * tokens.q_factor[group] * tokens_k[2 + i];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float* const row = scratch.rows + (group + 8 * half) * TogetherScratch::kPitch;
+      const int at = 2 * half + i;
+      row[s] = (state_k[at] + low_k[at]) * of_s;
+      row[kTogether + s] = (state_q[at] + low_q[at]) * tokens.q_factor[s];
+    }
+  }
+  __syncwarp();
+  if (lane < 16) {
+    float* const row = scratch.rows + lane * TogetherScratch::kPitch;
+    float d[kTogether];
+#pragma unroll
+    for (int t = 0; t < kTogether; ++t) {
+      d[t] = 0.0F;
+      if (t >= count) continue;
+      const float decay = expf(tokens.g[t]);
+      float& value = tokens.v[t * rows + warp_v + lane];
+      float memory = decay * row[t];
+      float output = decay * row[kTogether + t];
+#pragma unroll
+      for (int s = 0; s < t; ++s) {
+        memory = fmaf(scratch.with_k[t * kTogether + s], d[s], memory);
+        output = fmaf(scratch.with_q[t * kTogether + s], d[s], output);
+      }
+      d[t] = tokens.beta[t] * (value - memory);
+      value = fmaf(scratch.with_q[t * kTogether + t], d[t], output);
+    }
+    const float last = tokens.g[kTogether - 1];
+#pragma unroll
+    for (int t = 0; t < kTogether; ++t) row[t] = d[t] * expf(last - tokens.g[t]) * tokens.k_factor[t];
+  }
+  __syncwarp();
+  SplitFloat d[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    d[i] = split(scratch.rows[(group + i % 2 * 8) * TogetherScratch::kPitch + place + i / 2 * 4]);
+  }
+  const float decay = expf(tokens.g[kTogether - 1]);
+  // Here the columns are k's: those that the lane holds as 2 place and the next are 4 place + half of the run.
+  const float* const keys = tokens.k + place * kPitch + 4 * (group / 2) + group % 2;
+#pragma unroll
+  for (int j = 0; j < Tile::kSteps; ++j) {
+#pragma unroll
+    for (int half = 0; half < 4; half += 2) {
+      float sum[4] = {decay * tile.s[j][half][0], decay * tile.s[j][half + 1][0], decay * tile.s[j][half][1],
+                      decay * tile.s[j][half + 1][1]};
+      const SplitFloat b0 = split<kExact>(keys[16 * j + half]);
+      const SplitFloat b1 = split<kExact>(keys[16 * j + half + 4 * kPitch]);
+      multiply_add_f32<true, !kExact>(sum, sum, d, b0, b1);
+      tile.s[j][half][0] = sum[0];
+      tile.s[j][half + 1][0] = sum[1];
+      tile.s[j][half][1] = sum[2];
+      tile.s[j][half + 1][1] = sum[3];
+    }
+  }
+}
+
+}  // namespace thalweg::cu

@@ -1,7 +1,0 @@
-#include "cuda/prep_step.h"
-
-namespace thalweg::cu {
-
-PrepStepKernel prep_step_cluster_kernel_vk(std::int64_t k) { return instantiate_prep_step<StateLayout::kVK, true>(k); }
-
-}  // namespace thalweg::cu

@@ -1,8 +1,0 @@
-#include "cuda/sm90/tiled_matmul.h"
-
-namespace thalweg::cu::sm90 {
-
-THALWEG_TILED_MATMUL(kF16);
-THALWEG_TILED_MATMUL(kBF16);
-
-}  // namespace thalweg::cu::sm90

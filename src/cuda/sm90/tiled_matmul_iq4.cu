@@ -1,8 +1,0 @@
-#include "cuda/sm90/tiled_matmul.h"
-
-namespace thalweg::cu::sm90 {
-
-THALWEG_TILED_MATMUL(kIQ4_NL);
-THALWEG_TILED_MATMUL(kIQ4_XS);
-
-}  // namespace thalweg::cu::sm90

@@ -1,8 +1,0 @@
-#include "cuda/sm90/tiled_matmul.h"
-
-namespace thalweg::cu::sm90 {
-
-THALWEG_TILED_MATMUL(kQ2_K);
-THALWEG_TILED_MATMUL(kQ3_K);
-
-}  // namespace thalweg::cu::sm90

@@ -1,8 +1,0 @@
-#include "cuda/sm90/tiled_matmul.h"
-
-namespace thalweg::cu::sm90 {
-
-THALWEG_TILED_MATMUL(kQ4_0);
-THALWEG_TILED_MATMUL(kQ4_1);
-
-}  // namespace thalweg::cu::sm90

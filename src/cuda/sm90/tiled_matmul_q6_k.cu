@@ -1,7 +1,0 @@
-#include "cuda/sm90/tiled_matmul.h"
-
-namespace thalweg::cu::sm90 {
-
-THALWEG_TILED_MATMUL(kQ6_K);
-
-}  // namespace thalweg::cu::sm90

@@ -1,7 +1,0 @@
-#include "cuda/token_by_token.h"
-
-namespace thalweg::cu {
-
-template TokenByTokenKernel token_by_token_kernel<StateLayout::kKV>(std::int64_t k);
-
-}  // namespace thalweg::cu

@@ -1,0 +1,288 @@
+#include "thalweg/model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+
+#include "core/threads.h"
+#include "decode/model_impl.h"
+#include "decode/sampler.h"
+#include "decode/session.h"
+#include "io/printable.h"
+#include "thalweg/error.h"
+
+namespace thalweg {
+namespace {
+
+constexpr std::int64_t kDefaultContext = 32768;
+
+void check_options(const ModelOptions& options) {
+  const auto require = [](bool condition, std::string_view what, std::string_view expected, const std::string& given) {
+    if (!condition) throw Error("ModelOptions", what, expected, given);
+  };
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  require(options.threads >= 0, "threads", "0 or more", std::to_string(options.threads));
+  require(options.context >= 0 && options.context <= kMost, "context", "a number from 0 to " + std::to_string(kMost),
+          std::to_string(options.context));
+  require(options.sequences >= 1, "sequences", "1 or more", std::to_string(options.sequences));
+  require(options.prefill_chunk >= 1 && options.prefill_chunk <= 65536, "prefill_chunk", "a number from 1 to 65536",
+          std::to_string(options.prefill_chunk));
+  require(options.kv_dtype == DType::kF16 || options.kv_dtype == DType::kF32, "kv_dtype", "F16 or F32",
+          std::string(dtype_name(options.kv_dtype)));
+}
+
+void open_gguf(Model::Impl& impl, const std::string& path) {
+  impl.gguf = std::make_unique<io::GgufFile>(path);
+  impl.config = model::read_config(impl.gguf->metadata(), *impl.gguf, path);
+  impl.tokenizer = model::read_tokenizer(impl.gguf->metadata(), path);
+  impl.chat_template = impl.gguf->metadata().string("tokenizer.chat_template", "");
+}
+
+void open_hugging_face(Model::Impl& impl, const std::string& path) {
+  const std::filesystem::path folder(path);
+  const io::JsonObject config = io::JsonObject::read((folder / "config.json").string());
+  impl.safetensors = std::make_unique<io::SafetensorsFile>(path);
+  impl.config = model::read_config(config, *impl.safetensors);
+  impl.tokenizer = model::read_tokenizer(path);
+  impl.chat_template = model::read_chat_template(path);
+  const std::string generation = (folder / "generation_config.json").string();
+  if (std::filesystem::exists(generation)) {
+    model::read_end_tokens(impl.config, io::JsonObject::read(generation), "eos_token_id of generation_config.json");
+  }
+}
+
+Sequence::Impl& present(const std::unique_ptr<Sequence::Impl>& impl) {
+  if (impl == nullptr) throw Error("sequence", "model", "a sequence that Model::start() gave", "an empty one");
+  return *impl;
+}
+
+Sequence::Impl& used(const std::unique_ptr<Sequence::Impl>& impl) {
+  if (present(impl).damaged) {
+    throw Error("sequence", "state", "one whose last run of tokens was completed",
+                "one that an error interrupted: clear() or restore() it");
+  }
+  return *impl;
+}
+
+// States to go back to when a run is stopped. Keys and values need no copy: new ones only come behind the old.
+class Checkpoint {
+ public:
+  Checkpoint(model::StatePool& pool, std::span<const model::DecoderInput> inputs) : pool_(pool) {
+    for (const model::DecoderInput& input : inputs) {
+      states_.push_back({input.slot, pool.length(input.slot), {}});
+      std::vector<std::byte>& bytes = states_.back().bytes;
+      for (std::span<const std::byte> piece : pool.pieces(input.slot, 0)) {
+        bytes.insert(bytes.end(), piece.begin(), piece.end());
+      }
+    }
+  }
+
+  void go_back() {
+    for (const State& state : states_) {
+      const std::byte* from = state.bytes.data();
+      for (std::span<std::byte> piece : pool_.pieces(state.slot, 0)) {
+        std::copy_n(from, piece.size(), piece.data());
+        from += piece.size();
+      }
+      pool_.set_length(state.slot, state.length);
+    }
+  }
+
+ private:
+  struct State {
+    int slot;
+    std::int64_t length;
+    std::vector<std::byte> bytes;
+  };
+
+  model::StatePool& pool_;
+  std::vector<State> states_;
+};
+
+}  // namespace
+
+std::uint64_t Model::Impl::fingerprint() {
+  if (!fingerprint_) fingerprint_ = model::fingerprint(config, weights, source());
+  return *fingerprint_;
+}
+
+bool Model::Impl::run(std::span<const SequenceInput> batch, model::LogitsOf which, const model::HearLogits& hear,
+                      const GoOn& go_on) {
+  std::vector<model::DecoderInput> inputs;
+  std::vector<Sequence::Impl*> sequences;
+  for (const SequenceInput& input : batch) {
+    if (input.sequence == nullptr) throw Error("prefill", "sequence", "a sequence", "none");
+    Sequence::Impl& sequence = used(input.sequence->impl_);
+    if (sequence.model.get() != this) throw Error("prefill", "sequence", "one of this model", "one of another");
+    if (std::find(sequences.begin(), sequences.end(), &sequence) != sequences.end()) {
+      throw Error("prefill", "sequence", "each sequence once", "one twice");
+    }
+    for (std::int32_t token : input.tokens) {
+      if (token >= 0 && token < config.vocabulary) continue;
+      throw Error("prefill", "tokens", "ids from 0 to " + std::to_string(config.vocabulary - 1), std::to_string(token));
+    }
+    const std::size_t length = sequence.tokens.size() + input.tokens.size();
+    if (length > static_cast<std::size_t>(context)) {
+      throw Error("prefill", "tokens", "at most " + std::to_string(context) + " in a sequence (ModelOptions::context)",
+                  std::to_string(length));
+    }
+    sequences.push_back(&sequence);
+    inputs.push_back({sequence.slot, input.tokens});
+  }
+  std::size_t total = 0;
+  for (const model::DecoderInput& input : inputs) total += input.tokens.size();
+  // What fits into one chunk is not asked about.
+  const bool may_stop = go_on && total > static_cast<std::size_t>(options.prefill_chunk);
+  std::optional<Checkpoint> checkpoint;
+  if (may_stop) checkpoint.emplace(*pool, inputs);
+
+  std::vector<std::vector<float>> last(inputs.size());
+  for (Sequence::Impl* sequence : sequences) sequence->damaged = true;
+  const bool completed = decoder->run(
+      inputs, *pool, which,
+      [&](std::size_t i, std::int64_t token, std::span<const float> logits) {
+        if (hear) hear(i, token, logits);
+        if (token + 1 == static_cast<std::int64_t>(inputs[i].tokens.size())) {
+          last[i].assign(logits.begin(), logits.end());
+        }
+      },
+      may_stop ? go_on : GoOn());
+  for (std::size_t i = 0; i < inputs.size() && completed; ++i) {
+    sequences[i]->tokens.insert(sequences[i]->tokens.end(), inputs[i].tokens.begin(), inputs[i].tokens.end());
+    if (!inputs[i].tokens.empty()) sequences[i]->logits = std::move(last[i]);
+  }
+  if (!completed) checkpoint->go_back();
+  for (Sequence::Impl* sequence : sequences) sequence->damaged = false;
+  return completed;
+}
+
+Model::Model(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Model::Model(Model&& other) noexcept = default;
+Model& Model::operator=(Model&& other) noexcept = default;
+Model::~Model() = default;
+
+Model Model::load(const std::string& path, const ModelOptions& options) {
+  check_options(options);
+  auto impl = std::make_shared<Impl>();
+  impl->options = options;
+  if (std::filesystem::is_directory(path)) {
+    open_hugging_face(*impl, path);
+  } else {
+    open_gguf(*impl, path);
+  }
+  if (impl->tokenizer) model::take_end_tokens(impl->config, *impl->tokenizer);
+  impl->weights = model::bind_weights(impl->config, impl->source());
+  const std::int64_t made_for = impl->config.context;
+  impl->context = options.context > 0 ? options.context
+                  : made_for > 0      ? std::min(made_for, kDefaultContext)
+                                      : kDefaultContext;
+  impl->pool = std::make_unique<model::StatePool>(impl->config, options.sequences, impl->context, options.kv_dtype);
+  impl->decoder = std::make_unique<model::Decoder>(impl->config, impl->weights, Stream::cpu(options.threads),
+                                                   options.exact ? MatmulPrecision::kExact : MatmulPrecision::kFast,
+                                                   options.prefill_chunk);
+  impl->info = model::describe(*impl, path);
+  if (options.prefetch) {
+    impl->source().prefetch(options.progress);
+  } else if (options.progress) {
+    options.progress(1.0);
+  }
+  return Model(std::move(impl));
+}
+
+const ModelInfo& Model::info() const { return impl_->info; }
+std::int64_t Model::context() const { return impl_->context; }
+int Model::threads() const { return thread_count(impl_->decoder->stream()); }
+
+bool Model::is_end_token(std::int32_t token) const {
+  const std::vector<std::int32_t>& ends = impl_->config.end_tokens;
+  return std::find(ends.begin(), ends.end(), token) != ends.end();
+}
+
+Sequence Model::start() {
+  Sequence sequence;
+  sequence.impl_ = std::make_unique<Sequence::Impl>();
+  sequence.impl_->slot = impl_->pool->acquire();
+  sequence.impl_->model = impl_;
+  return sequence;
+}
+
+bool Model::prefill(std::span<const SequenceInput> batch, const GoOn& go_on) {
+  return impl_->run(batch, model::LogitsOf::kLast, {}, go_on);
+}
+
+bool Model::prefill(Sequence& sequence, std::span<const std::int32_t> tokens, const GoOn& go_on) {
+  const SequenceInput input{&sequence, tokens};
+  return prefill(std::span(&input, 1), go_on);
+}
+
+void Model::step(Sequence& sequence, std::int32_t token) { prefill(sequence, std::span(&token, 1)); }
+
+void Model::step(std::span<Sequence* const> sequences, std::span<const std::int32_t> tokens) {
+  if (tokens.size() != sequences.size()) {
+    throw Error("step", "tokens", "one for each of " + std::to_string(sequences.size()) + " sequences",
+                std::to_string(tokens.size()));
+  }
+  std::vector<SequenceInput> batch;
+  for (std::size_t i = 0; i < sequences.size(); ++i) batch.push_back({sequences[i], tokens.subspan(i, 1)});
+  prefill(batch);
+}
+
+void Model::prefill_each(Sequence& sequence, std::span<const std::int32_t> tokens,
+                         const std::function<void(std::int64_t index, std::span<const float> logits)>& hear) {
+  const SequenceInput input{&sequence, tokens};
+  impl_->run(std::span(&input, 1), model::LogitsOf::kEach,
+             [&](std::size_t, std::int64_t token, std::span<const float> logits) { hear(token, logits); }, {});
+}
+
+std::vector<double> Model::score(Sequence& sequence, std::span<const std::int32_t> tokens) {
+  std::vector<double> scores;
+  prefill_each(sequence, tokens, [&](std::int64_t index, std::span<const float> logits) {
+    const auto next = static_cast<std::size_t>(index) + 1;
+    if (next >= tokens.size()) return;
+    const double largest = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (float logit : logits) sum += std::exp(logit - largest);
+    scores.push_back(logits[static_cast<std::size_t>(tokens[next])] - largest - std::log(sum));
+  });
+  return scores;
+}
+
+std::int32_t Model::sample(const Sequence& sequence, const Sampling& sampling) const {
+  const Sequence::Impl& state = used(sequence.impl_);
+  if (state.logits.empty()) throw Error("sample", "sequence", "at least one token", "none");
+  return model::sample_token(state.logits, state.tokens, sampling);
+}
+
+Sequence::Sequence() = default;
+Sequence::~Sequence() = default;
+Sequence::Sequence(Sequence&& other) noexcept = default;
+Sequence& Sequence::operator=(Sequence&& other) noexcept = default;
+
+std::span<const std::int32_t> Sequence::tokens() const { return used(impl_).tokens; }
+std::span<const float> Sequence::logits() const { return used(impl_).logits; }
+
+void Sequence::clear() {
+  Impl& state = present(impl_);
+  state.damaged = false;
+  state.model->pool->clear(state.slot);
+  state.tokens.clear();
+  state.logits.clear();
+}
+
+void Sequence::save(const std::string& path) const {
+  const Impl& state = used(impl_);
+  model::save_session(path, state.model->fingerprint(), *state.model->pool, state.slot, state.tokens, state.logits);
+}
+
+void Sequence::restore(const std::string& path) {
+  Impl& state = present(impl_);
+  model::SessionText text = model::restore_session(path, state.model->fingerprint(), state.model->config.vocabulary,
+                                                   *state.model->pool, state.slot);
+  state.tokens = std::move(text.tokens);
+  state.logits = std::move(text.logits);
+  state.damaged = false;
+}
+
+}  // namespace thalweg

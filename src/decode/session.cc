@@ -1,0 +1,154 @@
+#include "decode/session.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "checkpoint/checksum.h"
+#include "io/atomic_file.h"
+#include "io/byte_reader.h"
+#include "thalweg/error.h"
+
+namespace thalweg::model {
+namespace {
+
+constexpr std::array<char, 8> kMagic = {'T', 'H', 'A', 'L', 'S', 'E', 'S', '\n'};
+constexpr std::uint32_t kVersion = 1;
+
+struct Header {
+  std::array<char, 8> magic = kMagic;
+  std::uint32_t version = kVersion;
+  std::uint32_t cache_dtype = 0;
+  std::uint64_t model = 0;
+  std::uint64_t tokens = 0;
+};
+static_assert(sizeof(Header) == 32, "a header without padding: it is written as it lies in memory");
+
+template <class T>
+std::span<const std::byte> bytes_of_values(std::span<const T> values) {
+  return std::as_bytes(values);
+}
+
+std::string hex(std::uint64_t value) {
+  std::string text = "0x";
+  for (int shift = 60; shift >= 0; shift -= 4) text += "0123456789abcdef"[value >> shift & 15U];
+  return text;
+}
+
+template <class T>
+void copy_out(io::Bytes bytes, std::vector<T>& values) {
+  values.resize(bytes.size() / sizeof(T));
+  if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+}
+
+}  // namespace
+
+std::uint64_t fingerprint(const ModelConfig& config, const Weights& weights, const io::TensorSource& source) {
+  Checksum sum;
+  sum.add(config.architecture);
+  for (LayerKind kind : config.layers) sum.add_value(kind);
+  for (std::int64_t size :
+       {config.hidden, config.vocabulary, std::int64_t{config.heads}, std::int64_t{config.kv_heads},
+        std::int64_t{config.head_dim}, std::int64_t{config.rotary_dim}, std::int64_t{config.key_heads},
+        std::int64_t{config.value_heads}, std::int64_t{config.key_dim}, std::int64_t{config.value_dim},
+        std::int64_t{config.conv_width}, static_cast<std::int64_t>(config.head_map), std::int64_t{config.experts},
+        std::int64_t{config.experts_used}, std::int64_t{config.renormalize ? 1 : 0}, std::int64_t{config.tied_head}}) {
+    sum.add_value(size);
+  }
+  sum.add_value(config.norm_eps);
+  sum.add_value(config.rope_theta);
+  constexpr std::int64_t kSample = 256;
+  for (const auto& [name, use] : weights.used) {
+    const ConstTensor tensor = source.tensor(name);
+    sum.add(name);
+    sum.add_value(tensor.dtype);
+    for (int i = 0; i < tensor.rank; ++i) sum.add_value(tensor.dim(i));
+    const std::int64_t bytes = bytes_of(tensor.dtype, tensor.size());
+    const std::int64_t sample = std::min(bytes, kSample);
+    for (std::int64_t begin : {std::int64_t{0}, (bytes - sample) / 2, bytes - sample}) {
+      sum.add({static_cast<const std::byte*>(tensor.data) + begin, static_cast<std::size_t>(sample)});
+    }
+  }
+  return sum.value();
+}
+
+void save_session(const std::string& path, std::uint64_t model, const StatePool& pool, int slot,
+                  std::span<const std::int32_t> tokens, std::span<const float> logits) {
+  io::AtomicFile file(path);
+  Checksum sum;
+  const auto write = [&](std::span<const std::byte> bytes) {
+    sum.add(bytes);
+    file.write(bytes.data(), bytes.size());
+  };
+  Header header;
+  header.cache_dtype = static_cast<std::uint32_t>(pool.cache_dtype());
+  header.model = model;
+  header.tokens = tokens.size();
+  write(std::as_bytes(std::span(&header, 1)));
+  write(bytes_of_values(tokens));
+  write(bytes_of_values(logits));
+  for (std::span<std::byte> piece : pool.pieces(slot, pool.length(slot))) write(piece);
+  const std::uint64_t value = sum.value();
+  file.write(&value, sizeof(value));
+  file.commit();
+}
+
+SessionText restore_session(io::Bytes bytes, const std::string& path, std::uint64_t model, std::int64_t vocabulary,
+                            StatePool& pool, int slot) {
+  io::ByteReader reader(bytes, path);
+  reader.set_subject("session");
+  Header header;
+  const io::Bytes head = reader.take(sizeof(Header));
+  std::memcpy(&header, head.data(), sizeof(Header));
+  if (header.magic != kMagic) reader.fail("a session file of thalweg", "something else");
+  if (header.version != kVersion) {
+    reader.fail("version " + std::to_string(kVersion), std::to_string(header.version));
+  }
+  // The sum comes before everything that is believed.
+  const std::size_t last = bytes.size() - sizeof(std::uint64_t);
+  if (bytes.size() < sizeof(Header) + sizeof(std::uint64_t)) reader.fail("a checksum", "the file's end");
+  std::uint64_t stored;
+  std::memcpy(&stored, bytes.data() + last, sizeof(stored));
+  Checksum sum;
+  sum.add(bytes.first(last));
+  if (sum.value() != stored) {
+    reader.fail("the checksum " + hex(stored), hex(sum.value()) + ": the file is damaged");
+  }
+  if (header.model != model) {
+    reader.fail("a session of this model, " + hex(model), "one of another model, " + hex(header.model));
+  }
+  if (header.cache_dtype != static_cast<std::uint32_t>(pool.cache_dtype())) {
+    reader.fail("keys and values in " + std::string(dtype_name(pool.cache_dtype())), "another type");
+  }
+  if (header.tokens > static_cast<std::uint64_t>(pool.context())) {
+    reader.fail("at most " + std::to_string(pool.context()) + " tokens, the context", std::to_string(header.tokens));
+  }
+  const auto count = static_cast<std::int64_t>(header.tokens);
+  const std::uint64_t logits = count > 0 ? static_cast<std::uint64_t>(vocabulary) : 0;
+  const std::uint64_t expected = sizeof(Header) + header.tokens * sizeof(std::int32_t) + logits * sizeof(float) +
+                                 pool.fixed_bytes() + pool.token_bytes() * header.tokens + sizeof(stored);
+  if (bytes.size() != expected) {
+    reader.fail(std::to_string(expected) + " bytes", std::to_string(bytes.size()));
+  }
+  SessionText text;
+  copy_out(reader.take(header.tokens * sizeof(std::int32_t)), text.tokens);
+  copy_out(reader.take(logits * sizeof(float)), text.logits);
+  for (std::int32_t token : text.tokens) {
+    if (token < 0 || token >= vocabulary) reader.fail("tokens of the vocabulary", std::to_string(token));
+  }
+  pool.reserve(count);
+  for (std::span<std::byte> piece : pool.pieces(slot, count)) {
+    const io::Bytes from = reader.take(piece.size());
+    std::memcpy(piece.data(), from.data(), from.size());
+  }
+  pool.set_length(slot, count);
+  return text;
+}
+
+SessionText restore_session(const std::string& path, std::uint64_t model, std::int64_t vocabulary, StatePool& pool,
+                            int slot) {
+  const io::MappedFile file(path);
+  return restore_session(file.bytes(), path, model, vocabulary, pool, slot);
+}
+
+}  // namespace thalweg::model
