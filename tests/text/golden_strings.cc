@@ -6,7 +6,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "../cases/random.h"
+#include "cases/random.h"
 #include "text/utf8.h"
 
 namespace thalweg::text {
