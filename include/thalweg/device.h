@@ -91,6 +91,7 @@ enum DeviceFault : std::int32_t {
 enum class Arithmetic : std::uint8_t {
   kF32,    // f32 products and sums
   k16Bit,  // matrix units: operands rounded to bf16 or f16, sums in f32
+  k8Bit,   // activations rounded to 8 bits, 32 to a scale, and multiplied as integers; sums in f32
 };
 
 // What dispatch thinks of one kernel for one set of arguments.

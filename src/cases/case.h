@@ -35,14 +35,18 @@ struct Expected {
   std::vector<double> exact;  // row-major, or only at `indices`
   Bound bound;
   std::vector<std::int64_t> indices = {};  // empty: all of it
-  Bound bound_16bit = {};  // for kernels with Arithmetic::k16Bit; of the operations that have such kernels
+  // For kernels with Arithmetic::k16Bit and k8Bit, of the operations that have such kernels.
+  Bound bound_16bit = {};
+  Bound bound_8bit = {};
 };
 
 // f32 class plus twice the error of the plain same-precision implementation.
-// `matrix_units` is what Arithmetic::k16Bit may add to the latter.
+// `bound_16bit` and `bound_8bit` stand in place of the class for kernels of such arithmetic.
 Expected expect(std::string name, const ConstTensor& actual, const reference::Array& exact,
-                const reference::Array& rounded, Bound f32, Bound matrix_units = {});
+                const reference::Array& rounded, Bound f32, Bound bound_16bit = {}, Bound bound_8bit = {});
 // No error allowed: integers, bits.
+// How far one result is from another, in the measures of a bound.
+Bound distance(const reference::Array& exact, const reference::Array& other);
 Expected expect_equal(std::string name, const ConstTensor& actual, const reference::Array& exact);
 
 struct Comparison {

@@ -16,7 +16,7 @@ Explanation explain_valid(const Args& args, const Stream& stream) {
   const std::string selected = chosen.unavailable.empty() ? selected_kernel(Args::kName) : "";
   const Kernel<Args>* preferred = make_plan(chosen.kernels_of<Args>(), args, stream, selected).kernel;
   for (const Kernel<Args>& kernel : chosen.kernels_of<Args>()) {
-    std::string reason = kernel.supports(args, stream);
+    std::string reason = refusal(kernel, args, stream);
     const bool supported = reason.empty();
     const bool runs = &kernel == preferred;
     if (runs) result.chosen = static_cast<int>(result.kernels.size());
