@@ -1,6 +1,7 @@
 #include "cpu/expert_matmul.h"
 #include "cpu/moe.h"
 #include "cpu/scratch.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 namespace {
@@ -39,11 +40,27 @@ void run_linear(const LinearArgs& args, Workspace workspace, const Stream& strea
       plan.scratch);
 }
 
+template <bool kFast>
+double linear_cost(const LinearArgs& args, const Stream& stream) {
+  const std::int64_t rows = args.x.dim(0);
+  const std::int64_t passes = (rows + kRowsPerPass - 1) / kRowsPerPass;
+  return tuning::product_us(kFast ? tuning::kQ8Product : tuning::kExactProduct, static_cast<double>(passes),
+                            static_cast<double>(rows), static_cast<double>(args.weight.size()), thread_count(stream));
+}
+
 constexpr Kernel<LinearArgs> kLinear[] = {
-    {"q8", [](const LinearArgs& args, const Stream&) { return q8_reason(args.precision, args.weight.dtype); },
-     linear_workspace<true>, run_linear<true>, [](const LinearArgs&) { return q8_remark(); }},
-    {"exact", always_supported<LinearArgs>, linear_workspace<false>, run_linear<false>,
-     [](const LinearArgs& args) { return exact_remark(args.precision, args.weight.dtype); }}};
+    {.name = "q8",
+     .supports = [](const LinearArgs& args, const Stream&) { return q8_reason(args.precision, args.weight.dtype); },
+     .workspace = linear_workspace<true>,
+     .run = run_linear<true>,
+     .remark = [](const LinearArgs&) { return q8_remark(); },
+     .cost = linear_cost<true>},
+    {.name = "exact",
+     .supports = always_supported<LinearArgs>,
+     .workspace = linear_workspace<false>,
+     .run = run_linear<false>,
+     .remark = [](const LinearArgs& args) { return exact_remark(args.precision, args.weight.dtype); },
+     .cost = linear_cost<false>}};
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 #include "cpu/expert_matmul.h"
 #include "cpu/moe.h"
 #include "cpu/scratch.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 namespace {
@@ -104,39 +105,70 @@ std::string remark_exact(const Args& args) {
   return exact_remark(args.precision, args.weight.dtype);
 }
 
-constexpr Kernel<MulMmIdArgs> kMm[] = {{"q8", supports_q8<MulMmIdArgs>, grouped_workspace<MulMmIdArgs, true>,
-                                        run_grouped<MulMmIdArgs, true>, remark_q8<MulMmIdArgs>},
-                                       {"exact", always_supported<MulMmIdArgs>, grouped_workspace<MulMmIdArgs, false>,
-                                        run_grouped<MulMmIdArgs, false>, remark_exact<MulMmIdArgs>}};
+constexpr const tuning::ProductCost& product_cost(bool q8) { return q8 ? tuning::kQ8Product : tuning::kExactProduct; }
 
-constexpr Kernel<MulMvIdArgs> kMv[] = {{"q8", supports_q8<MulMvIdArgs>, slot_workspace<MulMvIdArgs, true>,
-                                        run_slots<MulMvIdArgs, true>, remark_q8<MulMvIdArgs>},
-                                       {"exact", always_supported<MulMvIdArgs>, slot_workspace<MulMvIdArgs, false>,
-                                        run_slots<MulMvIdArgs, false>, remark_exact<MulMvIdArgs>}};
+double matrix_weights(const ExpertMatmulArgs& args) {
+  return static_cast<double>(args.weight.dim(1)) * static_cast<double>(args.weight.dim(2));
+}
 
-// The ids are not known to explain(), but one token's experts differ from each other: nothing to group.
-constexpr std::int64_t kSlotTokens = 1;
-
-std::string few_tokens_reason(const MulMatIdArgs& args) {
+// The grouped kernel decodes the weights of each hit expert once.
+template <class Args, bool kFast>
+double grouped_cost(const Args& args, const Stream& stream) {
   const std::int64_t tokens = args.expert_ids.dim(0);
-  if (tokens <= kSlotTokens) return {};
-  return std::to_string(tokens) + " tokens, more than " + std::to_string(kSlotTokens) +
-         ": tokens that share an expert share the decoding of its weights";
+  const std::int64_t slots = args.expert_ids.dim(1);
+  return tuning::product_us(product_cost(kFast), tuning::expected_experts(args.weight.dim(0), tokens, slots),
+                            static_cast<double>(tokens * slots), matrix_weights(args), thread_count(stream));
 }
-std::string supports_q8_slots(const MulMatIdArgs& args, const Stream& stream) {
-  const std::string reason = supports_q8(args, stream);
-  return reason.empty() ? few_tokens_reason(args) : reason;
-}
-std::string supports_slots(const MulMatIdArgs& args, const Stream&) { return few_tokens_reason(args); }
 
-constexpr Kernel<MulMatIdArgs> kMat[] = {{"q8_mv", supports_q8_slots, slot_workspace<MulMatIdArgs, true>,
-                                          run_slots<MulMatIdArgs, true>, remark_q8<MulMatIdArgs>},
-                                         {"q8_mm", supports_q8<MulMatIdArgs>, grouped_workspace<MulMatIdArgs, true>,
-                                          run_grouped<MulMatIdArgs, true>, remark_q8<MulMatIdArgs>},
-                                         {"mv", supports_slots, slot_workspace<MulMatIdArgs, false>,
-                                          run_slots<MulMatIdArgs, false>, remark_exact<MulMatIdArgs>},
-                                         {"mm", always_supported<MulMatIdArgs>, grouped_workspace<MulMatIdArgs, false>,
-                                          run_grouped<MulMatIdArgs, false>, remark_exact<MulMatIdArgs>}};
+// The kernel of matrix-vector products decodes them once per slot.
+template <class Args, bool kFast>
+double slot_cost(const Args& args, const Stream& stream) {
+  const auto pairs = static_cast<double>(args.expert_ids.size());
+  return tuning::product_us(product_cost(kFast), pairs, pairs, matrix_weights(args), thread_count(stream));
+}
+
+template <class Args>
+constexpr Kernel<Args> q8_grouped(std::string_view name) {
+  return {.name = name,
+          .supports = supports_q8<Args>,
+          .workspace = grouped_workspace<Args, true>,
+          .run = run_grouped<Args, true>,
+          .remark = remark_q8<Args>,
+          .cost = grouped_cost<Args, true>};
+}
+template <class Args>
+constexpr Kernel<Args> exact_grouped(std::string_view name) {
+  return {.name = name,
+          .supports = always_supported<Args>,
+          .workspace = grouped_workspace<Args, false>,
+          .run = run_grouped<Args, false>,
+          .remark = remark_exact<Args>,
+          .cost = grouped_cost<Args, false>};
+}
+template <class Args>
+constexpr Kernel<Args> q8_slots(std::string_view name) {
+  return {.name = name,
+          .supports = supports_q8<Args>,
+          .workspace = slot_workspace<Args, true>,
+          .run = run_slots<Args, true>,
+          .remark = remark_q8<Args>,
+          .cost = slot_cost<Args, true>};
+}
+template <class Args>
+constexpr Kernel<Args> exact_slots(std::string_view name) {
+  return {.name = name,
+          .supports = always_supported<Args>,
+          .workspace = slot_workspace<Args, false>,
+          .run = run_slots<Args, false>,
+          .remark = remark_exact<Args>,
+          .cost = slot_cost<Args, false>};
+}
+
+constexpr Kernel<MulMmIdArgs> kMm[] = {q8_grouped<MulMmIdArgs>("q8"), exact_grouped<MulMmIdArgs>("exact")};
+constexpr Kernel<MulMvIdArgs> kMv[] = {q8_slots<MulMvIdArgs>("q8"), exact_slots<MulMvIdArgs>("exact")};
+// Of equal costs the first wins: one token's experts share no decoding, and its products need no lists of rows.
+constexpr Kernel<MulMatIdArgs> kMat[] = {q8_slots<MulMatIdArgs>("q8_mv"), q8_grouped<MulMatIdArgs>("q8_mm"),
+                                         exact_slots<MulMatIdArgs>("mv"), exact_grouped<MulMatIdArgs>("mm")};
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include "metal/kernels.h"
 #include "metal/kernels/parameters.h"
 #include "metal/launch.h"
+#include "metal/tuning.h"
 
 namespace thalweg::metal {
 namespace {
@@ -148,18 +149,35 @@ void run_vector(const Args& args, Workspace, const Stream& stream) {
   run_mv(Args::kName, args, stream);
 }
 
-// With at most one row for each expert on average, the vector kernel reads no weight twice as often as it must.
-std::string supports_few(const MulMatIdArgs& args, const Stream&) {
-  return args.expert_ids.size() <= args.weight.dim(0) ? "" : "is for no more rows than there are experts";
+double matrix_bytes(const ExpertMatmulArgs& args) {
+  return static_cast<double>(bytes_of(args.weight.dtype, args.weight.dim(1) * args.weight.dim(2)));
+}
+
+// The tiles of an expert read its weights once per kRowsOfTile rows, the vector kernel once per row. No host code sees
+// the ids, so that every expert counts as hit.
+double tiles_cost(const MulMatIdArgs& args, const Stream&) {
+  const std::int64_t tiles = (args.expert_ids.size() + kRowsOfTile - 1) / kRowsOfTile;
+  return static_cast<double>(std::max(args.weight.dim(0), tiles)) * matrix_bytes(args) / tuning::kBytesPerMicrosecond;
+}
+double vector_cost(const MulMatIdArgs& args, const Stream&) {
+  return static_cast<double>(args.expert_ids.size()) * matrix_bytes(args) / tuning::kBytesPerMicrosecond;
 }
 
 constexpr Kernel<ExpertRowsArgs> kRows[] = {{"counting", supports_rows, no_workspace<ExpertRowsArgs>, run_rows}};
 constexpr Kernel<MulMmIdArgs> kMm[] = {kTiles<MulMmIdArgs>};
 constexpr Kernel<MulMvIdArgs> kMv[] = {
     {"simdgroup_rows", always_supported<MulMvIdArgs>, no_workspace<MulMvIdArgs>, run_vector<MulMvIdArgs>}};
-constexpr Kernel<MulMatIdArgs> kMat[] = {
-    {"mv", supports_few, no_workspace<MulMatIdArgs>, run_vector<MulMatIdArgs>},
-    {"mm", kTiles<MulMatIdArgs>.supports, kTiles<MulMatIdArgs>.workspace, kTiles<MulMatIdArgs>.run}};
+// Of equal costs the first wins: the vector kernel needs no lists.
+constexpr Kernel<MulMatIdArgs> kMat[] = {{.name = "mv",
+                                          .supports = always_supported<MulMatIdArgs>,
+                                          .workspace = no_workspace<MulMatIdArgs>,
+                                          .run = run_vector<MulMatIdArgs>,
+                                          .cost = vector_cost},
+                                         {.name = "mm",
+                                          .supports = kTiles<MulMatIdArgs>.supports,
+                                          .workspace = kTiles<MulMatIdArgs>.workspace,
+                                          .run = kTiles<MulMatIdArgs>.run,
+                                          .cost = tiles_cost}};
 
 }  // namespace
 
