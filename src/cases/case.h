@@ -3,6 +3,7 @@
 // One table of cases for everybody: the tests, `thalweg verify` and `thalweg bench` run the same problems. A case makes
 // a problem: arguments on guarded memory, an oracle that knows the right outputs, what a perfect run would cost.
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "cases/memory.h"
 #include "cases/random.h"
 #include "cases/tensors.h"
+#include "ops/plan_call.h"
 #include "reference/array.h"
 #include "thalweg/operation.h"
 
@@ -73,6 +75,9 @@ class Problem {
   virtual std::size_t workspace_bytes(const Stream& stream) const = 0;
   virtual Explanation explanation(const Stream& stream) const = 0;
   virtual void run(Workspace workspace, const Stream& stream) const = 0;
+  // Seconds of a call before its kernel starts (validation and planning), the mean of `calls`; 0 where the problem is
+  // not one call.
+  virtual double planning_seconds(Workspace, const Stream&, int) const { return 0.0; }
 
   // Computed at the first call; memory must not have been written by a run since its last reset.
   const std::vector<Expected>& expected() {
@@ -101,6 +106,12 @@ class OperationProblem final : public Problem {
   Explanation explanation(const Stream& stream) const override { return explain(args_on(stream), stream); }
   void run(Workspace workspace, const Stream& stream) const override {
     thalweg::run(args_on(stream), workspace, stream);
+  }
+  double planning_seconds(Workspace workspace, const Stream& stream, int calls) const override {
+    const Args there = args_on(stream);
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < calls; ++i) plan_call(there, workspace, stream);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / calls;
   }
 
   Args args;

@@ -3,7 +3,7 @@
 namespace thalweg::cpu {
 
 std::string q8_reason(MatmulPrecision precision, DType weight) {
-  if (precision != MatmulPrecision::kFast) return "exact f32 activations asked for";
+  if (precision != MatmulPrecision::kFast) return "no 8-bit activations in kExact";
   if (!is_block_format(weight)) return std::string(dtype_name(weight)) + " weights are not in a block format";
   return {};
 }

@@ -54,6 +54,7 @@ constexpr Kernel<LinearArgs> kLinear[] = {
      .workspace = linear_workspace<true>,
      .run = run_linear<true>,
      .remark = [](const LinearArgs&) { return q8_remark(); },
+     .arithmetic = Arithmetic::k8Bit,
      .cost = linear_cost<true>},
     {.name = "exact",
      .supports = always_supported<LinearArgs>,

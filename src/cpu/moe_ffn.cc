@@ -183,11 +183,29 @@ void run_ffn(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) 
   combine(args, plan, stream);
 }
 
+bool any_q8(const MoeFfnArgs& args) { return any_q8_input(args) || uses_q8(args.precision, args.down.dtype); }
+
+MoeFfnArgs with_exact_products(MoeFfnArgs args) {
+  args.precision = MatmulPrecision::kExact;
+  return args;
+}
+
 constexpr Kernel<MoeFfnArgs> kFfn[] = {
-    {"grouped", always_supported<MoeFfnArgs>, ffn_workspace, run_ffn, [](const MoeFfnArgs& args) {
-       const bool q8 = any_q8_input(args) || uses_q8(args.precision, args.down.dtype);
-       return "router from f32 activations; weights: " + (q8 ? q8_remark() : exact_remark(args.precision, DType::kF32));
-     }}};
+    {.name = "grouped_q8",
+     .supports = [](const MoeFfnArgs& args, const Stream&) -> std::string {
+       return any_q8(args) ? "" : "no weights in a block format";
+     },
+     .workspace = ffn_workspace,
+     .run = run_ffn,
+     .remark = [](const MoeFfnArgs&) { return "router from f32 activations; weights: " + q8_remark(); },
+     .arithmetic = Arithmetic::k8Bit},
+    {.name = "grouped",
+     .supports = always_supported<MoeFfnArgs>,
+     .workspace = [](const MoeFfnArgs& args,
+                     const Stream& stream) { return ffn_workspace(with_exact_products(args), stream); },
+     .run = [](const MoeFfnArgs& args, Workspace workspace,
+               const Stream& stream) { run_ffn(with_exact_products(args), workspace, stream); },
+     .remark = [](const MoeFfnArgs& args) { return exact_remark(args.precision, args.gate.dtype); }}};
 
 }  // namespace
 

@@ -134,6 +134,7 @@ constexpr Kernel<Args> q8_grouped(std::string_view name) {
           .workspace = grouped_workspace<Args, true>,
           .run = run_grouped<Args, true>,
           .remark = remark_q8<Args>,
+          .arithmetic = Arithmetic::k8Bit,
           .cost = grouped_cost<Args, true>};
 }
 template <class Args>
@@ -152,6 +153,7 @@ constexpr Kernel<Args> q8_slots(std::string_view name) {
           .workspace = slot_workspace<Args, true>,
           .run = run_slots<Args, true>,
           .remark = remark_q8<Args>,
+          .arithmetic = Arithmetic::k8Bit,
           .cost = slot_cost<Args, true>};
 }
 template <class Args>
