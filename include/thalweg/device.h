@@ -32,6 +32,9 @@ struct Device {
   friend constexpr bool operator==(Device, Device) = default;
 };
 
+// The host's memory.
+inline constexpr Device kCpu{};
+
 // Where an operation runs and in which order. On the CPU a call returns when the work is done, having used up to
 // `threads` threads of the library's pool (0: every hardware thread); results do not depend on the number, bit for
 // bit. On a GPU, `native` is the caller's own queue (cudaStream_t, id<MTLCommandQueue>) and a call only enqueues.

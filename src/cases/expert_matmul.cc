@@ -67,10 +67,11 @@ class PerExpertLoop final : public Problem {
 
   LinearArgs linear_of(std::int64_t expert, std::int64_t rows, char* base) const {
     LinearArgs linear;
-    linear.x = ConstTensor(base, args_.x.dtype, {rows, args_.x.dim(1)});
-    linear.weight =
-        ConstTensor(args_.weight.row(expert), args_.weight.dtype, {args_.weight.dim(1), args_.weight.dim(2)});
-    linear.y = Tensor(base == nullptr ? nullptr : base + gathered_bytes(), args_.y.dtype, {rows, args_.y.dim(2)});
+    linear.x = ConstTensor(base, args_.x.dtype, {rows, args_.x.dim(1)}, args_.x.device);
+    linear.weight = ConstTensor(args_.weight.row(expert), args_.weight.dtype,
+                                {args_.weight.dim(1), args_.weight.dim(2)}, args_.weight.device);
+    linear.y = Tensor(base == nullptr ? nullptr : base + gathered_bytes(), args_.y.dtype, {rows, args_.y.dim(2)},
+                      args_.y.device);
     linear.precision = args_.precision;
     return linear;
   }

@@ -22,7 +22,7 @@ Activations::Activations(const ConstTensor& x, bool q8, Arena& arena) : x_(x), q
 }
 
 Activations::Activations(const float* x, std::int64_t rows, std::int64_t k, bool q8, Arena& arena)
-    : x_(x, DType::kF32, {rows, k}), q8_(q8), rows_i_(rows) {
+    : x_(x, DType::kF32, {rows, k}, kCpu), q8_(q8), rows_i_(rows) {
   place(arena);
 }
 

@@ -32,7 +32,7 @@ CausalConv1dUpdateArgs convolution(const GatedDeltaPrepStepArgs& args, const Siz
   conv.weight = args.conv_weight;
   conv.conv_state = args.conv_state;
   conv.state_indices = args.state_indices;
-  conv.y = Tensor(prepared, DType::kF32, {s.batch, s.tokens, s.channels});
+  conv.y = Tensor(prepared, DType::kF32, {s.batch, s.tokens, s.channels}, args.x.device);
   conv.activation = Activation::kSilu;
   return conv;
 }

@@ -11,7 +11,7 @@ namespace {
 // Row `index...` of a tensor as an array of its own.
 template <class... Index>
 Array read_row(const ConstTensor& tensor, Index... index) {
-  return read(ConstTensor(tensor.row(index...), tensor.dtype, {tensor.dim(tensor.rank - 1)}));
+  return read(ConstTensor(tensor.row(index...), tensor.dtype, {tensor.dim(tensor.rank - 1)}, tensor.device));
 }
 
 double dot(const double* a, const double* b, std::int64_t n) { return std::inner_product(a, a + n, b, 0.0); }

@@ -155,7 +155,7 @@ struct Router {
       launch_router_logits(args.x, args.router, logits, parts, device, stream, args.kName);
     }
     RouterLogits sums;
-    sums.logits = elements(Tensor(logits, DType::kF32, {tokens(args), experts(args)}));
+    sums.logits = elements(Tensor(logits, DType::kF32, {tokens(args), experts(args)}, args.x.device));
     sums.parts = parts;
     sums.part_stride = tokens(args) * experts(args);
     sums.tokens = tokens(args);
