@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t kColumns = 2048;
 
 std::size_t add_workspace(const AddArgs&, const Stream& stream) {
-  return Scratch::workspace_bytes(Scratch::floats(kColumns, kColumns), stream);
+  return worker_bytes(arena_floats(kColumns, kColumns), stream);
 }
 
 void run_add(const AddArgs& args, Workspace workspace, const Stream& stream) {
@@ -20,9 +20,9 @@ void run_add(const AddArgs& args, Workspace workspace, const Stream& stream) {
   const std::int64_t width = args.a.dim(1);
   const std::int64_t blocks = (width + kColumns - 1) / kColumns;
   parallel_for(stream, args.a.dim(0) * blocks, [&](std::int64_t task, int worker) {
-    Scratch scratch(workspace, Scratch::floats(kColumns, kColumns), worker);
-    float* a = scratch.take(kColumns);
-    float* b = scratch.take(kColumns);
+    Arena scratch = worker_arena(workspace, arena_floats(kColumns, kColumns), worker);
+    float* a = scratch.take<float>(kColumns);
+    float* b = scratch.take<float>(kColumns);
     const std::int64_t t = task / blocks;
     const std::int64_t first = task % blocks * kColumns;
     const std::int64_t count = std::min(kColumns, width - first);

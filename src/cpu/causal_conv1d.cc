@@ -22,16 +22,16 @@ constexpr std::int64_t kUpdateChannels = 128;
 // Scratch of one task over at most `width` channels.
 struct Block {
   static std::int64_t floats(std::int64_t width, std::int64_t taps) {
-    return Scratch::floats(taps * width, width, taps * width, width, taps * width);
+    return arena_floats(taps * width, width, taps * width, width, taps * width);
   }
 
   Block(const Workspace& workspace, int worker, std::int64_t width_, std::int64_t taps_) : taps(taps_), width(width_) {
-    Scratch scratch(workspace, floats(width, taps), worker);
-    weight = scratch.take(taps * width);
-    bias = scratch.take(width);
-    ring = scratch.take(taps * width);
-    result = scratch.take(width);
-    packed = scratch.take(taps * width);
+    Arena scratch = worker_arena(workspace, floats(width, taps), worker);
+    weight = scratch.take<float>(taps * width);
+    bias = scratch.take<float>(width);
+    ring = scratch.take<float>(taps * width);
+    result = scratch.take<float>(width);
+    packed = scratch.take<float>(taps * width);
   }
 
   float* ring_row(std::int64_t i) const { return ring + i % taps * width; }
@@ -142,7 +142,7 @@ void convolve_tokens(const Args& args, const Block& block, std::int64_t row, std
 // ---- causal_conv1d
 
 std::size_t prefill_workspace(const CausalConv1dArgs& args, const Stream& stream) {
-  return Scratch::workspace_bytes(Block::floats(kPrefillChannels, args.weight.dim(1)), stream);
+  return worker_bytes(Block::floats(kPrefillChannels, args.weight.dim(1)), stream);
 }
 
 void run_prefill(const CausalConv1dArgs& args, Workspace workspace, const Stream& stream) {
@@ -189,7 +189,7 @@ constexpr Kernel<CausalConv1dArgs> kPrefill[] = {
 // ---- causal_conv1d_update
 
 std::size_t update_workspace(const CausalConv1dUpdateArgs& args, const Stream& stream) {
-  return Scratch::workspace_bytes(Block::floats(kUpdateChannels, args.weight.dim(1)), stream);
+  return worker_bytes(Block::floats(kUpdateChannels, args.weight.dim(1)), stream);
 }
 
 void run_update(const CausalConv1dUpdateArgs& args, Workspace workspace, const Stream& stream) {

@@ -10,7 +10,7 @@ namespace thalweg::cpu {
 namespace {
 
 std::size_t embedding_workspace(const EmbeddingArgs& args, const Stream& stream) {
-  return Scratch::workspace_bytes(Scratch::floats(args.table.dim(1)), stream);
+  return worker_bytes(arena_floats(args.table.dim(1)), stream);
 }
 
 void run_embedding(const EmbeddingArgs& args, Workspace workspace, const Stream& stream) {
@@ -27,8 +27,8 @@ void run_embedding(const EmbeddingArgs& args, Workspace workspace, const Stream&
     } else if (to == DType::kF32) {
       unpack(from, row, width, static_cast<float*>(y));
     } else {
-      Scratch scratch(workspace, Scratch::floats(width), worker);
-      float* values = scratch.take(width);
+      Arena scratch = worker_arena(workspace, arena_floats(width), worker);
+      float* values = scratch.take<float>(width);
       unpack(from, row, width, values);
       vector_ops().store(to, values, width, y);
     }

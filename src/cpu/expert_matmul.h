@@ -140,6 +140,15 @@ inline void copy_sums(const float* sums, std::int64_t count, float* to) {
 // Scratch of one worker.
 inline std::int64_t product_floats() { return matmul_ops().scratch_floats + kRowsPerPass * kMaxTileRows; }
 
+// The memory of a product: the activations as the inner loops read them, and scratch for each worker.
+struct ProductMemory {
+  Activations activations;
+  float* scratch;
+
+  ProductMemory(const ConstTensor& x, bool q8, const Stream& stream, Arena& arena)
+      : activations(x, q8, arena), scratch(arena.take<float>(product_floats() * thread_count(stream))) {}
+};
+
 // The products of some rows of a matrix with rows of activations: for each of these and each tile, store(row, n, count,
 // sums), in a fixed order. `rows` is a count, row(i) gives row i's activations.
 template <class Row, class Store>

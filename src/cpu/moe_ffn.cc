@@ -70,7 +70,7 @@ struct Plan {
         bytes(arena.used()) {}
 
   static std::int64_t row_floats(const MoeFfnArgs& args) {
-    return std::max(Scratch::floats(args.x.dim(1), args.x.dim(1)), Scratch::floats(args.router.dim(0)));
+    return std::max(arena_floats(args.x.dim(1), args.x.dim(1)), arena_floats(args.router.dim(0)));
   }
 };
 
@@ -160,7 +160,7 @@ void combine(const MoeFfnArgs& args, const Plan& plan, const Stream& stream) {
   const VectorOps& vec = vector_ops();
   parallel_for(stream, plan.tokens, [&](std::int64_t t, int worker) {
     float* sum = plan.rows + worker * Plan::row_floats(args);
-    float* row = sum + Scratch::floats(plan.hidden);
+    float* row = sum + arena_floats(plan.hidden);
     std::fill_n(sum, plan.hidden, 0.0F);
     for (std::int64_t pair = t * plan.slots; pair < (t + 1) * plan.slots; ++pair) {
       vec.axpy(plan.weights[pair], plan.products + pair * plan.hidden, plan.hidden, sum);

@@ -8,23 +8,19 @@ namespace {
 
 // ---- Rows grouped by expert: each weight is decoded once.
 
-struct GroupedPlan {
+struct GroupedMemory {
   ExpertRows lists;
-  Activations activations;
-  float* scratch;
+  ProductMemory product;
 
-  GroupedPlan(const ExpertMatmulArgs& args, bool q8, const Stream& stream, Arena arena)
-      : lists(args.weight.dim(0), args.expert_ids.size(), arena),
-        activations(args.x, q8, arena),
-        scratch(arena.take<float>(product_floats() * thread_count(stream))),
-        bytes(arena.used()) {}
-
-  std::size_t bytes;
+  GroupedMemory(const ExpertMatmulArgs& args, bool q8, const Stream& stream, Arena& arena)
+      : lists(args.weight.dim(0), args.expert_ids.size(), arena), product(args.x, q8, stream, arena) {}
 };
 
 template <class Args, bool kFast>
 std::size_t grouped_workspace(const Args& args, const Stream& stream) {
-  return GroupedPlan(args, kFast, stream, Arena()).bytes;
+  Arena arena;
+  const GroupedMemory counted(args, kFast, stream, arena);
+  return arena.used();
 }
 
 void store_row(const ExpertMatmulArgs& args, std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
@@ -35,45 +31,38 @@ void store_row(const ExpertMatmulArgs& args, std::int64_t pair, std::int64_t n, 
 
 template <class Args, bool kFast>
 void run_grouped(const Args& args, Workspace workspace, const Stream& stream) {
-  GroupedPlan plan(args, kFast, stream, Arena(workspace));
-  plan.lists.build(PairIds(args.expert_ids));
-  plan.activations.prepare(stream);
+  Arena arena(workspace);
+  GroupedMemory memory(args, kFast, stream, arena);
+  memory.lists.build(PairIds(args.expert_ids));
+  memory.product.activations.prepare(stream);
   const std::int64_t slots = args.expert_ids.dim(1);
-  for_each_expert_task(stream, plan.lists, args.weight.dim(1), plan.scratch,
-                       [&](std::int64_t expert, RowRange range, float* scratch) {
-                         multiply_expert(
-                             args.weight, expert, range, kFast, plan.lists,
-                             [&](std::int64_t pair) { return plan.activations.row(pair / slots, pair % slots); },
-                             [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
-                               store_row(args, pair, n, count, sums);
-                             },
-                             scratch);
-                       });
+  for_each_expert_task(
+      stream, memory.lists, args.weight.dim(1), memory.product.scratch,
+      [&](std::int64_t expert, RowRange range, float* scratch) {
+        multiply_expert(
+            args.weight, expert, range, kFast, memory.lists,
+            [&](std::int64_t pair) { return memory.product.activations.row(pair / slots, pair % slots); },
+            [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
+              store_row(args, pair, n, count, sums);
+            },
+            scratch);
+      });
 }
 
 // ---- One product of matrix and vector per slot.
 
-struct SlotPlan {
-  Activations activations;
-  float* scratch;
-
-  SlotPlan(const ExpertMatmulArgs& args, bool q8, const Stream& stream, Arena arena)
-      : activations(args.x, q8, arena),
-        scratch(arena.take<float>(product_floats() * thread_count(stream))),
-        bytes(arena.used()) {}
-
-  std::size_t bytes;
-};
-
 template <class Args, bool kFast>
 std::size_t slot_workspace(const Args& args, const Stream& stream) {
-  return SlotPlan(args, kFast, stream, Arena()).bytes;
+  Arena arena;
+  const ProductMemory counted(args.x, kFast, stream, arena);
+  return arena.used();
 }
 
 template <class Args, bool kFast>
 void run_slots(const Args& args, Workspace workspace, const Stream& stream) {
-  const SlotPlan plan(args, kFast, stream, Arena(workspace));
-  plan.activations.prepare(stream);
+  Arena arena(workspace);
+  const ProductMemory memory(args.x, kFast, stream, arena);
+  memory.activations.prepare(stream);
   const PairIds id(args.expert_ids);
   const std::int64_t slots = args.expert_ids.dim(1);
   const std::int64_t rows = args.weight.dim(1);
@@ -82,11 +71,11 @@ void run_slots(const Args& args, Workspace workspace, const Stream& stream) {
     const std::int64_t pair = piece / each;
     multiply_rows(
         WeightMatrix::of(args.weight, id(pair)), piece_range(rows, piece % each, continues), kFast, 1,
-        [&](std::int64_t) { return plan.activations.row(pair / slots, pair % slots); },
+        [&](std::int64_t) { return memory.activations.row(pair / slots, pair % slots); },
         [&](std::int64_t, std::int64_t n, std::int64_t count, const float* sums) {
           store_row(args, pair, n, count, sums);
         },
-        plan.scratch + worker * product_floats());
+        memory.scratch + worker * product_floats());
   });
 }
 

@@ -22,9 +22,9 @@ void for_each_row(const ConstTensor& weight, bool plus_one, std::int64_t rows, s
   const std::int64_t width = weight.dim(0);
   const std::int64_t per_task = std::max<std::int64_t>(1, kTaskElements / width);
   parallel_for(stream, (rows + per_task - 1) / per_task, [&](std::int64_t task, int worker) {
-    Scratch scratch(workspace, Scratch::floats(width, extra), worker);
-    float* factors = scratch.take(width);
-    float* rest = scratch.take(extra);
+    Arena scratch = worker_arena(workspace, arena_floats(width, extra), worker);
+    float* factors = scratch.take<float>(width);
+    float* rest = scratch.take<float>(extra);
     vector_ops().load(weight.dtype, weight.data, width, factors);
     for (std::int64_t i = 0; plus_one && i < width; ++i) factors[i] += 1.0F;
     for (std::int64_t row = task * per_task; row < std::min(rows, (task + 1) * per_task); ++row) {
@@ -41,7 +41,7 @@ float inverse_rms(const float* x, std::int64_t width, float eps) {
 
 std::size_t rms_norm_workspace(const RmsNormArgs& args, const Stream& stream) {
   const std::int64_t width = args.weight.dim(0);
-  return Scratch::workspace_bytes(Scratch::floats(width, width), stream);
+  return worker_bytes(arena_floats(width, width), stream);
 }
 
 void run_rms_norm(const RmsNormArgs& args, Workspace workspace, const Stream& stream) {
@@ -64,7 +64,7 @@ constexpr Kernel<RmsNormArgs> kRmsNorm[] = {{"rows", always_supported<RmsNormArg
 
 std::size_t gated_workspace(const GatedRmsNormArgs& args, const Stream& stream) {
   const std::int64_t width = args.weight.dim(0);
-  return Scratch::workspace_bytes(Scratch::floats(width, 2 * width), stream);
+  return worker_bytes(arena_floats(width, 2 * width), stream);
 }
 
 void run_gated(const GatedRmsNormArgs& args, Workspace workspace, const Stream& stream) {
