@@ -3,6 +3,7 @@
 #include "core/threads.h"
 #include "cpu/nn.h"
 #include "cpu/scratch.h"
+#include "cpu/tuning.h"
 #include "cpu/vector.h"
 
 namespace thalweg::cpu {
@@ -19,7 +20,8 @@ void run_add(const AddArgs& args, Workspace workspace, const Stream& stream) {
   const VectorOps& vec = vector_ops();
   const std::int64_t width = args.a.dim(1);
   const std::int64_t blocks = (width + kColumns - 1) / kColumns;
-  parallel_for(stream, args.a.dim(0) * blocks, [&](std::int64_t task, int worker) {
+  const double task_ns = static_cast<double>(std::min(kColumns, width)) * tuning::kElementNs;
+  parallel_for(stream, args.a.dim(0) * blocks, task_ns, [&](std::int64_t task, int worker) {
     Arena scratch = worker_arena(workspace, arena_floats(kColumns, kColumns), worker);
     float* a = scratch.take<float>(kColumns);
     float* b = scratch.take<float>(kColumns);

@@ -9,6 +9,7 @@
 #include "cpu/nn.h"
 #include "cpu/nn_vector.h"
 #include "cpu/scratch.h"
+#include "cpu/tuning.h"
 #include "cpu/vector.h"
 
 namespace thalweg::cpu {
@@ -151,7 +152,9 @@ void run_prefill(const CausalConv1dArgs& args, Workspace workspace, const Stream
   const std::int64_t blocks = (channels + kPrefillChannels - 1) / kPrefillChannels;
   const Sequences sequences(args.cu_seqlens, args.x.dim(0), args.x.dim(1));
 
-  parallel_for(stream, sequences.total_chunks(kTokens) * blocks, [&](std::int64_t task, int worker) {
+  const double row_ns = static_cast<double>(std::min(kPrefillChannels, channels)) * tuning::kExponentialNs;
+  const double chunk_ns = static_cast<double>(std::min(kTokens, args.x.dim(1)) + taps) * row_ns;
+  parallel_for(stream, sequences.total_chunks(kTokens) * blocks, chunk_ns, [&](std::int64_t task, int worker) {
     Block block(workspace, worker, kPrefillChannels, taps);
     select_channels(block, task % blocks, channels);
     const Chunk chunk = sequences.chunk(task / blocks, kTokens);
@@ -168,19 +171,20 @@ void run_prefill(const CausalConv1dArgs& args, Workspace workspace, const Stream
 
   // Only when all have read the old states may the new ones take their place.
   if (!args.final_state.defined()) return;
-  parallel_for(stream, sequences.count() * blocks, [&](std::int64_t task, int worker) {
-    Block block(workspace, worker, kPrefillChannels, taps);
-    select_channels(block, task % blocks, channels);
-    const std::int64_t n = task / blocks;
-    const std::int64_t slot = state_slot(args.state_indices, n);
-    if (slot < 0) return;
-    const std::int64_t length = sequences.length(n);
-    if (length < taps - 1) load_state(block, args.initial_state, slot);
-    for (std::int64_t i = std::max<std::int64_t>(0, length - (taps - 1)); i < length; ++i) {
-      load_input(block, args.x, sequences.row(n), sequences.begin(n) + i, block.ring_row(i + taps - 1));
-    }
-    scatter(block, length, args.final_state.dtype, args.final_state.row(slot), args.final_state.stride(1));
-  });
+  parallel_for(stream, sequences.count() * blocks, static_cast<double>(taps) * row_ns,
+               [&](std::int64_t task, int worker) {
+                 Block block(workspace, worker, kPrefillChannels, taps);
+                 select_channels(block, task % blocks, channels);
+                 const std::int64_t n = task / blocks;
+                 const std::int64_t slot = state_slot(args.state_indices, n);
+                 if (slot < 0) return;
+                 const std::int64_t length = sequences.length(n);
+                 if (length < taps - 1) load_state(block, args.initial_state, slot);
+                 for (std::int64_t i = std::max<std::int64_t>(0, length - (taps - 1)); i < length; ++i) {
+                   load_input(block, args.x, sequences.row(n), sequences.begin(n) + i, block.ring_row(i + taps - 1));
+                 }
+                 scatter(block, length, args.final_state.dtype, args.final_state.row(slot), args.final_state.stride(1));
+               });
 }
 
 constexpr Kernel<CausalConv1dArgs> kPrefill[] = {
@@ -197,7 +201,9 @@ void run_update(const CausalConv1dUpdateArgs& args, Workspace workspace, const S
   const std::int64_t tokens = args.x.dim(1);
   const std::int64_t blocks = (channels + kUpdateChannels - 1) / kUpdateChannels;
   // All sequences of a block of channels in one task: they share the taps.
-  parallel_for(stream, blocks, [&](std::int64_t task, int worker) {
+  const double row_ns = static_cast<double>(std::min(kUpdateChannels, channels)) * tuning::kExponentialNs;
+  const double task_ns = static_cast<double>(args.x.dim(0) * (tokens + 2 * args.weight.dim(1))) * row_ns;
+  parallel_for(stream, blocks, task_ns, [&](std::int64_t task, int worker) {
     Block block(workspace, worker, kUpdateChannels, args.weight.dim(1));
     select_channels(block, task, channels);
     load_taps(args, block);

@@ -9,6 +9,7 @@
 #include "core/threads.h"
 #include "cpu/gated_delta.h"
 #include "cpu/gated_delta_rule.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 namespace {
@@ -36,7 +37,9 @@ void run(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& st
   const std::int64_t hv = args.v.dim(2);
   const float scale = resolve_scale(args.scale, ks);
   const Sequences sequences(args.cu_seqlens, args.k.dim(0), args.k.dim(1));
-  parallel_for(stream, sequences.count() * hv, [&](std::int64_t task, int worker) {
+  const std::int64_t tokens = args.k.dim(0) * args.k.dim(1) / std::max<std::int64_t>(sequences.count(), 1);
+  const double task_ns = static_cast<double>((tokens + 2) * ks * vs) * tuning::kElementNs;
+  parallel_for(stream, sequences.count() * hv, task_ns, [&](std::int64_t task, int worker) {
     Arena scratch = worker_arena(memory, floats(args), worker);
     const std::int64_t n = task / hv;
     const std::int64_t h = task % hv;

@@ -4,6 +4,7 @@
 #include "cpu/gated_delta.h"
 #include "cpu/gated_delta_rule.h"
 #include "cpu/nn.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 namespace {
@@ -54,11 +55,13 @@ void prepare(const GatedDeltaPrepStepArgs& args, const Sizes& s, float* prepared
   if (args.conv_weight.defined()) {
     causal_conv1d_update_kernels().front().run(convolution(args, s, prepared), rest, stream);
   } else {
-    parallel_for(stream, s.batch * s.tokens, [&](std::int64_t task, int) {
+    const double row_ns = static_cast<double>(s.channels) * tuning::kElementNs;
+    parallel_for(stream, s.batch * s.tokens, row_ns, [&](std::int64_t task, int) {
       vec.load(args.x.dtype, args.x.row(task / s.tokens, task % s.tokens), s.channels, prepared + task * s.channels);
     });
   }
-  parallel_for(stream, s.batch * s.hk, [&](std::int64_t task, int worker) {
+  const double head_ns = static_cast<double>(2 * s.tokens * s.k) * tuning::kElementNs;
+  parallel_for(stream, s.batch * s.hk, head_ns, [&](std::int64_t task, int worker) {
     Arena scratch = worker_arena(rest, s.per_worker(), worker);
     float* weight = scratch.take<float>(s.k);
     const std::int64_t head = task % s.hk;
@@ -78,7 +81,8 @@ void run(const GatedDeltaPrepStepArgs& args, Workspace memory, const Stream& str
   auto* prepared = static_cast<float*>(memory.data);
   const Workspace rest{prepared + arena_floats(s.prepared()), 0};
   prepare(args, s, prepared, rest, stream);
-  parallel_for(stream, s.batch * s.hv, [&](std::int64_t task, int worker) {
+  const double step_ns = static_cast<double>(s.tokens * s.k * s.v) * tuning::kElementNs;
+  parallel_for(stream, s.batch * s.hv, step_ns, [&](std::int64_t task, int worker) {
     Arena scratch = worker_arena(rest, s.per_worker(), worker);
     float* state = scratch.take<float>(s.k * s.v);  // [V,K]
     float* o = scratch.take<float>(s.v);

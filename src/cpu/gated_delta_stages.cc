@@ -3,6 +3,7 @@
 #include "core/threads.h"
 #include "cpu/gated_delta.h"
 #include "cpu/gated_delta_rule.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 namespace {
@@ -12,7 +13,9 @@ namespace {
 void run_cumsum(const ChunkLocalCumsumArgs& args, Workspace, const Stream& stream) {
   const std::int64_t heads = args.g.dim(2);
   const Sequences sequences(args.cu_seqlens, args.g.dim(0), args.g.dim(1));
-  parallel_for(stream, sequences.total_chunks(args.chunk_size), [&](std::int64_t task, int) {
+  const double task_ns =
+      static_cast<double>(std::min<std::int64_t>(args.chunk_size, args.g.dim(1)) * heads) * tuning::kElementNs;
+  parallel_for(stream, sequences.total_chunks(args.chunk_size), task_ns, [&](std::int64_t task, int) {
     const Chunk chunk = sequences.chunk(task, args.chunk_size);
     const float* previous = nullptr;
     for (std::int64_t i = 0; i < chunk.length; ++i) {
@@ -36,7 +39,8 @@ std::size_t l2norm_workspace(const L2normArgs& args, const Stream& stream) {
 void run_l2norm(const L2normArgs& args, Workspace workspace, const Stream& stream) {
   const std::int64_t heads = args.x.dim(2);
   const std::int64_t width = args.x.dim(3);
-  parallel_for(stream, args.x.dim(0) * args.x.dim(1), [&](std::int64_t task, int worker) {
+  const double task_ns = static_cast<double>(heads * width) * tuning::kElementNs;
+  parallel_for(stream, args.x.dim(0) * args.x.dim(1), task_ns, [&](std::int64_t task, int worker) {
     Arena scratch = worker_arena(workspace, arena_floats(width), worker);
     float* row = scratch.take<float>(width);
     const std::int64_t b = task / args.x.dim(1);

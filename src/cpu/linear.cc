@@ -35,8 +35,8 @@ template <bool kFast>
 double linear_cost(const LinearArgs& args, const Stream& stream) {
   const std::int64_t rows = args.x.dim(0);
   const std::int64_t passes = (rows + kRowsPerPass - 1) / kRowsPerPass;
-  return tuning::product_us(kFast ? tuning::kQ8Product : tuning::kExactProduct, static_cast<double>(passes),
-                            static_cast<double>(rows), static_cast<double>(args.weight.size()), thread_count(stream));
+  return tuning::product_us(tuning::product_cost(kFast), static_cast<double>(passes), static_cast<double>(rows),
+                            static_cast<double>(args.weight.size()), thread_count(stream));
 }
 
 constexpr Kernel<LinearArgs> kLinear[] = {

@@ -37,7 +37,7 @@ void run_grouped(const Args& args, Workspace workspace, const Stream& stream) {
   memory.product.activations.prepare(stream);
   const std::int64_t slots = args.expert_ids.dim(1);
   for_each_expert_task(
-      stream, memory.lists, args.weight.dim(1), memory.product.scratch,
+      stream, memory.lists, args.weight, kFast, memory.product.scratch,
       [&](std::int64_t expert, RowRange range, float* scratch) {
         multiply_expert(
             args.weight, expert, range, kFast, memory.lists,
@@ -66,11 +66,12 @@ void run_slots(const Args& args, Workspace workspace, const Stream& stream) {
   const PairIds id(args.expert_ids);
   const std::int64_t slots = args.expert_ids.dim(1);
   const std::int64_t rows = args.weight.dim(1);
-  const std::int64_t each = pieces_of(rows);
-  for_each_piece(stream, args.expert_ids.size() * each, [&](std::int64_t piece, int worker, bool continues) {
-    const std::int64_t pair = piece / each;
+  const std::int64_t each = segments_of(rows);
+  const double each_ns = segment_ns(rows, args.weight.dim(2), 1, kFast);
+  for_each_segment(stream, args.expert_ids.size() * each, each_ns, [&](std::int64_t i, int worker, bool continues) {
+    const std::int64_t pair = i / each;
     multiply_rows(
-        WeightMatrix::of(args.weight, id(pair)), piece_range(rows, piece % each, continues), kFast, 1,
+        WeightMatrix::of(args.weight, id(pair)), segment_range(rows, i % each, continues), kFast, 1,
         [&](std::int64_t) { return memory.activations.row(pair / slots, pair % slots); },
         [&](std::int64_t, std::int64_t n, std::int64_t count, const float* sums) {
           store_row(args, pair, n, count, sums);
@@ -94,8 +95,6 @@ std::string remark_exact(const Args& args) {
   return exact_remark(args.precision, args.weight.dtype);
 }
 
-constexpr const tuning::ProductCost& product_cost(bool q8) { return q8 ? tuning::kQ8Product : tuning::kExactProduct; }
-
 double matrix_weights(const ExpertMatmulArgs& args) {
   return static_cast<double>(args.weight.dim(1)) * static_cast<double>(args.weight.dim(2));
 }
@@ -105,7 +104,7 @@ template <class Args, bool kFast>
 double grouped_cost(const Args& args, const Stream& stream) {
   const std::int64_t tokens = args.expert_ids.dim(0);
   const std::int64_t slots = args.expert_ids.dim(1);
-  return tuning::product_us(product_cost(kFast), tuning::expected_experts(args.weight.dim(0), tokens, slots),
+  return tuning::product_us(tuning::product_cost(kFast), tuning::expected_experts(args.weight.dim(0), tokens, slots),
                             static_cast<double>(tokens * slots), matrix_weights(args), thread_count(stream));
 }
 
@@ -113,7 +112,7 @@ double grouped_cost(const Args& args, const Stream& stream) {
 template <class Args, bool kFast>
 double slot_cost(const Args& args, const Stream& stream) {
   const auto pairs = static_cast<double>(args.expert_ids.size());
-  return tuning::product_us(product_cost(kFast), pairs, pairs, matrix_weights(args), thread_count(stream));
+  return tuning::product_us(tuning::product_cost(kFast), pairs, pairs, matrix_weights(args), thread_count(stream));
 }
 
 template <class Args>

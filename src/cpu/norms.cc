@@ -7,6 +7,7 @@
 #include "cpu/nn.h"
 #include "cpu/nn_vector.h"
 #include "cpu/scratch.h"
+#include "cpu/tuning.h"
 #include "cpu/vector.h"
 
 namespace thalweg::cpu {
@@ -17,11 +18,12 @@ constexpr std::int64_t kTaskElements = 16384;
 
 // Calls body(row, weight, scratch) for each of `rows` rows of `width`; `extra` more floats of scratch per worker.
 template <class Body>
-void for_each_row(const ConstTensor& weight, bool plus_one, std::int64_t rows, std::int64_t extra,
+void for_each_row(const ConstTensor& weight, bool plus_one, std::int64_t rows, std::int64_t extra, double element_ns,
                   const Workspace& workspace, const Stream& stream, Body body) {
   const std::int64_t width = weight.dim(0);
   const std::int64_t per_task = std::max<std::int64_t>(1, kTaskElements / width);
-  parallel_for(stream, (rows + per_task - 1) / per_task, [&](std::int64_t task, int worker) {
+  const double task_ns = static_cast<double>(std::min(rows, per_task) * width) * element_ns;
+  parallel_for(stream, (rows + per_task - 1) / per_task, task_ns, [&](std::int64_t task, int worker) {
     Arena scratch = worker_arena(workspace, arena_floats(width, extra), worker);
     float* factors = scratch.take<float>(width);
     float* rest = scratch.take<float>(extra);
@@ -48,8 +50,8 @@ void run_rms_norm(const RmsNormArgs& args, Workspace workspace, const Stream& st
   const std::int64_t width = args.weight.dim(0);
   const bool heads = args.x.rank == 3;
   const std::int64_t per_token = heads ? args.x.dim(1) : 1;
-  for_each_row(args.weight, args.weight_plus_one, args.x.dim(0) * per_token, width, workspace, stream,
-               [&](std::int64_t row, const float* weight, float* x) {
+  for_each_row(args.weight, args.weight_plus_one, args.x.dim(0) * per_token, width, tuning::kElementNs, workspace,
+               stream, [&](std::int64_t row, const float* weight, float* x) {
                  const std::int64_t t = row / per_token;
                  const std::int64_t h = row % per_token;
                  vector_ops().load(args.x.dtype, heads ? args.x.row(t, h) : args.x.row(t), width, x);
@@ -70,7 +72,7 @@ std::size_t gated_workspace(const GatedRmsNormArgs& args, const Stream& stream) 
 void run_gated(const GatedRmsNormArgs& args, Workspace workspace, const Stream& stream) {
   const std::int64_t width = args.weight.dim(0);
   const std::int64_t heads = args.x.dim(1);
-  for_each_row(args.weight, false, args.x.dim(0) * heads, 2 * width, workspace, stream,
+  for_each_row(args.weight, false, args.x.dim(0) * heads, 2 * width, tuning::kExponentialNs, workspace, stream,
                [&](std::int64_t row, const float* weight, float* x) {
                  float* z = x + width;
                  const std::int64_t t = row / heads;

@@ -1,6 +1,9 @@
+#include <algorithm>
+
 #include "core/threads.h"
 #include "cpu/gated_delta.h"
 #include "cpu/gated_delta_rule.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 namespace {
@@ -14,7 +17,9 @@ std::size_t workspace(const RecurrentGatedDeltaRuleArgs& args, const Stream& str
 void run(const RecurrentGatedDeltaRuleArgs& args, Workspace memory, const Stream& stream) {
   const std::int64_t hv = args.v.dim(2);
   const Sequences sequences(args.cu_seqlens, args.k.dim(0), args.k.dim(1));
-  parallel_for(stream, sequences.count() * hv, [&](std::int64_t task, int worker) {
+  const std::int64_t tokens = args.k.dim(0) * args.k.dim(1) / std::max<std::int64_t>(sequences.count(), 1);
+  const double task_ns = static_cast<double>((tokens + 2) * args.k.dim(3) * args.v.dim(3)) * tuning::kElementNs;
+  parallel_for(stream, sequences.count() * hv, task_ns, [&](std::int64_t task, int worker) {
     run_sequence(args, args.snapshots, sequences, task / hv, task % hv, worker_arena(memory, floats(args), worker));
   });
 }

@@ -4,6 +4,7 @@
 #include "cpu/nn.h"
 #include "cpu/nn_vector.h"
 #include "cpu/scratch.h"
+#include "cpu/tuning.h"
 #include "cpu/vector.h"
 
 namespace thalweg::cpu {
@@ -30,7 +31,9 @@ void run_rope(const RopeArgs& args, Workspace workspace, const Stream& stream) {
   }
   const Workspace workers{frequencies + shared_floats(args), 0};
   const auto* positions = static_cast<const std::int32_t*>(args.positions.data);
-  parallel_for(stream, args.x.dim(0), [&](std::int64_t t, int worker) {
+  const double task_ns =
+      static_cast<double>(half) * tuning::kAngleNs + static_cast<double>(args.x.dim(1) * width) * tuning::kElementNs;
+  parallel_for(stream, args.x.dim(0), task_ns, [&](std::int64_t t, int worker) {
     Arena scratch = worker_arena(workers, worker_floats(args), worker);
     float* cosine = scratch.take<float>(half);
     float* sine = scratch.take<float>(half);

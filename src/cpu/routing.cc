@@ -6,6 +6,7 @@
 #include "cpu/expert_matmul.h"
 #include "cpu/moe.h"
 #include "cpu/scratch.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 
@@ -38,7 +39,8 @@ std::size_t route_workspace(const RouteTopKArgs& args, const Stream& stream) {
 
 void run_route(const RouteTopKArgs& args, Workspace workspace, const Stream& stream) {
   const std::int64_t experts = args.router_logits.dim(1);
-  parallel_for(stream, args.router_logits.dim(0), [&](std::int64_t t, int worker) {
+  const double task_ns = static_cast<double>(experts) * tuning::kSelectNs;
+  parallel_for(stream, args.router_logits.dim(0), task_ns, [&](std::int64_t t, int worker) {
     Arena scratch = worker_arena(workspace, route_floats(experts), worker);
     float* logits = scratch.take<float>(experts);
     float* probabilities = scratch.take<float>(experts);
