@@ -1,4 +1,5 @@
 #include "cpu/expert_matmul.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 
@@ -46,7 +47,7 @@ void Activations::place(Arena& arena) {
 void Activations::prepare(const Stream& stream) const {
   if (!copied_) return;
   const std::int64_t k = x_.dim(x_.rank - 1);
-  parallel_for(stream, rows_i_ * rows_j_, [&](std::int64_t task, int) {
+  parallel_for(stream, rows_i_ * rows_j_, static_cast<double>(k) * tuning::kElementNs, [&](std::int64_t task, int) {
     const std::int64_t i = task / rows_j_;
     const void* from = x_.rank == 3 ? x_.row(i, task % rows_j_) : x_.row(i);
     float* to = copy_ + task * row_floats_;

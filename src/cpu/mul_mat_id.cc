@@ -8,23 +8,19 @@ namespace {
 
 // ---- Rows grouped by expert: each weight is decoded once.
 
-struct GroupedPlan {
+struct GroupedMemory {
   ExpertRows lists;
-  Activations activations;
-  float* scratch;
+  ProductMemory product;
 
-  GroupedPlan(const ExpertMatmulArgs& args, bool q8, const Stream& stream, Arena arena)
-      : lists(args.weight.dim(0), args.expert_ids.size(), arena),
-        activations(args.x, q8, arena),
-        scratch(arena.take<float>(product_floats() * thread_count(stream))),
-        bytes(arena.used()) {}
-
-  std::size_t bytes;
+  GroupedMemory(const ExpertMatmulArgs& args, bool q8, const Stream& stream, Arena& arena)
+      : lists(args.weight.dim(0), args.expert_ids.size(), arena), product(args.x, q8, stream, arena) {}
 };
 
 template <class Args, bool kFast>
 std::size_t grouped_workspace(const Args& args, const Stream& stream) {
-  return GroupedPlan(args, kFast, stream, Arena()).bytes;
+  Arena arena;
+  const GroupedMemory counted(args, kFast, stream, arena);
+  return arena.used();
 }
 
 void store_row(const ExpertMatmulArgs& args, std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
@@ -35,58 +31,52 @@ void store_row(const ExpertMatmulArgs& args, std::int64_t pair, std::int64_t n, 
 
 template <class Args, bool kFast>
 void run_grouped(const Args& args, Workspace workspace, const Stream& stream) {
-  GroupedPlan plan(args, kFast, stream, Arena(workspace));
-  plan.lists.build(PairIds(args.expert_ids));
-  plan.activations.prepare(stream);
+  Arena arena(workspace);
+  GroupedMemory memory(args, kFast, stream, arena);
+  memory.lists.build(PairIds(args.expert_ids));
+  memory.product.activations.prepare(stream);
   const std::int64_t slots = args.expert_ids.dim(1);
-  for_each_expert_task(stream, plan.lists, args.weight.dim(1), plan.scratch,
-                       [&](std::int64_t expert, RowRange range, float* scratch) {
-                         multiply_expert(
-                             args.weight, expert, range, kFast, plan.lists,
-                             [&](std::int64_t pair) { return plan.activations.row(pair / slots, pair % slots); },
-                             [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
-                               store_row(args, pair, n, count, sums);
-                             },
-                             scratch);
-                       });
+  for_each_expert_task(
+      stream, memory.lists, args.weight, kFast, memory.product.scratch,
+      [&](std::int64_t expert, RowRange range, float* scratch) {
+        multiply_expert(
+            args.weight, expert, range, kFast, memory.lists,
+            [&](std::int64_t pair) { return memory.product.activations.row(pair / slots, pair % slots); },
+            [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
+              store_row(args, pair, n, count, sums);
+            },
+            scratch);
+      });
 }
 
 // ---- One product of matrix and vector per slot.
 
-struct SlotPlan {
-  Activations activations;
-  float* scratch;
-
-  SlotPlan(const ExpertMatmulArgs& args, bool q8, const Stream& stream, Arena arena)
-      : activations(args.x, q8, arena),
-        scratch(arena.take<float>(product_floats() * thread_count(stream))),
-        bytes(arena.used()) {}
-
-  std::size_t bytes;
-};
-
 template <class Args, bool kFast>
 std::size_t slot_workspace(const Args& args, const Stream& stream) {
-  return SlotPlan(args, kFast, stream, Arena()).bytes;
+  Arena arena;
+  const ProductMemory counted(args.x, kFast, stream, arena);
+  return arena.used();
 }
 
 template <class Args, bool kFast>
 void run_slots(const Args& args, Workspace workspace, const Stream& stream) {
-  const SlotPlan plan(args, kFast, stream, Arena(workspace));
-  plan.activations.prepare(stream);
+  Arena arena(workspace);
+  const ProductMemory memory(args.x, kFast, stream, arena);
+  memory.activations.prepare(stream);
   const PairIds id(args.expert_ids);
   const std::int64_t slots = args.expert_ids.dim(1);
   const std::int64_t rows = args.weight.dim(1);
-  const std::int64_t each = pieces_of(rows);
-  for_each_piece(stream, args.expert_ids.size() * each, [&](std::int64_t piece, int worker, bool continues) {
-    const std::int64_t pair = piece / each;
+  const std::int64_t each = segments_of(rows);
+  const double each_ns = segment_ns(rows, args.weight.dim(2), 1, kFast);
+  for_each_segment(stream, args.expert_ids.size() * each, each_ns, [&](std::int64_t i, int worker, bool continues) {
+    const std::int64_t pair = i / each;
     multiply_rows(
-        WeightMatrix::of(args.weight, id(pair)), piece_range(rows, piece % each, continues), kFast, 1,
-        [&](std::int64_t) { return plan.activations.row(pair / slots, pair % slots); },
+        WeightMatrix::of(args.weight, id(pair)), segment_range(rows, i % each, continues), kFast, 1,
+        [&](std::int64_t) { return memory.activations.row(pair / slots, pair % slots); },
         [&](std::int64_t, std::int64_t n, std::int64_t count, const float* sums) {
           store_row(args, pair, n, count, sums);
         },
-        plan.scratch + worker * product_floats());
+        memory.scratch + worker * product_floats());
   });
 }
 
@@ -105,8 +95,6 @@ std::string remark_exact(const Args& args) {
   return exact_remark(args.precision, args.weight.dtype);
 }
 
-constexpr const tuning::ProductCost& product_cost(bool q8) { return q8 ? tuning::kQ8Product : tuning::kExactProduct; }
-
 double matrix_weights(const ExpertMatmulArgs& args) {
   return static_cast<double>(args.weight.dim(1)) * static_cast<double>(args.weight.dim(2));
 }
@@ -116,7 +104,7 @@ template <class Args, bool kFast>
 double grouped_cost(const Args& args, const Stream& stream) {
   const std::int64_t tokens = args.expert_ids.dim(0);
   const std::int64_t slots = args.expert_ids.dim(1);
-  return tuning::product_us(product_cost(kFast), tuning::expected_experts(args.weight.dim(0), tokens, slots),
+  return tuning::product_us(tuning::product_cost(kFast), tuning::expected_experts(args.weight.dim(0), tokens, slots),
                             static_cast<double>(tokens * slots), matrix_weights(args), thread_count(stream));
 }
 
@@ -124,7 +112,7 @@ double grouped_cost(const Args& args, const Stream& stream) {
 template <class Args, bool kFast>
 double slot_cost(const Args& args, const Stream& stream) {
   const auto pairs = static_cast<double>(args.expert_ids.size());
-  return tuning::product_us(product_cost(kFast), pairs, pairs, matrix_weights(args), thread_count(stream));
+  return tuning::product_us(tuning::product_cost(kFast), pairs, pairs, matrix_weights(args), thread_count(stream));
 }
 
 template <class Args>

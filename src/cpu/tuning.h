@@ -8,6 +8,15 @@
 
 namespace thalweg::cpu::tuning {
 
+// Nanoseconds per element on one core, of rows in the caches. Estimates, good to a factor of two: parallel_for decides
+// by them how many threads small tasks are worth.
+inline constexpr double kElementNs = 0.2;      // load, a few multiply-adds, store
+inline constexpr double kExponentialNs = 0.5;  // the same with an exponential: silu, sigmoid, softmax
+inline constexpr double kAngleNs = 30.0;       // sine and cosine in double
+inline constexpr double kUnpackNs = 0.4;       // a block format to f32
+inline constexpr double kPackNs = 20.0;        // f32 to a block format
+inline constexpr double kSelectNs = 2.0;       // top-k routing, per expert
+
 // Time of a product with a weight matrix on one core: each weight is decoded once per pass, and multiplied once for
 // each row of activations.
 struct ProductCost {
@@ -19,6 +28,7 @@ struct ProductCost {
 // and M = 64 (57 and 215 exact, 90 and 462 with 8-bit activations). Other formats are within a factor of two.
 inline constexpr ProductCost kExactProduct{0.0262, 0.0089};
 inline constexpr ProductCost kQ8Product{0.0182, 0.0041};
+constexpr const ProductCost& product_cost(bool q8) { return q8 ? kQ8Product : kExactProduct; }
 
 // Experts that T tokens of S slots each are expected to hit when the experts of one token differ from each other and
 // tokens choose independently.

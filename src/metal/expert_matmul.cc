@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/arena.h"
 #include "metal/kernels.h"
 #include "metal/kernels/parameters.h"
 #include "metal/launch.h"
@@ -21,22 +22,31 @@ std::uint32_t whole(std::int64_t count, std::int64_t piece) {
   return static_cast<std::uint32_t>((count + piece - 1) / piece);
 }
 
-// Where the lists lie in the workspace.
+// The lists in the workspace.
 struct Lists {
   std::int64_t pairs;
   std::int64_t experts;
-  std::int64_t tiles;  // at most
+  std::int64_t num_tiles;  // at most
+  std::int32_t* offsets;   // [experts + 1]
+  std::int32_t* rows;      // [pairs]
+  RowTile* tiles;          // [num_tiles]
+  std::uint32_t* grid;     // [3], of the launch that takes the tiles
 
-  Lists(std::int64_t pairs_, std::int64_t experts_)
-      : pairs(pairs_), experts(experts_), tiles(std::min(pairs, pairs / kRowsOfTile + experts)) {}
-
-  static std::size_t words(std::int64_t count) { return static_cast<std::size_t>((count + 15) / 16 * 16); }
-  std::size_t offsets_at() const { return 0; }
-  std::size_t rows_at() const { return words(experts + 1); }
-  std::size_t tiles_at() const { return rows_at() + words(pairs); }
-  std::size_t grid_at() const { return tiles_at() + words(3 * tiles); }
-  std::size_t bytes() const { return (grid_at() + words(3)) * sizeof(std::int32_t); }
+  Lists(std::int64_t pairs_, std::int64_t experts_, Arena& arena)
+      : pairs(pairs_),
+        experts(experts_),
+        num_tiles(std::min(pairs, pairs / kRowsOfTile + experts)),
+        offsets(arena.take<std::int32_t>(experts + 1)),
+        rows(arena.take<std::int32_t>(pairs)),
+        tiles(arena.take<RowTile>(num_tiles)),
+        grid(arena.take<std::uint32_t>(3)) {}
 };
+
+// `count` elements at `data` as a kernel's buffer.
+template <class T>
+Buffer buffer_of(const T* data, std::int64_t count) {
+  return {data, static_cast<std::size_t>(count) * sizeof(T)};
+}
 
 Launch rows_launch(const ConstTensor& ids, std::int64_t experts, ExpertRowsParameters& p) {
   p.pairs = static_cast<std::int32_t>(ids.size());
@@ -98,20 +108,21 @@ std::string supports_mm(const ExpertMatmulArgs& args) {
 }
 
 std::size_t workspace_mm(const ExpertMatmulArgs& args) {
-  return Lists(args.expert_ids.size(), args.weight.dim(0)).bytes();
+  Arena arena;
+  const Lists counted(args.expert_ids.size(), args.weight.dim(0), arena);
+  return arena.used();
 }
 
 void run_mm(std::string_view operation, const ExpertMatmulArgs& args, const Workspace& memory, const Stream& stream) {
   if (args.y.size() == 0) return;
-  const Lists lists(args.expert_ids.size(), args.weight.dim(0));
-  auto* words = static_cast<std::int32_t*>(memory.data);
+  Arena arena(memory);
+  const Lists lists(args.expert_ids.size(), args.weight.dim(0), arena);
   ExpertRowsParameters p{};
   Launch launch = rows_launch(args.expert_ids, lists.experts, p);
   p.column_blocks = static_cast<std::int32_t>(whole(args.weight.dim(1), kColumnsOfTile));
-  const Buffer rows{words + lists.rows_at(), static_cast<std::size_t>(lists.pairs) * sizeof(std::int32_t)};
-  const Buffer tiles{words + lists.tiles_at(), static_cast<std::size_t>(lists.tiles) * sizeof(RowTile)};
-  launch.add(words + lists.offsets_at(), static_cast<std::size_t>(lists.experts + 1) * sizeof(std::int32_t));
-  launch.add(rows).add(tiles).add(words + lists.grid_at(), 3 * sizeof(std::uint32_t));
+  const Buffer rows = buffer_of(lists.rows, lists.pairs);
+  const Buffer tiles = buffer_of(lists.tiles, lists.num_tiles);
+  launch.add(buffer_of(lists.offsets, lists.experts + 1)).add(rows).add(tiles).add(buffer_of(lists.grid, 3));
   launch.constant("kListsTiles", 1);
   const ExpertMatmulParameters q = parameters_of(args);
   Launch product;
@@ -120,7 +131,7 @@ void run_mm(std::string_view operation, const ExpertMatmulArgs& args, const Work
   add_constants(product, args);
   product.threads = 128;
   product.threadgroup_bytes = (kColumnsOfTile + kRowsOfTile) * kDepthOfTile * sizeof(float);
-  product.indirect_grid = reinterpret_cast<const std::uint32_t*>(words + lists.grid_at());
+  product.indirect_grid = lists.grid;
   product.after_previous = true;
   const auto encoder = make_encoder(operation, stream);
   encoder->launch(launch);
