@@ -24,6 +24,10 @@ struct LoadCosts {
   constexpr double at(Load load) const { return load == Load::kFew ? few : load == Load::kSome ? some : many; }
 };
 
+// The kernels in f32 for MatmulPrecision::kExact: a second, so that they run only where kExact asks for them or no other
+// kernel can.
+inline constexpr double kExact = 1e6;
+
 // ---- mul_mat_id, mul_mm_id, mul_mv_id: pairs of token and slot
 
 // Up to here hardly two pairs share an expert: E = 128 and 256, top-8, M = 8 (docs/data/cuda-experts.csv).

@@ -10,6 +10,7 @@
 #include "cuda/common/pdl.h"
 #include "cuda/common/warp.h"
 #include "cuda/experts/expert_matmul.h"
+#include "cuda/experts/formats/dispatch.h"
 #include "cuda/experts/formats/weights.h"
 #include "cuda/launch.h"
 
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(kThreads) exact_matmul(const __grid_constant__
 
 auto exact_kernel(DType type) -> void (*)(ExpertMatmul) {
   void (*kernel)(ExpertMatmul) = nullptr;
-  dispatch_weight_type(type, [&]<DType kType>() { kernel = exact_matmul<kType>; });
+  dispatch_format(type, [&]<DType kType>() { kernel = exact_matmul<kType>; });
   return kernel;
 }
 

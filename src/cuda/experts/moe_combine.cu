@@ -9,10 +9,11 @@
 namespace thalweg::cu {
 namespace {
 
+template <class Product>
 struct Combine {
-  const Bf16* products;  // [T,S,D]
-  const Bf16* shared;    // [T,D] or null
-  const float* weights;  // [T,S]
+  const Product* products;  // [T,S,D]
+  const Product* shared;    // [T,D] or null
+  const float* weights;     // [T,S]
   int slots;
   Elements x, shared_router, y;
   int columns;
@@ -21,7 +22,8 @@ struct Combine {
 constexpr int kCombineThreads = 256;
 
 // The token's sigmoid(x . shared_router), by all of the block's threads.
-__device__ float shared_gate(const Combine& p, std::int64_t token) {
+template <class Product>
+__device__ float shared_gate(const Combine<Product>& p, std::int64_t token) {
   __shared__ float warp_sums[kCombineThreads / kWarpSize];
   const std::int64_t row = p.x.offset(token);
   float logit = 0.0F;
@@ -48,33 +50,46 @@ __device__ float shared_gate(const Combine& p, std::int64_t token) {
   return 1.0F / (1.0F + expf(-logit));
 }
 
+// sum += factor row[0..7], at an address that is a multiple of 16 bytes.
+__device__ inline void add_eight(const Bf16* row, float factor, float (&sum)[8]) {
+  const uint4 eight = *reinterpret_cast<const uint4*>(row);
+  const std::uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const float2 pair = unpack<__nv_bfloat16>(pairs[j]);
+    sum[2 * j] = fmaf(factor, pair.x, sum[2 * j]);
+    sum[2 * j + 1] = fmaf(factor, pair.y, sum[2 * j + 1]);
+  }
+}
+__device__ inline void add_eight(const float* row, float factor, float (&sum)[8]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float4 four = load_four(row + 4 * half);
+    sum[4 * half] = fmaf(factor, four.x, sum[4 * half]);
+    sum[4 * half + 1] = fmaf(factor, four.y, sum[4 * half + 1]);
+    sum[4 * half + 2] = fmaf(factor, four.z, sum[4 * half + 2]);
+    sum[4 * half + 3] = fmaf(factor, four.w, sum[4 * half + 3]);
+  }
+}
+
 // A block per token.
-__global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant__ Combine p) {
+template <class Product>
+__global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant__ Combine<Product> p) {
   pdl_trigger_and_wait();
   const std::int64_t token = blockIdx.x;
   const float gate = p.shared != nullptr ? shared_gate(p, token) : 0.0F;
-  const Bf16* products = p.products + token * p.slots * p.columns;
-  const Bf16* shared = p.shared + token * p.columns;
+  const Product* products = p.products + token * p.slots * p.columns;
+  const Product* shared = p.shared + token * p.columns;
   const float* weights = p.weights + token * p.slots;
   const std::int64_t to = p.y.offset(token);
   const int eights = p.columns % 8 == 0 ? p.columns / 8 : 0;
   for (int i = static_cast<int>(threadIdx.x); i < eights; i += kCombineThreads) {
     float sum[8] = {};
-    const auto add = [&](const Bf16* row, float factor) {
-      const uint4 eight = *reinterpret_cast<const uint4*>(row + 8 * i);
-      const std::uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 pair = unpack<__nv_bfloat16>(pairs[j]);
-        sum[2 * j] = fmaf(factor, pair.x, sum[2 * j]);
-        sum[2 * j + 1] = fmaf(factor, pair.y, sum[2 * j + 1]);
-      }
-    };
 #pragma unroll 8
     for (int slot = 0; slot < p.slots; ++slot) {
-      add(products + static_cast<std::int64_t>(slot) * p.columns, weights[slot]);
+      add_eight(products + static_cast<std::int64_t>(slot) * p.columns + 8 * i, weights[slot], sum);
     }
-    if (p.shared != nullptr) add(shared, gate);
+    if (p.shared != nullptr) add_eight(shared + 8 * i, gate, sum);
     with_type(p.y.dtype, [&]<class Y>(Y) {
       Y* y = static_cast<Y*>(p.y.data) + to + 8 * i;
       if (p.y.fours) {
@@ -98,9 +113,10 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant
 
 }  // namespace
 
-void run_combine(const MoeFfnArgs& args, const Bf16* products, const float* weights, const Bf16* shared,
+template <class Product>
+void run_combine(const MoeFfnArgs& args, const Product* products, const float* weights, const Product* shared,
                  const DeviceProperties& device, cudaStream_t stream) {
-  Combine p{};
+  Combine<Product> p{};
   p.products = products;
   p.shared = has_shared(args) ? shared : nullptr;
   p.weights = weights;
@@ -109,7 +125,13 @@ void run_combine(const MoeFfnArgs& args, const Bf16* products, const float* weig
   if (has_shared(args)) p.shared_router = elements(args.shared_router);
   p.y = elements(args.y);
   p.columns = static_cast<int>(hidden_size(args));
-  pdl_launch(combine, dim3(static_cast<unsigned>(num_tokens(args))), kCombineThreads, 0, device, stream, args.kName, p);
+  pdl_launch(combine<Product>, dim3(static_cast<unsigned>(num_tokens(args))), kCombineThreads, 0, device, stream,
+             args.kName, p);
 }
+
+template void run_combine(const MoeFfnArgs&, const Bf16*, const float*, const Bf16*, const DeviceProperties&,
+                          cudaStream_t);
+template void run_combine(const MoeFfnArgs&, const float*, const float*, const float*, const DeviceProperties&,
+                          cudaStream_t);
 
 }  // namespace thalweg::cu

@@ -4,6 +4,7 @@
 //   stream  each expert's weights are read once, one set of row lists serves all matmuls; the shared expert by tiles
 //   wgmma   gate and up in one pass over the tokens with SwiGLU as its epilogue, then down, both by tiles of many rows
 //   steps   each matmul by the kernel that mul_mat_id or linear chooses, for any format
+//   exact   the same in f32, for MatmulPrecision::kExact
 
 #include "cuda/experts/moe_ffn.h"
 
@@ -26,6 +27,7 @@ double matvec_cost(const MoeFfnArgs& args, const Stream&) {
 double tiles_cost(const MoeFfnArgs& args, const Stream&) { return costs::kTiles.at(load_of(args)); }
 double stream_cost(const MoeFfnArgs& args, const Stream&) { return costs::kStream.at(load_of(args)); }
 double steps_cost(const MoeFfnArgs& args, const Stream&) { return costs::kSteps.at(load_of(args)); }
+double exact_cost(const MoeFfnArgs&, const Stream&) { return tuning::experts::kExact; }
 
 constexpr Kernel<MoeFfnArgs> kKernels[] = {
     {.name = "matvec",
@@ -55,6 +57,12 @@ constexpr Kernel<MoeFfnArgs> kKernels[] = {
      .remark = moe_steps_remark,
      .arithmetic = Arithmetic::k16Bit,
      .cost = steps_cost},
+    {.name = "exact",
+     .supports = moe_exact_supports,
+     .workspace = moe_exact_workspace,
+     .run = run_moe_exact,
+     .remark = routing_remark,
+     .cost = exact_cost},
 };
 
 }  // namespace

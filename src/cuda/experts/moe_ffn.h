@@ -59,8 +59,9 @@ void run_gated_tiles(const ConstTensor& gate, const ConstTensor& up, const Const
                      cudaStream_t stream);
 
 // y[t,:] = sum_s weights[t,s] products[t,s,:] + sigmoid(x[t,:] . shared_router) shared[t,:], slots in order. products
-// [T,S,D], weights [T,S]; shared [T,D] is read only if there is a shared expert.
-void run_combine(const MoeFfnArgs& args, const Bf16* products, const float* weights, const Bf16* shared,
+// [T,S,D], weights [T,S]; shared [T,D] is read only if there is a shared expert. Product is Bf16 or float.
+template <class Product>
+void run_combine(const MoeFfnArgs& args, const Product* products, const float* weights, const Product* shared,
                  const DeviceProperties& device, cudaStream_t stream);
 
 // Arguments of mul_mat_id: y[T,S,N] of `dtype` = weight[E,N,K] x.
@@ -86,5 +87,10 @@ std::string moe_steps_supports(const MoeFfnArgs& args, const Stream& stream);
 std::size_t moe_steps_workspace(const MoeFfnArgs& args, const Stream& stream);
 void run_moe_steps(const MoeFfnArgs& args, Workspace workspace, const Stream& stream);
 std::string moe_steps_remark(const MoeFfnArgs& args);
+
+// `exact`: the same steps, all of MatmulPrecision::kExact, with f32 between them.
+std::string moe_exact_supports(const MoeFfnArgs& args, const Stream& stream);
+std::size_t moe_exact_workspace(const MoeFfnArgs& args, const Stream& stream);
+void run_moe_exact(const MoeFfnArgs& args, Workspace workspace, const Stream& stream);
 
 }  // namespace thalweg::cu

@@ -1,4 +1,5 @@
-// moe_ffn's `steps`: each matmul by the kernel of mul_mat_id or linear that costs the least.
+// moe_ffn's `steps` and `exact`: each matmul by the kernel of mul_mat_id or linear that costs the least. The experts'
+// outputs are bf16 in `steps`, f32 in `exact`.
 
 #include <algorithm>
 #include <string>
@@ -7,6 +8,17 @@
 #include "cuda/kernels.h"
 
 namespace thalweg::cu {
+MulMatIdArgs expert_product(const MoeFfnArgs& args, const ConstTensor& weight, const ConstTensor& x,
+                            const ConstTensor& ids, void* y, DType dtype) {
+  MulMatIdArgs product;
+  product.weight = weight;
+  product.x = x;
+  product.expert_ids = ids;
+  product.y = Tensor(y, dtype, {num_tokens(args), args.top_k, weight.dim(1)}, args.x.device);
+  product.precision = args.precision;
+  return product;
+}
+
 namespace {
 
 // Empty if some kernel runs the step, else why the last one does not.
@@ -14,31 +26,35 @@ template <class Args>
 std::string step_reason(KernelList<Args> kernels, const Args& args, const Stream& stream) {
   std::string reason = "has no kernel";
   for (const Kernel<Args>& kernel : kernels) {
-    reason = kernel.supports(args, stream);
+    reason = refusal(kernel, args, stream);
     if (reason.empty()) return {};
   }
   return std::string(Args::kName) + " " + reason;
 }
 
-// The arguments of all steps, on tensors in the workspace; they share the scratch memory.
+// The arguments of all steps, on tensors in the workspace; they share the scratch memory. Product is the type of the
+// experts' outputs.
+template <class Product>
 struct Steps {
+  static constexpr DType kProductType = std::is_same_v<Product, float> ? DType::kF32 : DType::kBF16;
+
   MoeRouting routing;
-  float* gates;           // [T,S,I]
-  float* ups;             // [T,S,I]
-  Bf16* products;         // [T,S,D]
-  float* shared_gates;    // [T,J]
-  float* shared_ups;      // [T,J]
-  Bf16* shared_products;  // [T,D]
+  float* gates;              // [T,S,I]
+  float* ups;                // [T,S,I]
+  Product* products;         // [T,S,D]
+  float* shared_gates;       // [T,J]
+  float* shared_ups;         // [T,J]
+  Product* shared_products;  // [T,D]
   Workspace scratch;
 
   Steps(const MoeFfnArgs& args, const Stream& stream, Arena arena)
       : routing(args, properties(stream.device.index), arena),
         gates(arena.take<float>(num_pairs(args) * inner_size(args))),
         ups(arena.take<float>(num_pairs(args) * inner_size(args))),
-        products(arena.take<Bf16>(num_pairs(args) * hidden_size(args))),
+        products(arena.take<Product>(num_pairs(args) * hidden_size(args))),
         shared_gates(arena.take<float>(num_tokens(args) * shared_inner_size(args))),
         shared_ups(arena.take<float>(num_tokens(args) * shared_inner_size(args))),
-        shared_products(arena.take<Bf16>(has_shared(args) ? num_tokens(args) * hidden_size(args) : 0)) {
+        shared_products(arena.take<Product>(has_shared(args) ? num_tokens(args) * hidden_size(args) : 0)) {
     for_each(args, [&](std::string_view, const auto& kernels, const auto& step) {
       scratch.bytes = std::max(scratch.bytes, make_plan(kernels, step, stream).workspace);
     });
@@ -77,49 +93,34 @@ struct Steps {
     experts_of("up", args.up, args.x, ups, DType::kF32);
     activate("swiglu", gates, ups, t * s, inner_size(args));
     experts_of("down", args.down, ConstTensor(gates, DType::kF32, {t, s, inner_size(args)}, device), products,
-               DType::kBF16);
+               kProductType);
     if (!has_shared(args)) return;
     linear_of("shared gate", args.shared_gate, args.x, shared_gates, DType::kF32);
     linear_of("shared up", args.shared_up, args.x, shared_ups, DType::kF32);
     activate("shared swiglu", shared_gates, shared_ups, t, shared_inner_size(args));
     linear_of("shared down", args.shared_down,
               ConstTensor(shared_gates, DType::kF32, {t, shared_inner_size(args)}, device), shared_products,
-              DType::kBF16);
+              kProductType);
   }
 };
 
-}  // namespace
-
-MulMatIdArgs expert_product(const MoeFfnArgs& args, const ConstTensor& weight, const ConstTensor& x,
-                            const ConstTensor& ids, void* y, DType dtype) {
-  MulMatIdArgs product;
-  product.weight = weight;
-  product.x = x;
-  product.expert_ids = ids;
-  product.y = Tensor(y, dtype, {num_tokens(args), args.top_k, weight.dim(1)}, args.x.device);
-  product.precision = args.precision;
-  return product;
-}
-
-std::string moe_steps_supports(const MoeFfnArgs& args, const Stream& stream) {
+template <class Product>
+std::string supports(const MoeFfnArgs& args, const Stream& stream) {
   std::string reason = routing_reason(args);
   if (reason.empty()) {
-    Steps(args, stream, Arena()).for_each(args, [&](std::string_view, const auto& kernels, const auto& step) {
+    Steps<Product>(args, stream, Arena()).for_each(args, [&](std::string_view, const auto& kernels, const auto& step) {
       if (reason.empty()) reason = step_reason(kernels, step, stream);
     });
   }
   return reason;
 }
 
-std::size_t moe_steps_workspace(const MoeFfnArgs& args, const Stream& stream) {
-  return Steps(args, stream, Arena()).bytes;
-}
-
-void run_moe_steps(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
+template <class Product>
+void run(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
   if (args.y.size() == 0) return;
   const CurrentDevice current(stream, args.kName);
   const DeviceProperties& device = properties(stream.device.index);
-  const Steps steps(args, stream, Arena(workspace));
+  const Steps<Product> steps(args, stream, Arena(workspace));
   steps.routing.run(args, device, native(stream));
   steps.for_each(args, [&](std::string_view, const auto& kernels, const auto& step) {
     make_plan(kernels, step, stream).kernel->run(step, steps.scratch, stream);
@@ -127,13 +128,42 @@ void run_moe_steps(const MoeFfnArgs& args, Workspace workspace, const Stream& st
   run_combine(args, steps.products, steps.routing.weights, steps.shared_products, device, native(stream));
 }
 
+MoeFfnArgs with_exact_products(MoeFfnArgs args) {
+  args.precision = MatmulPrecision::kExact;
+  return args;
+}
+
+}  // namespace
+
+std::string moe_steps_supports(const MoeFfnArgs& args, const Stream& stream) { return supports<Bf16>(args, stream); }
+
+std::size_t moe_steps_workspace(const MoeFfnArgs& args, const Stream& stream) {
+  return Steps<Bf16>(args, stream, Arena()).bytes;
+}
+
+void run_moe_steps(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
+  run<Bf16>(args, workspace, stream);
+}
+
 std::string moe_steps_remark(const MoeFfnArgs& args) {
   const Stream stream{args.x.device};
   std::string remark = routing_remark(args);
-  Steps(args, stream, Arena()).for_each(args, [&](std::string_view name, const auto& kernels, const auto& step) {
+  Steps<Bf16>(args, stream, Arena()).for_each(args, [&](std::string_view name, const auto& kernels, const auto& step) {
     remark += "; " + std::string(name) + ": " + std::string(make_plan(kernels, step, stream).kernel->name);
   });
   return remark;
+}
+
+std::string moe_exact_supports(const MoeFfnArgs& args, const Stream& stream) {
+  return supports<float>(with_exact_products(args), stream);
+}
+
+std::size_t moe_exact_workspace(const MoeFfnArgs& args, const Stream& stream) {
+  return Steps<float>(with_exact_products(args), stream, Arena()).bytes;
+}
+
+void run_moe_exact(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
+  run<float>(with_exact_products(args), workspace, stream);
 }
 
 }  // namespace thalweg::cu

@@ -4,6 +4,7 @@
 #include <string>
 #include <type_traits>
 
+#include "cuda/experts/exact.h"
 #include "cuda/experts/expert_matmul.h"
 #include "cuda/experts/expert_tiles.h"
 #include "cuda/experts/linear_cublas.h"
@@ -202,13 +203,35 @@ constexpr Kernel<LinearArgs> kCublas{.name = "cublas",
                                      .arithmetic = Arithmetic::k16Bit,
                                      .cost = cost_cublas};
 
+// ---- exact: f32, for MatmulPrecision::kExact
+
+template <class Args>
+std::string supports_exact(const Args& args, const Stream&) {
+  return exact_supports(args.weight);
+}
+template <class Args>
+void run_exact(const Args& args, Workspace, const Stream& stream) {
+  const CurrentDevice current(stream, args.kName);
+  run_exact(expert_matmul(args), args.weight.dtype, stream, args.kName);
+}
+template <class Args>
+double cost_exact(const Args&, const Stream&) {
+  return tuning::experts::kExact;
+}
+template <class Args>
+constexpr Kernel<Args> kExact{.name = "exact",
+                              .supports = supports_exact<Args>,
+                              .workspace = no_workspace<Args>,
+                              .run = run_exact<Args>,
+                              .cost = cost_exact<Args>};
+
 // ---- the lists
 
-constexpr Kernel<MulMvIdArgs> kMv[] = {kMatvec<MulMvIdArgs>, kMatvecMxfp4<MulMvIdArgs>};
+constexpr Kernel<MulMvIdArgs> kMv[] = {kMatvec<MulMvIdArgs>, kMatvecMxfp4<MulMvIdArgs>, kExact<MulMvIdArgs>};
 template <class Args>
-constexpr Kernel<Args> kGrouped[] = {kMatvec<Args>, kMatvecMxfp4<Args>, kStream<Args>, kTiles<Args>};
-constexpr Kernel<LinearArgs> kLinear[] = {kMatvec<LinearArgs>, kMatvecMxfp4<LinearArgs>, kCublas, kStream<LinearArgs>,
-                                          kTiles<LinearArgs>};
+constexpr Kernel<Args> kGrouped[] = {kMatvec<Args>, kMatvecMxfp4<Args>, kStream<Args>, kTiles<Args>, kExact<Args>};
+constexpr Kernel<LinearArgs> kLinear[] = {kMatvec<LinearArgs>, kMatvecMxfp4<LinearArgs>, kCublas,
+                                          kStream<LinearArgs>, kTiles<LinearArgs>,       kExact<LinearArgs>};
 
 }  // namespace
 
