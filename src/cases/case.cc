@@ -92,6 +92,8 @@ std::string run_once(Problem& problem, const Stream& stream) {
   } else {
     problem.memory.upload(stream);
     scratch.upload(stream);
+    // Planned without memory above; the plan that runs must be the same.
+    if (problem.workspace_bytes(stream) != bytes) return "the workspace's size depends on addresses";
     problem.run({scratch.on_device(workspace, stream.device).data, bytes}, stream);
     synchronize(stream);
     problem.memory.download(stream);

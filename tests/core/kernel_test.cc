@@ -6,47 +6,71 @@ namespace thalweg {
 namespace {
 
 std::string refuses(const SwigluArgs&, const Stream&) { return "refuses"; }
-std::string yields(const SwigluArgs&, const Stream&) { return "another is faster"; }
+std::size_t seven_bytes(const SwigluArgs&, const Stream&) { return 7; }
 
-constexpr Kernel<SwigluArgs> kernel_of(std::string_view name, bool supports, bool has_yielded) {
-  return {name,
-          supports ? always_supported<SwigluArgs> : refuses,
-          no_workspace<SwigluArgs>,
-          nullptr,
-          nullptr,
-          Arithmetic::kF32,
-          has_yielded ? yields : nullptr};
+template <int kMicroseconds>
+double costs(const SwigluArgs&, const Stream&) {
+  return kMicroseconds;
 }
 
-std::string preferred(KernelList<SwigluArgs> kernels, std::string_view selected = {}) {
-  const Kernel<SwigluArgs>* kernel = make_plan(kernels, SwigluArgs{}, Stream{}, selected).kernel;
-  return kernel == nullptr ? "" : std::string(kernel->name);
+constexpr Kernel<SwigluArgs> supporting(std::string_view name,
+                                        double (*cost)(const SwigluArgs&, const Stream&) = nullptr) {
+  return {
+      .name = name, .supports = always_supported<SwigluArgs>, .workspace = seven_bytes, .run = nullptr, .cost = cost};
+}
+constexpr Kernel<SwigluArgs> refusing(std::string_view name) {
+  return {.name = name, .supports = refuses, .workspace = no_workspace<SwigluArgs>, .run = nullptr, .cost = costs<0>};
 }
 
-TEST(PreferredKernel, IsTheFirstThatSupportsAndDoesNotYield) {
-  const Kernel<SwigluArgs> kernels[] = {kernel_of("refusing", false, false), kernel_of("yielding", true, true),
-                                        kernel_of("first", true, false), kernel_of("second", true, false)};
-  EXPECT_EQ(preferred(kernels), "first");
+std::string planned(KernelList<SwigluArgs> kernels, std::string_view selected = {}) {
+  const Plan<SwigluArgs> plan = make_plan(kernels, SwigluArgs{}, Stream{}, selected);
+  return plan ? std::string(plan.kernel->name) : "";
 }
 
-TEST(PreferredKernel, IsTheFirstOfThoseThatYieldWhereNoOtherSupports) {
-  const Kernel<SwigluArgs> kernels[] = {kernel_of("refusing", false, true), kernel_of("first", true, true),
-                                        kernel_of("second", true, true), kernel_of("last", false, false)};
-  EXPECT_EQ(preferred(kernels), "first");
+TEST(Plan, HasTheSupportingKernelOfLowestCost) {
+  const Kernel<SwigluArgs> kernels[] = {refusing("refusing"), supporting("slow", costs<9>),
+                                        supporting("fast", costs<2>), supporting("medium", costs<5>)};
+  EXPECT_EQ(planned(kernels), "fast");
+  EXPECT_EQ(make_plan(KernelList<SwigluArgs>(kernels), SwigluArgs{}, Stream{}).workspace, 7U);
 }
 
-TEST(PreferredKernel, IsTheSelectedOneIfThatSupports) {
-  const Kernel<SwigluArgs> kernels[] = {kernel_of("first", true, false), kernel_of("yielding", true, true),
-                                        kernel_of("refusing", false, false)};
-  EXPECT_EQ(preferred(kernels, "yielding"), "yielding");
-  EXPECT_EQ(preferred(kernels, "refusing"), "");
-  EXPECT_EQ(preferred(kernels, "absent"), "");
+TEST(Plan, HasTheFirstOfEqualCosts) {
+  const Kernel<SwigluArgs> kernels[] = {supporting("first", costs<2>), supporting("second", costs<2>)};
+  EXPECT_EQ(planned(kernels), "first");
+  const Kernel<SwigluArgs> without_costs[] = {refusing("refusing"), supporting("first"), supporting("second")};
+  EXPECT_EQ(planned(without_costs), "first");
 }
 
-TEST(PreferredKernel, IsNoneWhereNoneSupports) {
-  const Kernel<SwigluArgs> kernels[] = {kernel_of("refusing", false, false)};
-  EXPECT_EQ(preferred(kernels), "");
-  EXPECT_EQ(preferred({}), "");
+TEST(Plan, HasTheSelectedKernelIfItSupports) {
+  const Kernel<SwigluArgs> kernels[] = {supporting("fast", costs<1>), supporting("slow", costs<3>),
+                                        refusing("refusing")};
+  EXPECT_EQ(planned(kernels, "slow"), "slow");
+  EXPECT_EQ(planned(kernels, "refusing"), "");
+  EXPECT_EQ(planned(kernels, "absent"), "");
+}
+
+TEST(Plan, IsEmptyWhereNoKernelSupports) {
+  const Kernel<SwigluArgs> kernels[] = {refusing("refusing")};
+  EXPECT_EQ(planned(kernels), "");
+  EXPECT_EQ(planned({}), "");
+}
+
+TEST(Refusal, KeepsExactPrecisionFromKernelsThatRoundActivations) {
+  const auto kernel = [](Arithmetic arithmetic) {
+    return Kernel<LinearArgs>{.name = "kernel",
+                              .supports = always_supported<LinearArgs>,
+                              .workspace = no_workspace<LinearArgs>,
+                              .run = nullptr,
+                              .arithmetic = arithmetic};
+  };
+  LinearArgs args;
+  for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
+    args.precision = precision;
+    const bool exact = precision == MatmulPrecision::kExact;
+    EXPECT_EQ(refusal(kernel(Arithmetic::kF32), args, Stream{}), "");
+    EXPECT_EQ(refusal(kernel(Arithmetic::k16Bit), args, Stream{}).empty(), !exact);
+    EXPECT_EQ(refusal(kernel(Arithmetic::k8Bit), args, Stream{}).empty(), !exact);
+  }
 }
 
 }  // namespace

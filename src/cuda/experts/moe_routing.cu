@@ -43,7 +43,7 @@ void MoeRouting::run(const MoeFfnArgs& args, const DeviceProperties& device, cud
     launch_router_logits(args.x, args.router, logits, splits, device, stream, args.kName);
   }
   RouterLogits sums;
-  sums.logits = elements(Tensor(logits, DType::kF32, {num_tokens(args), num_experts(args)}));
+  sums.logits = elements(Tensor(logits, DType::kF32, {num_tokens(args), num_experts(args)}, args.x.device));
   sums.parts = splits;
   sums.part_stride = num_tokens(args) * num_experts(args);
   sums.tokens = num_tokens(args);
