@@ -97,12 +97,12 @@ class Chat {
                  model_.context());
       return;
     }
-    const auto hear = [](std::string_view bytes) {
+    const auto print_bytes = [](std::string_view bytes) {
       std::fwrite(bytes.data(), 1, bytes.size(), stdout);
       std::fflush(stdout);
       return !InterruptWatch::pressed();
     };
-    const Generated generated = model_.generate(sequence_, prompt, options_.sampling, options_.max_tokens, hear,
+    const Generated generated = model_.generate(sequence_, prompt, options_.sampling, options_.max_tokens, print_bytes,
                                                 [] { return !InterruptWatch::pressed(); });
     InterruptWatch::take();
     fmt::print("\n");

@@ -98,7 +98,7 @@ int generate(const Options& options) {
 
   const InterruptWatch interrupts;
   std::string text;
-  const auto hear = [&](std::string_view bytes) {
+  const auto print_bytes = [&](std::string_view bytes) {
     if (options.json) {
       text += bytes;
     } else {
@@ -107,7 +107,7 @@ int generate(const Options& options) {
     }
     return !InterruptWatch::pressed();
   };
-  const Generated generated = model.generate(sequence, prompt, options.sampling, options.max_tokens, hear,
+  const Generated generated = model.generate(sequence, prompt, options.sampling, options.max_tokens, print_bytes,
                                              [] { return !InterruptWatch::pressed(); });
   if (options.json) {
     print_json(generated, text, model);

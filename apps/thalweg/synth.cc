@@ -14,14 +14,14 @@ namespace {
 struct Options {
   std::string out;
   std::string type = "Q4_K";
-  model::SynthOptions synth;
+  convert::SynthOptions synth;
 };
 
 int synth(Options& options) {
-  const model::TypeMix mix = model::type_mix(options.type);
+  const convert::TypeMix mix = convert::type_mix(options.type);
   WorkBar bar("writing " + options.out);
   options.synth.progress = bar.listener();
-  const model::Synthesized done = model::synthesize(options.out, mix, options.synth);
+  const convert::Synthesized done = convert::synthesize(options.out, mix, options.synth);
   bar.clear();
   fmt::print("{}: {} as {}, {} layers, hidden size {}\n", options.out, format_bytes(done.bytes), mix.name, done.layers,
              done.hidden);

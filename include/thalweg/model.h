@@ -36,11 +36,11 @@ struct ModelOptions {
   bool exact = false;            // MatmulPrecision::kExact instead of kFast for block formats
   DType kv_dtype = DType::kF16;  // of the key and value cache: kF16 or kF32
   bool prefetch = true;          // read the whole file at load; without it pages come as they are first used
-  std::function<void(double done)> progress;  // hears a growing part of 1 while loading, and 1 at the end
+  std::function<void(double done)> progress;  // called with the fraction done while loading, and with 1 at the end
 };
 
-// Asked now and then during long work; false stops it.
-using GoOn = std::function<bool()>;
+// Called from time to time during long work, which stops when it returns false.
+using ShouldContinue = std::function<bool()>;
 
 // How the next token is chosen: repetition penalty, then temperature, top-k, top-p and min-p, then a draw. The draw
 // depends on seed and position only: a restored or repeated run draws the same. Ties go to the lower id.
@@ -198,18 +198,18 @@ class Model {
 
   // Runs new tokens through the model, in chunks; sequences of a batch may have different numbers of them, none
   // included. A batch with one token each takes the decode step. Throws before anything changes if a token is not in
-  // the vocabulary or a sequence would be longer than context(). Between chunks `go_on` is asked; if it says no, the
-  // sequences are as they were before the call, which returns false.
-  bool prefill(std::span<const SequenceInput> batch, const GoOn& go_on = {});
-  bool prefill(Sequence& sequence, std::span<const std::int32_t> tokens, const GoOn& go_on = {});
+  // the vocabulary or a sequence would be longer than context(). Between chunks `should_continue` is called; when it
+  // returns false, the sequences are restored to their state before the call, which returns false too.
+  bool prefill(std::span<const SequenceInput> batch, const ShouldContinue& should_continue = {});
+  bool prefill(Sequence& sequence, std::span<const std::int32_t> tokens, const ShouldContinue& should_continue = {});
 
   // One token for each sequence of the batch.
   void step(Sequence& sequence, std::int32_t token);
   void step(std::span<Sequence* const> sequences, std::span<const std::int32_t> tokens);
 
-  // As prefill(); `hear` gets the logits [vocabulary] after each of the tokens, in order.
+  // As prefill(), and calls `on_logits` with the logits [vocabulary] after each of the tokens, in order.
   void prefill_each(Sequence& sequence, std::span<const std::int32_t> tokens,
-                    const std::function<void(std::int64_t index, std::span<const float> logits)>& hear);
+                    const std::function<void(std::int64_t index, std::span<const float> logits)>& on_logits);
 
   // ln p(tokens[i + 1] | everything up to tokens[i]) for each i but the last: the measure behind perplexity.
   std::vector<double> score(Sequence& sequence, std::span<const std::int32_t> tokens);
@@ -218,11 +218,12 @@ class Model {
   std::int32_t sample(const Sequence& sequence, const Sampling& sampling) const;
 
   // Prefills the prompt (may be empty if the sequence has tokens), then up to `max_tokens` tokens, each of which is
-  // passed on as UTF-8, in whole characters, and run through the model; `on_bytes` returns false to stop. The end token
-  // is neither passed on nor run. `go_on` can stop the prefill: then the sequence is as it was before the call.
+  // run through the model. `on_bytes`, if given, is called with the text in UTF-8, in whole characters, and returns
+  // false to stop; without it no tokenizer is needed. The end token is neither reported nor run. `should_continue` can
+  // stop the prefill, which restores the sequence to its state before the call.
   Generated generate(Sequence& sequence, std::span<const std::int32_t> prompt, const Sampling& sampling,
                      std::int64_t max_tokens, const std::function<bool(std::string_view bytes)>& on_bytes = {},
-                     const GoOn& go_on = {});
+                     const ShouldContinue& should_continue = {});
 
   struct Impl;
 

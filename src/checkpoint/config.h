@@ -11,7 +11,7 @@
 #include "thalweg/gated_delta_rule.h"
 #include "thalweg/model.h"
 
-namespace thalweg::model {
+namespace thalweg::checkpoint {
 
 // How a file names and lays out its tensors.
 enum class Naming : std::uint8_t { kGguf, kHuggingFace };
@@ -70,4 +70,4 @@ ModelConfig read_config(const io::JsonObject& config, const io::TensorSource& te
 // Adds `eos_token_id` of an object that may have one, a number or several; `key` names it in errors.
 void read_end_tokens(ModelConfig& config, const io::JsonObject& object, std::string_view key);
 
-}  // namespace thalweg::model
+}  // namespace thalweg::checkpoint

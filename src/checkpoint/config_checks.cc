@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-namespace thalweg::model {
+namespace thalweg::checkpoint {
 
 int checked_size(std::int64_t value, std::int64_t least, const std::string& path, std::string_view key) {
   if (value < least || value > std::numeric_limits<std::int32_t>::max()) {
@@ -80,4 +80,4 @@ void check_config(const ModelConfig& config, const std::function<std::string(std
   }
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::checkpoint

@@ -10,7 +10,7 @@
 #include "checkpoint/config.h"
 #include "thalweg/error.h"
 
-namespace thalweg::model {
+namespace thalweg::checkpoint {
 
 int checked_size(std::int64_t value, std::int64_t least, const std::string& path, std::string_view key);
 // A number of layers that is not absurd.
@@ -30,4 +30,4 @@ bool any_dense(const ModelConfig& config);
 // Relations between values; `key` names in the file what it is given the name of in ModelConfig.
 void check_config(const ModelConfig& config, const std::function<std::string(std::string_view what)>& key);
 
-}  // namespace thalweg::model
+}  // namespace thalweg::checkpoint

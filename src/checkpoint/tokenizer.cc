@@ -9,7 +9,7 @@
 #include "text/tokenizer_json.h"
 #include "thalweg/error.h"
 
-namespace thalweg::model {
+namespace thalweg::checkpoint {
 
 std::optional<text::Tokenizer> read_tokenizer(const io::GgufMetadata& metadata, const std::string& path) {
   constexpr std::string_view kModel = "tokenizer.ggml.model";
@@ -57,4 +57,4 @@ void take_end_tokens(ModelConfig& config, const text::Tokenizer& tokenizer) {
   for (std::int32_t token : text::stop_tokens(tokenizer)) add_end_token(config, token, "the tokenizer's end tokens");
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::checkpoint

@@ -7,7 +7,7 @@
 #include "io/gguf_metadata.h"
 #include "text/tokenizer.h"
 
-namespace thalweg::model {
+namespace thalweg::checkpoint {
 
 // The tokenizer that a GGUF file holds; none if it names no tokenizer at all.
 std::optional<text::Tokenizer> read_tokenizer(const io::GgufMetadata& metadata, const std::string& path);
@@ -22,4 +22,4 @@ std::string read_chat_template(const std::string& folder);
 // end of a turn and the end of a document.
 void take_end_tokens(ModelConfig& config, const text::Tokenizer& tokenizer);
 
-}  // namespace thalweg::model
+}  // namespace thalweg::checkpoint

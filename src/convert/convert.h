@@ -11,11 +11,11 @@
 #include "io/gguf_metadata.h"
 #include "io/json_file.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 
 struct ConvertOptions {
   int threads = 0;
-  std::function<void(double done)> progress;  // hears a growing part of 1, and 1 at the end
+  std::function<void(double done)> progress;  // called with the fraction done, and with 1 at the end
 };
 
 struct Converted {
@@ -28,7 +28,8 @@ struct Converted {
 
 // Writes a GGUF file from a GGUF file or a Hugging Face directory. The file appears whole or not at all; `in` and `out`
 // must differ. Throws Error that names file and key or tensor.
-Converted convert(const std::string& in, const std::string& out, const TypeMix& mix, const ConvertOptions& options);
+Converted convert_model(const std::string& in, const std::string& out, const TypeMix& mix,
+                        const ConvertOptions& options);
 
 // The keys that describe a model of this configuration. `rope_sections`: four numbers for Qwen3.5, from the file or by
 // default_rope_sections().
@@ -43,4 +44,4 @@ bool add_tokenizer(io::GgufMetadata& metadata, const std::string& folder, const 
 // Gives every plan its type; the notes say where rows did not fit.
 std::vector<std::string> choose_types(std::vector<TensorPlan>& plans, const TypeMix& mix);
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

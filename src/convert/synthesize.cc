@@ -11,7 +11,7 @@
 #include "quant/pack.h"
 #include "thalweg/error.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 namespace {
 
 constexpr std::int64_t kGroup = 4;  // layers, the last with attention
@@ -30,7 +30,7 @@ ModelConfig make_config(std::int64_t hidden, std::int64_t groups, std::int64_t w
   ModelConfig config;
   config.architecture = experts > 0 ? "qwen35moe" : "qwen35";
   config.name = "synthetic";
-  config.layers = layers_of_interval(static_cast<std::size_t>(groups * kGroup), kGroup);
+  config.layers = checkpoint::layers_of_interval(static_cast<std::size_t>(groups * kGroup), kGroup);
   config.sparse.assign(config.layers.size(), experts > 0);
   config.hidden = hidden;
   config.vocabulary = hidden < 1024 ? 4096 : 32768;
@@ -229,4 +229,4 @@ Synthesized synthesize(const std::string& out, const TypeMix& mix, const SynthOp
   return {static_cast<std::uint64_t>(bytes_of_plans(plans)), config.hidden, static_cast<int>(config.layers.size())};
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

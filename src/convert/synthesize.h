@@ -6,7 +6,7 @@
 
 #include "convert/type_mix.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 
 struct SynthOptions {
   double gigabytes = 1.0;  // 10^9 bytes of tensors, met within a few percent
@@ -25,4 +25,4 @@ struct Synthesized {
 // models of any size. The same options give the same file.
 Synthesized synthesize(const std::string& out, const TypeMix& mix, const SynthOptions& options);
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

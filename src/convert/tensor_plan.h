@@ -11,7 +11,9 @@
 #include "thalweg/device.h"
 #include "thalweg/tensor.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
+
+using checkpoint::ModelConfig;
 
 // How a tensor of a GGUF file comes from tensors of another file.
 struct TensorPlan {
@@ -49,4 +51,4 @@ std::vector<TensorPlan> plan_hugging_face(const ModelConfig& config, const std::
 void write_planned(const std::vector<TensorPlan>& plans, const std::string& path, io::GgufWriter& writer,
                    const Stream& stream);
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

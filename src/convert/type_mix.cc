@@ -7,7 +7,7 @@
 #include "thalweg/error.h"
 #include "thalweg/quant.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 namespace {
 
 struct Known {
@@ -126,4 +126,4 @@ ChosenType choose_type(const TypeMix& mix, std::string_view name, const std::vec
   return chosen;
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

@@ -7,7 +7,7 @@
 
 #include "thalweg/dtype.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 
 // What `thalweg quantize` can be asked for: one type for every matrix, or a mix that gives more bits to the matrices
 // that need them most.
@@ -35,4 +35,4 @@ struct ChosenType {
 ChosenType choose_type(const TypeMix& mix, std::string_view name, const std::vector<std::int64_t>& shape, int layers,
                        bool tied_head);
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

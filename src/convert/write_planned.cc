@@ -9,7 +9,7 @@
 #include "quant/unpack.h"
 #include "thalweg/error.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 namespace {
 
 constexpr std::int64_t kPieceValues = std::int64_t{8} << 20;
@@ -21,6 +21,7 @@ class RowReader {
  public:
   explicit RowReader(const TensorPlan& plan)
       : plan_(plan), length_(plan.shape.back()), rows_of_source_(plan.sources.front().size() / length_) {
+    for (const ConstTensor& source : plan.sources) sources_.push_back(reshape(source, {rows_of_source_, length_}));
     const ConstTensor& source = plan.sources.front();
     copies_ = is_block_format(source.dtype) && source.dtype == plan.dtype && plan.columns.empty() &&
               plan.change == TensorPlan::Change::kNone;
@@ -31,8 +32,8 @@ class RowReader {
   // False if a value does not fit. `values` holds two rows.
   bool row(std::int64_t index, float* values, void* to) const {
     const std::int64_t from = plan_.rows.empty() ? index : plan_.rows[static_cast<std::size_t>(index)];
-    const ConstTensor& source = plan_.sources[static_cast<std::size_t>(from / rows_of_source_)];
-    const char* data = static_cast<const char*>(source.data) + bytes_of(source.dtype, from % rows_of_source_ * length_);
+    const ConstTensor& source = sources_[static_cast<std::size_t>(from / rows_of_source_)];
+    const void* data = source.row(from % rows_of_source_);
     if (copies_) {
       std::memcpy(to, data, static_cast<std::size_t>(bytes_of(source.dtype, length_)));
       return true;
@@ -63,6 +64,7 @@ class RowReader {
   const TensorPlan& plan_;
   std::int64_t length_;
   std::int64_t rows_of_source_;
+  std::vector<ConstTensor> sources_;  // as [rows_of_source_,length_]
   bool copies_ = false;
 };
 
@@ -109,4 +111,4 @@ void write_planned(const std::vector<TensorPlan>& plans, const std::string& path
   writer.finish();
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

@@ -7,7 +7,7 @@
 
 #include "thalweg/error.h"
 
-namespace thalweg::model {
+namespace thalweg::decode {
 namespace {
 
 struct Candidate {
@@ -134,4 +134,4 @@ std::int32_t sample_token(std::span<const float> raw, std::span<const std::int32
   return candidates.back().token;
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

@@ -5,7 +5,7 @@
 
 #include "thalweg/model.h"
 
-namespace thalweg::model {
+namespace thalweg::decode {
 
 // Throws Error that names the setting.
 void check_sampling(const Sampling& sampling);
@@ -15,4 +15,4 @@ void check_sampling(const Sampling& sampling);
 std::int32_t sample_token(std::span<const float> logits, std::span<const std::int32_t> tokens,
                           const Sampling& sampling);
 
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

@@ -11,7 +11,9 @@
 #include "io/mapped_file.h"
 #include "io/tensor_source.h"
 
-namespace thalweg::model {
+namespace thalweg::decode {
+
+using checkpoint::Weights;
 
 // Tells models apart: their configuration, the names, shapes and types of their tensors, and some bytes of each.
 std::uint64_t fingerprint(const ModelConfig& config, const Weights& weights, const io::TensorSource& source);
@@ -35,4 +37,4 @@ SessionText restore_session(const std::string& path, std::uint64_t model, std::i
 SessionText restore_session(io::Bytes bytes, const std::string& path, std::uint64_t model, std::int64_t vocabulary,
                             StatePool& pool, int slot);
 
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

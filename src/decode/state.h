@@ -9,7 +9,9 @@
 #include "checkpoint/config.h"
 #include "thalweg/tensor.h"
 
-namespace thalweg::model {
+namespace thalweg::decode {
+
+using checkpoint::ModelConfig;
 
 // What the model remembers of its sequences: one slot each. A Gated DeltaNet layer has the recurrent state f32
 // [slots,HV,V,K] and the last inputs of its convolution f32 [slots,C,W-1]; a full-attention layer has keys and values
@@ -39,7 +41,7 @@ class StatePool {
   Tensor values(std::size_t layer) const;
 
   // The slot's state as pieces of memory, always in the same order, for a length that reserve() has made room for.
-  std::vector<std::span<std::byte>> pieces(int slot, std::int64_t length) const;
+  std::vector<std::span<std::byte>> slot_memory(int slot, std::int64_t length) const;
 
   std::uint64_t fixed_bytes() const;  // of a slot, without keys and values
   std::uint64_t token_bytes() const;  // of keys and values
@@ -69,4 +71,4 @@ class StatePool {
   std::vector<bool> taken_;
 };
 
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

@@ -13,11 +13,11 @@
 
 namespace thalweg::io {
 
-// Writes a GGUF file of version 3. First every tensor is declared, then the data comes in the same order, in pieces of
-// any size; no more than a piece is in memory. The file appears when finish() has run, and not otherwise.
+// Writes a GGUF file of version 3. The caller declares every tensor, then writes their data in the same order, in runs
+// of any size, none of which is kept in memory. The file appears when finish() returns, and not otherwise.
 class GgufWriter {
  public:
-  // Hears a growing part of 1 of the data, and 1 at the end.
+  // Called with the fraction of the data written, and with 1 at the end.
   using Progress = std::function<void(double done)>;
 
   // Metadata is written in its order, without the keys that describe how a file is laid out, which are the writer's

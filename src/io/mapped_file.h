@@ -32,7 +32,8 @@ class MappedFile {
   // A hint, which the system may ignore.
   void advise(Access access) const;
 
-  // Loads every page, in order. `progress`, if there is one, hears the bytes done after each step and the last byte.
+  // Loads every page, in order. `progress`, if given, is called with the number of bytes loaded, and with the file's
+  // size at the end.
   void prefetch(const std::function<void(std::uint64_t bytes)>& progress) const;
 
  private:
@@ -43,7 +44,7 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// Of several files; `progress`, if there is one, hears a growing part of 1, and 1 at the end.
+// Loads every page of several files. `progress`, if given, is called with the fraction done, and with 1 at the end.
 void prefetch_files(const std::vector<MappedFile>& files, const std::function<void(double done)>& progress);
 
 }  // namespace thalweg::io

@@ -31,16 +31,17 @@ class TensorSource {
   // Of all tensors together.
   virtual std::uint64_t bytes() const = 0;
 
-  // Reads everything once, so that later reads find it in memory; `progress`, if there is one, hears a growing part of
-  // 1, and 1 at the end.
+  // Reads everything once, so that later reads find it in memory. `progress`, if given, is called with the fraction
+  // done, and with 1 at the end.
   virtual void prefetch(std::function<void(double done)> progress) const = 0;
 };
 
-// A contiguous view of shape [shape...], of 1 to kMaxRank dimensions.
+// A contiguous view of host memory, of 1 to kMaxRank dimensions.
 inline ConstTensor contiguous_view(const void* data, DType dtype, const std::vector<std::int64_t>& shape) {
   ConstTensor view;
   view.data = data;
   view.dtype = dtype;
+  view.device = kCpu;
   view.rank = static_cast<int>(shape.size());
   std::int64_t stride = 1;
   for (std::size_t i = shape.size(); i-- > 0;) {

@@ -138,7 +138,7 @@ typedef struct heard {
   size_t stop_at;
 } heard;
 
-static bool hear(void* user, const char* bytes, size_t count) {
+static bool keep_bytes(void* user, const char* bytes, size_t count) {
   heard* to = user;
   if (to->length + count >= sizeof to->text) return false;
   memcpy(to->text + to->length, bytes, count);
@@ -174,12 +174,12 @@ static void test_model(const char* path, const char* folder) {
 
   heard whole = {.stop_at = 500};
   thalweg_generated result;
-  CHECK(thalweg_generate(model, first, prompt, count, NULL, 24, hear, &whole, &result) == THALWEG_OK);
+  CHECK(thalweg_generate(model, first, prompt, count, NULL, 24, keep_bytes, &whole, &result) == THALWEG_OK);
   CHECK(strstr(whole.text, "kitchen") != NULL);
   CHECK(result.reason == THALWEG_STOP_END_TOKEN && result.prompt_tokens == (int64_t)count);
   heard part = {.stop_at = 5};
   CHECK(thalweg_sequence_clear(first) == THALWEG_OK);
-  CHECK(thalweg_generate(model, first, prompt, count, NULL, 24, hear, &part, &result) == THALWEG_OK);
+  CHECK(thalweg_generate(model, first, prompt, count, NULL, 24, keep_bytes, &part, &result) == THALWEG_OK);
   CHECK(result.reason == THALWEG_STOP_CALLER && strncmp(part.text, whole.text, part.length) == 0);
 
   // By hand, from a state that was saved and restored: the same tokens.
@@ -201,7 +201,7 @@ static void test_model(const char* path, const char* folder) {
     if (thalweg_model_is_end_token(model, tokens[0])) break;
     char bytes[64];
     CHECK(thalweg_detokenize(model, tokens, 1, bytes, sizeof bytes, &again) == THALWEG_OK);
-    hear(&by_hand, bytes, again);
+    keep_bytes(&by_hand, bytes, again);
     CHECK(thalweg_step(model, both, tokens, 2) == THALWEG_OK);
   }
   CHECK(strcmp(by_hand.text, whole.text) == 0);

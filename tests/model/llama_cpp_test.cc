@@ -65,7 +65,7 @@ TEST(LlamaCpp, ComputesTheSameFromTheFilesThatWeWrite) {
     const auto& [name, type] = file;
     SCOPED_TRACE(path);
     const TempFolder folder;
-    convert((kGoldens / name).string(), folder / "model.gguf", type_mix(type), {});
+    convert::convert_model((kGoldens / name).string(), folder / "model.gguf", convert::type_mix(type), {});
     ModelOptions options = precise();
     options.exact = type == "F32";
     Model model = Model::load(folder / "model.gguf", options);

@@ -3,11 +3,13 @@
 #include <limits>
 #include <map>
 
-#include "checkpoint/checksum.h"
+#include "decode/checksum.h"
 #include "model/support.h"
 
-namespace thalweg::model {
+namespace thalweg::decode {
 namespace {
+
+using model::expect_error;
 
 constexpr int kDraws = 20000;
 
@@ -193,4 +195,4 @@ TEST(Checksum, DoesNotDependOnHowBytesAreCut) {
 }
 
 }  // namespace
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

@@ -7,7 +7,7 @@
 #include "text/tokenizer_json.h"
 #include "thalweg/error.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 namespace {
 
 namespace fs = std::filesystem;
@@ -88,8 +88,9 @@ bool add_tokenizer(io::GgufMetadata& metadata, const std::string& folder, const 
   const io::JsonObject settings =
       fs::exists(beside) ? io::JsonObject::read(beside) : io::JsonObject::parse("{}", beside);
   add_special(metadata, settings, text::Tokenizer(std::move(data)), config);
-  if (const std::string chat = read_chat_template(folder); !chat.empty()) metadata.set("tokenizer.chat_template", chat);
+  if (const std::string chat = checkpoint::read_chat_template(folder); !chat.empty())
+    metadata.set("tokenizer.chat_template", chat);
   return true;
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

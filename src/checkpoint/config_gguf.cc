@@ -8,7 +8,7 @@
 #include "checkpoint/config_checks.h"
 #include "io/printable.h"
 
-namespace thalweg::model {
+namespace thalweg::checkpoint {
 namespace {
 
 // Keys of one architecture, with their prefix.
@@ -167,4 +167,4 @@ ModelConfig read_config(const io::GgufMetadata& metadata, const io::TensorSource
   return config;
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::checkpoint

@@ -5,7 +5,7 @@
 #include "checkpoint/config_checks.h"
 #include "io/printable.h"
 
-namespace thalweg::model {
+namespace thalweg::checkpoint {
 namespace {
 
 std::string architecture_of(const io::JsonObject& config) {
@@ -176,4 +176,4 @@ ModelConfig read_config(const io::JsonObject& top, const io::TensorSource& tenso
   return config;
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::checkpoint

@@ -1,6 +1,6 @@
 #include "convert/convert.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 namespace {
 
 std::uint32_t u32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
@@ -76,4 +76,4 @@ io::GgufMetadata gguf_metadata(const ModelConfig& config, const std::vector<std:
   return metadata;
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-namespace thalweg::model {
+namespace thalweg::decode {
 
 // A 64-bit sum of a run of bytes, however it is cut into calls. Every step is a bijection of the sum for a given word
 // and of the word for a given sum: a change within one word always shows, others go unnoticed once in 2^64.
@@ -60,4 +60,4 @@ class Checksum {
   std::size_t filled_ = 0;
 };
 
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

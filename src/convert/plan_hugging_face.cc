@@ -2,7 +2,7 @@
 
 #include "convert/tensor_plan.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 namespace {
 
 using Rows = std::vector<std::int64_t>;
@@ -200,4 +200,4 @@ std::vector<TensorPlan> plan_hugging_face(const ModelConfig& config, const std::
   return Planner(config, prefix, lookup).plan();
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert
