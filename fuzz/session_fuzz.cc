@@ -1,5 +1,5 @@
-// Any bytes as a session file: refused with thalweg::Error and the slot left as it was, or read into the slot. A
-// checksum keeps almost everything out, so each input is tried a second time with the right one behind it.
+// Any bytes as a session file: refused with thalweg::Error and the slot unchanged, or read into the slot. The checksum
+// rejects almost every input, so each is tried a second time with the right one appended.
 
 #include <cstdint>
 #include <cstring>

@@ -35,7 +35,7 @@ Sampling sampling_of(const thalweg_sampling* from) {
           from->repeat_penalty, from->repeat_last, from->seed};
 }
 
-// What fits of a result, and how much there is.
+// Copies as much of a result as fits, and reports its full size.
 template <class Element, class Container>
 void copy_out(const Container& from, Element* to, size_t capacity, size_t* count, const char* function) {
   require_pointer(count, function, "count");

@@ -51,7 +51,7 @@ class TensorBinder {
 // Element i of a contiguous tensor of a float type.
 float element(const ConstTensor& tensor, std::int64_t i);
 
-// Assign each tensor of a file its role: every name that a file may use stands in tensor_names_gguf.cc or
+// Assign each tensor of a file its role: every name that a file may use is in tensor_names_gguf.cc or
 // tensor_names_hugging_face.cc.
 void bind_gguf(TensorBinder& binder, Weights& weights);
 void bind_hugging_face(TensorBinder& binder, const io::TensorSource& source, Weights& weights);

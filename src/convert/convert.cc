@@ -156,14 +156,14 @@ std::vector<std::string> choose_types(std::vector<TensorPlan>& plans, const Type
   const int layers = count_layers(plans);
   const bool tied =
       std::none_of(plans.begin(), plans.end(), [](const TensorPlan& plan) { return plan.name == "output.weight"; });
-  std::map<std::string, std::size_t> unfit;  // by what is said
+  std::map<std::string, std::size_t> unfit;  // by note
   for (TensorPlan& plan : plans) {
     const ChosenType chosen = choose_type(mix, plan.name, plan.shape, layers, tied);
     plan.dtype = chosen.dtype;
     if (chosen.dtype == chosen.wanted) continue;
-    std::string part = plan.name;
-    if (part.starts_with("blk.")) part.erase(0, part.find('.', 4) + 1);
-    ++unfit[part + ": rows of " + std::to_string(plan.shape.back()) + " do not fill blocks of " +
+    std::string name = plan.name;
+    if (name.starts_with("blk.")) name.erase(0, name.find('.', 4) + 1);
+    ++unfit[name + ": rows of " + std::to_string(plan.shape.back()) + " do not fill blocks of " +
             std::string(dtype_name(chosen.wanted)) + " (" + std::to_string(dtype_info(chosen.wanted).block_size) +
             "), stored as " + std::string(dtype_name(chosen.dtype))];
   }

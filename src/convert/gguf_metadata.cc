@@ -5,7 +5,7 @@ namespace {
 
 std::uint32_t u32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
 
-// The distance of the attention layers, if the layers are spaced as the interval says.
+// The interval of the attention layers; 0 if they are not evenly spaced.
 int interval_of(const std::vector<LayerKind>& layers) {
   std::size_t interval = 0;
   while (interval < layers.size() && layers[interval] != LayerKind::kAttention) ++interval;

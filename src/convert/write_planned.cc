@@ -12,7 +12,7 @@
 namespace thalweg::convert {
 namespace {
 
-constexpr std::int64_t kPieceValues = std::int64_t{8} << 20;
+constexpr std::int64_t kRunValues = std::int64_t{8} << 20;
 constexpr std::int64_t kTaskValues = std::int64_t{64} << 10;
 constexpr float kLargestF16 = 65504.0F;
 
@@ -29,7 +29,7 @@ class RowReader {
 
   std::int64_t length() const { return length_; }
 
-  // False if a value does not fit. `values` holds two rows.
+  // Computes row `index` into `to`. Returns false if a value does not fit. `values` has room for two rows.
   bool row(std::int64_t index, float* values, void* to) const {
     const std::int64_t from = plan_.rows.empty() ? index : plan_.rows[static_cast<std::size_t>(index)];
     const ConstTensor& source = sources_[static_cast<std::size_t>(from / rows_of_source_)];
@@ -69,31 +69,31 @@ class RowReader {
 };
 
 void write_tensor(const TensorPlan& plan, const std::string& path, io::GgufWriter& writer, const Stream& stream,
-                  std::vector<char>& piece, std::vector<float>& scratch) {
+                  std::vector<char>& data, std::vector<float>& scratch) {
   const RowReader reader(plan);
   const std::int64_t length = reader.length();
   std::int64_t rows = 1;
   for (std::size_t i = 0; i + 1 < plan.shape.size(); ++i) rows *= plan.shape[i];
   const std::int64_t row_bytes = bytes_of(plan.dtype, length);
-  const std::int64_t piece_rows = std::max<std::int64_t>(1, kPieceValues / length);
+  const std::int64_t run_rows = std::max<std::int64_t>(1, kRunValues / length);
   const std::int64_t task_rows = std::max<std::int64_t>(1, kTaskValues / length);
   scratch.resize(static_cast<std::size_t>(thread_count(stream) * 2 * length));
-  piece.resize(static_cast<std::size_t>(std::min(piece_rows, rows) * row_bytes));
-  for (std::int64_t first = 0; first < rows; first += piece_rows) {
-    const std::int64_t count = std::min(piece_rows, rows - first);
+  data.resize(static_cast<std::size_t>(std::min(run_rows, rows) * row_bytes));
+  for (std::int64_t first = 0; first < rows; first += run_rows) {
+    const std::int64_t count = std::min(run_rows, rows - first);
     std::atomic<bool> fits{true};
     parallel_for(stream, (count + task_rows - 1) / task_rows, [&](std::int64_t task, int worker) {
       float* values = scratch.data() + 2 * length * worker;
       const std::int64_t last = std::min(count, (task + 1) * task_rows);
       for (std::int64_t i = task * task_rows; i < last; ++i) {
-        if (!reader.row(first + i, values, piece.data() + i * row_bytes)) fits = false;
+        if (!reader.row(first + i, values, data.data() + i * row_bytes)) fits = false;
       }
     });
     if (!fits) {
       throw Error(path, "tensor " + plan.source, "finite values that " + std::string(dtype_name(plan.dtype)) + " holds",
                   "NaN, infinity or a number that is too large");
     }
-    writer.write(plan.name, piece.data(), static_cast<std::size_t>(count * row_bytes));
+    writer.write(plan.name, data.data(), static_cast<std::size_t>(count * row_bytes));
   }
 }
 
@@ -102,11 +102,11 @@ void write_tensor(const TensorPlan& plan, const std::string& path, io::GgufWrite
 void write_planned(const std::vector<TensorPlan>& plans, const std::string& path, io::GgufWriter& writer,
                    const Stream& stream) {
   for (const TensorPlan& plan : plans) writer.declare(plan.name, plan.dtype, plan.shape);
-  std::vector<char> piece;
+  std::vector<char> data;
   std::vector<float> scratch;
   for (const TensorPlan& plan : plans) {
     if (std::find(plan.shape.begin(), plan.shape.end(), 0) != plan.shape.end()) continue;
-    write_tensor(plan, path, writer, stream, piece, scratch);
+    write_tensor(plan, path, writer, stream, data, scratch);
   }
   writer.finish();
 }

@@ -44,6 +44,10 @@ Generated Model::generate(Sequence& sequence, std::span<const std::int32_t> prom
   const Stopwatch decode_time;
   bool wanted = true;
   while (wanted && result.steps < max_tokens) {
+    if (should_continue && !should_continue()) {
+      wanted = false;
+      break;
+    }
     const std::int32_t token = sample(sequence, sampling);
     if (is_end_token(token)) {
       result.reason = StopReason::kEndToken;

@@ -28,8 +28,7 @@ struct Model::Impl {
   std::unique_ptr<decode::StatePool> pool;
   std::unique_ptr<decode::Decoder> decoder;
   std::optional<text::Tokenizer> tokenizer;
-  std::string tokenizer_model;  // tokenizer.ggml.model of a file without a tokenizer; empty if it names none
-  std::string chat_template;    // as the file has it; empty without one
+  std::string chat_template;  // as the file has it; empty without one
   ModelInfo info;
 
   const io::TensorSource& source() const {

@@ -105,7 +105,7 @@ SessionText restore_session(io::Bytes bytes, const std::string& path, std::uint6
   if (header.version != kVersion) {
     reader.fail("version " + std::to_string(kVersion), std::to_string(header.version));
   }
-  // The sum comes before everything that is believed.
+  // The checksum is compared before any field is used.
   const std::size_t last = bytes.size() - sizeof(std::uint64_t);
   if (bytes.size() < sizeof(Header) + sizeof(std::uint64_t)) reader.fail("a checksum", "the file's end");
   std::uint64_t stored;

@@ -16,7 +16,7 @@ constexpr std::int64_t kFirstCapacity = 512;
 
 void StatePool::Free::operator()(void* memory) const { std::free(memory); }
 
-// Zeroed, and from the system: pages of slots that are never used are never there.
+// Zeroed by the system, page by page on first use: slots that are never used take no memory.
 StatePool::Memory StatePool::allocate(std::uint64_t bytes) {
   void* memory = std::calloc(std::max<std::uint64_t>(bytes, 1), 1);
   if (memory == nullptr) throw std::bad_alloc();
@@ -66,7 +66,7 @@ void StatePool::reserve(std::int64_t tokens) {
   if (tokens <= capacity_) return;
   std::int64_t capacity = std::max(capacity_, kFirstCapacity);
   while (capacity < tokens) capacity *= 2;
-  // Layer by layer, so that no more than one layer's cache is there twice.
+  // Layer by layer, so that only one layer's cache exists twice at a time.
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (config_.layers[i] != LayerKind::kAttention) continue;
     for (Memory* memory : {&layers_[i].first, &layers_[i].second}) {

@@ -13,7 +13,7 @@ namespace thalweg::decode {
 
 using checkpoint::ModelConfig;
 
-// What the model remembers of its sequences: one slot each. A Gated DeltaNet layer has the recurrent state f32
+// The states of a model's sequences in host memory, one slot each. A Gated DeltaNet layer has the recurrent state f32
 // [slots,HV,V,K] and the last inputs of its convolution f32 [slots,C,W-1]; a full-attention layer has keys and values
 // [slots,S,HKV,A], for which S grows in steps as sequences do, up to the context.
 class StatePool {
@@ -24,7 +24,7 @@ class StatePool {
   std::int64_t context() const { return context_; }
   DType cache_dtype() const { return cache_dtype_; }
 
-  // A slot with a fresh state; throws if all are taken.
+  // A slot with a zero state; throws Error if all are taken.
   int acquire();
   void release(int slot);
   void clear(int slot);
@@ -40,7 +40,7 @@ class StatePool {
   Tensor keys(std::size_t layer) const;
   Tensor values(std::size_t layer) const;
 
-  // The slot's state as pieces of memory, always in the same order, for a length that reserve() has made room for.
+  // The memory of a slot's state, in a fixed order, for a length that reserve() has made room for.
   std::vector<std::span<std::byte>> slot_memory(int slot, std::int64_t length) const;
 
   std::uint64_t fixed_bytes() const;  // of a slot, without keys and values

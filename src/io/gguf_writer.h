@@ -20,15 +20,15 @@ class GgufWriter {
   // Called with the fraction of the data written, and with 1 at the end.
   using Progress = std::function<void(double done)>;
 
-  // Metadata is written in its order, without the keys that describe how a file is laid out, which are the writer's
-  // own: general.alignment and split.*.
+  // Metadata is written in its order, without the keys that describe the layout of a file, which the writer sets
+  // itself: general.alignment and split.*.
   GgufWriter(std::string path, const GgufMetadata& metadata, Progress progress = {});
 
-  // shape: row-major, 1 to 4 dimensions, the last a multiple of the dtype's block size. Names have 1 to 63 bytes, which
-  // is what other readers take.
+  // shape: row-major, 1 to 4 dimensions, the last a multiple of the dtype's block size. Names have 1 to 63 bytes, the
+  // limit of other readers.
   void declare(std::string name, DType dtype, std::vector<std::int64_t> shape);
 
-  // The next bytes of this tensor: of the first that is not complete.
+  // Writes the next bytes of the first tensor that is not complete, whose name must be `name`.
   void write(std::string_view name, const void* data, std::size_t bytes);
 
   void finish();

@@ -10,8 +10,8 @@
 
 namespace thalweg::io {
 
-// Named tensors of a model, whatever file they lie in. Views point into memory that the source owns: they are valid as
-// long as it lives. All functions may be called from several threads.
+// Named tensors of a model, in any format of file. Views point into memory that the source owns and are valid as long
+// as the source. All functions may be called from several threads.
 class TensorSource {
  public:
   TensorSource() = default;
@@ -21,8 +21,8 @@ class TensorSource {
 
   virtual bool has(std::string_view name) const = 0;
 
-  // Row-major, innermost dimension last, contiguous; a scalar is [1]. Throws Error that names file and tensor if there
-  // is none of that name or if its type is not one of DType.
+  // Row-major, innermost dimension last, contiguous; a scalar is [1]. Throws Error that names file and tensor if the
+  // name is unknown or its type is not one of DType.
   virtual ConstTensor tensor(std::string_view name) const = 0;
 
   // In the order of the file.

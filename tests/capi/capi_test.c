@@ -55,7 +55,7 @@ static void test_devices(void) {
   CHECK(thalweg_memory_create((thalweg_device){9, 0}, 16, &memory) == THALWEG_INVALID);
 }
 
-// y = x W^T, and what breaking its contract says.
+// y = x W^T, and the errors of calls that break its contract.
 static void test_linear(void) {
   float x[2][3] = {{1, 2, 3}, {4, 5, 6}}, weight[2][3] = {{1, 0, -1}, {2, 1, 0}}, bias[2] = {10, 20}, y[2][2] = {{0}};
   thalweg_linear_args args;
@@ -96,7 +96,7 @@ static void test_linear(void) {
   free(workspace);
 }
 
-// One token of the rule, by hand: S = beta v k^T, o = scale S q.
+// One token of the rule, computed here: S = beta v k^T, o = scale S q.
 static void test_recurrent(void) {
   enum { K = 16, V = 16 };
   float q[K], k[K], v[V], g = -1.0F, beta = 0.5F, state[V][K], o[V];
@@ -182,7 +182,7 @@ static void test_model(const char* path, const char* folder) {
   CHECK(thalweg_generate(model, first, prompt, count, NULL, 24, keep_bytes, &part, &result) == THALWEG_OK);
   CHECK(result.reason == THALWEG_STOP_CALLER && strncmp(part.text, whole.text, part.length) == 0);
 
-  // By hand, from a state that was saved and restored: the same tokens.
+  // Step by step, from a state that was saved and restored: the same tokens.
   CHECK(thalweg_sequence_clear(first) == THALWEG_OK);
   CHECK(thalweg_prefill(model, first, prompt, count) == THALWEG_OK);
   char file[512];

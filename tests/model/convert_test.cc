@@ -1,4 +1,4 @@
-// Conversion against files that the tests write after the same conventions by other code.
+// Conversion against files that the tests' own code writes in the same conventions.
 
 #include "convert/convert.h"
 
