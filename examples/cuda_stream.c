@@ -1,5 +1,5 @@
-// An operation on a CUDA stream of one's own, in C: memory, copies and order are the caller's; the library only
-// enqueues. Ends with 77, saying why, where there is no GPU.
+// An operation on the caller's CUDA stream, in C: the caller allocates and copies, the library only enqueues. Prints why
+// and exits with 77 if there is no GPU.
 
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -22,7 +22,7 @@ static void must_cuda(cudaError_t error) {
   if (error != cudaSuccess) fail(cudaGetErrorString(error));
 }
 
-// Inputs one after the other in one piece of memory, so that one copy moves them.
+// Inputs one after the other in one block of memory, so that one copy moves them.
 typedef struct inputs {
   float q[kKeys], k[kKeys], v[kValues], g[kGates], beta[kGates];
 } inputs;
@@ -78,7 +78,7 @@ int main(void) {
   must(thalweg_chunk_gated_delta_rule_workspace_size(&on_device, &stream, &bytes));
   must_cuda(cudaMalloc(&workspace, bytes > 0 ? bytes : 1));
 
-  // Three things for the stream to do in turn; nothing here waits until they are done.
+  // Enqueues two copies and the operation between them, in order, without waiting.
   must_cuda(cudaMemcpyAsync(device_in, in, sizeof *in, cudaMemcpyHostToDevice, cuda_stream));
   must(thalweg_chunk_gated_delta_rule(&on_device, workspace, bytes, &stream));
   must_cuda(cudaMemcpyAsync(o, device_o, kValues * sizeof *o, cudaMemcpyDeviceToHost, cuda_stream));

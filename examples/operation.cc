@@ -1,4 +1,4 @@
-// One operation on buffers of one's own: a product with weights packed to 4.5 bits, y = x W^T.
+// One operation on the caller's buffers: a product with weights packed to 4.5 bits, y = x W^T.
 
 #include <cmath>
 #include <cstdint>
@@ -32,7 +32,7 @@ int main() {
     product.y = Tensor(y.data(), DType::kF32, {kTokens, kOutputs}, kCpu);
     linear(product, scratch.reserve(workspace_size(product, stream)), stream);
 
-    // What rounding the weights has done.
+    // The error of rounding the weights.
     double error = 0, size = 0;
     for (std::int64_t t = 0; t < kTokens; ++t) {
       for (std::int64_t n = 0; n < kOutputs; ++n) {

@@ -7,7 +7,7 @@
 
 namespace thalweg {
 
-// While one lives, a single allocation of more than the input justifies ends the program: a finding, as a crash is.
+// While an object exists, a single allocation of more than the input justifies ends the program, as a crash does.
 class AllocationLimit {
  public:
   explicit AllocationLimit(std::size_t input_bytes) {

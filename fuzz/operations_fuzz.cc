@@ -27,7 +27,7 @@ class Input {
   std::size_t size_;
 };
 
-// Makes views over memory of their own, now and then not the ones asked for.
+// Makes views over memory of their own, some of them with a wrong dtype, shape or stride.
 class Views {
  public:
   explicit Views(Input& input) : input_(input) {}
@@ -48,7 +48,7 @@ class Views {
       stride = std::max<std::int64_t>(
           1, std::min<std::int64_t>(stride, 1 << 24) * std::clamp<std::int64_t>(tensor.shape[axis], 1, 1 << 24));
     }
-    // The last byte that the view reaches; what is absurdly large gets none and must be refused.
+    // The last byte that the view reaches; absurdly large views get no memory and must be refused.
     const DTypeInfo info = dtype_info(tensor.dtype);
     std::int64_t last = 0;
     for (int i = 0; i < tensor.rank; ++i) {
@@ -88,7 +88,7 @@ void call(const Args& args) {
     HostWorkspace scratch;
     run(args, scratch.reserve(bytes), stream);
   } catch (const Error&) {
-    // Refused: what bad arguments deserve.
+    // Bad arguments are refused.
   }
 }
 

@@ -1,16 +1,16 @@
-// Any bytes as a session file: refused with thalweg::Error and the slot left as it was, or read into the slot. A
-// checksum keeps almost everything out, so each input is tried a second time with the right one behind it.
+// Any bytes as a session file: refused with thalweg::Error and the slot unchanged, or read into the slot. The checksum
+// rejects almost every input, so each is tried a second time with the right one appended.
 
 #include <cstdint>
 #include <cstring>
 #include <string>
 
 #include "allocations.h"
-#include "checkpoint/checksum.h"
+#include "decode/checksum.h"
 #include "decode/session.h"
 #include "thalweg/error.h"
 
-namespace thalweg::model {
+namespace thalweg::decode {
 namespace {
 
 constexpr std::uint64_t kModel = 0x1234;
@@ -34,7 +34,7 @@ ModelConfig small_config() {
 
 std::uint64_t sum_of(const StatePool& pool, int slot) {
   Checksum sum;
-  for (std::span<std::byte> piece : pool.pieces(slot, pool.length(slot))) sum.add(piece);
+  for (std::span<std::byte> span : pool.slot_memory(slot, pool.length(slot))) sum.add(span);
   return sum.value();
 }
 
@@ -53,17 +53,17 @@ void restore(io::Bytes bytes) {
 }
 
 }  // namespace
-}  // namespace thalweg::model
+}  // namespace thalweg::decode
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const thalweg::AllocationLimit limit(size);
   const auto bytes = std::as_bytes(std::span(data, size));
-  thalweg::model::restore(bytes);
-  thalweg::model::Checksum sum;
+  thalweg::decode::restore(bytes);
+  thalweg::decode::Checksum sum;
   sum.add(bytes);
   const std::uint64_t value = sum.value();
   std::string complete(reinterpret_cast<const char*>(data), size);
   complete.append(reinterpret_cast<const char*>(&value), sizeof(value));
-  thalweg::model::restore(std::as_bytes(std::span(complete.data(), complete.size())));
+  thalweg::decode::restore(std::as_bytes(std::span(complete.data(), complete.size())));
   return 0;
 }

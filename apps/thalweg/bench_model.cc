@@ -45,10 +45,10 @@ class TemporaryFolder {
 std::string synthesize_into(const TemporaryFolder& folder, const std::string& type, double gigabytes) {
   std::string path = folder.file(type + ".gguf");
   WorkBar bar("writing " + path);
-  model::SynthOptions synth;
+  convert::SynthOptions synth;
   synth.gigabytes = gigabytes;
   synth.progress = bar.listener();
-  model::synthesize(path, model::type_mix(type), synth);
+  convert::synthesize(path, convert::type_mix(type), synth);
   return path;
 }
 

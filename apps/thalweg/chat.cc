@@ -33,8 +33,11 @@ class Chat {
         terminal_(isatty(STDIN_FILENO)) {}
 
   int run() {
+    require_tokenizer(model_);
     if (terminal_)
-      fmt::print(stderr, "Ctrl-C stops an answer, Ctrl-D ends; /clear starts anew. A \\ at a line's end goes on.\n");
+      fmt::print(stderr,
+                 "Ctrl-C stops an answer, Ctrl-D ends; /clear starts anew. A \\ at the end of a line continues the "
+                 "message.\n");
     const InterruptWatch interrupts;
     std::string message;
     while (read_message(message)) {
@@ -54,7 +57,7 @@ class Chat {
   }
 
  private:
-  // False at the end of the input.
+  // Returns false at the end of the input.
   bool read_message(std::string& message) {
     message.clear();
     for (;;) {
@@ -65,7 +68,7 @@ class Chat {
       std::string line;
       if (!std::getline(std::cin, line)) {
         if (!InterruptWatch::take()) return false;
-        // Ctrl-C interrupted the reading, not the program.
+        // Ctrl-C interrupted the read, and does not end the program.
         std::clearerr(stdin);
         std::cin.clear();
         message.clear();
@@ -97,12 +100,12 @@ class Chat {
                  model_.context());
       return;
     }
-    const auto hear = [](std::string_view bytes) {
+    const auto print_bytes = [](std::string_view bytes) {
       std::fwrite(bytes.data(), 1, bytes.size(), stdout);
       std::fflush(stdout);
       return !InterruptWatch::pressed();
     };
-    const Generated generated = model_.generate(sequence_, prompt, options_.sampling, options_.max_tokens, hear,
+    const Generated generated = model_.generate(sequence_, prompt, options_.sampling, options_.max_tokens, print_bytes,
                                                 [] { return !InterruptWatch::pressed(); });
     InterruptWatch::take();
     fmt::print("\n");
@@ -122,12 +125,12 @@ class Chat {
 void add_chat(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("chat", "Talk to a model");
   auto options = std::make_shared<Options>();
-  // What the makers of these models recommend for conversations.
+  // The recommendation of the models' authors for conversations.
   options->sampling.temperature = 0.7F;
   options->sampling.top_k = 20;
   options->sampling.top_p = 0.8F;
   add_load_options(*command, options->load);
-  command->add_option("--system", options->system, "What the model is told before the conversation");
+  command->add_option("--system", options->system, "The system message");
   command
       ->add_option("--think", options->think,
                    "Whether the model thinks before it answers: on, off, or auto for what it does by itself")

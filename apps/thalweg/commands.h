@@ -8,7 +8,7 @@
 
 namespace thalweg::app {
 
-// Which cases a command works on; what is empty selects everything.
+// The cases that a command works on; an empty field selects all.
 struct Selection {
   std::vector<std::string> operations;
   std::string case_regex;
@@ -52,7 +52,7 @@ int bench_calls(const BenchOptions& options, const BackendInfo& backend);
 int bench_model(const BenchOptions& options);
 int print_operations(bool markdown);
 
-// The selected cases, in the table's order; throws std::runtime_error for an operation that there is not.
+// The selected cases, in the table's order; throws std::runtime_error for an unknown operation.
 std::vector<const cases::Case*> select_cases(const Selection& selection, bool for_bench);
 std::vector<BackendInfo> select_backends(const Selection& selection);
 void write_text(const std::string& path, const std::string& text);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Device memory full of one block of values over and over, for timings: what matters of the values is their kind.
+// Device memory filled with repetitions of one block of values, for timings, which do not depend on the values.
 
 #include <algorithm>
 #include <vector>

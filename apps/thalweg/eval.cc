@@ -36,7 +36,7 @@ struct Question {
   std::string set;
   std::string prompt;
   std::string answer;
-  std::int64_t tokens = 0;  // 0: not said
+  std::int64_t tokens = 0;  // 0: not given
 };
 
 struct Score {
@@ -49,7 +49,7 @@ struct Score {
   double share() const { return total > 0 ? static_cast<double>(exact) / static_cast<double>(total) : 0.0; }
 };
 
-// Whether a file name is what a pattern with one star describes.
+// Whether a file name matches a pattern with one star.
 bool matches(const std::string& name, const std::string& pattern) {
   const std::size_t star = pattern.find('*');
   if (star == std::string::npos) return name == pattern;
@@ -58,7 +58,7 @@ bool matches(const std::string& name, const std::string& pattern) {
   return name.size() >= head.size() + tail.size() && name.starts_with(head) && name.ends_with(tail);
 }
 
-// Files, folders of .jsonl files, and names with a star that no shell has replaced.
+// Files, folders of .jsonl files, and patterns with a star that the shell did not expand.
 std::vector<std::string> find_sets(const std::vector<std::string>& given) {
   std::vector<std::string> found;
   for (const std::string& entry : given) {
@@ -105,7 +105,7 @@ std::string trimmed(const std::string& text) {
   return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
 }
 
-// The upper end of the range that a context length counts to.
+// The upper end of the range of context lengths that a question is counted in.
 std::int64_t length_class(std::int64_t tokens) {
   constexpr std::int64_t kEnds[] = {64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
   for (std::int64_t end : kEnds) {
@@ -139,14 +139,14 @@ class Stopwatch {
   Clock::time_point begin_ = Clock::now();
 };
 
-// A question on its way.
+// A question that is being answered.
 struct Asked {
   std::vector<std::int32_t> prompt;
   std::int64_t room = 0;  // most tokens of the answer; 0: the prompt does not fit into the context
   std::vector<std::int32_t> answer;
 };
 
-// The likeliest answers, all in one batch; `sequences` has as many.
+// The likeliest answers of all questions, in one batch; `sequences` has one for each.
 void answer(Model& model, std::vector<Sequence>& sequences, std::vector<Asked>& asked, Generated& time) {
   std::vector<SequenceInput> prompts;
   std::vector<std::size_t> open;
@@ -187,6 +187,7 @@ int evaluate(const Options& options) {
     std::move(more.begin(), more.end(), std::back_inserter(questions));
   }
   Model model = load_model(options.load, options.batch);
+  require_tokenizer(model);
   std::vector<Sequence> sequences;
   for (int i = 0; i < options.batch; ++i) sequences.push_back(model.start());
   std::map<std::string, Score> by_set;
@@ -201,7 +202,7 @@ int evaluate(const Options& options) {
     for (const Question& question : batch) {
       Asked one;
       one.prompt = model.tokenize(question.prompt);
-      // A little more than the answer needs, so that one which goes on is seen to be wrong.
+      // A few tokens more than the answer needs, so that an answer that continues is counted as wrong.
       one.room = static_cast<std::int64_t>(model.tokenize(" " + question.answer).size()) + 8;
       if (static_cast<std::int64_t>(one.prompt.size()) + one.room > model.context()) {
         one.room = 0;
@@ -262,7 +263,8 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--limit", options->limit, "Only this many questions of each set, 0 for all")
       ->capture_default_str();
-  command->add_option("--batch", options->batch, "Questions that are asked together; the answers do not depend on it")
+  command
+      ->add_option("--batch", options->batch, "Questions that are answered together; the answers do not depend on it")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_flag("--show", options->show, "Show the answers that are wrong");

@@ -2,10 +2,12 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "interrupt.h"
 #include "model_commands.h"
@@ -21,8 +23,10 @@ struct Options {
   std::string prompt;
   std::string file;
   std::string session;
+  std::vector<std::int32_t> token_ids;
   std::int64_t max_tokens = 256;
   bool has_prompt = false;
+  bool has_token_ids = false;  // ids instead of text, in and out
   bool json = false;
 };
 
@@ -40,7 +44,7 @@ const char* describe_reason(StopReason reason) {
   return "?";
 }
 
-// Empty if the session is to be continued as it stands.
+// The prompt's text; empty to continue a session without a new prompt.
 std::string read_prompt(const Options& options, bool continues) {
   if (options.has_prompt) return options.prompt;
   if (!options.file.empty()) return read_text(options.file);
@@ -51,7 +55,7 @@ std::string read_prompt(const Options& options, bool continues) {
   return read_text("-");
 }
 
-// A session that cannot be used is no reason to stop: the text begins anew.
+// Returns whether the session was restored. A file that cannot be used is reported, and the text begins anew.
 bool restore(Sequence& sequence, const std::string& path) {
   if (path.empty() || !std::filesystem::exists(path)) return false;
   try {
@@ -63,12 +67,18 @@ bool restore(Sequence& sequence, const std::string& path) {
   }
 }
 
-void print_json(const Generated& generated, const std::string& text, const Model& model) {
+// "1,2,3": what --token-ids takes.
+std::string join(const std::vector<std::int32_t>& ids) {
+  std::string list;
+  for (std::int32_t id : ids) list += (list.empty() ? "" : ",") + std::to_string(id);
+  return list;
+}
+
+void print_json(const Options& options, const Generated& generated, const std::string& text, const Model& model) {
   const auto rate = [](std::int64_t tokens, double seconds) {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
   };
-  const nlohmann::json result = {
-      {"text", text},
+  nlohmann::json result = {
       {"tokens", generated.tokens},
       {"stopped", describe_reason(generated.reason)},
       {"threads", model.threads()},
@@ -81,6 +91,7 @@ void print_json(const Generated& generated, const std::string& text, const Model
         {"seconds", generated.decode_seconds},
         {"tokens_per_second", rate(generated.steps, generated.decode_seconds)}}},
   };
+  if (!options.has_token_ids) result["text"] = text;
   fmt::print("{}\n", result.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
@@ -88,7 +99,11 @@ int generate(const Options& options) {
   Model model = load_model(options.load);
   Sequence sequence = model.start();
   const bool continues = restore(sequence, options.session);
-  const std::vector<std::int32_t> prompt = model.tokenize(read_prompt(options, continues));
+  std::vector<std::int32_t> prompt = options.token_ids;
+  if (!options.has_token_ids) {
+    require_tokenizer(model);
+    prompt = model.tokenize(read_prompt(options, continues));
+  }
   if (prompt.empty() && !continues) throw std::runtime_error("the prompt is empty: give some text with -p or -f");
   const std::int64_t total = static_cast<std::int64_t>(prompt.size() + sequence.tokens().size());
   if (total > model.context()) {
@@ -98,7 +113,7 @@ int generate(const Options& options) {
 
   const InterruptWatch interrupts;
   std::string text;
-  const auto hear = [&](std::string_view bytes) {
+  const auto print_bytes = [&](std::string_view bytes) {
     if (options.json) {
       text += bytes;
     } else {
@@ -107,12 +122,14 @@ int generate(const Options& options) {
     }
     return !InterruptWatch::pressed();
   };
-  const Generated generated = model.generate(sequence, prompt, options.sampling, options.max_tokens, hear,
+  std::function<bool(std::string_view bytes)> on_bytes;
+  if (!options.has_token_ids) on_bytes = print_bytes;
+  const Generated generated = model.generate(sequence, prompt, options.sampling, options.max_tokens, on_bytes,
                                              [] { return !InterruptWatch::pressed(); });
   if (options.json) {
-    print_json(generated, text, model);
+    print_json(options, generated, text, model);
   } else {
-    fmt::print("\n");
+    fmt::print("{}\n", options.has_token_ids ? join(generated.tokens) : "");
   }
   flush_output();
   fmt::print(stderr, "{}; {} threads", describe_speed(generated), model.threads());
@@ -129,15 +146,24 @@ void add_generate(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<Options>();
   add_load_options(*command, options->load);
   CLI::Option* prompt = command->add_option("-p,--prompt", options->prompt, "The text; without it, see -f, or stdin");
-  command->add_option("-f,--file", options->file, "Read the text from this file, - for stdin")->excludes(prompt);
+  CLI::Option* file =
+      command->add_option("-f,--file", options->file, "Read the text from this file, - for stdin")->excludes(prompt);
+  CLI::Option* token_ids =
+      command
+          ->add_option("--token-ids", options->token_ids,
+                       "The prompt as token ids, 1,2,3; prints ids instead of text, and needs no tokenizer")
+          ->delimiter(',')
+          ->excludes(prompt)
+          ->excludes(file);
   command->add_option("-n,--tokens", options->max_tokens, "Most tokens to generate")
       ->check(CLI::Range(std::int64_t{0}, kMostCount))
       ->capture_default_str();
   add_sampling_options(*command, options->sampling);
   command->add_option("--session", options->session,
-                      "Continue what this file holds, if it is there, and save to it at the end");
+                      "Continue the session in this file, if it exists, and save to it at the end");
   command->add_flag("--json", options->json, "Print text, tokens and timings as JSON");
-  command->callback([options, prompt, &exit_code] {
+  command->callback([options, prompt, token_ids, &exit_code] {
+    options->has_token_ids = token_ids->count() > 0;
     options->has_prompt = prompt->count() > 0;
     exit_code = generate(*options);
   });

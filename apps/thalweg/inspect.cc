@@ -33,7 +33,7 @@ std::string layers_text(const std::vector<LayerKind>& layers) {
   return text;
 }
 
-// The tensors of a file whose model cannot be run, as far as the file can be read.
+// The tensors of a file whose model cannot be run.
 std::vector<TensorInfo> list_tensors(const std::string& path) {
   std::vector<TensorInfo> list;
   const auto add = [&](const auto& tensor, std::string type) {
@@ -92,7 +92,7 @@ void print_info(const ModelInfo& info) {
   row("hidden size", std::to_string(info.hidden));
   row("vocabulary", fmt::format("{}, {} head{}", info.vocabulary, info.tied_head ? "tied" : "separate",
                                 info.has_tokenizer ? "" : ", no tokenizer"));
-  row("context", info.context > 0 ? std::to_string(info.context) : "not said");
+  row("context", info.context > 0 ? std::to_string(info.context) : "not given");
   row("attention",
       fmt::format("{} heads, {} of keys, head size {}, {} of it rotated with base {:g}", info.attention_heads,
                   info.attention_kv_heads, info.head_dim, info.rotary_dim, info.rope_theta));
@@ -108,9 +108,8 @@ void print_info(const ModelInfo& info) {
   for (std::int32_t token : info.end_tokens) ends += (ends.empty() ? "" : ", ") + std::to_string(token);
   row("end tokens", ends.empty() ? "none" : ends);
   row("parameters", fmt::format("{:.4g} million", static_cast<double>(info.parameters) * 1e-6));
-  row("weights",
-      fmt::format("{}, of which a decode step reads {}; {} laid out anew at load", format_bytes(info.weight_bytes),
-                  format_bytes(info.decode_bytes), format_bytes(info.copied_bytes)));
+  row("weights", fmt::format("{}, of which a decode step reads {}; {} copied at load", format_bytes(info.weight_bytes),
+                             format_bytes(info.decode_bytes), format_bytes(info.copied_bytes)));
   row("a sequence", fmt::format("{} of state, and {} per token of keys and values", format_bytes(info.state_bytes),
                                 format_bytes(info.cache_token_bytes)));
 }
@@ -213,9 +212,12 @@ int inspect(const Options& options) {
 }  // namespace
 
 void add_inspect(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("inspect", "What a model file holds and how it would be run");
+  CLI::App* command = app.add_subcommand("inspect", "The contents of a model file, and the kernels that run it");
   auto options = std::make_shared<Options>();
-  command->add_option("FILE", options->path, "A .gguf file, or a Hugging Face directory")->required();
+  CLI::Option_group* file = command->add_option_group("model", "The model, in one of two ways");
+  file->add_option("FILE", options->path, "A .gguf file, or a Hugging Face directory");
+  file->add_option("-m,--model", options->path, "The same, as the other commands take it");
+  file->require_option(1);
   command->add_flag("--json", options->json, "Print as JSON");
   command->callback([options, &exit_code] { exit_code = inspect(*options); });
 }

@@ -19,7 +19,7 @@ void install(void (*handler)(int)) {
   struct sigaction action {};
   action.sa_handler = handler;
   sigemptyset(&action.sa_mask);
-  action.sa_flags = 0;  // reading a line from the terminal ends
+  action.sa_flags = 0;  // no SA_RESTART, so that a read from the terminal returns
   sigaction(SIGINT, &action, nullptr);
 }
 

@@ -2,8 +2,8 @@
 
 namespace thalweg::app {
 
-// While it lives, Ctrl-C is remembered instead of ending the program. Pressed again before the first one was taken, it
-// ends the program as usual. One at a time.
+// While an object exists, Ctrl-C is recorded instead of ending the program. A second Ctrl-C before the first was taken
+// ends the program as usual. At most one object exists at a time.
 class InterruptWatch {
  public:
   InterruptWatch();
@@ -12,7 +12,7 @@ class InterruptWatch {
   InterruptWatch& operator=(const InterruptWatch&) = delete;
 
   static bool pressed();
-  static bool take();  // whether it was pressed; then it counts as not pressed
+  static bool take();  // whether it was pressed; resets that
 };
 
 }  // namespace thalweg::app

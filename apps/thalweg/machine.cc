@@ -19,34 +19,34 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-constexpr std::int64_t kPiece = std::int64_t{1} << 18;  // floats
-constexpr std::int64_t kPieceBytes = kPiece * static_cast<std::int64_t>(sizeof(float));
+constexpr std::int64_t kBlock = std::int64_t{1} << 18;  // floats
+constexpr std::int64_t kBlockBytes = kBlock * static_cast<std::int64_t>(sizeof(float));
 
 }  // namespace
 
 void MemoryReader::Free::operator()(float* memory) const { std::free(memory); }
 
 MemoryReader::MemoryReader(std::int64_t bytes) {
-  const auto pieces = static_cast<std::size_t>(bytes / kPieceBytes);
+  const auto blocks = static_cast<std::size_t>(bytes / kBlockBytes);
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
-  const std::size_t size = pieces * kPieceBytes;
+  const std::size_t size = blocks * kBlockBytes;
   buffer_.reset(static_cast<float*>(std::aligned_alloc(kHugePage, (size + kHugePage - 1) / kHugePage * kHugePage)));
   if (buffer_ == nullptr) throw std::bad_alloc();
 #ifdef MADV_HUGEPAGE
-  // What is measured is the memory, not the translation of addresses.
+  // Huge pages, so that TLB misses do not limit the bandwidth.
   madvise(buffer_.get(), size, MADV_HUGEPAGE);
 #endif
-  std::fill_n(buffer_.get(), pieces * kPiece, 1.0F);
-  sums_.resize(pieces);
+  std::fill_n(buffer_.get(), blocks * kBlock, 1.0F);
+  sums_.resize(blocks);
 }
 
-std::int64_t MemoryReader::bytes() const { return static_cast<std::int64_t>(sums_.size()) * kPieceBytes; }
+std::int64_t MemoryReader::bytes() const { return static_cast<std::int64_t>(sums_.size()) * kBlockBytes; }
 
 void MemoryReader::pass(const Stream& stream) {
   const cpu::VectorOps& vec = cpu::vector_ops();
   parallel_for(stream, static_cast<std::int64_t>(sums_.size()), [&](std::int64_t task, int) {
-    const float* piece = buffer_.get() + task * kPiece;
-    sums_[static_cast<std::size_t>(task)] = vec.dot(piece, piece, kPiece);
+    const float* block = buffer_.get() + task * kBlock;
+    sums_[static_cast<std::size_t>(task)] = vec.dot(block, block, kBlock);
   });
 }
 

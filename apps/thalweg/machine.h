@@ -22,10 +22,10 @@ class MemoryReader {
   };
 
   std::unique_ptr<float, Free> buffer_;
-  std::vector<float> sums_;  // of each piece: somebody has to want what was read
+  std::vector<float> sums_;  // of each block, so that the reads are not optimized away
 };
 
-// What the processor reaches with `threads` threads, measured now: floors of bench rows rest on it.
+// What the processor reaches with `threads` threads, measured at the call; the floors of bench rows use it.
 struct Machine {
   double bytes_per_second = 0.0;  // reads of a buffer far larger than the caches
   double flops_per_second = 0.0;  // f32 multiply-adds on registers, two flops each

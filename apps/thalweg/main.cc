@@ -1,4 +1,4 @@
-// The command line. Commands about models add themselves; those about kernels are put together here.
+// The command line. The commands for models are in files of their own; those for kernels are declared here.
 
 #include <fmt/core.h>
 
@@ -65,9 +65,9 @@ int run(int argc, char** argv) {
   CLI::App app{"Thalweg: text from hybrid language models, and the kernels that compute it"};
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Help of every command");
-  // One line that says what to do.
+  // One line that names the remedy.
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return fmt::format("thalweg: {}; --help tells what there is\n", error.what());
+    return fmt::format("thalweg: {}; --help lists the commands and options\n", error.what());
   });
   int exit_code = 0;
 
@@ -121,7 +121,7 @@ int run(int argc, char** argv) {
   });
 
   bool markdown = false;
-  CLI::App* operations_command = app.add_subcommand("operations", "The operations and who offers them");
+  CLI::App* operations_command = app.add_subcommand("operations", "The operations and the backends that have them");
   operations_command->add_flag("--markdown", markdown, "As the README's table");
   operations_command->callback([&] { exit_code = print_operations(markdown); });
 

@@ -36,6 +36,13 @@ Model load_model(const LoadOptions& options, int sequences) {
   return Model::load(options.path, model_options);
 }
 
+void require_tokenizer(const Model& model) {
+  if (model.info().has_tokenizer) return;
+  throw std::runtime_error(model.info().path +
+                           " has no tokenizer, so it cannot read or write text: give token ids with `thalweg generate "
+                           "--token-ids 1,2,3`");
+}
+
 void add_sampling_options(CLI::App& command, Sampling& sampling) {
   command.add_option("--temp", sampling.temperature, "Temperature; 0 takes the likeliest token")
       ->check(CLI::Range(0.0, 100.0))
@@ -46,7 +53,7 @@ void add_sampling_options(CLI::App& command, Sampling& sampling) {
   command.add_option("--top-p", sampling.top_p, "Draw from the likeliest tokens that have this probability together")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  command.add_option("--min-p", sampling.min_p, "Drop tokens below this part of the likeliest token's probability")
+  command.add_option("--min-p", sampling.min_p, "Drop tokens below this fraction of the likeliest token's probability")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command.add_option("--repeat-penalty", sampling.repeat_penalty, "Make tokens of the last 64 less likely; 1 for off")

@@ -8,10 +8,10 @@
 
 namespace thalweg::app {
 
-// The end of the range of options that count something.
+// The largest value of options that are counts.
 inline constexpr std::int64_t kMostCount = 1'000'000'000;
 
-// What every command that runs a model is told about it.
+// The options of every command that runs a model.
 struct LoadOptions {
   std::string path;
   int threads = 0;
@@ -24,6 +24,9 @@ void add_load_options(CLI::App& command, LoadOptions& options);
 // With a progress bar.
 Model load_model(const LoadOptions& options, int sequences = 1);
 
+// Throws for a model without a tokenizer, for commands that read or write text.
+void require_tokenizer(const Model& model);
+
 void add_sampling_options(CLI::App& command, Sampling& sampling);
 
 // "12.3 GB", "4.56 MB".
@@ -35,7 +38,7 @@ std::string describe_speed(const Generated& generated);
 // A whole file, or stdin for "-".
 std::string read_text(const std::string& path);
 
-// stdout is complete and somebody read it; throws otherwise.
+// Flushes stdout; throws if that fails.
 void flush_output();
 
 }  // namespace thalweg::app

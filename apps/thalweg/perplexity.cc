@@ -25,6 +25,7 @@ struct Options {
 int perplexity(const Options& options) {
   const std::string text = read_text(options.file);
   Model model = load_model(options.load);
+  require_tokenizer(model);
   const std::vector<std::int32_t> tokens = model.tokenize(text, false);
   if (tokens.size() < 2) throw std::runtime_error(options.file + ": give a text of at least two tokens");
   const std::int64_t window = options.window > 0 ? options.window : std::min<std::int64_t>(model.context(), 4096);
@@ -38,7 +39,7 @@ int perplexity(const Options& options) {
   std::size_t count = 0;
   const auto start = std::chrono::steady_clock::now();
   WorkBar bar("scoring " + options.file);
-  // Windows follow one another and each begins without a past: its first token has no probability.
+  // Each window begins with an empty state, so that its first token has no probability.
   for (std::size_t at = 0; at + 1 < tokens.size(); at += static_cast<std::size_t>(window)) {
     const std::size_t size = std::min(static_cast<std::size_t>(window), tokens.size() - at);
     if (size < 2) break;
@@ -76,7 +77,7 @@ int perplexity(const Options& options) {
 }  // namespace
 
 void add_perplexity(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("perplexity", "How well a model foresees a text");
+  CLI::App* command = app.add_subcommand("perplexity", "How well a model predicts a text");
   auto options = std::make_shared<Options>();
   add_load_options(*command, options->load);
   command->add_option("-f,--file", options->file, "The text, - for stdin")->required();

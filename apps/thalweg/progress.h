@@ -25,8 +25,7 @@ class Progress {
   bool terminal_;
 };
 
-// The same for one long piece of work of which parts are reported. It shows once a second has passed and the work will
-// take another, so that quick work stays quiet.
+// A bar for one long task, shown once a second has passed and at least another remains.
 class WorkBar {
  public:
   explicit WorkBar(std::string what);
@@ -34,7 +33,7 @@ class WorkBar {
   WorkBar(const WorkBar&) = delete;
   WorkBar& operator=(const WorkBar&) = delete;
 
-  void update(double done);  // a part of 1
+  void update(double done);  // the fraction done
   void clear();
   std::function<void(double done)> listener() {
     return [this](double done) { update(done); };

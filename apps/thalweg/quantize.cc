@@ -19,12 +19,12 @@ struct Options {
 };
 
 int quantize(const Options& options) {
-  const model::TypeMix mix = model::type_mix(options.type);
+  const convert::TypeMix mix = convert::type_mix(options.type);
   WorkBar bar("writing " + options.out);
-  model::ConvertOptions convert_options;
+  convert::ConvertOptions convert_options;
   convert_options.threads = options.threads;
   convert_options.progress = bar.listener();
-  const model::Converted done = model::convert(options.in, options.out, mix, convert_options);
+  const convert::Converted done = convert::convert_model(options.in, options.out, mix, convert_options);
   bar.clear();
   for (const std::string& note : done.notes) fmt::print(stderr, "note: {}\n", note);
   fmt::print("{}: {}, {} tensors, {} as {}; the source has {}\n", options.out, done.architecture, done.tensors,
@@ -39,7 +39,7 @@ void add_quantize(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("quantize", "Convert a model to GGUF and pack its weights");
   auto options = std::make_shared<Options>();
   std::string types;
-  for (const std::string& name : model::type_mix_names()) types += (types.empty() ? "" : ", ") + name;
+  for (const std::string& name : convert::type_mix_names()) types += (types.empty() ? "" : ", ") + name;
   command->add_option("IN", options->in, "A .gguf file, or a Hugging Face directory")->required();
   command->add_option("OUT", options->out, "The .gguf file to write")->required();
   command->add_option("TYPE", options->type, types)->required();

@@ -14,14 +14,14 @@ namespace {
 struct Options {
   std::string out;
   std::string type = "Q4_K";
-  model::SynthOptions synth;
+  convert::SynthOptions synth;
 };
 
 int synth(Options& options) {
-  const model::TypeMix mix = model::type_mix(options.type);
+  const convert::TypeMix mix = convert::type_mix(options.type);
   WorkBar bar("writing " + options.out);
   options.synth.progress = bar.listener();
-  const model::Synthesized done = model::synthesize(options.out, mix, options.synth);
+  const convert::Synthesized done = convert::synthesize(options.out, mix, options.synth);
   bar.clear();
   fmt::print("{}: {} as {}, {} layers, hidden size {}\n", options.out, format_bytes(done.bytes), mix.name, done.layers,
              done.hidden);
@@ -35,12 +35,13 @@ void add_synth(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("synth", "Write a model of random weights, for measuring speed");
   auto options = std::make_shared<Options>();
   command->add_option("OUT", options->out, "The .gguf file to write")->required();
-  command->add_option("--type", options->type, "Type of the matrices, as `thalweg quantize` knows them")
+  command->add_option("--type", options->type, "Type of the matrices: one of `thalweg quantize`")
       ->capture_default_str();
   command->add_option("--gigabytes", options->synth.gigabytes, "Size of the weights, in 10^9 bytes")
       ->check(CLI::Range(0.001, 1000.0))
       ->capture_default_str();
   command->add_flag("--experts", options->synth.experts, "A mixture of experts instead of dense layers");
+  command->add_flag("!--no-tokenizer", options->synth.tokenizer, "A model that takes token ids only");
   command->add_option("--seed", options->synth.seed, "Seed of the weights")->capture_default_str();
   command->callback([options, &exit_code] { exit_code = synth(*options); });
 }

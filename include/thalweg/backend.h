@@ -1,6 +1,6 @@
 #pragma once
 
-// What this build and this machine can run, and ways to pin it down for tests and measurements.
+// What this build and this machine can run, and ways to select it for tests and measurements.
 
 #include <string>
 #include <string_view>
@@ -21,7 +21,7 @@ struct BackendInfo {
   std::string reason;                         // why not available
   std::vector<std::string> instruction_sets;  // that this machine can run, best first; empty for GPUs
   std::vector<OperationInfo> operations;      // every public operation
-  std::string note;                           // how it runs, where its name does not say it
+  std::string note;                           // how it runs, if its name does not say so
 };
 
 // Every backend, absent ones included, CPU first.
@@ -31,8 +31,8 @@ std::vector<BackendInfo> backends();
 // be running.
 void select_instruction_set(std::string_view name);
 
-// Makes dispatch use one kernel of an operation whenever it supports the arguments and throw where it does not; an
-// empty `kernel` undoes it, back to what the variable THALWEG_KERNEL names. Process-wide; no operation may be running.
+// Makes dispatch use one kernel of an operation, and throw where it does not support the arguments. An empty `kernel`
+// restores the choice of the variable THALWEG_KERNEL, or the default. Process-wide; no operation may be running.
 void select_kernel(std::string_view operation, std::string_view kernel);
 
 }  // namespace thalweg

@@ -1,7 +1,7 @@
 #pragma once
 
-// Memory of a device and what it takes to fill and read it, for callers without an allocator of their own. The
-// operations never need it: they take any memory that lives on their stream's device.
+// Memory of a device, and copies to and from it, for callers without an allocator of their own. The operations never
+// need it: they take any memory of their stream's device.
 
 #include <cstddef>
 
@@ -13,7 +13,7 @@ namespace thalweg {
 class DeviceMemory {
  public:
   DeviceMemory() = default;
-  // Throws thalweg::Error if the device is absent or has not that much memory left.
+  // Throws thalweg::Error if the device is absent or does not have enough free memory.
   DeviceMemory(Device device, std::size_t bytes);
   ~DeviceMemory();
   DeviceMemory(DeviceMemory&& other) noexcept;
@@ -30,12 +30,12 @@ class DeviceMemory {
   std::size_t bytes_ = 0;
 };
 
-// Copies between the host and the stream's device, or within the device, after what the stream was given before. Both
-// have returned when the bytes have arrived.
+// Copies between the host and the stream's device, or within the device, after all work enqueued on the stream. Both
+// return when the copy is complete. They throw thalweg::Error if it fails.
 void copy_to_device(const Stream& stream, void* device_memory, const void* host_memory, std::size_t bytes);
 void copy_to_host(const Stream& stream, void* host_memory, const void* device_memory, std::size_t bytes);
 
-// Waits until the stream has done all it was given. Throws thalweg::Error if that failed.
+// Waits until all work enqueued on the stream is complete. Throws thalweg::Error if it failed.
 void synchronize(const Stream& stream);
 
 }  // namespace thalweg

@@ -6,7 +6,7 @@
 
 namespace thalweg {
 
-// Element types of tensors. The block formats from kQ4_0 on are GGUF's, byte for byte as they lie in a file: a run of
+// Element types of tensors. The block formats from kQ4_0 on are GGUF's, with the bytes of a file: a run of
 // `block_size` weights along the innermost dimension is packed into `block_bytes` bytes.
 enum class DType : std::uint8_t {
   kF32,
@@ -31,7 +31,7 @@ enum class DType : std::uint8_t {
 inline constexpr int kNumDTypes = 17;
 
 struct DTypeInfo {
-  std::string_view name;  // as GGUF tools spell it: "Q4_K"
+  std::string_view name;  // of GGUF tools: "Q4_K"
   int block_size;         // weights in a block, 1 for plain types
   int block_bytes;        // bytes of a block
 };
@@ -82,7 +82,7 @@ constexpr std::string_view dtype_name(DType dtype) { return dtype_info(dtype).na
 // A format whose elements cannot be addressed one by one.
 constexpr bool is_block_format(DType dtype) { return dtype_info(dtype).block_size > 1; }
 
-// F32, F16 or BF16: what activations come in.
+// F32, F16 or BF16: the types of activations.
 constexpr bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16; }
 
 // Bytes of `count` consecutive elements; `count` is a multiple of the block size.

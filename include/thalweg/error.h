@@ -6,8 +6,8 @@
 
 namespace thalweg {
 
-// The one exception type of the library. It is thrown before anything is written: an operation that throws has left
-// its outputs, state pools and workspace as they were.
+// The one exception type of the library. It is thrown before anything is written: an operation that throws
+// leaves its outputs, state pools and workspace unchanged.
 class Error : public std::runtime_error {
  public:
   Error(std::string_view operation, std::string_view argument, std::string_view expected, std::string_view given)

@@ -23,7 +23,7 @@
 
 namespace thalweg {
 
-// Which key head a value head reads. There is no default: the two have been mixed up before, with wrong tokens.
+// Which key head a value head reads. There is no default, because the wrong one silently gives wrong tokens.
 enum class HeadMap : std::uint8_t {
   kUnset,
   kGrouped,  // value head h reads key head h / (HV/HK): Hugging Face, Qwen3-Next files
@@ -33,7 +33,7 @@ enum class HeadMap : std::uint8_t {
 // Where a stage rounds between its steps.
 enum class Rounding : std::uint8_t {
   kF32,   // f32 throughout, one rounding when a result is stored
-  kSeed,  // bf16 at the places where the kernels this library began with round (each stage says where); needs bf16 k
+  kSeed,  // bf16 where each stage says, as the kernels that this library began with; needs bf16 k
 };
 
 enum class StateLayout : std::uint8_t {
@@ -41,7 +41,7 @@ enum class StateLayout : std::uint8_t {
   kKV,  // [..,K,V], V innermost
 };
 
-// Normalisation of q and k inside an operation, per head.
+// Normalization of q and k inside an operation, per head.
 enum class QkNorm : std::uint8_t {
   kNone,
   kL2,   // x * rsqrt(sum x^2 + eps)
@@ -50,9 +50,9 @@ enum class QkNorm : std::uint8_t {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Stages of the chunk form. A chunk is `chunk_size` tokens of one sequence, counted from the sequence's start; the
-// last one may be partial. chunk_size is 16, 32 or 64. K and V are as for the
-// whole operations, except that chunk_scaled_dot_kkt takes any K. k and everything of its
-// kind is bf16, f16 or f32.
+// last one may be partial. chunk_size is 16, 32 or 64. K and V are as for the whole operations, except that
+// chunk_scaled_dot_kkt takes any K. k, and every tensor with the dtype of k, is bf16, f16 or f32. g and g_cumsum are
+// natural logarithms.
 
 // Cumulative sum of g within each chunk, in f32, in token order.
 struct ChunkLocalCumsumArgs {
@@ -71,8 +71,8 @@ struct L2normArgs {
   float eps = 1e-6F;
 };
 
-// a[t,h,j] = beta_i (k_i . k_j) exp(G_i - G_j) for i > j within the chunk, else 0; i is t's place in its chunk, j
-// counts the chunk's tokens. Columns from the length of a partial chunk on are 0. Exponents above 0 are never
+// a[t,h,j] = beta_i (k_i . k_j) exp(G_i - G_j) for i > j within the chunk, else 0; i is t's index in its chunk, j
+// that of another token of the chunk. Columns from the length of a partial chunk on are 0. Exponents above 0 are never
 // evaluated. Rounding::kSeed: beta_i k_i is rounded to bf16 before the dot product.
 struct ChunkScaledDotKktArgs {
   static constexpr std::string_view kName = "chunk_scaled_dot_kkt";
@@ -189,11 +189,11 @@ struct GatedDeltaRuleArgs {
   Tensor fault;               // [1] i32, optional: DeviceFault bits, written on GPUs only
 };
 
-// Prefill: the chunk form (chunks of 64 tokens inside). A sequence's result does not depend on its neighbours.
+// Prefill: the chunk form (chunks of 64 tokens inside). A sequence's result does not depend on other sequences.
 struct ChunkGatedDeltaRuleArgs : GatedDeltaRuleArgs {
   static constexpr std::string_view kName = "chunk_gated_delta_rule";
   Tensor checkpoints;  // [B,NC,HV,V,K] (or [..,K,V] by state_layout), dtype of the state or f32, optional: the state
-                       // before each piece of checkpoint_tokens tokens, pieces numbered like the chunks of chunk_state.
+                       // before each segment of checkpoint_tokens tokens, numbered like the chunks of chunk_state.
                        // Written for sequences with state index -1 too.
   int checkpoint_tokens = 64;  // a multiple of 64
 };
@@ -228,7 +228,7 @@ struct GatedDeltaPrepStepArgs {
   Tensor fault;               // [1] i32, optional: DeviceFault bits, written on GPUs only
   HeadMap head_map = HeadMap::kUnset;
   StateLayout state_layout = StateLayout::kVK;
-  float scale = 1.0F;  // of q, after its norm. The seed bakes it into q_norm_weight; models with QkNorm::kL2 use K^-1/2
+  float scale = 1.0F;  // of q, after its norm; 1 if q_norm_weight includes it, K^-1/2 for models with QkNorm::kL2
   QkNorm qk_norm = QkNorm::kRms;
   float qk_norm_eps = 1e-6F;
   float norm_eps = 1e-6F;

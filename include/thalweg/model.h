@@ -1,7 +1,7 @@
 #pragma once
 
-// Text from a hybrid model file: Qwen3-Next, Qwen3.5 (dense and MoE) and Qwen3.6, from GGUF (split files too) or from a
-// Hugging Face directory. Files are mapped, not copied.
+// Text from a hybrid model's file: Qwen3-Next, Qwen3.5 (dense and MoE) and Qwen3.6, from GGUF (split files too) or from
+// a Hugging Face directory. Files are mapped, not copied.
 //
 //   Model model = Model::load("model.gguf");
 //   Sequence sequence = model.start();
@@ -29,26 +29,26 @@
 namespace thalweg {
 
 struct ModelOptions {
-  int threads = 0;               // 0: every hardware thread
-  std::int64_t context = 0;      // most tokens of a sequence; 0: what the file says, but at most 32768
-  int sequences = 1;             // most sequences alive at once
-  int prefill_chunk = 512;       // tokens of a prefill that run together
-  bool exact = false;            // MatmulPrecision::kExact instead of kFast for block formats
-  DType kv_dtype = DType::kF16;  // of the key and value cache: kF16 or kF32
-  bool prefetch = true;          // read the whole file at load; without it pages come as they are first used
-  std::function<void(double done)> progress;  // hears a growing part of 1 while loading, and 1 at the end
+  int threads = 0;                            // 0: every hardware thread
+  std::int64_t context = 0;                   // most tokens of a sequence; 0: what the file says, but at most 32768
+  int sequences = 1;                          // most sequences alive at once
+  int prefill_chunk = 512;                    // tokens of a prefill that run together
+  bool exact = false;                         // MatmulPrecision::kExact instead of kFast for block formats
+  DType kv_dtype = DType::kF16;               // of the key and value cache: kF16 or kF32
+  bool prefetch = true;                       // read the whole file at load; otherwise pages are loaded when first used
+  std::function<void(double done)> progress;  // called with the fraction done while loading, and with 1 at the end
 };
 
-// Asked now and then during long work; false stops it.
-using GoOn = std::function<bool()>;
+// Called from time to time during long work, which stops when it returns false.
+using ShouldContinue = std::function<bool()>;
 
 // How the next token is chosen: repetition penalty, then temperature, top-k, top-p and min-p, then a draw. The draw
 // depends on seed and position only: a restored or repeated run draws the same. Ties go to the lower id.
 struct Sampling {
-  float temperature = 0.0F;     // 0: the likeliest token, whatever the other settings but the penalty
+  float temperature = 0.0F;     // 0: the likeliest token; only the penalty applies
   int top_k = 0;                // 0: all
   float top_p = 1.0F;           // the likeliest tokens that together have at least this probability; 1: all
-  float min_p = 0.0F;           // tokens with at least this part of the likeliest token's probability; 0: all
+  float min_p = 0.0F;           // tokens with at least this fraction of the likeliest token's probability; 0: all
   float repeat_penalty = 1.0F;  // logits of recent tokens: divided by it if positive, else multiplied; 1: off
   int repeat_last = 64;         // how many tokens are recent; 0: none, -1: all
   std::uint64_t seed = 0;
@@ -66,8 +66,8 @@ struct TensorInfo {
   std::string type;                 // as the file's format spells it: "Q4_K"
   std::vector<std::int64_t> shape;  // innermost last
   std::uint64_t bytes = 0;
-  bool used = false;           // false: known but not part of the trunk (MTP, vision)
-  std::string operation;       // of matrices that are used: "linear", "moe_ffn", "embedding"
+  bool used = false;           // false: not of the trunk (MTP, vision)
+  std::string operation;       // of used matrices: "linear", "moe_ffn" or "embedding"
   std::string decode_kernel;   // that runs it for one token
   std::string prefill_kernel;  // and for a chunk of a prefill
 };
@@ -82,7 +82,7 @@ struct ModelInfo {
   int mtp_layers = 0;  // left out
   std::int64_t hidden = 0;
   std::int64_t vocabulary = 0;
-  std::int64_t context = 0;  // that the model was made for; 0 if the file does not tell
+  std::int64_t context = 0;  // that the model was trained for; 0 if the file does not say
   int attention_heads = 0;
   int attention_kv_heads = 0;
   int head_dim = 0;
@@ -106,7 +106,7 @@ struct ModelInfo {
   std::uint64_t parameters = 0;         // of the trunk
   std::uint64_t weight_bytes = 0;       // of the trunk, as stored
   std::uint64_t decode_bytes = 0;       // of weights that one decode step of one sequence reads
-  std::uint64_t copied_bytes = 0;       // of weights that had to be laid out anew at load
+  std::uint64_t copied_bytes = 0;       // of weights that were copied at load
   std::uint64_t state_bytes = 0;        // of a sequence, without its key and value cache
   std::uint64_t cache_token_bytes = 0;  // of the key and value cache, per token
   std::vector<TensorInfo> tensors;
@@ -116,7 +116,7 @@ enum class StopReason : std::uint8_t {
   kEndToken,  // the model ended the text
   kLength,    // max_tokens
   kContext,   // the sequence is full
-  kCaller,    // the callback said so
+  kCaller,    // a callback returned false
 };
 
 struct Generated {
@@ -128,12 +128,12 @@ struct Generated {
   double decode_seconds = 0;
 };
 
-// One text with everything the model remembers of it. Holds one of the model's places until it is destroyed; keeps the
-// model alive. When an error ends a run of tokens half-way (memory runs out, a callback throws), the sequences in it no
-// longer hold what their tokens say: all further use of them throws, but for clear() and restore().
+// One text and the model's state after it. Occupies one of the model's slots until it is destroyed, and keeps the model
+// alive. When an error interrupts a run of tokens (memory runs out, a callback throws), the state of its sequences no
+// longer matches their tokens: every later call for them but clear() and restore() throws.
 class Sequence {
  public:
-  Sequence();  // of no model: only assignment and destruction
+  Sequence();  // of no model: may only be assigned and destroyed
   ~Sequence();
   Sequence(Sequence&& other) noexcept;
   Sequence& operator=(Sequence&& other) noexcept;
@@ -147,11 +147,11 @@ class Sequence {
   // Back to no tokens.
   void clear();
 
-  // The whole state, written to a temporary file that then takes the place of `path`. What a restored sequence gives
-  // is bit-identical, with the same options on the same machine.
+  // Writes the whole state to a temporary file and renames it to `path`. A restored sequence gives bit-identical
+  // results with the same options on the same machine.
   void save(const std::string& path) const;
 
-  // A file that is damaged or of another model is refused and the sequence stays as it was.
+  // Throws Error, and leaves the sequence unchanged, for a file that is damaged or of another model.
   void restore(const std::string& path);
 
   struct Impl;
@@ -169,7 +169,7 @@ struct SequenceInput {
 
 class Model {
  public:
-  // A .gguf file (the first one of a split model) or a directory with config.json and safetensors.
+  // From a .gguf file (any file of a split model) or a directory with config.json and safetensors.
   static Model load(const std::string& path, const ModelOptions& options = {});
 
   Model(Model&& other) noexcept;
@@ -180,36 +180,36 @@ class Model {
   std::int64_t context() const;  // most tokens of a sequence
   int threads() const;
 
-  // Text. A model without a tokenizer throws. Special tokens such as <|im_end|> are recognised in `text` if
-  // `parse_special`.
+  // Text. They throw Error for a model without a tokenizer, which takes and returns token ids. Special tokens such as
+  // <|im_end|> are recognized in `text` if `parse_special`.
   std::vector<std::int32_t> tokenize(std::string_view text, bool parse_special = true) const;
-  std::string token_bytes(std::int32_t token) const;  // may be part of a character; special tokens as written
+  std::string token_bytes(std::int32_t token) const;  // may be an incomplete character; special tokens as text
   std::string detokenize(std::span<const std::int32_t> tokens) const;
 
-  // Prompts in the family's chat format: a conversation that ends with the user's question, and what to add to a
-  // sequence after an answer of generate() for the next question. Special tokens in contents are plain text. `think`:
-  // nothing for what the family does by itself; throws if it cannot do what is asked.
+  // Prompts in the family's chat format: of a conversation that ends with the user's question, and of the next question
+  // after an answer of generate(). Special tokens in contents are plain text. `think`: none for the family's default;
+  // throws Error for a mode that the family lacks.
   std::vector<std::int32_t> chat_prompt(std::span<const ChatMessage> messages, std::optional<bool> think = {}) const;
   std::vector<std::int32_t> chat_continuation(std::string_view question, std::optional<bool> think = {}) const;
   bool is_end_token(std::int32_t token) const;
 
-  // An empty sequence; throws if `options.sequences` are alive.
+  // An empty sequence; throws Error if `options.sequences` are alive.
   Sequence start();
 
   // Runs new tokens through the model, in chunks; sequences of a batch may have different numbers of them, none
   // included. A batch with one token each takes the decode step. Throws before anything changes if a token is not in
-  // the vocabulary or a sequence would be longer than context(). Between chunks `go_on` is asked; if it says no, the
-  // sequences are as they were before the call, which returns false.
-  bool prefill(std::span<const SequenceInput> batch, const GoOn& go_on = {});
-  bool prefill(Sequence& sequence, std::span<const std::int32_t> tokens, const GoOn& go_on = {});
+  // the vocabulary or a sequence would be longer than context(). Between chunks `should_continue` is called; when it
+  // returns false, the sequences are restored to their state before the call, which returns false too.
+  bool prefill(std::span<const SequenceInput> batch, const ShouldContinue& should_continue = {});
+  bool prefill(Sequence& sequence, std::span<const std::int32_t> tokens, const ShouldContinue& should_continue = {});
 
   // One token for each sequence of the batch.
   void step(Sequence& sequence, std::int32_t token);
   void step(std::span<Sequence* const> sequences, std::span<const std::int32_t> tokens);
 
-  // As prefill(); `hear` gets the logits [vocabulary] after each of the tokens, in order.
+  // As prefill(), and calls `on_logits` with the logits [vocabulary] after each of the tokens, in order.
   void prefill_each(Sequence& sequence, std::span<const std::int32_t> tokens,
-                    const std::function<void(std::int64_t index, std::span<const float> logits)>& hear);
+                    const std::function<void(std::int64_t index, std::span<const float> logits)>& on_logits);
 
   // ln p(tokens[i + 1] | everything up to tokens[i]) for each i but the last: the measure behind perplexity.
   std::vector<double> score(Sequence& sequence, std::span<const std::int32_t> tokens);
@@ -218,11 +218,12 @@ class Model {
   std::int32_t sample(const Sequence& sequence, const Sampling& sampling) const;
 
   // Prefills the prompt (may be empty if the sequence has tokens), then up to `max_tokens` tokens, each of which is
-  // passed on as UTF-8, in whole characters, and run through the model; `on_bytes` returns false to stop. The end token
-  // is neither passed on nor run. `go_on` can stop the prefill: then the sequence is as it was before the call.
+  // run through the model. `on_bytes`, if given, is called with the text in UTF-8, in whole characters, and returns
+  // false to stop; without it no tokenizer is needed. The end token is neither reported nor run. `should_continue` can
+  // stop the prefill, which restores the sequence to its state before the call.
   Generated generate(Sequence& sequence, std::span<const std::int32_t> prompt, const Sampling& sampling,
                      std::int64_t max_tokens, const std::function<bool(std::string_view bytes)>& on_bytes = {},
-                     const GoOn& go_on = {});
+                     const ShouldContinue& should_continue = {});
 
   struct Impl;
 

@@ -10,14 +10,14 @@
 
 namespace thalweg {
 
-// Unpacks to f32. Bit-exact: what the formats' reference implementation gives, F16 and BF16 included.
+// Unpacks to f32, bit-identical to the formats' reference implementation, F16 and BF16 included.
 struct DequantizeArgs {
   static constexpr std::string_view kName = "dequantize";
   ConstTensor blocks;  // [R,K], any dtype but I32; rows contiguous
   Tensor values;       // [R,K] f32
 };
 
-// Packs from f32, round to nearest, deterministic. Every dtype that can_pack() says; the values must be finite.
+// Packs from f32, round to nearest, deterministic. Takes the dtypes of can_pack(); the values must be finite.
 struct QuantizeArgs {
   static constexpr std::string_view kName = "quantize";
   ConstTensor values;  // [R,K] f32

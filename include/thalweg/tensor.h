@@ -13,7 +13,7 @@ namespace thalweg {
 
 inline constexpr int kMaxRank = 5;
 
-// No kernel asks for a larger alignment of tensors, in bytes.
+// No kernel needs a larger alignment of tensors, in bytes.
 inline constexpr int kMaxAlignment = 16;
 
 // A view of memory that somebody else owns: nothing is copied or freed. Strides count elements and may describe a

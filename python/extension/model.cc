@@ -1,4 +1,4 @@
-// Models. Calls of one model from several threads wait for each other; the interpreter runs on meanwhile.
+// Models. Calls of one model from several threads wait for each other, with the interpreter's lock released.
 
 #include "thalweg/model.h"
 
@@ -34,7 +34,7 @@ Logits to_numpy(std::vector<float>&& values, std::vector<std::size_t> shape) {
   return {owned->data(), shape.size(), shape.data(), owner};
 }
 
-// The lock is let go before the interpreter's is taken again, so that the two cannot wait for each other.
+// Releases the model's lock before taking the interpreter's again, so that the two cannot deadlock.
 class Exclusive {
  public:
   explicit Exclusive(std::mutex& mutex) : lock_(mutex) {}
@@ -59,7 +59,7 @@ struct PySequence {
   PySequence& operator=(PySequence&&) = delete;
   ~PySequence() {
     if (!mutex) return;
-    const std::scoped_lock lock(*mutex);  // its place in the model becomes free
+    const std::scoped_lock lock(*mutex);  // frees its slot of the model
     sequence = Sequence();
   }
 };

@@ -1,4 +1,4 @@
-// The module thalweg._core: everything that needs the library. What users call stands in python/thalweg.
+// The module thalweg._core: everything that needs the library. Users call python/thalweg.
 
 #include <nanobind/nanobind.h>
 
@@ -19,7 +19,7 @@ NB_MODULE(_core, module) {
       "Arguments break a contract, or a file is unusable. Nothing was written.\n\n"
       "`operation` and `argument` are the names in the message.";
   error_type.attr("__module__") = "thalweg";
-  // Later translators are asked first: this one adds the attributes.
+  // Later translators run first: this one adds the attributes.
   nb::register_exception_translator(
       [](const std::exception_ptr& thrown, void* type) {
         try {

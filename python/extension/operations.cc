@@ -1,4 +1,4 @@
-// Operations on arrays of any library that speaks DLPack or the buffer protocol. Nothing is copied.
+// Operations on arrays of any library with DLPack or the buffer protocol. Nothing is copied.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -79,7 +79,7 @@ std::string name_of(nb::dlpack::dtype dtype) {
   return std::string(dtype.code < kKinds.size() ? kKinds[dtype.code] : "dtype ") + std::to_string(dtype.bits);
 }
 
-// Fills an Args from keyword arguments and remembers what it borrows.
+// Fills an Args from keyword arguments and keeps the borrowed arrays.
 class FromPython {
  public:
   FromPython(std::string_view operation, nb::dict arguments)
@@ -123,7 +123,7 @@ class FromPython {
     throw Error(operation_, name, expected, nb::cast<std::string>(nb::repr(value)));
   }
 
-  // The device of the tensors: any that is not the CPU, so that mixtures are told by the operation's own checks.
+  // The device of the tensors: the first that is not the CPU, so that the operation's checks report mixed devices.
   Device device() const { return device_; }
 
   void refuse_unknown() const {
@@ -194,7 +194,7 @@ class FromPython {
     return tensor;
   }
 
-  // Turns a view of storage elements (bytes of blocks, uint16 of bf16) into one of weights.
+  // Converts a view of storage elements (bytes of blocks, uint16 of bf16) to one of weights.
   void as_packed(const char* name, DType dtype, nb::dlpack::dtype storage, ConstTensor& tensor) const {
     const DTypeInfo info = dtype_info(dtype);
     const int unit = storage.bits / 8;
@@ -240,7 +240,7 @@ class FromPython {
   mutable Device device_;
 };
 
-// Memory that results are made of where the arrays' own library offers none that can be written.
+// Memory for results where the arrays' own library has none that can be written.
 nb::ndarray<nb::array_api> device_memory(const std::vector<std::size_t>& shape, const std::string& dtype, int device) {
   using Code = nb::dlpack::dtype_code;
   struct Named {
@@ -270,7 +270,7 @@ nb::ndarray<nb::array_api> device_memory(const std::vector<std::size_t>& shape, 
           device};
 }
 
-// The names of an operation's fields, written ones and options apart.
+// The names of an operation's fields, outputs and options in lists of their own.
 struct FieldNames {
   std::vector<std::string> inputs, outputs, options;
 
@@ -285,7 +285,7 @@ struct FieldNames {
   }
 };
 
-// What Python calls, once for every operation.
+// The function that Python calls, for every operation.
 struct Call {
   std::string_view operation;
   void (*run)(const nb::dict&, int threads, std::uintptr_t native, const nb::object& allocate);
@@ -315,7 +315,7 @@ constexpr Call call_of() {
         // Kept per thread: a decoder's calls do not allocate.
         thread_local HostWorkspace scratch;
         Workspace memory;
-        nb::object lent;  // goes back before the call has run: libraries' memory is ordered by the stream
+        nb::object lent;  // released before the call has run, because the library's memory is ordered by the stream
         if (allocate.is_none()) {
           memory = scratch.reserve(bytes);
         } else if (bytes > 0) {

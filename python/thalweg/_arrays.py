@@ -1,4 +1,4 @@
-"""Arrays of whatever library: their shapes, memory like theirs, their stream. Imports only what is already imported."""
+"""Arrays of any library: shapes, memory of the same library, streams. Imports no library that is not imported yet."""
 
 import contextlib
 import functools
@@ -88,7 +88,7 @@ def gpu_of(x) -> int | None:
 
 
 def dims(operation: str, name: str, x, rank: int | None = None) -> tuple[int, ...]:
-    """The shape of an argument that outputs are sized by."""
+    """The shape of an argument that determines an output's shape."""
     shape = getattr(x, "shape", None)
     if shape is None:
         raise error(operation, name, "an array", type(x).__name__)
@@ -122,7 +122,7 @@ def empty(like, shape, dtype: str | None = None):
 
 
 def argument(value):
-    """What the extension takes for an argument."""
+    """An argument in the form that the extension takes."""
     if isinstance(value, Blocks):
         return (value.data, value.dtype)
     if isinstance(value, numpy.ndarray) and value.dtype.name == "bfloat16":  # of ml_dtypes
@@ -159,7 +159,7 @@ def stream_of(operation: str, stream, gpu) -> int:
 
 
 class _Handle:
-    """A stream by the protocol that CuPy takes streams of others by."""
+    """A stream in the protocol for foreign streams of CuPy."""
 
     def __init__(self, handle: int):
         self.handle = handle
@@ -184,7 +184,7 @@ def _current(handle: int, gpu):
     return contextlib.nullcontext()
 
 
-# What help() says of arguments that many functions have.
+# The text of help() for arguments that many functions have.
 _SHARED = {
     "head_map": 'head_map: value head h reads key head h // (HV/HK), "grouped" (Hugging Face), or h % HK, "tiled".',
     "cu_seqlens": "cu_seqlens [N+1] int32: where packed sequences begin and end, from 0 to T; B is 1.",
@@ -203,7 +203,7 @@ _RAISES = "Raises thalweg.Error, whose `argument` is the first that breaks the c
 
 def public(function):
     """For the functions of ops: a given stream is the library's current one during the call, so that results and
-    scratch memory come from that stream's share of the library's memory, and are not used by two streams at once."""
+    scratch memory come from the library's pool for that stream, and are not used by two streams at once."""
 
     @functools.wraps(function)
     def call(*args, stream=None, **options):
@@ -219,7 +219,7 @@ def public(function):
 
 
 def _refuse_written_jax(operation: str, given) -> None:
-    """They promise never to change; not every version says so through DLPack."""
+    """JAX arrays are immutable, which not every version reports through DLPack."""
     for name in _core.fields(operation)[1]:
         if is_jax(given.get(name)):
             raise error(operation, name, "a writable array", "one of JAX")
@@ -237,7 +237,7 @@ def run(operation: str, stream, threads: int, **arguments) -> None:
     if gpu is None:
         _core.run(operation, given, threads)
         return
-    # Libraries without a current stream: what they compute has to be there, and what they will read, too.
+    # Libraries without a current stream: waits for the inputs before the call and for the result after it.
     alone = not (is_torch(gpu) or is_cupy(gpu))
     if alone:
         for value in given.values():

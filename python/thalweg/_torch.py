@@ -1,4 +1,4 @@
-"""What needs torch to be imported."""
+"""The functions that import torch."""
 
 import torch
 

@@ -3,7 +3,7 @@ their signatures. They take torch tensors and NumPy arrays, forward only.
 
 q, k, v are [B,T,H,D] and may be strided views; states are [N,HV,K,V] as FLA has them, [N,HV,V,K] with state_v_first;
 convolutions are channels first. What an argument means is said by the packages named above; one that Thalweg does not
-know how to honour raises thalweg.Error.
+know how to honor raises thalweg.Error.
 """
 
 import sys
@@ -29,7 +29,7 @@ def chunk_gated_delta_rule(
     chunk_size=64, **kwargs,
 ):  # fmt: skip
     """(o [B,T,HV,V], final state [N,HV,K,V] float32 or None). With cu_seqlens [N+1], B is 1. The chunk size, chunk
-    indices and the host's copy of cu_seqlens make no difference to the result and are not used."""
+    indices and the host's copy of cu_seqlens do not affect the result and are ignored."""
     if cp_context is not None:
         raise error("chunk_gated_delta_rule", "cp_context", "None", type(cp_context).__name__)
     return _rule(
@@ -143,7 +143,7 @@ def causal_conv1d_update(
         raise error(name, "conv_state", f"at least {taps} inputs", str(older + taps))
     kept = None
     if older > 0:
-        # The operation knows the last W-1 inputs; those before them move along here.
+        # The operation updates the last W-1 inputs; the earlier ones are shifted here.
         kept = _shifted(conv_state, x, conv_state_indices)[:, :, :older]
     state = conv_state[:, :, older:]
     if not _has_rows(state):
@@ -188,7 +188,7 @@ def _check_arrays(operation, **arrays) -> None:
                         "a tensor that requires them")  # fmt: skip
 
 
-# The few things that torch and NumPy call differently.
+# Functions whose names differ between torch and NumPy.
 
 
 def _as(x, dtype):
@@ -237,7 +237,7 @@ def _channels_last(x):
 
 
 def __getattr__(name: str):
-    """FusedRMSNormGated needs torch, and only it."""
+    """FusedRMSNormGated imports torch; nothing else here does."""
     if name != "FusedRMSNormGated":
         raise AttributeError(f"module 'thalweg.fla' has no attribute '{name}'")
     from ._torch import FusedRMSNormGated

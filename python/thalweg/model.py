@@ -25,13 +25,13 @@ class Model(_core.Model):
         super().__init__(fspath(path), **options)
 
     def detokenize(self, tokens: List[int]) -> str:
-        """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
+        """The text of tokens; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
     def generate(
         self, prompt: str | List[int], *, max_tokens: int = 128, sequence: Sequence | None = None, **sampling
     ) -> Iterator[int]:
-        """The tokens after a prompt, one by one, without the end token. Every token that was given out is part of the
+        """The tokens after a prompt, one by one, without the end token. Every token that was yielded is part of the
         sequence's state.
 
         prompt: text, or a list of tokens; may be empty if the sequence has tokens. sequence: to go on with; by default
@@ -52,7 +52,7 @@ class Model(_core.Model):
             yield token
 
     def generate_text(self, prompt: str | List[int], **options) -> Iterator[str]:
-        """As generate(), in pieces of text: whole characters."""
+        """As generate(), but yields text in whole characters."""
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         for token in self.generate(prompt, **options):
             if piece := decoder.decode(self.token_bytes(token)):

@@ -1,4 +1,4 @@
-"""Every operation, on arrays of NumPy, torch, CuPy and whatever speaks DLPack. Nothing is copied.
+"""Every operation, on arrays of NumPy, torch, CuPy and every library with DLPack. Nothing is copied.
 
 Arrays may be strided views, innermost dimension contiguous, and live on one device, which decides where the operation
 runs. Weights may be Blocks. Outputs are made beside the first array unless they are given; given ones are written.
@@ -164,7 +164,7 @@ def chunk_gated_delta_rule(
     """The gated delta rule, prefill. q, k [B,T,HK,K], v [B,T,HV,V] float; g (<= 0), beta [B,T,HV] float32, or the raw
     gates a, b [B,T,HV], a_log, dt_bias [HV] float; initial_state [N,HV,V,K] float32 or bfloat16, a pool with
     state_indices -> o [B,T,HV,V] of v's dtype. final_state, if given, is written, and may be initial_state itself.
-    checkpoints [B,pieces,HV,V,K], if given, gets the state before each piece of checkpoint_tokens tokens, a multiple of
+    checkpoints [B,segments,HV,V,K], if given, gets the state before each segment of checkpoint_tokens tokens, a multiple of
     64.
 
     scale: of q, None for K^-1/2. qk_norm: of q and k in the operation, "none", "l2" or "rms", with qk_norm_eps; "rms"
@@ -289,7 +289,7 @@ def gated_rms_norm(x, z, weight, *, y=None, eps=1e-6, stream=None, threads=0):
 
 @public
 def rope(x, positions, *, rotary_dim, y=None, theta=1e7, stream=None, threads=0):
-    """Half-split rotary embedding of the first rotary_dim dimensions: the pair (i, i + rotary_dim/2) turns by
+    """Half-split rotary embedding of the first rotary_dim dimensions: the pair (i, i + rotary_dim/2) is rotated by
     position * theta^(-2i/rotary_dim). x [T,H,D] float, positions [T] int32 -> like x; y may be x itself."""
     if y is None:
         y = empty(x, dims("rope", "x", x))
@@ -326,7 +326,7 @@ def store_kv(k, v, cu_seqlens, lengths, slots=None, *, k_cache, v_cache, stream=
 
 @public
 def split_qkvz(x, *, q, k, v, z, stream=None, threads=0):
-    """Sorts the rows of a projection that interleaves by key head. x [T,HK,2*K + 2*RV]; q, k [T,HK,K] and v, z
+    """De-interleaves the rows of a projection by key head. x [T,HK,2*K + 2*RV]; q, k [T,HK,K] and v, z
     [T,HK,RV], of its dtype, are written."""
     run("split_qkvz", stream, threads, x=x, q=q, k=k, v=v, z=z)
     return q, k, v, z
@@ -479,7 +479,7 @@ def quantize(values: numpy.ndarray, dtype: str, *, threads=0) -> Blocks:
 
 
 def dequantize(blocks: Blocks, *, threads=0) -> numpy.ndarray:
-    """Unpacks blocks to float32 values [..., K], bit-exact. Raises thalweg.Error if they are none."""
+    """Unpacks blocks to float32 values [..., K], bit-exact. Raises thalweg.Error if they are not blocks."""
     if not isinstance(blocks, Blocks):
         raise error("dequantize", "blocks", "thalweg.Blocks", type(blocks).__name__)
     values = numpy.empty(blocks.shape, numpy.float32)

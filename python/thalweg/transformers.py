@@ -8,8 +8,8 @@ import inspect
 __all__ = ["patch_transformers", "unpatch"]
 
 _MODELS = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
-# The names that the models' code looks functions up by: of transformers 5, then of 4.57, whose models pick them up when
-# they are made.
+# The names under which the models' code looks up the functions: of transformers 5, then of 4.57, whose models look
+# them up when they are constructed.
 _NAMES = {
     "torch_chunk_gated_delta_rule": "chunk_gated_delta_rule",
     "torch_recurrent_gated_delta_rule": "fused_recurrent_gated_delta_rule",
@@ -19,7 +19,7 @@ _NAMES = {
     "fused_recurrent_gated_delta_rule": "fused_recurrent_gated_delta_rule",
     "FusedRMSNormGated": "FusedRMSNormGated",
 }
-# The gated norm is a class of each model's own; the forward pass of those that exist already changes too.
+# Each model has its own class of the gated norm; patching it changes existing instances too.
 _NORMS = ("Qwen3NextRMSNormGated", "Qwen3_5RMSNormGated", "Qwen3_5MoeRMSNormGated")
 _replaced: list[tuple[object, str, object]] = []
 
@@ -68,7 +68,7 @@ def _names() -> list[str]:
 
 
 def _accepting_all(function):
-    """Models hand all their keywords on; those that the function does not name are not meant for it."""
+    """Models pass all their keywords on; drops those that the function does not name."""
     named = frozenset(inspect.signature(function).parameters)
 
     @functools.wraps(function)

@@ -1,6 +1,6 @@
 #pragma once
 
-// From the C structs to the C++ ones, field by field: every value is checked that a C++ type could not hold.
+// Converts the C structs to the C++ ones, field by field, and checks every value that the C++ type cannot hold.
 
 #include <optional>
 #include <string>
@@ -72,7 +72,7 @@ class FromC {
   const char* operation_;
 };
 
-// The defaults of a C++ struct into its C mirror, which is all zeros before.
+// Stores the defaults of a C++ struct in its C mirror, which must be all zeros.
 struct DefaultsToC {
   template <class Pointer>
   void operator()(const char*, const BasicTensor<Pointer>&, thalweg_tensor&) const {}

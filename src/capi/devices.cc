@@ -12,7 +12,7 @@
 using thalweg::DType;
 using namespace thalweg::capi;
 
-// The C names of the enums' values and limits are the C++ ones.
+// The C enums and limits have the values of the C++ ones.
 static_assert(THALWEG_MAX_RANK == thalweg::kMaxRank);
 static_assert(THALWEG_MXFP4 == last_of(DType{}) && THALWEG_METAL == last_of(thalweg::DeviceType{}));
 static_assert(THALWEG_HEAD_MAP_TILED == last_of(thalweg::HeadMap{}));

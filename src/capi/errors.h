@@ -1,6 +1,6 @@
 #pragma once
 
-// What every function of the C ABI that can fail goes through.
+// Turns exceptions into statuses: every function of the C ABI that can fail uses guarded().
 
 #include <exception>
 #include <new>
@@ -11,7 +11,7 @@
 
 namespace thalweg::capi {
 
-// Of this thread's last failure. Text that a function hands out lives in `text` until the thread's next call.
+// Of this thread's last failure. Text that a function returns lives in `text` until the thread's next call.
 struct ThreadState {
   std::string message;
   std::string operation;
@@ -41,7 +41,7 @@ thalweg_status guarded(Function&& fn) noexcept {
   }
 }
 
-// Throws if a pointer that must not be NULL is.
+// Throws Error if `pointer` is NULL.
 inline void require_pointer(const void* pointer, const char* function, const char* argument) {
   if (pointer == nullptr) throw Error(function, argument, "a pointer", "NULL");
 }

@@ -35,7 +35,7 @@ Sampling sampling_of(const thalweg_sampling* from) {
           from->repeat_penalty, from->repeat_last, from->seed};
 }
 
-// What fits of a result, and how much there is.
+// Copies as much of a result as fits, and reports its full size.
 template <class Element, class Container>
 void copy_out(const Container& from, Element* to, size_t capacity, size_t* count, const char* function) {
   require_pointer(count, function, "count");
@@ -80,7 +80,7 @@ thalweg_status thalweg_model_load(const char* path, const thalweg_model_options*
       wanted.kv_dtype = enum_of<thalweg::DType>(options->kv_dtype, "model_load", "kv_dtype");
       wanted.prefetch = options->prefetch;
       if (options->progress != nullptr) {
-        wanted.progress = [hear = options->progress, user = options->user](double done) { hear(user, done); };
+        wanted.progress = [progress = options->progress, user = options->user](double done) { progress(user, done); };
       }
     }
     *model = new thalweg_model{thalweg::Model::load(path, wanted)};
@@ -210,12 +210,14 @@ thalweg_status thalweg_sample(const thalweg_model* model, const thalweg_sequence
 
 thalweg_status thalweg_generate(thalweg_model* model, thalweg_sequence* sequence, const int32_t* prompt,
                                 size_t prompt_count, const thalweg_sampling* sampling, int64_t max_tokens,
-                                thalweg_hear hear, void* user, thalweg_generated* result) {
+                                thalweg_hear callback, void* user, thalweg_generated* result) {
   return guarded([&] {
     require_pointer(model, "generate", "model");
     require_pointer(sequence, "generate", "sequence");
     std::function<bool(std::string_view)> on_bytes;
-    if (hear != nullptr) on_bytes = [&](std::string_view bytes) { return hear(user, bytes.data(), bytes.size()); };
+    if (callback != nullptr) {
+      on_bytes = [&](std::string_view bytes) { return callback(user, bytes.data(), bytes.size()); };
+    }
     const thalweg::Generated generated = model->model.generate(
         sequence->sequence, tokens_of(prompt, prompt_count, "generate"), sampling_of(sampling), max_tokens, on_bytes);
     if (result != nullptr) {

@@ -1,5 +1,5 @@
-// The operations: generated from the lists of fields, so that a field of a C++ struct that its C mirror lacks, or the
-// other way round, does not compile.
+// The operations: generated from the lists of fields, so that a field that only the C++ struct or only
+// its C mirror has does not compile.
 
 #include "capi/convert.h"
 #include "capi/errors.h"
@@ -13,7 +13,7 @@ void FromC::operator()(const char*, GateInputs& to, const thalweg_gate_inputs& f
 
 namespace {
 
-// The types of the mirror's members that are listed for Args and its bases.
+// The types of the mirror's members, as listed for Args and its bases.
 template <class Args, class Mirror>
 struct MirrorTypes {
   using type = decltype(detail::joined(std::declval<typename MirrorTypes<typename Fields<Args>::Base, Mirror>::type>(),

@@ -86,10 +86,8 @@ Tensor make_ids(Memory& memory, const ExpertShape& shape, Random& random) {
 }
 
 Tensor second_half(const Tensor& tensor) {
-  Tensor half = tensor;
-  half.shape[1] /= 2;
-  half.data = tensor.row(0, half.dim(1));
-  return half;
+  const std::int64_t half = tensor.dim(1) / 2;
+  return narrow(tensor, 1, half, half);
 }
 
 ExpertMatmulArgs make_expert_args(const ExpertShape& shape, Memory& memory, Random& random) {

@@ -11,12 +11,12 @@
 #include "thalweg/gated_delta_rule.h"
 #include "thalweg/model.h"
 
-namespace thalweg::model {
+namespace thalweg::checkpoint {
 
 // How a file names and lays out its tensors.
 enum class Naming : std::uint8_t { kGguf, kHuggingFace };
 
-// What the decoder has to know of a model, read from its file. Every size is positive and within int32 unless said.
+// A model's configuration, read from its file. Every size is positive and within int32 unless a comment says otherwise.
 struct ModelConfig {
   std::string path;          // for messages
   std::string architecture;  // "qwen3next", "qwen35", "qwen35moe"
@@ -28,9 +28,9 @@ struct ModelConfig {
   int mtp_layers = 0;
   std::int64_t hidden = 0;
   std::int64_t vocabulary = 0;
-  std::int64_t context = 0;  // 0: the file does not tell
+  std::int64_t context = 0;  // 0: the file does not say
   float norm_eps = 0;
-  bool norm_plus_one = false;  // norms store w of (1 + w); the gated norm never does
+  bool norm_plus_one = false;  // the file stores w of a norm's weight 1 + w; never of the gated norm
   bool tied_head = false;
 
   int heads = 0;
@@ -60,14 +60,14 @@ struct ModelConfig {
   std::int64_t conv_channels() const { return 2 * key_channels() + value_channels(); }
 };
 
-// From a file's metadata; `tensors` tells the vocabulary, whether there is a head and which layers have experts.
+// From a GGUF file's metadata; `tensors` gives the vocabulary, whether there is a head and which layers have experts.
 // Throws Error that names file and key.
 ModelConfig read_config(const io::GgufMetadata& metadata, const io::TensorSource& tensors, const std::string& path);
 
-// From config.json.
+// From a Hugging Face folder's config.json. Throws Error that names file and key.
 ModelConfig read_config(const io::JsonObject& config, const io::TensorSource& tensors);
 
 // Adds `eos_token_id` of an object that may have one, a number or several; `key` names it in errors.
 void read_end_tokens(ModelConfig& config, const io::JsonObject& object, std::string_view key);
 
-}  // namespace thalweg::model
+}  // namespace thalweg::checkpoint

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-namespace thalweg::model {
+namespace thalweg::checkpoint {
 
 int checked_size(std::int64_t value, std::int64_t least, const std::string& path, std::string_view key) {
   if (value < least || value > std::numeric_limits<std::int32_t>::max()) {
@@ -46,38 +46,39 @@ bool any_dense(const ModelConfig& config) {
   return std::find(config.sparse.begin(), config.sparse.end(), false) != config.sparse.end();
 }
 
-void check_config(const ModelConfig& config, const std::function<std::string(std::string_view what)>& key) {
-  const auto require = [&](bool condition, std::string_view what, const std::string& expected,
+void check_config(const ModelConfig& config, const ConfigKeys& keys) {
+  const auto require = [&](bool condition, const std::string& key, const std::string& expected,
                            const std::string& given) {
-    if (!condition) throw Error(config.path, key(what), expected, given);
+    if (!condition) throw Error(config.path, key, expected, given);
   };
-  require(config.heads % config.kv_heads == 0, "heads",
+  require(config.heads % config.kv_heads == 0, keys.heads,
           "a multiple of the " + std::to_string(config.kv_heads) + " key heads", std::to_string(config.heads));
-  require(config.rotary_dim >= 2 && config.rotary_dim % 2 == 0 && config.rotary_dim <= config.head_dim, "rotary_dim",
+  require(config.rotary_dim >= 2 && config.rotary_dim % 2 == 0 && config.rotary_dim <= config.head_dim, keys.rotary_dim,
           "an even number from 2 to the head size of " + std::to_string(config.head_dim),
           std::to_string(config.rotary_dim));
-  require(std::isfinite(config.rope_theta) && config.rope_theta > 0, "rope_theta", "a positive number",
+  require(std::isfinite(config.rope_theta) && config.rope_theta > 0, keys.rope_theta, "a positive number",
           std::to_string(config.rope_theta));
-  require(std::isfinite(config.norm_eps) && config.norm_eps >= 0, "norm_eps", "0 or more",
+  require(std::isfinite(config.norm_eps) && config.norm_eps >= 0, keys.norm_eps, "0 or more",
           std::to_string(config.norm_eps));
-  require(config.value_heads % config.key_heads == 0, "value_heads",
+  require(config.value_heads % config.key_heads == 0, keys.value_heads,
           "a multiple of the " + std::to_string(config.key_heads) + " key heads", std::to_string(config.value_heads));
   constexpr std::array<int, 7> kSizes = {16, 32, 64, 96, 128, 192, 256};
   const auto known = [&](int size) { return std::find(kSizes.begin(), kSizes.end(), size) != kSizes.end(); };
   const std::string sizes = "a head size of 16, 32, 64, 96, 128, 192 or 256";
-  require(known(config.key_dim), "key_dim", sizes, std::to_string(config.key_dim));
-  require(known(config.value_dim), "value_dim", sizes, std::to_string(config.value_dim));
-  require(config.conv_width >= 2 && config.conv_width <= 8, "conv_width", "2 to 8", std::to_string(config.conv_width));
-  // The products below are sizes of rows.
+  require(known(config.key_dim), keys.key_dim, sizes, std::to_string(config.key_dim));
+  require(known(config.value_dim), keys.value_dim, sizes, std::to_string(config.value_dim));
+  require(config.conv_width >= 2 && config.conv_width <= 8, keys.conv_width, "2 to 8",
+          std::to_string(config.conv_width));
+  // The products below are row sizes, which must fit into int32.
   const std::int64_t most = std::numeric_limits<std::int32_t>::max();
-  require(std::int64_t{2} * config.heads <= most / config.head_dim, "head_dim", "heads of a size that a row can hold",
-          std::to_string(config.head_dim));
-  require(std::int64_t{4} * config.value_heads <= most / std::max(config.key_dim, config.value_dim), "value_heads",
+  require(std::int64_t{2} * config.heads <= most / config.head_dim, keys.head_dim,
+          "heads of a size that a row can hold", std::to_string(config.head_dim));
+  require(std::int64_t{4} * config.value_heads <= most / std::max(config.key_dim, config.value_dim), keys.value_heads,
           "heads that a row can hold", std::to_string(config.value_heads));
   if (any_sparse(config)) {
-    require(config.experts_used <= config.experts, "experts_used", "at most " + std::to_string(config.experts),
+    require(config.experts_used <= config.experts, keys.experts_used, "at most " + std::to_string(config.experts),
             std::to_string(config.experts_used));
   }
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::checkpoint

@@ -1,19 +1,18 @@
 #pragma once
 
-// What both ways to write down a configuration share.
+// Checks that the configurations of both file formats share.
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 
 #include "checkpoint/config.h"
 #include "thalweg/error.h"
 
-namespace thalweg::model {
+namespace thalweg::checkpoint {
 
 int checked_size(std::int64_t value, std::int64_t least, const std::string& path, std::string_view key);
-// A number of layers that is not absurd.
+// Returns `layers`; throws Error above 4096.
 int checked_layers(int layers, const std::string& path, std::string_view key);
 
 // Full attention where (i + 1) % interval == 0.
@@ -27,7 +26,21 @@ void add_end_token(ModelConfig& config, std::int64_t id, std::string_view key);
 bool any_sparse(const ModelConfig& config);
 bool any_dense(const ModelConfig& config);
 
-// Relations between values; `key` names in the file what it is given the name of in ModelConfig.
-void check_config(const ModelConfig& config, const std::function<std::string(std::string_view what)>& key);
+// The keys of a file that errors name, by the member of ModelConfig.
+struct ConfigKeys {
+  std::string heads;
+  std::string head_dim;
+  std::string rotary_dim;
+  std::string rope_theta;
+  std::string norm_eps;
+  std::string value_heads;
+  std::string key_dim;
+  std::string value_dim;
+  std::string conv_width;
+  std::string experts_used;
+};
 
-}  // namespace thalweg::model
+// Throws Error for values that contradict each other or that the operations do not support.
+void check_config(const ModelConfig& config, const ConfigKeys& keys);
+
+}  // namespace thalweg::checkpoint

@@ -9,13 +9,14 @@
 #include "text/tokenizer_json.h"
 #include "thalweg/error.h"
 
-namespace thalweg::model {
+namespace thalweg::checkpoint {
 
 std::optional<text::Tokenizer> read_tokenizer(const io::GgufMetadata& metadata, const std::string& path) {
   constexpr std::string_view kModel = "tokenizer.ggml.model";
   if (!metadata.has(kModel)) return std::nullopt;
   const std::string& model = metadata.string(kModel);
-  if (model != "gpt2") throw Error(path, kModel, "gpt2: byte-level BPE", io::printable(model));
+  if (model == "none" || model == "no_vocab") return std::nullopt;
+  if (model != "gpt2") throw Error(path, kModel, "gpt2 (byte-level BPE), none or no_vocab", io::printable(model));
   text::TokenizerData data;
   data.tokens = metadata.strings("tokenizer.ggml.tokens");
   data.merges = metadata.strings("tokenizer.ggml.merges");
@@ -45,7 +46,7 @@ std::string read_chat_template(const std::string& folder) {
   const std::filesystem::path config = path / "tokenizer_config.json";
   if (!std::filesystem::exists(config)) return {};
   const io::JsonObject object = io::JsonObject::read(config.string());
-  // A list of named templates is none of these families' doing.
+  // None of these families has a list of named templates.
   return object.is_array("chat_template") ? std::string() : object.string("chat_template", "");
 }
 
@@ -57,4 +58,4 @@ void take_end_tokens(ModelConfig& config, const text::Tokenizer& tokenizer) {
   for (std::int32_t token : text::stop_tokens(tokenizer)) add_end_token(config, token, "the tokenizer's end tokens");
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::checkpoint

@@ -10,9 +10,9 @@
 #include "io/tensor_source.h"
 #include "thalweg/tensor.h"
 
-namespace thalweg::model {
+namespace thalweg::checkpoint {
 
-// Memory of what cannot be used as it lies in the file.
+// Memory of tensors that cannot be used as the file stores them.
 class OwnedMemory {
  public:
   void* allocate(std::size_t bytes);
@@ -25,10 +25,10 @@ class OwnedMemory {
 
 // D hidden, HK and HV heads of sizes K and V, C = 2 HK K + HV V.
 struct GatedDeltaWeights {
-  ConstTensor qkv;      // [C,D], q | k | v over all heads; undefined if qkvz is there
+  ConstTensor qkv;      // [C,D], q | k | v over all heads; undefined if qkvz is given
   ConstTensor z;        // [HV*V,D]
-  ConstTensor qkvz;     // [C+HV*V,D], q | k | v | z of each key head in turn
-  ConstTensor b;        // [HV,D]; undefined if ba is there
+  ConstTensor qkvz;     // [C+HV*V,D], of each key head q | k | v | z
+  ConstTensor b;        // [HV,D]; undefined if ba is given
   ConstTensor a;        // [HV,D]
   ConstTensor ba;       // [2*HV,D], b | a over all heads
   ConstTensor conv;     // [C,W]
@@ -74,12 +74,23 @@ struct LayerWeights {
   MoeWeights moe;                 // of one that is
 };
 
-enum class TensorUse : std::uint8_t { kMatrix, kSmall };
+// What a tensor of the file is to the decoder. tensor_names_gguf.cc and tensor_names_hugging_face.cc assign the roles.
+enum class TensorRole : std::uint8_t {
+  kSmall,   // a norm, a bias, a convolution, a decay
+  kMatrix,  // a matrix of its own: a projection, the embedding, the head
+  kMoe,     // the expert block's router and shared expert
+  kExpert,  // routed experts: one of them, or all
+};
 
-// The trunk's tensors as views into the file's mapping. Copied at load, and counted in `owned`: A_log from GGUF's
-// ssm_a; the rows of interleaved b and a (small); experts that a Hugging Face file holds one by one, unless they lie at
-// equal distances, because the expert matmul takes one tensor. The interleaved q | k | v | z of Qwen3-Next stays as it
-// is: the decoder sorts the activations.
+struct TensorUse {
+  TensorRole role = TensorRole::kSmall;
+  std::size_t layer = 0;  // of the trunk; 0 for what belongs to no layer
+};
+
+// The trunk's tensors as views into the file's mapping, on the host. Three kinds are copied at load, and counted in
+// `owned`: A_log, computed from GGUF's ssm_a; the rows of interleaved b and a, which are small; experts that a Hugging
+// Face file stores one by one, unless they lie at equal distances, because the expert matmul takes one tensor. The
+// interleaved q | k | v | z of Qwen3-Next is not copied: the decoder de-interleaves the activations.
 struct Weights {
   ConstTensor embedding;  // [vocabulary,D]
   ConstTensor norm;       // [D]
@@ -89,9 +100,12 @@ struct Weights {
   std::map<std::string, TensorUse> used;  // by name in the file
 };
 
-// Throws Error that names file and tensor: one that is missing, of another shape than the configuration says, of a type
-// that does not fit, a norm or gate with values that are not finite, or a tensor in the trunk's layers that nothing
-// here reads.
+// Finds the weights of a model in its file. Throws Error that names file and tensor if a tensor is missing, has another
+// shape than the configuration implies or a type that does not fit, if a norm or gate has values that are not finite,
+// or if nothing reads a tensor of the trunk's layers.
 Weights bind_weights(const ModelConfig& config, const io::TensorSource& source);
 
-}  // namespace thalweg::model
+// What the names of a Hugging Face file's trunk begin with: "model." or "model.language_model.".
+std::string hugging_face_prefix(const io::TensorSource& source);
+
+}  // namespace thalweg::checkpoint

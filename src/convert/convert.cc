@@ -6,11 +6,12 @@
 #include <map>
 #include <set>
 
+#include "checkpoint/weights.h"
 #include "io/gguf.h"
 #include "io/safetensors.h"
 #include "thalweg/error.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 namespace {
 
 namespace fs = std::filesystem;
@@ -96,13 +97,12 @@ Converted from_hugging_face(const std::string& in, const std::string& out, const
                             const ConvertOptions& options) {
   const io::JsonObject json = io::JsonObject::read((fs::path(in) / "config.json").string());
   const io::SafetensorsFile source(in);
-  ModelConfig config = read_config(json, source);
+  ModelConfig config = checkpoint::read_config(json, source);
   if (config.name.empty()) config.name = fs::weakly_canonical(in).filename().string();
   io::GgufMetadata metadata = gguf_metadata(config, rope_sections(json, config.rotary_dim), mix.file_type);
   const bool has_tokenizer = add_tokenizer(metadata, in, config);
-  const std::string nested = "model.language_model.";
-  const std::string prefix = source.has(nested + "embed_tokens.weight") ? nested : "model.";
-  std::vector<TensorPlan> plans = plan_hugging_face(config, prefix, SourceLookup(source, in));
+  std::vector<TensorPlan> plans =
+      plan_hugging_face(config, checkpoint::hugging_face_prefix(source), SourceLookup(source, in));
   Converted result = finish(plans, metadata, in, out, mix, options);
   result.architecture = config.architecture;
   result.source_bytes = source.bytes();
@@ -156,14 +156,14 @@ std::vector<std::string> choose_types(std::vector<TensorPlan>& plans, const Type
   const int layers = count_layers(plans);
   const bool tied =
       std::none_of(plans.begin(), plans.end(), [](const TensorPlan& plan) { return plan.name == "output.weight"; });
-  std::map<std::string, std::size_t> unfit;  // by what is said
+  std::map<std::string, std::size_t> unfit;  // by note
   for (TensorPlan& plan : plans) {
     const ChosenType chosen = choose_type(mix, plan.name, plan.shape, layers, tied);
     plan.dtype = chosen.dtype;
     if (chosen.dtype == chosen.wanted) continue;
-    std::string part = plan.name;
-    if (part.starts_with("blk.")) part.erase(0, part.find('.', 4) + 1);
-    ++unfit[part + ": rows of " + std::to_string(plan.shape.back()) + " do not fill blocks of " +
+    std::string name = plan.name;
+    if (name.starts_with("blk.")) name.erase(0, name.find('.', 4) + 1);
+    ++unfit[name + ": rows of " + std::to_string(plan.shape.back()) + " do not fill blocks of " +
             std::string(dtype_name(chosen.wanted)) + " (" + std::to_string(dtype_info(chosen.wanted).block_size) +
             "), stored as " + std::string(dtype_name(chosen.dtype))];
   }
@@ -174,11 +174,12 @@ std::vector<std::string> choose_types(std::vector<TensorPlan>& plans, const Type
   return notes;
 }
 
-Converted convert(const std::string& in, const std::string& out, const TypeMix& mix, const ConvertOptions& options) {
+Converted convert_model(const std::string& in, const std::string& out, const TypeMix& mix,
+                        const ConvertOptions& options) {
   std::error_code missing;
   if (fs::equivalent(in, out, missing) && !missing) throw Error(out, "OUT", "another file than the input", "the same");
   if (fs::is_directory(out)) throw Error(out, "OUT", "a file name", "a directory");
   return fs::is_directory(in) ? from_hugging_face(in, out, mix, options) : from_gguf(in, out, mix, options);
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

@@ -11,11 +11,11 @@
 #include "io/gguf_metadata.h"
 #include "io/json_file.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 
 struct ConvertOptions {
   int threads = 0;
-  std::function<void(double done)> progress;  // hears a growing part of 1, and 1 at the end
+  std::function<void(double done)> progress;  // called with the fraction done, and with 1 at the end
 };
 
 struct Converted {
@@ -23,12 +23,13 @@ struct Converted {
   std::size_t tensors = 0;
   std::uint64_t source_bytes = 0;
   std::uint64_t bytes = 0;         // of the new file's tensors
-  std::vector<std::string> notes;  // what the user should know: types that did not fit, weights packed twice
+  std::vector<std::string> notes;  // for the user: types that did not fit, weights packed twice
 };
 
 // Writes a GGUF file from a GGUF file or a Hugging Face directory. The file appears whole or not at all; `in` and `out`
 // must differ. Throws Error that names file and key or tensor.
-Converted convert(const std::string& in, const std::string& out, const TypeMix& mix, const ConvertOptions& options);
+Converted convert_model(const std::string& in, const std::string& out, const TypeMix& mix,
+                        const ConvertOptions& options);
 
 // The keys that describe a model of this configuration. `rope_sections`: four numbers for Qwen3.5, from the file or by
 // default_rope_sections().
@@ -36,11 +37,11 @@ io::GgufMetadata gguf_metadata(const ModelConfig& config, const std::vector<std:
                                std::int64_t file_type);
 std::vector<std::int64_t> default_rope_sections(int rotary_dim);
 
-// Adds the keys tokenizer.* from a directory's tokenizer.json and tokenizer_config.json. Without tokenizer.json nothing
-// is added and the answer is false.
+// Adds the keys tokenizer.* from a directory's tokenizer.json and tokenizer_config.json. Returns
+// false, and adds nothing, without tokenizer.json.
 bool add_tokenizer(io::GgufMetadata& metadata, const std::string& folder, const ModelConfig& config);
 
-// Gives every plan its type; the notes say where rows did not fit.
+// Sets the type of every plan. Returns notes about rows that did not fit.
 std::vector<std::string> choose_types(std::vector<TensorPlan>& plans, const TypeMix& mix);
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

@@ -11,7 +11,7 @@
 #include "quant/pack.h"
 #include "thalweg/error.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 namespace {
 
 constexpr std::int64_t kGroup = 4;  // layers, the last with attention
@@ -25,12 +25,12 @@ class NoTensors final : public TensorLookup {
   }
 };
 
-// Without experts, `wide` is the hidden size of the dense part.
+// Without experts, `wide` is the hidden size of the dense feed-forward block.
 ModelConfig make_config(std::int64_t hidden, std::int64_t groups, std::int64_t wide, std::int64_t experts) {
   ModelConfig config;
   config.architecture = experts > 0 ? "qwen35moe" : "qwen35";
   config.name = "synthetic";
-  config.layers = layers_of_interval(static_cast<std::size_t>(groups * kGroup), kGroup);
+  config.layers = checkpoint::layers_of_interval(static_cast<std::size_t>(groups * kGroup), kGroup);
   config.sparse.assign(config.layers.size(), experts > 0);
   config.hidden = hidden;
   config.vocabulary = hidden < 1024 ? 4096 : 32768;
@@ -74,8 +74,8 @@ double bytes_of_plans(const std::vector<TensorPlan>& plans) {
   return bytes;
 }
 
-// The largest rows of which there are at least two groups of layers, then as many groups as fit, then wider dense parts
-// or more experts to take up the rest.
+// The configuration whose weights come closest to the wanted size: the largest hidden size with room for two groups of
+// layers, then as many groups as fit, then wider feed-forward blocks or more experts.
 ModelConfig fit_config(const TypeMix& mix, const SynthOptions& options) {
   constexpr std::int64_t kWideStep = 256;
   const double target = options.gigabytes * 1e9;
@@ -104,7 +104,7 @@ std::string utf8(std::uint32_t code) {
   return {static_cast<char>(0xC0U | code >> 6U), static_cast<char>(0x80U | (code & 0x3FU))};
 }
 
-// One token per byte, spelt as byte-level BPE does: bytes that do not print are shown as letters from U+0100 on.
+// One token per byte, as byte-level BPE writes it: bytes that do not print are letters from U+0100 on.
 void add_byte_tokenizer(io::GgufMetadata& metadata, std::int64_t vocabulary) {
   std::vector<std::string> tokens;
   std::vector<std::int32_t> types;
@@ -142,14 +142,14 @@ class RandomBlocks {
  public:
   RandomBlocks(std::uint64_t seed, std::int64_t hidden) : random_(seed), scale_(1.0F / std::sqrt(hidden)) {}
 
-  void fill(DType dtype, std::vector<char>& piece) {
+  void fill(DType dtype, std::vector<char>& data) {
     const std::vector<char>& pool = pool_of(dtype);
     constexpr std::size_t kRuns = 64;
     const std::size_t run = pool.size() / kRuns;
-    for (std::size_t at = 0; at < piece.size(); at += run) {
+    for (std::size_t at = 0; at < data.size(); at += run) {
       const std::size_t from = random_() % kRuns * run;
-      std::copy_n(pool.begin() + static_cast<std::ptrdiff_t>(from), std::min(run, piece.size() - at),
-                  piece.begin() + static_cast<std::ptrdiff_t>(at));
+      std::copy_n(pool.begin() + static_cast<std::ptrdiff_t>(from), std::min(run, data.size() - at),
+                  data.begin() + static_cast<std::ptrdiff_t>(at));
     }
   }
 
@@ -164,7 +164,7 @@ class RandomBlocks {
     std::vector<char>& pool = pools_[dtype];
     if (pool.empty()) {
       std::vector<float> values(kPoolWeights);
-      // Nearly normal, and the same with every standard library.
+      // Nearly normal, and identical with every standard library.
       for (float& value : values) {
         value = scale_ * 1.7F * (uniform(-1, 1) + uniform(-1, 1) + uniform(-1, 1)) / std::sqrt(3.0F);
       }
@@ -179,7 +179,7 @@ class RandomBlocks {
   std::map<DType, std::vector<char>> pools_;
 };
 
-// Vectors must mean something: norms of 1, decays that are negative.
+// Values of the vectors: norms of 1, negative decays.
 std::vector<float> small_values(const TensorPlan& plan, RandomBlocks& random) {
   std::vector<float> values(static_cast<std::size_t>(count_of(plan)));
   for (float& value : values) {
@@ -202,26 +202,30 @@ Synthesized synthesize(const std::string& out, const TypeMix& mix, const SynthOp
   const ModelConfig config = fit_config(mix, options);
   const std::vector<TensorPlan> plans = make_plans(config, mix);
   io::GgufMetadata metadata = gguf_metadata(config, default_rope_sections(config.rotary_dim), mix.file_type);
-  add_byte_tokenizer(metadata, config.vocabulary);
+  if (options.tokenizer) {
+    add_byte_tokenizer(metadata, config.vocabulary);
+  } else {
+    metadata.set("tokenizer.ggml.model", std::string("none"));
+  }
   io::GgufWriter writer(out, metadata, options.progress);
   for (const TensorPlan& plan : plans) writer.declare(plan.name, plan.dtype, plan.shape);
   RandomBlocks random(options.seed, config.hidden);
-  std::vector<char> piece;
+  std::vector<char> data;
   for (const TensorPlan& plan : plans) {
     if (plan.shape.size() == 1 || plan.name.ends_with("ssm_conv1d.weight")) {
       const std::vector<float> values = small_values(plan, random);
       writer.write(plan.name, values.data(), values.size() * sizeof(float));
       continue;
     }
-    // A row's bytes are a whole number of blocks, so that every piece begins with one.
+    // A row is a whole number of blocks, so that every run of rows begins with a block.
     const auto row = static_cast<std::size_t>(bytes_of(plan.dtype, plan.shape.back()));
     std::size_t rows = static_cast<std::size_t>(count_of(plan) / plan.shape.back());
     const std::size_t most = std::max<std::size_t>(1, (std::size_t{8} << 20U) / row);
     while (rows > 0) {
       const std::size_t count = std::min(rows, most);
-      piece.resize(count * row);
-      random.fill(plan.dtype, piece);
-      writer.write(plan.name, piece.data(), piece.size());
+      data.resize(count * row);
+      random.fill(plan.dtype, data);
+      writer.write(plan.name, data.data(), data.size());
       rows -= count;
     }
   }
@@ -229,4 +233,4 @@ Synthesized synthesize(const std::string& out, const TypeMix& mix, const SynthOp
   return {static_cast<std::uint64_t>(bytes_of_plans(plans)), config.hidden, static_cast<int>(config.layers.size())};
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

@@ -6,11 +6,12 @@
 
 #include "convert/type_mix.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 
 struct SynthOptions {
   double gigabytes = 1.0;  // 10^9 bytes of tensors, met within a few percent
   bool experts = false;    // qwen35moe instead of qwen35
+  bool tokenizer = true;   // false: tokenizer.ggml.model is "none", and the model takes token ids only
   std::uint64_t seed = 1;
   std::function<void(double done)> progress;
 };
@@ -21,8 +22,8 @@ struct Synthesized {
   int layers = 0;
 };
 
-// A GGUF file with the shapes of a real model, random weights and a vocabulary of bytes: for measuring speed with
+// Writes a GGUF file with the shapes of a real model, random weights and a vocabulary of bytes, to measure the speed of
 // models of any size. The same options give the same file.
 Synthesized synthesize(const std::string& out, const TypeMix& mix, const SynthOptions& options);
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

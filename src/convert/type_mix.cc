@@ -7,7 +7,7 @@
 #include "thalweg/error.h"
 #include "thalweg/quant.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 namespace {
 
 struct Known {
@@ -46,21 +46,21 @@ bool is_matrix(std::string_view name, const std::vector<std::int64_t>& shape) {
   return !ends_with_any(name, {"norm.weight", "ssm_conv1d.weight", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight"});
 }
 
-// The first and last layers, and every third between them: errors there cost most.
+// The first and last eighth of the layers, and every third between them: errors there cost most.
 bool deserves_more(int layer, int layers) {
   const int eighth = layers / 8;
   return layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2;
 }
 
 DType wanted_type(const TypeMix& mix, std::string_view name, int layers, bool tied_head) {
-  // A few rows that steer the recurrent state.
+  // Few rows, and their errors change the decay and write strength of the recurrent state.
   if (is_block_format(mix.base) && ends_with_any(name, {"ssm_alpha.weight", "ssm_beta.weight", "ssm_ba.weight"})) {
     return DType::kQ8_0;
   }
   if (!mix.mixed()) return mix.base;
   if (name == "output.weight" || (tied_head && name == "token_embd.weight")) return mix.better;
   const int layer = layer_of(name);
-  // With few experts per token or few key heads these are small; their errors reach every token.
+  // Small matrices whose errors reach every token.
   if (ends_with_any(name, {".attn_v.weight", ".ffn_down.weight", ".ffn_down_exps.weight"})) {
     return deserves_more(layer, layers) ? mix.better : mix.base;
   }
@@ -118,7 +118,7 @@ ChosenType choose_type(const TypeMix& mix, std::string_view name, const std::vec
   ChosenType chosen;
   chosen.wanted = wanted_type(mix, name, layers, tied_head);
   chosen.dtype = chosen.wanted;
-  // Experts are most of a model, and the base type's own stand-in is as good as what a mix wants for them.
+  // Experts are most of a model: Q5_1 instead of the 8 bits that Q6_K would fall back to.
   if (mix.mixed() && chosen.wanted == DType::kQ6_K && name.ends_with("_exps.weight") && shape.back() % 256 != 0) {
     chosen.dtype = DType::kQ5_1;
   }
@@ -126,4 +126,4 @@ ChosenType choose_type(const TypeMix& mix, std::string_view name, const std::vec
   return chosen;
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

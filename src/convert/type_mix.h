@@ -7,10 +7,10 @@
 
 #include "thalweg/dtype.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 
-// What `thalweg quantize` can be asked for: one type for every matrix, or a mix that gives more bits to the matrices
-// that need them most.
+// A type of `thalweg quantize`: one dtype for every matrix, or a mix that gives more bits to the matrices whose errors
+// cost most.
 struct TypeMix {
   std::string name;
   DType base = DType::kF32;
@@ -19,7 +19,7 @@ struct TypeMix {
   bool mixed() const { return better != base; }
 };
 
-// Upper and lower case alike. Throws Error that lists what there is, or says why a type cannot be had.
+// Ignores case. Throws Error that lists the types, or says why a type cannot be written.
 TypeMix type_mix(std::string_view name);
 
 // "F32", "F16", ..., "Q4_K_M".
@@ -35,4 +35,4 @@ struct ChosenType {
 ChosenType choose_type(const TypeMix& mix, std::string_view name, const std::vector<std::int64_t>& shape, int layers,
                        bool tied_head);
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

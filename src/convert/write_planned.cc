@@ -9,10 +9,10 @@
 #include "quant/unpack.h"
 #include "thalweg/error.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 namespace {
 
-constexpr std::int64_t kPieceValues = std::int64_t{8} << 20;
+constexpr std::int64_t kRunValues = std::int64_t{8} << 20;
 constexpr std::int64_t kTaskValues = std::int64_t{64} << 10;
 constexpr float kLargestF16 = 65504.0F;
 
@@ -21,6 +21,7 @@ class RowReader {
  public:
   explicit RowReader(const TensorPlan& plan)
       : plan_(plan), length_(plan.shape.back()), rows_of_source_(plan.sources.front().size() / length_) {
+    for (const ConstTensor& source : plan.sources) sources_.push_back(reshape(source, {rows_of_source_, length_}));
     const ConstTensor& source = plan.sources.front();
     copies_ = is_block_format(source.dtype) && source.dtype == plan.dtype && plan.columns.empty() &&
               plan.change == TensorPlan::Change::kNone;
@@ -28,11 +29,11 @@ class RowReader {
 
   std::int64_t length() const { return length_; }
 
-  // False if a value does not fit. `values` holds two rows.
+  // Computes row `index` into `to`. Returns false if a value does not fit. `values` has room for two rows.
   bool row(std::int64_t index, float* values, void* to) const {
     const std::int64_t from = plan_.rows.empty() ? index : plan_.rows[static_cast<std::size_t>(index)];
-    const ConstTensor& source = plan_.sources[static_cast<std::size_t>(from / rows_of_source_)];
-    const char* data = static_cast<const char*>(source.data) + bytes_of(source.dtype, from % rows_of_source_ * length_);
+    const ConstTensor& source = sources_[static_cast<std::size_t>(from / rows_of_source_)];
+    const void* data = source.row(from % rows_of_source_);
     if (copies_) {
       std::memcpy(to, data, static_cast<std::size_t>(bytes_of(source.dtype, length_)));
       return true;
@@ -63,35 +64,36 @@ class RowReader {
   const TensorPlan& plan_;
   std::int64_t length_;
   std::int64_t rows_of_source_;
+  std::vector<ConstTensor> sources_;  // as [rows_of_source_,length_]
   bool copies_ = false;
 };
 
 void write_tensor(const TensorPlan& plan, const std::string& path, io::GgufWriter& writer, const Stream& stream,
-                  std::vector<char>& piece, std::vector<float>& scratch) {
+                  std::vector<char>& data, std::vector<float>& scratch) {
   const RowReader reader(plan);
   const std::int64_t length = reader.length();
   std::int64_t rows = 1;
   for (std::size_t i = 0; i + 1 < plan.shape.size(); ++i) rows *= plan.shape[i];
   const std::int64_t row_bytes = bytes_of(plan.dtype, length);
-  const std::int64_t piece_rows = std::max<std::int64_t>(1, kPieceValues / length);
+  const std::int64_t run_rows = std::max<std::int64_t>(1, kRunValues / length);
   const std::int64_t task_rows = std::max<std::int64_t>(1, kTaskValues / length);
   scratch.resize(static_cast<std::size_t>(thread_count(stream) * 2 * length));
-  piece.resize(static_cast<std::size_t>(std::min(piece_rows, rows) * row_bytes));
-  for (std::int64_t first = 0; first < rows; first += piece_rows) {
-    const std::int64_t count = std::min(piece_rows, rows - first);
+  data.resize(static_cast<std::size_t>(std::min(run_rows, rows) * row_bytes));
+  for (std::int64_t first = 0; first < rows; first += run_rows) {
+    const std::int64_t count = std::min(run_rows, rows - first);
     std::atomic<bool> fits{true};
     parallel_for(stream, (count + task_rows - 1) / task_rows, [&](std::int64_t task, int worker) {
       float* values = scratch.data() + 2 * length * worker;
       const std::int64_t last = std::min(count, (task + 1) * task_rows);
       for (std::int64_t i = task * task_rows; i < last; ++i) {
-        if (!reader.row(first + i, values, piece.data() + i * row_bytes)) fits = false;
+        if (!reader.row(first + i, values, data.data() + i * row_bytes)) fits = false;
       }
     });
     if (!fits) {
       throw Error(path, "tensor " + plan.source, "finite values that " + std::string(dtype_name(plan.dtype)) + " holds",
                   "NaN, infinity or a number that is too large");
     }
-    writer.write(plan.name, piece.data(), static_cast<std::size_t>(count * row_bytes));
+    writer.write(plan.name, data.data(), static_cast<std::size_t>(count * row_bytes));
   }
 }
 
@@ -100,13 +102,13 @@ void write_tensor(const TensorPlan& plan, const std::string& path, io::GgufWrite
 void write_planned(const std::vector<TensorPlan>& plans, const std::string& path, io::GgufWriter& writer,
                    const Stream& stream) {
   for (const TensorPlan& plan : plans) writer.declare(plan.name, plan.dtype, plan.shape);
-  std::vector<char> piece;
+  std::vector<char> data;
   std::vector<float> scratch;
   for (const TensorPlan& plan : plans) {
     if (std::find(plan.shape.begin(), plan.shape.end(), 0) != plan.shape.end()) continue;
-    write_tensor(plan, path, writer, stream, piece, scratch);
+    write_tensor(plan, path, writer, stream, data, scratch);
   }
   writer.finish();
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

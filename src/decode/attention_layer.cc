@@ -1,9 +1,9 @@
 #include "decode/layers.h"
 
-namespace thalweg::model {
+namespace thalweg::decode {
 namespace {
 
-void normalise_and_turn(const ModelConfig& config, const Tensor& heads, const ConstTensor& weight, Step& step) {
+void normalize_and_rotate(const ModelConfig& config, const Tensor& heads, const ConstTensor& weight, Step& step) {
   RmsNormArgs norm;
   norm.x = heads;
   norm.weight = weight;
@@ -12,13 +12,31 @@ void normalise_and_turn(const ModelConfig& config, const Tensor& heads, const Co
   norm.weight_plus_one = config.norm_plus_one;
   step.run(norm);
 
-  RopeArgs turn;
-  turn.x = heads;
-  turn.positions = step.positions_view();
-  turn.y = heads;
-  turn.rotary_dim = config.rotary_dim;
-  turn.theta = config.rope_theta;
-  step.run(turn);
+  RopeArgs rope;
+  rope.x = heads;
+  rope.positions = step.positions_view();
+  rope.y = heads;
+  rope.rotary_dim = config.rotary_dim;
+  rope.theta = config.rope_theta;
+  step.run(rope);
+}
+
+struct Scratch {
+  Tensor q_and_gate;  // [T,HQ*2*A], of each head q | gate
+  Tensor k;           // [T,HKV*A]
+  Tensor v;           // [T,HKV*A]
+  Tensor o;           // [T,HQ*A]
+};
+
+Scratch take_scratch(const ModelConfig& config, std::int64_t count, Arena& arena) {
+  const std::int64_t inner = std::int64_t{config.heads} * config.head_dim;
+  const std::int64_t keys = std::int64_t{config.kv_heads} * config.head_dim;
+  Scratch scratch;
+  scratch.q_and_gate = take_matrix(arena, count, 2 * inner);
+  scratch.k = take_matrix(arena, count, keys);
+  scratch.v = take_matrix(arena, count, keys);
+  scratch.o = take_matrix(arena, count, inner);
+  return scratch;
 }
 
 }  // namespace
@@ -27,29 +45,20 @@ void attention_layer(const ModelConfig& config, const AttentionWeights& w, std::
                      Step& step, const ConstTensor& x, const Tensor& y) {
   const std::int64_t count = step.count();
   const std::int64_t width = config.head_dim;
-  const std::int64_t inner = config.heads * width;
-  const std::int64_t keys = config.kv_heads * width;
-  Carver carver(step, count * (3 * inner + 2 * keys));
-  const Tensor q_and_gate = carver.take(count, 2 * inner);
-  const Tensor key_rows = carver.take(count, keys);
-  const Tensor value_rows = carver.take(count, keys);
-  const Tensor o = carver.take(count, inner);
-  step.multiply(x, w.q, q_and_gate);
-  step.multiply(x, w.k, key_rows);
-  step.multiply(x, w.v, value_rows);
+  const Scratch scratch = lay_out(step.scratch, [&](Arena& arena) { return take_scratch(config, count, arena); });
+  step.multiply(x, w.q, scratch.q_and_gate);
+  step.multiply(x, w.k, scratch.k);
+  step.multiply(x, w.v, scratch.v);
 
-  Tensor q(q_and_gate.data, DType::kF32, {count, config.heads, width}, q_and_gate.device);
-  q.strides = {2 * inner, 2 * width, 1};
-  Tensor gate = q;
-  gate.data = static_cast<float*>(q.data) + width;
-  const Tensor k(key_rows.data, DType::kF32, {count, config.kv_heads, width}, key_rows.device);
-  const Tensor v(value_rows.data, DType::kF32, {count, config.kv_heads, width}, value_rows.device);
-  normalise_and_turn(config, q, w.q_norm, step);
-  normalise_and_turn(config, k, w.k_norm, step);
+  const Tensor q_and_gate = reshape(scratch.q_and_gate, {count, config.heads, 2 * width});
+  const Tensor q = column_range(q_and_gate, 0, width);
+  const Tensor k = reshape(scratch.k, {count, config.kv_heads, width});
+  normalize_and_rotate(config, q, w.q_norm, step);
+  normalize_and_rotate(config, k, w.k_norm, step);
 
   StoreKvArgs store;
   store.k = k;
-  store.v = v;
+  store.v = reshape(scratch.v, {count, config.kv_heads, width});
   store.cu_seqlens = step.cu_seqlens_view();
   store.lengths = step.lengths_view();
   store.slots = step.slots_view();
@@ -64,10 +73,10 @@ void attention_layer(const ModelConfig& config, const AttentionWeights& w, std::
   args.cu_seqlens = step.cu_seqlens_view();
   args.lengths = step.lengths_view();
   args.slots = step.slots_view();
-  args.gate = gate;
-  args.o = Tensor(o.data, DType::kF32, {count, config.heads, width}, o.device);
+  args.gate = column_range(q_and_gate, width, width);
+  args.o = reshape(scratch.o, {count, config.heads, width});
   step.run(args);
-  step.multiply(o, w.o, y);
+  step.multiply(scratch.o, w.o, y);
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/config.h"
@@ -11,7 +12,9 @@
 #include "decode/state.h"
 #include "thalweg/device.h"
 
-namespace thalweg::model {
+namespace thalweg::decode {
+
+using checkpoint::Weights;
 
 // New tokens of the sequence in a slot. A batch names a slot once.
 struct DecoderInput {
@@ -22,46 +25,61 @@ struct DecoderInput {
 // Which tokens' logits are computed.
 enum class LogitsOf : std::uint8_t { kLast, kEach };
 
-// Hears the logits [vocabulary] after token `token` of input `input`.
-using HearLogits = std::function<void(std::size_t input, std::int64_t token, std::span<const float> logits)>;
+// Called with the logits [vocabulary] after token `token` of input `input`.
+using LogitsCallback = std::function<void(std::size_t input, std::int64_t token, std::span<const float> logits)>;
 
-// The layers, from token ids to logits. It calls operations; the device of the weights decides what runs them.
+// The layers, from token ids to logits. It calls operations; the device of the stream decides what runs them.
 class Decoder {
  public:
   Decoder(const ModelConfig& config, const Weights& weights, const Stream& stream, MatmulPrecision precision,
           std::int64_t chunk);
 
-  // Runs new tokens and moves their sequences on. Inputs are cut into pieces of at most `chunk` tokens from their own
-  // start, and pieces that fit into a chunk run together; single tokens take the decode step, with each other. So a
-  // sequence's pieces do not depend on its neighbours. The pool has room for the tokens, which are in the vocabulary.
-  // Between two such runs `go_on` is asked, if there is one; where it says no, the rest stays undone and this is false.
-  bool run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which, const HearLogits& hear,
-           const std::function<bool()>& go_on);
+  // Runs new tokens and advances their sequences. The tokens of each input are cut into chunks of at most `chunk`, and
+  // chunks that fit into `chunk` tokens together run together; single tokens take the decode step, together. So the
+  // chunks of a sequence do not depend on its neighbors. The pool must have room for the tokens, and the tokens must be
+  // in the vocabulary. `should_continue`, if given, is called between two such runs; when it returns false, the
+  // remaining tokens are not run and this returns false.
+  bool run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which, const LogitsCallback& on_logits,
+           const std::function<bool()>& should_continue);
 
   const Stream& stream() const { return stream_; }
   MatmulPrecision precision() const { return step_.precision; }
 
  private:
-  struct Piece {
+  // Tokens [begin, begin + count) of an input.
+  struct Chunk {
     std::size_t input;
     std::int64_t begin;
     std::int64_t count;
   };
 
-  void run_pieces(std::span<const Piece> pieces, std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which,
-                  const HearLogits& hear);
-  void hear_logits(const ConstTensor& h, const std::vector<std::int32_t>& rows,
-                   const std::function<void(std::size_t i, std::span<const float> logits)>& hear);
+  // A row of h whose logits are wanted.
+  struct LogitsRow {
+    std::int32_t row;
+    std::size_t input;
+    std::int64_t token;
+  };
+
+  // Of one run of T tokens.
+  struct Activations {
+    Tensor h;       // [T,D]: the residual stream
+    Tensor x;       // [T,D]: what a block reads, normed
+    Tensor y;       // [T,D]: what a block returns
+    Tensor logits;  // [rows,vocabulary]
+  };
+
+  void run_chunks(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which,
+                  const LogitsCallback& on_logits);
+  void begin_step(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, const StatePool& pool);
+  void run_layers(const Activations& activations, StatePool& pool);
+  void report_logits(const Activations& activations, std::span<const LogitsRow> rows, const LogitsCallback& on_logits);
 
   const ModelConfig& config_;
   const Weights& weights_;
   Stream stream_;
   std::int64_t chunk_;
   Step step_;
-  std::vector<float> hidden_;  // [T,D]: what the layers add to
-  std::vector<float> normed_;  // [T,D]: what a block reads
-  std::vector<float> result_;  // [T,D]: what a block gives
-  std::vector<float> logits_;  // [rows,vocabulary]
+  HostWorkspace activations_;
 };
 
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

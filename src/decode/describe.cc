@@ -1,39 +1,21 @@
 #include <algorithm>
-#include <charconv>
 
 #include "decode/layers.h"
 #include "decode/model_impl.h"
 #include "io/printable.h"
 
-namespace thalweg::model {
+namespace thalweg::decode {
 namespace {
+
+using checkpoint::TensorRole;
+using checkpoint::TensorUse;
 
 std::string chosen_kernel(const Explanation& explanation) {
   if (explanation.chosen < 0) return "none";
   return explanation.kernels[static_cast<std::size_t>(explanation.chosen)].kernel;
 }
 
-// The number after "blk." or "layers." in a tensor's name; the name belongs to a layer of the trunk.
-std::size_t layer_number(std::string_view name) {
-  for (std::string_view prefix : {std::string_view("blk."), std::string_view("layers.")}) {
-    const std::size_t place = name.find(prefix);
-    if (place == std::string_view::npos) continue;
-    std::size_t number = 0;
-    const char* begin = name.data() + place + prefix.size();
-    std::from_chars(begin, name.data() + name.size(), number);
-    return number;
-  }
-  return 0;
-}
-
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-
-// Part of what moe_ffn takes, rather than a matrix of its own.
-bool of_experts(std::string_view name) {
-  return contains(name, "_exps.") || contains(name, "_shexp.") || contains(name, "ffn_gate_inp.") ||
-         contains(name, ".experts.") || contains(name, ".shared_expert.") || contains(name, ".mlp.gate.");
-}
-
+// Names the kernels that run a model's matrices.
 class Kernels {
  public:
   explicit Kernels(const Model::Impl& model)
@@ -43,10 +25,10 @@ class Kernels {
         precision_(model.decoder->precision()),
         chunk_(model.options.prefill_chunk) {}
 
-  void fill(TensorInfo& info, const ConstTensor& tensor) const {
-    if (of_experts(info.name)) {
+  void fill(TensorInfo& info, const ConstTensor& tensor, const TensorUse& use) const {
+    if (use.role == TensorRole::kMoe || use.role == TensorRole::kExpert) {
       info.operation = MoeFfnArgs::kName;
-      const MoeWeights& experts = weights_.layers[layer_number(info.name)].moe;
+      const MoeWeights& experts = weights_.layers[use.layer].moe;
       info.decode_kernel = experts_kernel(experts, 1);
       info.prefill_kernel = experts_kernel(experts, chunk_);
     } else if (tensor.data == weights_.embedding.data && !config_.tied_head) {
@@ -61,34 +43,32 @@ class Kernels {
   }
 
  private:
-  static constexpr void* kNoData = nullptr;
-
   std::string linear_kernel(const ConstTensor& weight, std::int64_t tokens) const {
     LinearArgs args;
-    args.x = Tensor(kNoData, DType::kF32, {tokens, weight.dim(1)}, kCpu);
+    args.x = Tensor(nullptr, DType::kF32, {tokens, weight.dim(1)}, stream_.device);
     args.weight = weight;
-    args.y = Tensor(kNoData, DType::kF32, {tokens, weight.dim(0)}, kCpu);
+    args.y = Tensor(nullptr, DType::kF32, {tokens, weight.dim(0)}, stream_.device);
     args.precision = precision_;
     return chosen_kernel(explain(args, stream_));
   }
 
   std::string embedding_kernel(const ConstTensor& table, std::int64_t tokens) const {
     EmbeddingArgs args;
-    args.ids = ConstTensor(kNoData, DType::kI32, {tokens}, kCpu);
+    args.ids = ConstTensor(nullptr, DType::kI32, {tokens}, stream_.device);
     args.table = table;
-    args.y = Tensor(kNoData, DType::kF32, {tokens, table.dim(1)}, kCpu);
+    args.y = Tensor(nullptr, DType::kF32, {tokens, table.dim(1)}, stream_.device);
     return chosen_kernel(explain(args, stream_));
   }
 
   std::string experts_kernel(const MoeWeights& experts, std::int64_t tokens) const {
     MoeFfnArgs args = expert_args(config_, experts, precision_);
-    args.x = Tensor(kNoData, DType::kF32, {tokens, config_.hidden}, kCpu);
-    args.y = Tensor(kNoData, DType::kF32, {tokens, config_.hidden}, kCpu);
+    args.x = Tensor(nullptr, DType::kF32, {tokens, config_.hidden}, stream_.device);
+    args.y = Tensor(nullptr, DType::kF32, {tokens, config_.hidden}, stream_.device);
     return chosen_kernel(explain(args, stream_));
   }
 
   const ModelConfig& config_;
-  const Weights& weights_;
+  const checkpoint::Weights& weights_;
   Stream stream_;
   MatmulPrecision precision_;
   std::int64_t chunk_;
@@ -106,21 +86,21 @@ void describe_tensors(const Model::Impl& model, const std::vector<FileTensor>& t
     entry.type = type_name(tensor);
     entry.shape = tensor.shape;
     entry.bytes = tensor.bytes;
-    const auto use = model.weights.used.find(tensor.name);
-    entry.used = use != model.weights.used.end();
+    const auto found = model.weights.used.find(tensor.name);
+    entry.used = found != model.weights.used.end();
     if (entry.used) {
+      const TensorUse& use = found->second;
       ConstTensor view = model.source().tensor(tensor.name);
-      // Of a matrix of one row, writers may leave a vector.
-      if (view.rank == 1) view = {view.data, view.dtype, {1, view.size()}, view.device};
-      if (use->second == TensorUse::kMatrix) kernels.fill(entry, view);
+      // Writers may store a matrix of one row as a vector.
+      if (view.rank == 1) view = reshape(view, {1, view.size()});
+      if (use.role != TensorRole::kSmall) kernels.fill(entry, view, use);
       info.parameters += static_cast<std::uint64_t>(view.size());
       info.weight_bytes += tensor.bytes;
-      // A row of the table is next to nothing; of the experts, those that are used are read.
+      // A decode step reads one row of the embedding table, and of the routed experts those that are chosen.
       const bool table = view.data == model.weights.embedding.data && !model.config.tied_head;
-      const bool routed = contains(tensor.name, "_exps.") || contains(tensor.name, ".experts.");
-      const auto used = static_cast<std::uint64_t>(model.config.experts_used);
+      const auto chosen = static_cast<std::uint64_t>(model.config.experts_used);
       const auto experts = static_cast<std::uint64_t>(std::max(1, model.config.experts));
-      if (!table) info.decode_bytes += routed ? tensor.bytes / experts * used : tensor.bytes;
+      if (!table) info.decode_bytes += use.role == TensorRole::kExpert ? tensor.bytes / experts * chosen : tensor.bytes;
     }
     info.tensors.push_back(std::move(entry));
   }
@@ -171,4 +151,4 @@ ModelInfo describe(const Model::Impl& model, const std::string& path) {
   return info;
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

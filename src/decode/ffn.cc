@@ -1,12 +1,16 @@
 #include "decode/layers.h"
 
-namespace thalweg::model {
+namespace thalweg::decode {
 
 void dense_ffn(const ModelConfig& config, const DenseWeights& w, Step& step, const ConstTensor& x, const Tensor& y) {
   const std::int64_t count = step.count();
-  Carver carver(step, count * 2 * config.dense_hidden);
-  const Tensor gate = carver.take(count, config.dense_hidden);
-  const Tensor up = carver.take(count, config.dense_hidden);
+  struct Scratch {
+    Tensor gate;  // [T,I]
+    Tensor up;    // [T,I]
+  };
+  const auto [gate, up] = lay_out(step.scratch, [&](Arena& arena) {
+    return Scratch{take_matrix(arena, count, config.dense_hidden), take_matrix(arena, count, config.dense_hidden)};
+  });
   step.multiply(x, w.gate, gate);
   step.multiply(x, w.up, up);
   SwigluArgs args;
@@ -40,4 +44,4 @@ void expert_ffn(const ModelConfig& config, const MoeWeights& w, Step& step, cons
   step.run(args);
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

@@ -22,14 +22,14 @@ class Stopwatch {
 
 Generated Model::generate(Sequence& sequence, std::span<const std::int32_t> prompt, const Sampling& sampling,
                           std::int64_t max_tokens, const std::function<bool(std::string_view bytes)>& on_bytes,
-                          const GoOn& go_on) {
-  model::check_sampling(sampling);
+                          const ShouldContinue& should_continue) {
+  decode::check_sampling(sampling);
   if (prompt.empty() && sequence.tokens().empty()) {
     throw Error("generate", "prompt", "at least one token to begin with", "none");
   }
   Generated result;
   const Stopwatch prefill_time;
-  const bool prefilled = prefill(sequence, prompt, go_on);
+  const bool prefilled = prefill(sequence, prompt, should_continue);
   result.prefill_seconds = prefill_time.seconds();
   if (!prefilled) {
     result.reason = StopReason::kCaller;
@@ -37,13 +37,17 @@ Generated Model::generate(Sequence& sequence, std::span<const std::int32_t> prom
   }
   result.prompt_tokens = static_cast<std::int64_t>(prompt.size());
 
-  // Without anybody to hear it, no text is made: models without a tokenizer can generate too.
+  // Without a callback no text is made, so that a model without a tokenizer can generate ids.
   std::optional<text::StreamDecoder> decoder;
   if (on_bytes) decoder.emplace(impl_->require_tokenizer());
-  const auto pass_on = [&](const std::string& text) { return text.empty() || on_bytes(text); };
+  const auto report = [&](const std::string& text) { return text.empty() || on_bytes(text); };
   const Stopwatch decode_time;
   bool wanted = true;
   while (wanted && result.steps < max_tokens) {
+    if (should_continue && !should_continue()) {
+      wanted = false;
+      break;
+    }
     const std::int32_t token = sample(sequence, sampling);
     if (is_end_token(token)) {
       result.reason = StopReason::kEndToken;
@@ -54,12 +58,12 @@ Generated Model::generate(Sequence& sequence, std::span<const std::int32_t> prom
       break;
     }
     result.tokens.push_back(token);
-    if (decoder) wanted = pass_on(decoder->push(token));
+    if (decoder) wanted = report(decoder->push(token));
     step(sequence, token);
     ++result.steps;
   }
   if (!wanted) result.reason = StopReason::kCaller;
-  if (decoder && wanted) pass_on(decoder->finish());
+  if (decoder && wanted) report(decoder->finish());
   result.decode_seconds = decode_time.seconds();
   return result;
 }

@@ -1,17 +1,25 @@
 #pragma once
 
+// The blocks of a layer and what a forward pass shares between them.
+
 #include <cstdint>
 #include <vector>
 
 #include "checkpoint/config.h"
 #include "checkpoint/weights.h"
+#include "core/arena.h"
 #include "decode/state.h"
 #include "thalweg/moe.h"
 #include "thalweg/nn.h"
 
-namespace thalweg::model {
+namespace thalweg::decode {
 
-// What the blocks of one run of T packed tokens of N sequences share, and their scratch memory.
+using checkpoint::AttentionWeights;
+using checkpoint::DenseWeights;
+using checkpoint::GatedDeltaWeights;
+using checkpoint::MoeWeights;
+
+// One forward pass over T packed tokens of N sequences, and its memory.
 struct Step {
   Stream stream;
   MatmulPrecision precision = MatmulPrecision::kFast;
@@ -21,12 +29,13 @@ struct Step {
   std::vector<std::int32_t> cu_seqlens;  // [N+1]
   std::vector<std::int32_t> slots;       // [N]
   std::vector<std::int32_t> lengths;     // [N], the new tokens included
-  HostWorkspace workspace;
-  std::vector<float> scratch;
+  HostWorkspace workspace;               // of the operation that runs
+  HostWorkspace scratch;                 // of the block that runs
 
   std::int64_t count() const { return static_cast<std::int64_t>(tokens.size()); }
   std::int64_t sequences() const { return static_cast<std::int64_t>(slots.size()); }
 
+  ConstTensor tokens_view() const { return {tokens.data(), DType::kI32, {count()}, kCpu}; }
   ConstTensor positions_view() const { return {positions.data(), DType::kI32, {count()}, kCpu}; }
   ConstTensor cu_seqlens_view() const { return {cu_seqlens.data(), DType::kI32, {sequences() + 1}, kCpu}; }
   ConstTensor slots_view() const { return {slots.data(), DType::kI32, {sequences()}, kCpu}; }
@@ -48,22 +57,20 @@ struct Step {
   }
 };
 
-// Pieces of a step's scratch, one after the other.
-class Carver {
- public:
-  Carver(Step& step, std::int64_t floats) {
-    if (step.scratch.size() < static_cast<std::size_t>(floats)) step.scratch.resize(static_cast<std::size_t>(floats));
-    next_ = step.scratch.data();
-  }
-  Tensor take(std::int64_t rows, std::int64_t columns) {
-    const Tensor tensor(next_, DType::kF32, {rows, columns}, kCpu);
-    next_ += rows * columns;
-    return tensor;
-  }
+// An f32 matrix [rows,columns] from the arena.
+inline Tensor take_matrix(Arena& arena, std::int64_t rows, std::int64_t columns) {
+  return {arena.take<float>(rows * columns), DType::kF32, {rows, columns}, kCpu};
+}
 
- private:
-  float* next_;
-};
+// The tensors that `layout(arena)` takes, over `memory`: called once to count the bytes and once to hand them out. They
+// are valid until the next call for the same memory.
+template <class Layout>
+auto lay_out(HostWorkspace& memory, const Layout& layout) {
+  Arena counted;
+  layout(counted);
+  Arena arena(memory.reserve(counted.used()));
+  return layout(arena);
+}
 
 // The blocks between two norms: x [T,D] to y [T,D], f32.
 void gated_delta_layer(const ModelConfig& config, const GatedDeltaWeights& weights, std::size_t layer, StatePool& pool,
@@ -72,9 +79,9 @@ void attention_layer(const ModelConfig& config, const AttentionWeights& weights,
                      Step& step, const ConstTensor& x, const Tensor& y);
 void dense_ffn(const ModelConfig& config, const DenseWeights& weights, Step& step, const ConstTensor& x,
                const Tensor& y);
-// The expert block's operation, but for x and y.
+// The arguments of the expert block's operation, without x and y.
 MoeFfnArgs expert_args(const ModelConfig& config, const MoeWeights& weights, MatmulPrecision precision);
 void expert_ffn(const ModelConfig& config, const MoeWeights& weights, Step& step, const ConstTensor& x,
                 const Tensor& y);
 
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

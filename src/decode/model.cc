@@ -35,8 +35,8 @@ void check_options(const ModelOptions& options) {
 
 void open_gguf(Model::Impl& impl, const std::string& path) {
   impl.gguf = std::make_unique<io::GgufFile>(path);
-  impl.config = model::read_config(impl.gguf->metadata(), *impl.gguf, path);
-  impl.tokenizer = model::read_tokenizer(impl.gguf->metadata(), path);
+  impl.config = checkpoint::read_config(impl.gguf->metadata(), *impl.gguf, path);
+  impl.tokenizer = checkpoint::read_tokenizer(impl.gguf->metadata(), path);
   impl.chat_template = impl.gguf->metadata().string("tokenizer.chat_template", "");
 }
 
@@ -44,12 +44,13 @@ void open_hugging_face(Model::Impl& impl, const std::string& path) {
   const std::filesystem::path folder(path);
   const io::JsonObject config = io::JsonObject::read((folder / "config.json").string());
   impl.safetensors = std::make_unique<io::SafetensorsFile>(path);
-  impl.config = model::read_config(config, *impl.safetensors);
-  impl.tokenizer = model::read_tokenizer(path);
-  impl.chat_template = model::read_chat_template(path);
+  impl.config = checkpoint::read_config(config, *impl.safetensors);
+  impl.tokenizer = checkpoint::read_tokenizer(path);
+  impl.chat_template = checkpoint::read_chat_template(path);
   const std::string generation = (folder / "generation_config.json").string();
   if (std::filesystem::exists(generation)) {
-    model::read_end_tokens(impl.config, io::JsonObject::read(generation), "eos_token_id of generation_config.json");
+    checkpoint::read_end_tokens(impl.config, io::JsonObject::read(generation),
+                                "eos_token_id of generation_config.json");
   }
 }
 
@@ -66,25 +67,25 @@ Sequence::Impl& used(const std::unique_ptr<Sequence::Impl>& impl) {
   return *impl;
 }
 
-// States to go back to when a run is stopped. Keys and values need no copy: new ones only come behind the old.
-class Checkpoint {
+// A copy of the recurrent states, restored when a run is stopped. Keys and values need no copy: new ones are appended.
+class Snapshot {
  public:
-  Checkpoint(model::StatePool& pool, std::span<const model::DecoderInput> inputs) : pool_(pool) {
-    for (const model::DecoderInput& input : inputs) {
+  Snapshot(decode::StatePool& pool, std::span<const decode::DecoderInput> inputs) : pool_(pool) {
+    for (const decode::DecoderInput& input : inputs) {
       states_.push_back({input.slot, pool.length(input.slot), {}});
       std::vector<std::byte>& bytes = states_.back().bytes;
-      for (std::span<const std::byte> piece : pool.pieces(input.slot, 0)) {
-        bytes.insert(bytes.end(), piece.begin(), piece.end());
+      for (std::span<const std::byte> memory : pool.slot_memory(input.slot, 0)) {
+        bytes.insert(bytes.end(), memory.begin(), memory.end());
       }
     }
   }
 
-  void go_back() {
+  void restore() {
     for (const State& state : states_) {
       const std::byte* from = state.bytes.data();
-      for (std::span<std::byte> piece : pool_.pieces(state.slot, 0)) {
-        std::copy_n(from, piece.size(), piece.data());
-        from += piece.size();
+      for (std::span<std::byte> memory : pool_.slot_memory(state.slot, 0)) {
+        std::copy_n(from, memory.size(), memory.data());
+        from += memory.size();
       }
       pool_.set_length(state.slot, state.length);
     }
@@ -97,20 +98,20 @@ class Checkpoint {
     std::vector<std::byte> bytes;
   };
 
-  model::StatePool& pool_;
+  decode::StatePool& pool_;
   std::vector<State> states_;
 };
 
 }  // namespace
 
 std::uint64_t Model::Impl::fingerprint() {
-  if (!fingerprint_) fingerprint_ = model::fingerprint(config, weights, source());
+  if (!fingerprint_) fingerprint_ = decode::fingerprint(config, weights, source());
   return *fingerprint_;
 }
 
-bool Model::Impl::run(std::span<const SequenceInput> batch, model::LogitsOf which, const model::HearLogits& hear,
-                      const GoOn& go_on) {
-  std::vector<model::DecoderInput> inputs;
+bool Model::Impl::run(std::span<const SequenceInput> batch, decode::LogitsOf which,
+                      const decode::LogitsCallback& on_logits, const ShouldContinue& should_continue) {
+  std::vector<decode::DecoderInput> inputs;
   std::vector<Sequence::Impl*> sequences;
   for (const SequenceInput& input : batch) {
     if (input.sequence == nullptr) throw Error("prefill", "sequence", "a sequence", "none");
@@ -132,28 +133,28 @@ bool Model::Impl::run(std::span<const SequenceInput> batch, model::LogitsOf whic
     inputs.push_back({sequence.slot, input.tokens});
   }
   std::size_t total = 0;
-  for (const model::DecoderInput& input : inputs) total += input.tokens.size();
-  // What fits into one chunk is not asked about.
-  const bool may_stop = go_on && total > static_cast<std::size_t>(options.prefill_chunk);
-  std::optional<Checkpoint> checkpoint;
-  if (may_stop) checkpoint.emplace(*pool, inputs);
+  for (const decode::DecoderInput& input : inputs) total += input.tokens.size();
+  // A run of one chunk cannot be stopped.
+  const bool may_stop = should_continue && total > static_cast<std::size_t>(options.prefill_chunk);
+  std::optional<Snapshot> snapshot;
+  if (may_stop) snapshot.emplace(*pool, inputs);
 
   std::vector<std::vector<float>> last(inputs.size());
   for (Sequence::Impl* sequence : sequences) sequence->damaged = true;
   const bool completed = decoder->run(
       inputs, *pool, which,
       [&](std::size_t i, std::int64_t token, std::span<const float> logits) {
-        if (hear) hear(i, token, logits);
+        if (on_logits) on_logits(i, token, logits);
         if (token + 1 == static_cast<std::int64_t>(inputs[i].tokens.size())) {
           last[i].assign(logits.begin(), logits.end());
         }
       },
-      may_stop ? go_on : GoOn());
+      may_stop ? should_continue : ShouldContinue());
   for (std::size_t i = 0; i < inputs.size() && completed; ++i) {
     sequences[i]->tokens.insert(sequences[i]->tokens.end(), inputs[i].tokens.begin(), inputs[i].tokens.end());
     if (!inputs[i].tokens.empty()) sequences[i]->logits = std::move(last[i]);
   }
-  if (!completed) checkpoint->go_back();
+  if (!completed) snapshot->restore();
   for (Sequence::Impl* sequence : sequences) sequence->damaged = false;
   return completed;
 }
@@ -172,17 +173,19 @@ Model Model::load(const std::string& path, const ModelOptions& options) {
   } else {
     open_gguf(*impl, path);
   }
-  if (impl->tokenizer) model::take_end_tokens(impl->config, *impl->tokenizer);
-  impl->weights = model::bind_weights(impl->config, impl->source());
+  if (impl->tokenizer) checkpoint::take_end_tokens(impl->config, *impl->tokenizer);
+  impl->weights = checkpoint::bind_weights(impl->config, impl->source());
   const std::int64_t made_for = impl->config.context;
   impl->context = options.context > 0 ? options.context
                   : made_for > 0      ? std::min(made_for, kDefaultContext)
                                       : kDefaultContext;
-  impl->pool = std::make_unique<model::StatePool>(impl->config, options.sequences, impl->context, options.kv_dtype);
-  impl->decoder = std::make_unique<model::Decoder>(impl->config, impl->weights, Stream::cpu(options.threads),
-                                                   options.exact ? MatmulPrecision::kExact : MatmulPrecision::kFast,
-                                                   options.prefill_chunk);
-  impl->info = model::describe(*impl, path);
+  impl->pool = std::make_unique<decode::StatePool>(impl->config, options.sequences, impl->context, options.kv_dtype);
+  // The operations run where the weights are.
+  const Stream stream{impl->weights.embedding.device, options.threads};
+  impl->decoder = std::make_unique<decode::Decoder>(impl->config, impl->weights, stream,
+                                                    options.exact ? MatmulPrecision::kExact : MatmulPrecision::kFast,
+                                                    options.prefill_chunk);
+  impl->info = decode::describe(*impl, path);
   if (options.prefetch) {
     impl->source().prefetch(options.progress);
   } else if (options.progress) {
@@ -208,13 +211,13 @@ Sequence Model::start() {
   return sequence;
 }
 
-bool Model::prefill(std::span<const SequenceInput> batch, const GoOn& go_on) {
-  return impl_->run(batch, model::LogitsOf::kLast, {}, go_on);
+bool Model::prefill(std::span<const SequenceInput> batch, const ShouldContinue& should_continue) {
+  return impl_->run(batch, decode::LogitsOf::kLast, {}, should_continue);
 }
 
-bool Model::prefill(Sequence& sequence, std::span<const std::int32_t> tokens, const GoOn& go_on) {
+bool Model::prefill(Sequence& sequence, std::span<const std::int32_t> tokens, const ShouldContinue& should_continue) {
   const SequenceInput input{&sequence, tokens};
-  return prefill(std::span(&input, 1), go_on);
+  return prefill(std::span(&input, 1), should_continue);
 }
 
 void Model::step(Sequence& sequence, std::int32_t token) { prefill(sequence, std::span(&token, 1)); }
@@ -230,10 +233,10 @@ void Model::step(std::span<Sequence* const> sequences, std::span<const std::int3
 }
 
 void Model::prefill_each(Sequence& sequence, std::span<const std::int32_t> tokens,
-                         const std::function<void(std::int64_t index, std::span<const float> logits)>& hear) {
+                         const std::function<void(std::int64_t index, std::span<const float> logits)>& on_logits) {
   const SequenceInput input{&sequence, tokens};
-  impl_->run(std::span(&input, 1), model::LogitsOf::kEach,
-             [&](std::size_t, std::int64_t token, std::span<const float> logits) { hear(token, logits); }, {});
+  impl_->run(std::span(&input, 1), decode::LogitsOf::kEach,
+             [&](std::size_t, std::int64_t token, std::span<const float> logits) { on_logits(token, logits); }, {});
 }
 
 std::vector<double> Model::score(Sequence& sequence, std::span<const std::int32_t> tokens) {
@@ -252,7 +255,7 @@ std::vector<double> Model::score(Sequence& sequence, std::span<const std::int32_
 std::int32_t Model::sample(const Sequence& sequence, const Sampling& sampling) const {
   const Sequence::Impl& state = used(sequence.impl_);
   if (state.logits.empty()) throw Error("sample", "sequence", "at least one token", "none");
-  return model::sample_token(state.logits, state.tokens, sampling);
+  return decode::sample_token(state.logits, state.tokens, sampling);
 }
 
 Sequence::Sequence() = default;
@@ -273,13 +276,13 @@ void Sequence::clear() {
 
 void Sequence::save(const std::string& path) const {
   const Impl& state = used(impl_);
-  model::save_session(path, state.model->fingerprint(), *state.model->pool, state.slot, state.tokens, state.logits);
+  decode::save_session(path, state.model->fingerprint(), *state.model->pool, state.slot, state.tokens, state.logits);
 }
 
 void Sequence::restore(const std::string& path) {
   Impl& state = present(impl_);
-  model::SessionText text = model::restore_session(path, state.model->fingerprint(), state.model->config.vocabulary,
-                                                   *state.model->pool, state.slot);
+  decode::SessionText text = decode::restore_session(path, state.model->fingerprint(), state.model->config.vocabulary,
+                                                     *state.model->pool, state.slot);
   state.tokens = std::move(text.tokens);
   state.logits = std::move(text.logits);
   state.damaged = false;

@@ -18,14 +18,15 @@
 namespace thalweg {
 
 struct Model::Impl {
-  std::unique_ptr<io::GgufFile> gguf;                // one of the two
-  std::unique_ptr<io::SafetensorsFile> safetensors;  // is there
-  model::ModelConfig config;
-  model::Weights weights;
+  // The file: one of the two is null.
+  std::unique_ptr<io::GgufFile> gguf;
+  std::unique_ptr<io::SafetensorsFile> safetensors;
+  checkpoint::ModelConfig config;
+  checkpoint::Weights weights;
   ModelOptions options;
   std::int64_t context = 0;
-  std::unique_ptr<model::StatePool> pool;
-  std::unique_ptr<model::Decoder> decoder;
+  std::unique_ptr<decode::StatePool> pool;
+  std::unique_ptr<decode::Decoder> decoder;
   std::optional<text::Tokenizer> tokenizer;
   std::string chat_template;  // as the file has it; empty without one
   ModelInfo info;
@@ -36,12 +37,12 @@ struct Model::Impl {
 
   const text::Tokenizer& require_tokenizer() const;
 
-  // Computed when it is first asked for: it touches every tensor.
+  // Computed by the first call, which reads from every tensor.
   std::uint64_t fingerprint();
 
-  // Logits of the last token of each input go to its sequence. False if go_on said no.
-  bool run(std::span<const SequenceInput> batch, model::LogitsOf which, const model::HearLogits& hear,
-           const GoOn& go_on);
+  // Stores the logits of each input's last token in its sequence. Returns false if `should_continue` did.
+  bool run(std::span<const SequenceInput> batch, decode::LogitsOf which, const decode::LogitsCallback& on_logits,
+           const ShouldContinue& should_continue);
 
  private:
   std::optional<std::uint64_t> fingerprint_;
@@ -52,16 +53,16 @@ struct Sequence::Impl {
   int slot = -1;
   std::vector<std::int32_t> tokens;
   std::vector<float> logits;
-  bool damaged = false;  // an error ended a run: the slot holds something between two tokens
+  bool damaged = false;  // an error ended a run, and the slot's state belongs to no token
 
   ~Impl() {
     if (model != nullptr && slot >= 0) model->pool->release(slot);
   }
 };
 
-namespace model {
+namespace decode {
 
 ModelInfo describe(const Model::Impl& model, const std::string& path);
 
-}  // namespace model
+}  // namespace decode
 }  // namespace thalweg

@@ -7,7 +7,7 @@
 
 #include "thalweg/error.h"
 
-namespace thalweg::model {
+namespace thalweg::decode {
 namespace {
 
 struct Candidate {
@@ -30,14 +30,14 @@ double draw(std::uint64_t seed, std::uint64_t position) {
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
-std::vector<float> penalised(std::span<const float> logits, std::span<const std::int32_t> tokens,
+std::vector<float> penalized(std::span<const float> logits, std::span<const std::int32_t> tokens,
                              const Sampling& sampling) {
   std::vector<float> values(logits.begin(), logits.end());
   if (sampling.repeat_penalty == 1.0F || sampling.repeat_last == 0) return values;
   if (sampling.repeat_last > 0) {
     tokens = tokens.last(std::min(tokens.size(), static_cast<std::size_t>(sampling.repeat_last)));
   }
-  // From the logits as they came: a token that is there twice is not punished twice.
+  // From the raw logits, so that a token that occurs twice is penalized once.
   for (std::int32_t token : tokens) {
     const auto i = static_cast<std::size_t>(token);
     values[i] = logits[i] > 0 ? logits[i] / sampling.repeat_penalty : logits[i] * sampling.repeat_penalty;
@@ -57,7 +57,7 @@ std::size_t check_logits(std::span<const float> logits) {
   return best;
 }
 
-// Keeps the k likeliest, which come to the front, sorted.
+// Keeps the k likeliest, sorted.
 void keep_likeliest(std::vector<Candidate>& candidates, std::size_t k) {
   k = std::min(k, candidates.size());
   const auto end = candidates.begin() + static_cast<std::ptrdiff_t>(k);
@@ -65,10 +65,10 @@ void keep_likeliest(std::vector<Candidate>& candidates, std::size_t k) {
   candidates.resize(k);
 }
 
-void keep_probable(std::vector<Candidate>& candidates, double part) {
+void keep_probable(std::vector<Candidate>& candidates, double fraction) {
   double total = 0;
   for (const Candidate& candidate : candidates) total += candidate.weight;
-  // Few are enough as a rule: sort no more than needed.
+  // A few candidates usually suffice: sorts no more than needed.
   std::size_t sorted = 0;
   std::size_t next = 64;
   double sum = 0;
@@ -78,7 +78,7 @@ void keep_probable(std::vector<Candidate>& candidates, double part) {
                       candidates.begin() + static_cast<std::ptrdiff_t>(end), candidates.end(), likelier);
     for (; sorted < end; ++sorted) {
       sum += candidates[sorted].weight;
-      if (sum < part * total) continue;
+      if (sum < fraction * total) continue;
       candidates.resize(sorted + 1);
       return;
     }
@@ -105,7 +105,7 @@ void check_sampling(const Sampling& s) {
 std::int32_t sample_token(std::span<const float> raw, std::span<const std::int32_t> tokens, const Sampling& sampling) {
   check_sampling(sampling);
   check_logits(raw);
-  const std::vector<float> logits = penalised(raw, tokens, sampling);
+  const std::vector<float> logits = penalized(raw, tokens, sampling);
   const std::size_t best = check_logits(logits);
   if (sampling.temperature == 0.0F) return static_cast<std::int32_t>(best);
 
@@ -118,7 +118,7 @@ std::int32_t sample_token(std::span<const float> raw, std::span<const std::int32
   }
   if (sampling.top_k > 0) keep_likeliest(candidates, static_cast<std::size_t>(sampling.top_k));
   if (sampling.top_p < 1) keep_probable(candidates, static_cast<double>(sampling.top_p));
-  // The largest weight is 1: min_p compares with weights as they are.
+  // The largest weight is 1, so that min_p compares with the weights.
   std::erase_if(candidates, [&](const Candidate& c) { return c.weight < static_cast<double>(sampling.min_p); });
 
   // In the order of ids, so that settings that keep the same tokens draw the same one.
@@ -134,4 +134,4 @@ std::int32_t sample_token(std::span<const float> raw, std::span<const std::int32
   return candidates.back().token;
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

@@ -5,14 +5,14 @@
 
 #include "thalweg/model.h"
 
-namespace thalweg::model {
+namespace thalweg::decode {
 
 // Throws Error that names the setting.
 void check_sampling(const Sampling& sampling);
 
 // Chooses the token after `tokens` from its logits [vocabulary] (Sampling says how). Throws Error if a logit is NaN or
-// infinite upwards, or all are infinite downwards: nothing can be drawn from those.
+// +infinity, or if all are -infinity.
 std::int32_t sample_token(std::span<const float> logits, std::span<const std::int32_t> tokens,
                           const Sampling& sampling);
 
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

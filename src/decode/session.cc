@@ -4,12 +4,12 @@
 #include <array>
 #include <cstring>
 
-#include "checkpoint/checksum.h"
+#include "decode/checksum.h"
 #include "io/atomic_file.h"
 #include "io/byte_reader.h"
 #include "thalweg/error.h"
 
-namespace thalweg::model {
+namespace thalweg::decode {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'T', 'H', 'A', 'L', 'S', 'E', 'S', '\n'};
@@ -65,8 +65,9 @@ std::uint64_t fingerprint(const ModelConfig& config, const Weights& weights, con
     for (int i = 0; i < tensor.rank; ++i) sum.add_value(tensor.dim(i));
     const std::int64_t bytes = bytes_of(tensor.dtype, tensor.size());
     const std::int64_t sample = std::min(bytes, kSample);
+    const std::span content(static_cast<const std::byte*>(tensor.data), static_cast<std::size_t>(bytes));
     for (std::int64_t begin : {std::int64_t{0}, (bytes - sample) / 2, bytes - sample}) {
-      sum.add({static_cast<const std::byte*>(tensor.data) + begin, static_cast<std::size_t>(sample)});
+      sum.add(content.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(sample)));
     }
   }
   return sum.value();
@@ -87,7 +88,7 @@ void save_session(const std::string& path, std::uint64_t model, const StatePool&
   write(std::as_bytes(std::span(&header, 1)));
   write(bytes_of_values(tokens));
   write(bytes_of_values(logits));
-  for (std::span<std::byte> piece : pool.pieces(slot, pool.length(slot))) write(piece);
+  for (std::span<std::byte> span : pool.slot_memory(slot, pool.length(slot))) write(span);
   const std::uint64_t value = sum.value();
   file.write(&value, sizeof(value));
   file.commit();
@@ -104,7 +105,7 @@ SessionText restore_session(io::Bytes bytes, const std::string& path, std::uint6
   if (header.version != kVersion) {
     reader.fail("version " + std::to_string(kVersion), std::to_string(header.version));
   }
-  // The sum comes before everything that is believed.
+  // The checksum is compared before any field is used.
   const std::size_t last = bytes.size() - sizeof(std::uint64_t);
   if (bytes.size() < sizeof(Header) + sizeof(std::uint64_t)) reader.fail("a checksum", "the file's end");
   std::uint64_t stored;
@@ -137,9 +138,9 @@ SessionText restore_session(io::Bytes bytes, const std::string& path, std::uint6
     if (token < 0 || token >= vocabulary) reader.fail("tokens of the vocabulary", std::to_string(token));
   }
   pool.reserve(count);
-  for (std::span<std::byte> piece : pool.pieces(slot, count)) {
-    const io::Bytes from = reader.take(piece.size());
-    std::memcpy(piece.data(), from.data(), from.size());
+  for (std::span<std::byte> span : pool.slot_memory(slot, count)) {
+    const io::Bytes from = reader.take(span.size());
+    std::memcpy(span.data(), from.data(), from.size());
   }
   pool.set_length(slot, count);
   return text;
@@ -151,4 +152,4 @@ SessionText restore_session(const std::string& path, std::uint64_t model, std::i
   return restore_session(file.bytes(), path, model, vocabulary, pool, slot);
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

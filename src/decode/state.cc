@@ -7,7 +7,7 @@
 
 #include "thalweg/error.h"
 
-namespace thalweg::model {
+namespace thalweg::decode {
 namespace {
 
 constexpr std::int64_t kFirstCapacity = 512;
@@ -16,7 +16,7 @@ constexpr std::int64_t kFirstCapacity = 512;
 
 void StatePool::Free::operator()(void* memory) const { std::free(memory); }
 
-// Zeroed, and from the system: pages of slots that are never used are never there.
+// Zeroed by the system, page by page on first use: slots that are never used take no memory.
 StatePool::Memory StatePool::allocate(std::uint64_t bytes) {
   void* memory = std::calloc(std::max<std::uint64_t>(bytes, 1), 1);
   if (memory == nullptr) throw std::bad_alloc();
@@ -58,7 +58,7 @@ void StatePool::release(int slot) {
 }
 
 void StatePool::clear(int slot) {
-  for (std::span<std::byte> piece : pieces(slot, 0)) std::memset(piece.data(), 0, piece.size());
+  for (std::span<std::byte> span : slot_memory(slot, 0)) std::memset(span.data(), 0, span.size());
   set_length(slot, 0);
 }
 
@@ -66,7 +66,7 @@ void StatePool::reserve(std::int64_t tokens) {
   if (tokens <= capacity_) return;
   std::int64_t capacity = std::max(capacity_, kFirstCapacity);
   while (capacity < tokens) capacity *= 2;
-  // Layer by layer, so that no more than one layer's cache is there twice.
+  // Layer by layer, so that only one layer's cache exists twice at a time.
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (config_.layers[i] != LayerKind::kAttention) continue;
     for (Memory* memory : {&layers_[i].first, &layers_[i].second}) {
@@ -98,22 +98,22 @@ Tensor StatePool::cache(const Memory& memory) const {
 Tensor StatePool::keys(std::size_t layer) const { return cache(layers_[layer].first); }
 Tensor StatePool::values(std::size_t layer) const { return cache(layers_[layer].second); }
 
-std::vector<std::span<std::byte>> StatePool::pieces(int slot, std::int64_t length) const {
-  std::vector<std::span<std::byte>> pieces;
+std::vector<std::span<std::byte>> StatePool::slot_memory(int slot, std::int64_t length) const {
+  std::vector<std::span<std::byte>> spans;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (config_.layers[i] == LayerKind::kGatedDelta) {
       for (const Tensor& state : {recurrent(i), conv(i)}) {
-        pieces.emplace_back(static_cast<std::byte*>(state.row(slot)),
-                            static_cast<std::size_t>(bytes_of(state.dtype, state.stride(0))));
+        spans.emplace_back(static_cast<std::byte*>(state.row(slot)),
+                           static_cast<std::size_t>(bytes_of(state.dtype, state.stride(0))));
       }
     } else if (length > 0) {
       for (const Memory* memory : {&layers_[i].first, &layers_[i].second}) {
-        pieces.emplace_back(memory->get() + row_bytes() * static_cast<std::uint64_t>(capacity_ * slot),
-                            static_cast<std::size_t>(row_bytes() * static_cast<std::uint64_t>(length)));
+        spans.emplace_back(memory->get() + row_bytes() * static_cast<std::uint64_t>(capacity_ * slot),
+                           static_cast<std::size_t>(row_bytes() * static_cast<std::uint64_t>(length)));
       }
     }
   }
-  return pieces;
+  return spans;
 }
 
 std::uint64_t StatePool::row_bytes() const {
@@ -122,7 +122,7 @@ std::uint64_t StatePool::row_bytes() const {
 
 std::uint64_t StatePool::fixed_bytes() const {
   std::uint64_t bytes = 0;
-  for (std::span<std::byte> piece : pieces(0, 0)) bytes += piece.size();
+  for (std::span<std::byte> span : slot_memory(0, 0)) bytes += span.size();
   return bytes;
 }
 
@@ -131,4 +131,4 @@ std::uint64_t StatePool::token_bytes() const {
   return 2 * row_bytes() * static_cast<std::uint64_t>(layers);
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

@@ -9,9 +9,11 @@
 #include "checkpoint/config.h"
 #include "thalweg/tensor.h"
 
-namespace thalweg::model {
+namespace thalweg::decode {
 
-// What the model remembers of its sequences: one slot each. A Gated DeltaNet layer has the recurrent state f32
+using checkpoint::ModelConfig;
+
+// The states of a model's sequences in host memory, one slot each. A Gated DeltaNet layer has the recurrent state f32
 // [slots,HV,V,K] and the last inputs of its convolution f32 [slots,C,W-1]; a full-attention layer has keys and values
 // [slots,S,HKV,A], for which S grows in steps as sequences do, up to the context.
 class StatePool {
@@ -22,7 +24,7 @@ class StatePool {
   std::int64_t context() const { return context_; }
   DType cache_dtype() const { return cache_dtype_; }
 
-  // A slot with a fresh state; throws if all are taken.
+  // A slot with a zero state; throws Error if all are taken.
   int acquire();
   void release(int slot);
   void clear(int slot);
@@ -38,8 +40,8 @@ class StatePool {
   Tensor keys(std::size_t layer) const;
   Tensor values(std::size_t layer) const;
 
-  // The slot's state as pieces of memory, always in the same order, for a length that reserve() has made room for.
-  std::vector<std::span<std::byte>> pieces(int slot, std::int64_t length) const;
+  // The memory of a slot's state, in a fixed order, for a length that reserve() has made room for.
+  std::vector<std::span<std::byte>> slot_memory(int slot, std::int64_t length) const;
 
   std::uint64_t fixed_bytes() const;  // of a slot, without keys and values
   std::uint64_t token_bytes() const;  // of keys and values
@@ -69,4 +71,4 @@ class StatePool {
   std::vector<bool> taken_;
 };
 
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

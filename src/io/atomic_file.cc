@@ -22,7 +22,7 @@ constexpr int kAttempts = 100;
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   static std::atomic<unsigned> counter{0};
-  // A leftover of a process that was killed may bear the same name; it is not ours to remove.
+  // A process that was killed may have left a file of the same name, which must not be overwritten.
   for (int attempt = 0; attempt < kAttempts && file_ < 0; ++attempt) {
     temporary_ = path_ + ".partial-" + std::to_string(getpid()) + "-" + std::to_string(++counter);
     file_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -59,7 +59,7 @@ void AtomicFile::commit() {
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("a file that can be replaced");
   close(file_);
   file_ = -1;
-  // The new name outlives a power cut only once the folder has reached the disk; some file systems cannot promise it.
+  // The rename is durable once the folder is on the disk; some file systems cannot sync a folder.
   std::filesystem::path folder = std::filesystem::path(path_).parent_path();
   if (folder.empty()) folder = ".";
   const int directory = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -6,8 +6,8 @@
 
 namespace thalweg::io {
 
-// A file that appears whole or not at all: bytes go to a temporary file in the same folder, which commit() brings to
-// the disk and then renames over `path`. Without commit() the temporary file is removed and `path` is as it was.
+// A file that appears whole or not at all: bytes go to a temporary file in the same folder, which commit() flushes to
+// the disk and then renames to `path`. Without commit() the temporary file is removed and `path` is unchanged.
 // Throws Error that names the path and the system's reason.
 class AtomicFile {
  public:
@@ -21,7 +21,7 @@ class AtomicFile {
 
   void write(const void* data, std::size_t bytes);
 
-  // Nothing can be written after it.
+  // No write may follow.
   void commit();
 
  private:

@@ -10,8 +10,7 @@
 
 namespace thalweg::io {
 
-// Reads little-endian values one after the other and never past the end; `subject` says in messages what was being
-// read.
+// Reads little-endian values in order and never past the end. `subject` names in errors what was read.
 class ByteReader {
  public:
   ByteReader(Bytes bytes, std::string path) : bytes_(bytes), path_(std::move(path)) {}
@@ -40,8 +39,8 @@ class ByteReader {
     return taken;
   }
 
-  // A number of things that take at least `least` bytes each: more than the rest of the file can hold is refused,
-  // before anybody reserves memory for them.
+  // A count of elements of at least `least` bytes each. Refuses a count that the rest of the file cannot hold, before
+  // memory is reserved for it.
   std::size_t check_count(std::uint64_t count, std::uint64_t least, std::string_view things) {
     if (count > remaining() / least) {
       fail("at most " + std::to_string(remaining() / least) + " " + std::string(things) + " in the rest of the file",

@@ -9,7 +9,7 @@
 namespace thalweg::io {
 
 // A tensor type as GGUF files number it. Files may hold types that the library does not compute with; those that are
-// known have a size, so that the place of their tensors can be checked.
+// known have a size, so that the extent of their tensors can be checked.
 struct GgmlType {
   std::uint32_t number;
   std::string name;            // "Q4_K", or "type 99" if unknown

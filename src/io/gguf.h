@@ -21,10 +21,10 @@ struct GgufTensor {
   std::vector<std::int64_t> shape;  // row-major: the file's order reversed; a scalar is [1]
   std::uint64_t offset = 0;         // of the first byte in its file
   std::uint64_t bytes = 0;          // 0 if the type's size is not known
-  std::size_t part = 0;             // which file of a split model
+  std::size_t part = 0;             // index of the file in a split model
 };
 
-// What one file says before its tensors' data. Everything has been checked against the file's size.
+// The header of one file: everything before its tensors' data, checked against the file's size.
 struct GgufHeader {
   std::uint32_t version = 0;
   std::uint32_t alignment = kGgufDefaultAlignment;
@@ -33,21 +33,21 @@ struct GgufHeader {
 };
 
 // Reads the header of a file of versions 2 and 3, little-endian; `bytes` are the whole file, `path` names it in errors.
-// Refused with an Error: counts, lengths, shapes and offsets that the file cannot hold, keys and tensors that come
-// twice, tensors that overlap, unknown value types, arrays nested more than 8 deep.
+// Throws Error for counts, lengths, shapes and offsets that the file cannot hold, duplicate keys and tensors, tensors
+// that overlap, unknown value types, and arrays nested more than 8 deep.
 GgufHeader parse_gguf(Bytes bytes, const std::string& path);
 
-// A GGUF model, mapped. One file, or a split one (name-00001-of-00003.gguf) of which any part may be given: the others
-// are found beside it.
+// A mapped GGUF model: one file, or any file of a split model (name-00001-of-00003.gguf), whose other files are in the
+// same folder.
 class GgufFile final : public TensorSource {
  public:
   explicit GgufFile(const std::string& path);
 
   std::uint32_t version() const { return version_; }
   std::uint32_t alignment() const { return alignment_; }
-  // Of the first part, which holds the model's.
+  // Of the first file, which has the model's metadata.
   const GgufMetadata& metadata() const { return metadata_; }
-  // Of all parts, in order, those with types that tensor() refuses among them.
+  // Of all files, in order, including tensors whose type tensor() refuses.
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   std::vector<std::string> paths() const;
 

@@ -39,7 +39,7 @@ GgufType read_type(ByteReader& reader) {
 
 GgufArray read_array(ByteReader& reader, int depth);
 
-// The default elements of one type, to be read over: makes the type a compile-time one for what follows.
+// Default elements of `type`: turns the run-time type into an alternative of the variant, to be visited.
 template <class Variant, std::size_t... Index>
 Variant make_alternative(std::size_t type, std::index_sequence<Index...>) {
   Variant variant;
@@ -117,7 +117,7 @@ void read_metadata(ByteReader& reader, std::size_t count, GgufMetadata& metadata
 
 std::uint32_t read_alignment(const GgufMetadata& metadata, const std::string& path) {
   const std::int64_t alignment = metadata.integer("general.alignment", std::int64_t{kGgufDefaultAlignment});
-  // Below 8, a tensor of floats could lie where a float cannot be read.
+  // Below 8, the data of a tensor could be misaligned for its elements.
   if (alignment < 8 || alignment > std::numeric_limits<std::uint32_t>::max() ||
       !std::has_single_bit(static_cast<std::uint64_t>(alignment))) {
     throw Error(path, "key general.alignment", "a power of two of at least 8", std::to_string(alignment));
@@ -146,7 +146,7 @@ std::vector<std::int64_t> read_shape(ByteReader& reader) {
   return shape;
 }
 
-// Bytes of a tensor, which read_shape() has kept from overflowing; those of a block format are fewer than its weights.
+// Bytes of a tensor. They cannot overflow: read_shape() limits the elements, and a block has fewer bytes than weights.
 std::uint64_t tensor_bytes(const ByteReader& reader, const GgufTensor& tensor) {
   if (tensor.type.block_size == 0) return 0;
   const std::int64_t row = tensor.shape.back();
@@ -176,7 +176,7 @@ void place_tensors(ByteReader& reader, std::uint64_t file_bytes, GgufHeader& hea
       reader.fail("an offset that is a multiple of " + std::to_string(alignment), std::to_string(tensor.offset));
     }
     if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end()) {
-      // Its place may be one past a file that does not end on the alignment.
+      // An empty tensor may begin past the end of a file that does not end on the alignment.
       tensor.offset = std::min(data, file_bytes);
       continue;
     }

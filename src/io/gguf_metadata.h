@@ -32,8 +32,8 @@ inline constexpr std::uint32_t kNumGgufTypes = 13;
 // "u32", "string".
 std::string_view gguf_type_name(GgufType type);
 
-// An array whose elements have one type, which may be arrays again, each with a type of its own. The alternatives
-// stand in the order of GgufType.
+// An array whose elements have one type. Elements may be arrays, each with its own type. The alternatives are in the
+// order of GgufType.
 struct GgufArray {
   using Elements = std::variant<std::vector<std::uint8_t>, std::vector<std::int8_t>, std::vector<std::uint16_t>,
                                 std::vector<std::int16_t>, std::vector<std::uint32_t>, std::vector<std::int32_t>,
@@ -56,7 +56,7 @@ inline GgufType gguf_type(const GgufValue& value) { return static_cast<GgufType>
 std::string describe_type(const GgufValue& value);
 
 // The metadata of a file: values by key, in the file's order. The typed accessors throw Error that names file and key,
-// what was expected and what is there. Integers are read from any integer type that holds the value, real numbers from
+// what was expected and what was found. Integers are read from any integer type that holds the value, real numbers from
 // any number: writers differ in the width they choose.
 class GgufMetadata {
  public:
@@ -68,7 +68,7 @@ class GgufMetadata {
   const std::vector<Entry>& entries() const { return entries_; }
 
   bool has(std::string_view key) const { return find(key) != nullptr; }
-  const GgufValue* find(std::string_view key) const;  // null if there is none
+  const GgufValue* find(std::string_view key) const;  // null if the key is missing
 
   std::int64_t integer(std::string_view key) const;
   std::int64_t integer(std::string_view key, std::int64_t fallback) const;  // `fallback` only if the key is missing
@@ -85,9 +85,9 @@ class GgufMetadata {
   std::vector<bool> booleans(std::string_view key) const;
   const std::vector<std::string>& strings(std::string_view key) const;
 
-  // Replaces the value of a key that is there; its place stays.
+  // Sets the value of a key, whose position in the file's order does not change if it exists.
   void set(std::string key, GgufValue value);
-  // Adds what must be new; false if the key is there already.
+  // Adds a new key; returns false if it exists.
   bool add(std::string key, GgufValue value);
   void erase(std::string_view key);
 

@@ -13,22 +13,22 @@
 
 namespace thalweg::io {
 
-// Writes a GGUF file of version 3. First every tensor is declared, then the data comes in the same order, in pieces of
-// any size; no more than a piece is in memory. The file appears when finish() has run, and not otherwise.
+// Writes a GGUF file of version 3. The caller declares every tensor, then writes their data in the same order, in runs
+// of any size, none of which is kept in memory. The file appears when finish() returns, and not otherwise.
 class GgufWriter {
  public:
-  // Hears a growing part of 1 of the data, and 1 at the end.
+  // Called with the fraction of the data written, and with 1 at the end.
   using Progress = std::function<void(double done)>;
 
-  // Metadata is written in its order, without the keys that describe how a file is laid out, which are the writer's
-  // own: general.alignment and split.*.
+  // Metadata is written in its order, without the keys that describe the layout of a file, which the writer sets
+  // itself: general.alignment and split.*.
   GgufWriter(std::string path, const GgufMetadata& metadata, Progress progress = {});
 
-  // shape: row-major, 1 to 4 dimensions, the last a multiple of the dtype's block size. Names have 1 to 63 bytes, which
-  // is what other readers take.
+  // shape: row-major, 1 to 4 dimensions, the last a multiple of the dtype's block size. Names have 1 to 63 bytes, the
+  // limit of other readers.
   void declare(std::string name, DType dtype, std::vector<std::int64_t> shape);
 
-  // The next bytes of this tensor: of the first that is not complete.
+  // Writes the next bytes of the first tensor that is not complete, whose name must be `name`.
   void write(std::string_view name, const void* data, std::size_t bytes);
 
   void finish();

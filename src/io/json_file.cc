@@ -56,7 +56,7 @@ std::string json_type_name(const json& value) {
 }
 
 json parse_json(std::string_view text, const std::string& path, const std::string& subject) {
-  std::vector<std::set<std::string>> keys;  // of the objects around the place that is parsed
+  std::vector<std::set<std::string>> keys;  // of the objects that enclose the value being parsed
   const auto watch = [&](int depth, json::parse_event_t event, const json& parsed) {
     if (depth > kMaxDepth) {
       throw Error(path, subject, "JSON nested at most " + std::to_string(kMaxDepth) + " deep", "deeper values");

@@ -9,10 +9,10 @@
 namespace thalweg::io {
 
 // A JSON object of a file: config.json, an index. The typed accessors throw Error that names the file and the key, with
-// the keys of the objects around it ("rope_parameters.rope_theta"). A value of null counts as missing.
+// the keys of the enclosing objects ("rope_parameters.rope_theta"). A value of null counts as missing.
 class JsonObject {
  public:
-  // Refuses what is not one object, keys that come twice in an object, and values nested more than 64 deep.
+  // Throws Error for text that is not one object, duplicate keys in an object, and values nested more than 64 deep.
   static JsonObject parse(std::string_view text, std::string path);
   static JsonObject read(const std::string& path);
 
@@ -39,7 +39,7 @@ class JsonObject {
   JsonObject(std::shared_ptr<const void> value, std::string path, std::string prefix);
   [[noreturn]] void fail(std::string_view key, std::string_view expected, std::string_view given) const;
 
-  std::shared_ptr<const void> value_;  // nlohmann::json, which stays out of this header
+  std::shared_ptr<const void> value_;  // nlohmann::json, not included here
   std::string path_;
   std::string prefix_;  // "text_config."
 };

@@ -6,8 +6,8 @@
 
 namespace thalweg::io {
 
-// The JSON value that `text` holds and nothing else. Stricter than the parser alone: keys that come twice in an object
-// and values nested more than 64 deep are refused. Throws Error of `path` and `subject`.
+// Parses `text`, which holds one JSON value. Stricter than the parser alone: throws Error, with `path` and `subject`,
+// also for duplicate keys in an object and for values nested more than 64 deep.
 nlohmann::json parse_json(std::string_view text, const std::string& path, const std::string& subject);
 
 // "a string", "an array": for messages.

@@ -40,7 +40,7 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   if (S_ISDIR(status.st_mode)) throw Error(path_, "file", "a regular file", "a directory");
   if (!S_ISREG(status.st_mode)) throw Error(path_, "file", "a regular file", "a device or a pipe");
   size_ = static_cast<std::size_t>(status.st_size);
-  if (size_ == 0) return;  // cannot be mapped, and need not be
+  if (size_ == 0) return;  // an empty file cannot be mapped
   void* data = mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.number, 0);
   if (data == MAP_FAILED) {
     throw Error(path_, "file", "memory to map " + std::to_string(size_) + " bytes", reason(errno));
@@ -79,7 +79,7 @@ void MappedFile::advise(Access access) const {
 
 void MappedFile::prefetch(const std::function<void(std::uint64_t bytes)>& progress) const {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  // The disk is kept busy with the step after the one that is touched.
+  // Read-ahead of the next step overlaps with touching the pages of this one.
   const auto read_ahead = [&](std::size_t begin) {
     if (begin < size_) madvise(address(data_ + begin), std::min(kStep, size_ - begin), MADV_WILLNEED);
   };

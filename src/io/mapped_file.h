@@ -11,11 +11,11 @@ namespace thalweg::io {
 
 using Bytes = std::span<const std::byte>;
 
-// How a mapping will be read: the kernel reads ahead accordingly.
+// How a mapping will be read, for the kernel's read-ahead.
 enum class Access : std::uint8_t { kNormal, kSequential, kRandom };
 
-// A regular file's bytes, read-only and mapped: pages are loaded when they are first read and shared with every other
-// process that maps the file. The file must keep its length while it is mapped: reading a page that was cut off ends
+// A regular file, mapped read-only: pages are loaded when they are first read, and shared with every other process that
+// maps the file. The file must keep its length while it is mapped: reading a page that was cut off ends
 // the process with SIGBUS. Throws Error that names the path and the system's reason.
 class MappedFile {
  public:
@@ -29,10 +29,11 @@ class MappedFile {
   const std::string& path() const { return path_; }
   Bytes bytes() const { return {data_, size_}; }
 
-  // A hint, which the system may ignore.
+  // A hint that the system may ignore.
   void advise(Access access) const;
 
-  // Loads every page, in order. `progress`, if there is one, hears the bytes done after each step and the last byte.
+  // Loads every page, in order. `progress`, if given, is called with the number of bytes loaded, and with the file's
+  // size at the end.
   void prefetch(const std::function<void(std::uint64_t bytes)>& progress) const;
 
  private:
@@ -43,7 +44,7 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// Of several files; `progress`, if there is one, hears a growing part of 1, and 1 at the end.
+// Loads every page of several files. `progress`, if given, is called with the fraction done, and with 1 at the end.
 void prefetch_files(const std::vector<MappedFile>& files, const std::function<void(double done)>& progress);
 
 }  // namespace thalweg::io

@@ -5,8 +5,8 @@
 
 namespace thalweg::io {
 
-// A name from a file, fit for a message: bytes that are not printable ASCII become \xNN, long names are cut. Names in
-// files may hold any bytes, terminal controls among them.
+// A name from a file, for a message: bytes that are not printable ASCII become \xNN, and long names are cut. Names in
+// files may hold any bytes, including terminal control sequences.
 std::string printable(std::string_view name);
 
 }  // namespace thalweg::io

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 constexpr const char* kFileName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
 
-// What the path stands for: a file of tensors or an index of such files.
+// The file of tensors or the index of such files that `path` means.
 fs::path resolve(const std::string& path) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) return path;
@@ -53,7 +53,7 @@ void SafetensorsFile::open_file(const std::string& path) {
   }
 }
 
-// Files may hold tensors that the index does not name: they are no part of the model.
+// Files may hold tensors that the index does not name; they do not belong to the model.
 void SafetensorsFile::open_index(const std::string& path) {
   const JsonObject map = JsonObject::read(path).object("weight_map");
   std::map<std::string, std::map<std::string, bool>> wanted;  // by file, tensors and whether they were found

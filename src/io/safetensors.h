@@ -19,7 +19,7 @@ struct SafetensorsTensor {
   std::vector<std::int64_t> shape;
   std::uint64_t offset = 0;  // of the first byte in its file
   std::uint64_t bytes = 0;
-  std::size_t file = 0;  // which of the shards
+  std::size_t file = 0;  // index of the shard
 };
 
 struct SafetensorsHeader {
@@ -27,18 +27,18 @@ struct SafetensorsHeader {
   std::vector<std::pair<std::string, std::string>> metadata;  // of the key __metadata__
 };
 
-// Reads the header of a file; `bytes` are the whole file, `path` names it in errors. Refused with an Error: a header
-// that is too long or is not the JSON that it should be, names that come twice, shapes that do not fit their bytes,
-// and tensors that do not fill the file's data one after the other, as the format demands.
+// Reads the header of a file; `bytes` are the whole file, `path` names it in errors. Throws Error for a header that is
+// too long or is not valid, duplicate names, shapes that do not fit their bytes, and tensors that do not fill the data
+// without gaps, as the format requires.
 SafetensorsHeader parse_safetensors(Bytes bytes, const std::string& path);
 
-// A safetensors model, mapped: a file, a folder with model.safetensors or model.safetensors.index.json in it, or such
-// an index.
+// A mapped safetensors model: a file, a folder with model.safetensors or model.safetensors.index.json, or such an
+// index.
 class SafetensorsFile final : public TensorSource {
  public:
   explicit SafetensorsFile(const std::string& path);
 
-  // Of all shards, those with types that tensor() refuses among them.
+  // Of all shards, including tensors whose type tensor() refuses.
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
   // Of the first file.
   const std::vector<std::pair<std::string, std::string>>& metadata() const { return metadata_; }

@@ -156,7 +156,7 @@ class Parser {
     return tensor;
   }
 
-  // A type that is not known has no size to check.
+  // The size of an unknown type cannot be checked.
   void check_size(SafetensorsTensor& tensor, const std::string& subject) const {
     const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes),
                                     [&](const Type& candidate) { return candidate.name == tensor.type; });
@@ -172,7 +172,8 @@ class Parser {
 
   void check_places(std::vector<SafetensorsTensor>& tensors) const {
     std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
-      return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);  // an empty one before what shares its place
+      return std::pair(a.offset, a.bytes) <
+             std::pair(b.offset, b.bytes);  // an empty one before the tensor at the same offset
     });
     std::uint64_t end = data_;
     for (const SafetensorsTensor& tensor : tensors) {

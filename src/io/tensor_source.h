@@ -10,8 +10,8 @@
 
 namespace thalweg::io {
 
-// Named tensors of a model, whatever file they lie in. Views point into memory that the source owns: they are valid as
-// long as it lives. All functions may be called from several threads.
+// Named tensors of a model, in any format of file. Views point into memory that the source owns and are valid as long
+// as the source. All functions may be called from several threads.
 class TensorSource {
  public:
   TensorSource() = default;
@@ -21,8 +21,8 @@ class TensorSource {
 
   virtual bool has(std::string_view name) const = 0;
 
-  // Row-major, innermost dimension last, contiguous; a scalar is [1]. Throws Error that names file and tensor if there
-  // is none of that name or if its type is not one of DType.
+  // Row-major, innermost dimension last, contiguous; a scalar is [1]. Throws Error that names file and tensor if the
+  // name is unknown or its type is not one of DType.
   virtual ConstTensor tensor(std::string_view name) const = 0;
 
   // In the order of the file.
@@ -31,16 +31,17 @@ class TensorSource {
   // Of all tensors together.
   virtual std::uint64_t bytes() const = 0;
 
-  // Reads everything once, so that later reads find it in memory; `progress`, if there is one, hears a growing part of
-  // 1, and 1 at the end.
+  // Reads everything once, so that later reads find it in memory. `progress`, if given, is called with the fraction
+  // done, and with 1 at the end.
   virtual void prefetch(std::function<void(double done)> progress) const = 0;
 };
 
-// A contiguous view of shape [shape...], of 1 to kMaxRank dimensions.
+// A contiguous view of host memory, of 1 to kMaxRank dimensions.
 inline ConstTensor contiguous_view(const void* data, DType dtype, const std::vector<std::int64_t>& shape) {
   ConstTensor view;
   view.data = data;
   view.dtype = dtype;
+  view.device = kCpu;
   view.rank = static_cast<int>(shape.size());
   std::int64_t stride = 1;
   for (std::size_t i = shape.size(); i-- > 0;) {

@@ -107,17 +107,6 @@ std::vector<double> expert_mlp(const ConstTensor& gate, const ConstTensor& up, c
   return result;
 }
 
-ConstTensor slice(const ConstTensor& tensor, std::int64_t index) {
-  ConstTensor result = tensor;
-  result.data = tensor.row(index);
-  result.rank = tensor.rank - 1;
-  for (int i = 0; i < result.rank; ++i) {
-    result.shape[static_cast<std::size_t>(i)] = tensor.dim(i + 1);
-    result.strides[static_cast<std::size_t>(i)] = tensor.stride(i + 1);
-  }
-  return result;
-}
-
 }  // namespace
 
 Routing route_top_k(const ConstTensor& router_logits, std::int64_t top_k, bool renormalize, Precision precision) {
@@ -207,7 +196,7 @@ Array moe_ffn(const MoeFfnArgs& args, Precision precision) {
     for (std::size_t s = 0; s < ids.size(); ++s) {
       const auto e = static_cast<std::int64_t>(ids[s]);
       const std::vector<double> output =
-          expert_mlp(slice(args.gate, e), slice(args.up, e), slice(args.down, e), token, precision);
+          expert_mlp(select(args.gate, e), select(args.up, e), select(args.down, e), token, precision);
       for (std::int64_t d = 0; d < y.dim(1); ++d) y(t, d) += weights[s] * output[static_cast<std::size_t>(d)];
     }
     if (args.shared_gate.defined()) {

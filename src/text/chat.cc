@@ -14,7 +14,7 @@ constexpr std::string_view kEndOfThoughts = "</think>";
 
 bool starts_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
 
-// What Python's str.strip() takes off, which the templates' trim is.
+// The characters that Python's str.strip() removes, as the templates' trim does.
 bool is_blank(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
@@ -42,25 +42,26 @@ std::string_view without_thoughts(std::string_view answer) {
   return answer;
 }
 
-void append_turn(ChatFamily family, std::string_view role, std::string_view content, std::vector<ChatPiece>& pieces) {
+void append_message(ChatFamily family, std::string_view role, std::string_view content,
+                    std::vector<ChatSegment>& segments) {
   if (family == ChatFamily::kQwen35) content = trim(content);
   if (role == "assistant" && family != ChatFamily::kQwen3NextInstruct) content = without_thoughts(content);
-  pieces.push_back({std::string(kStart), true});
-  // One piece with the content: a line break at its beginning may join the one before it in a token.
-  pieces.push_back({std::string(role).append("\n").append(content), false});
-  pieces.push_back({std::string(kEnd).append("\n"), true});
+  segments.push_back({std::string(kStart), true});
+  // One segment with the content: a line break at its beginning may form a token with the one before it.
+  segments.push_back({std::string(role).append("\n").append(content), false});
+  segments.push_back({std::string(kEnd).append("\n"), true});
 }
 
 void append_question(ChatFamily family, std::string_view question, std::optional<bool> think,
-                     std::vector<ChatPiece>& pieces) {
+                     std::vector<ChatSegment>& segments) {
   const bool can = family != ChatFamily::kQwen3NextInstruct;
   const bool must = family == ChatFamily::kQwen3NextThinking;
   if (think && *think && !can) throw Error("chat", "think", "off, this model has no thinking mode", "on");
   if (think && !*think && must) throw Error("chat", "think", "on, this model always thinks", "off");
-  append_turn(family, "user", question, pieces);
+  append_message(family, "user", question, segments);
   std::string opening = std::string(kStart) + "assistant\n";
   if (can) opening += think.value_or(true) ? "<think>\n" : "<think>\n\n</think>\n\n";
-  pieces.push_back({std::move(opening), true});
+  segments.push_back({std::move(opening), true});
 }
 
 }  // namespace
@@ -77,13 +78,13 @@ ChatFamily chat_family(std::string_view architecture, std::string_view chat_temp
   return ChatFamily::kQwen3NextInstruct;
 }
 
-std::vector<ChatPiece> chat_prompt(ChatFamily family, std::span<const ChatMessage> messages,
-                                   std::optional<bool> think) {
+std::vector<ChatSegment> chat_prompt(ChatFamily family, std::span<const ChatMessage> messages,
+                                     std::optional<bool> think) {
   if (messages.empty() || messages.back().role != "user") {
     throw Error("chat", "messages", "a question of the user's at the end",
                 messages.empty() ? "none" : "one of '" + messages.back().role + "'");
   }
-  std::vector<ChatPiece> pieces;
+  std::vector<ChatSegment> segments;
   for (const ChatMessage& message : messages.first(messages.size() - 1)) {
     if (message.role == "system" && &message != messages.data()) {
       throw Error("chat", "messages", "the system's message first", "one after others");
@@ -91,34 +92,34 @@ std::vector<ChatPiece> chat_prompt(ChatFamily family, std::span<const ChatMessag
     if (message.role != "system" && message.role != "user" && message.role != "assistant") {
       throw Error("chat", "messages", "the roles system, user and assistant", "'" + message.role + "'");
     }
-    append_turn(family, message.role, message.content, pieces);
+    append_message(family, message.role, message.content, segments);
   }
-  append_question(family, messages.back().content, think, pieces);
-  return pieces;
+  append_question(family, messages.back().content, think, segments);
+  return segments;
 }
 
-std::vector<ChatPiece> chat_continuation(ChatFamily family, std::string_view question, bool ended,
-                                         std::optional<bool> think) {
-  std::vector<ChatPiece> pieces = {{ended ? "\n" : std::string(kEnd).append("\n"), true}};
-  append_question(family, question, think, pieces);
-  return pieces;
+std::vector<ChatSegment> chat_continuation(ChatFamily family, std::string_view question, bool ended,
+                                           std::optional<bool> think) {
+  std::vector<ChatSegment> segments = {{ended ? "\n" : std::string(kEnd).append("\n"), true}};
+  append_question(family, question, think, segments);
+  return segments;
 }
 
-std::string chat_text(std::span<const ChatPiece> pieces) {
+std::string chat_text(std::span<const ChatSegment> segments) {
   std::string text;
-  for (const ChatPiece& piece : pieces) text += piece.text;
+  for (const ChatSegment& segment : segments) text += segment.text;
   return text;
 }
 
-std::vector<std::int32_t> encode_chat(const Tokenizer& tokenizer, std::span<const ChatPiece> pieces) {
+std::vector<std::int32_t> encode_chat(const Tokenizer& tokenizer, std::span<const ChatSegment> segments) {
   for (const std::string_view token : {kStart, kEnd}) {
     if (tokenizer.find(token) < 0) {
       throw Error("chat", "tokenizer", "a model made for chats, with " + std::string(token), "none; use generate");
     }
   }
   std::vector<std::int32_t> ids;
-  for (const ChatPiece& piece : pieces) {
-    const std::vector<std::int32_t> more = tokenizer.encode(piece.text, piece.markup);
+  for (const ChatSegment& segment : segments) {
+    const std::vector<std::int32_t> more = tokenizer.encode(segment.text, segment.markup);
     ids.insert(ids.end(), more.begin(), more.end());
   }
   return ids;

@@ -67,8 +67,8 @@ void Merges::apply(std::span<const std::int32_t> word, Scratch& scratch, std::ve
     heap.pop_back();
     Scratch::Symbol& left = symbols[index(top.position)];
     if (left.gone || left.next < 0) continue;
-    // A neighbour may have changed since. Only the result is compared, as in Hugging Face's package: a candidate keeps
-    // its rank when another pair at its place gives the same token.
+    // A neighbor may have changed since. Only the result is compared, as in Hugging Face's package: a candidate keeps
+    // its rank when another pair at its position gives the same token.
     Scratch::Symbol& right = symbols[index(left.next)];
     const Slot* slot = find(left.id, right.id);
     if (slot == nullptr || slot->merged != top.merged) continue;

@@ -6,7 +6,7 @@
 
 namespace thalweg::text {
 
-// The merges of byte-pair encoding: which two neighbouring tokens become one, the earliest of the list first.
+// The merges of byte-pair encoding: which two adjacent tokens become one, the earliest of the list first.
 class Merges {
  public:
   struct Merge {
@@ -14,10 +14,10 @@ class Merges {
     std::int32_t right;
     std::int32_t merged;
   };
-  // Of a pair that is listed twice the later entry counts.
+  // For a pair that is listed twice the later entry is used.
   explicit Merges(std::span<const Merge> merges);
 
-  // Memory that apply() uses again from word to word.
+  // Scratch memory of apply(), reused from word to word.
   struct Scratch {
     struct Symbol {
       std::int32_t id;

@@ -14,8 +14,9 @@ namespace {
 // Every character below is a starter, is its own normal form and never joins the one before it.
 constexpr char32_t kFirstUnstable = 0x300;
 
-// Tokenizers were trained with a package that normalizes as of Unicode 9. What Unicode 10 to 15 made a combining mark
-// or a composition is an ordinary character there, and has to be one here. U+11930 is the second half of U+11938.
+// Tokenizers were trained with a package that normalizes as of Unicode 9. A character that Unicode 10 to 15 made a
+// combining mark or a composition is an ordinary character in that package, and must be one here. U+11930 is the second
+// half of U+11938.
 struct Range {
   char32_t first;
   char32_t last;
@@ -89,7 +90,7 @@ std::string nfc(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
     const Utf8Step step = decode_utf8(text.substr(at));
     if (is_stable(step.code_point)) {
-      // Nothing joins those of the table.
+      // No accent joins the characters of the table.
       stable = step.code_point < kFirstUnstable ? at : at + step.length;
       at += step.length;
       continue;

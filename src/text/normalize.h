@@ -5,8 +5,8 @@
 
 namespace thalweg::text {
 
-// Normalization form C of valid UTF-8, with the marks and compositions that Unicode 9 knows. Takes linear time but for
-// the sorting of marks, which is n log n: a file of a million accents is no trap.
+// Normalization form C of valid UTF-8, with the marks and compositions of Unicode 9. Takes linear time, except for
+// sorting marks, which takes n log n.
 std::string nfc(std::string_view text);
 
 }  // namespace thalweg::text

@@ -1,4 +1,4 @@
-// Oniguruma's syntax to PCRE2's, for the part of it that both read in the same way.
+// Translates Oniguruma's syntax to PCRE2's, where both have the same meaning, and refuses the rest.
 
 #include <array>
 
@@ -8,7 +8,7 @@
 namespace thalweg::text {
 namespace {
 
-// Unicode's White_Space. PCRE2's \s has U+180E as well, which Unicode took out of it.
+// Unicode's White_Space. PCRE2's \s also has U+180E, which Unicode removed.
 constexpr std::string_view kSpaces =
     "\\t-\\r\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}";
 

@@ -15,7 +15,7 @@
 namespace thalweg::text {
 namespace {
 
-// Far above what a word takes, and low enough that a hostile pattern ends with an error within seconds.
+// Far more steps than a word needs, and few enough that a hostile pattern fails within seconds.
 constexpr std::uint64_t kStepsOfAMatch = 10'000'000;
 constexpr std::uint32_t kHeapOfAMatch = 64U << 10;  // KiB
 constexpr std::size_t kLongestPattern = 16U << 10;
@@ -81,7 +81,7 @@ void PreTokenizer::split(std::string_view text, const std::function<void(std::st
   if (!code_) return give(0, text.size());
 
   const auto context = own(pcre2_match_context_create(nullptr));
-  // A run of blanks is gone through once for each alternative: the limit grows with the text.
+  // Each alternative scans a run of blanks once, so the limit grows with the text.
   const std::uint64_t steps = kStepsOfAMatch + 8 * static_cast<std::uint64_t>(text.size());
   pcre2_set_match_limit(context.get(), static_cast<std::uint32_t>(
                                            std::min<std::uint64_t>(steps, std::numeric_limits<std::uint32_t>::max())));

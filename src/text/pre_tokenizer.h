@@ -14,14 +14,14 @@ std::string_view pre_tokenizer_pattern(std::string_view name);
 // Cuts text into the words that BPE works on.
 class PreTokenizer {
  public:
-  // pattern is a regular expression as Hugging Face's files have it (Oniguruma's syntax); one that PCRE2 might read
-  // otherwise is refused. An empty one does not cut.
+  // pattern is a regular expression in Oniguruma's syntax, as Hugging Face's files have it; throws Error for one that
+  // PCRE2 might read differently. An empty pattern does not cut.
   explicit PreTokenizer(std::string_view pattern);
   ~PreTokenizer();
   PreTokenizer(PreTokenizer&&) noexcept;
   PreTokenizer& operator=(PreTokenizer&&) noexcept;
 
-  // Gives the matches, and what stands between matches, in order. text is valid UTF-8.
+  // Calls back with the matches and the text between matches, in order. text is valid UTF-8.
   void split(std::string_view text, const std::function<void(std::string_view word)>& take) const;
 
  private:

@@ -8,7 +8,7 @@
 
 namespace thalweg::text {
 
-// Finds whole tokens in text, such as <|im_end|>: at the leftmost place where one starts, the longest.
+// Finds whole tokens in text, such as <|im_end|>: the leftmost, and of those that start there the longest.
 class TokenMatcher {
  public:
   struct Match {

@@ -29,7 +29,7 @@ std::string pattern_of(const TokenizerData& data) {
 
 // One call of encode.
 struct Tokenizer::Work {
-  // Where the tokens of a word stand in ids.
+  // The range of a word's tokens in ids.
   struct Kept {
     std::size_t first;
     std::size_t count;
@@ -104,7 +104,7 @@ void Tokenizer::read_vocabulary() {
   bytes_.reserve(tokens_.size());
   for (std::size_t id = 0; id < tokens_.size(); ++id) {
     const std::string& token = tokens_[id];
-    // Of equal tokens the first counts.
+    // Of equal tokens the first is used.
     if (!token.empty()) vocabulary_.try_emplace(token, static_cast<std::int32_t>(id));
     auto bytes = is_added(id) ? std::nullopt : bytes_of_letters(token);
     bytes_.push_back(bytes ? *std::move(bytes) : token);
@@ -154,7 +154,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool parse_sp
   return std::move(work.ids);
 }
 
-// Appends the whole tokens that the matcher finds; gap is called with what stands between them.
+// Appends the whole tokens that the matcher finds; gap is called with the text between them.
 template <typename Gap>
 void Tokenizer::cut(const TokenMatcher& matcher, std::string_view text, Work& work, Gap gap) const {
   if (matcher.empty()) return gap(text);
@@ -165,7 +165,7 @@ void Tokenizer::cut(const TokenMatcher& matcher, std::string_view text, Work& wo
       ++at;
       continue;
     }
-    // A control token that does not count still covers its characters: no other token starts within.
+    // A control token that is read as text still covers its characters: no other token starts within.
     if (work.parse_special || !is_control(match.id)) {
       if (at > given) gap(text.substr(given, at - given));
       work.ids.push_back(match.id);

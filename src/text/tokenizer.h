@@ -17,31 +17,31 @@ namespace thalweg::text {
 // Types of tokens, in GGUF's numbers.
 enum class TokenType : int { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
-// What a file tells of its tokenizer; the index of a token is its id. As in GGUF's tokenizer.ggml.*, tokens are written
-// in the letters of byte_letters.h, but for control and user-defined ones, which are plain text.
+// A tokenizer as a file describes it; the index of a token is its id. As in GGUF's tokenizer.ggml.*, tokens are written
+// in the letters of byte_letters.h, except control and user-defined ones, which are plain text.
 struct TokenizerData {
   std::vector<std::string> tokens;
   std::vector<std::string> merges;       // "left right", the first to be merged first
   std::vector<int> token_types;          // TokenType of each token; empty: all are normal
   std::string pre;                       // "qwen2", "qwen35" or "gpt-2"; "regex": the pattern below; "none"
   std::string pattern;                   // read when pre is "regex"
-  std::vector<std::int32_t> normalized;  // control and user-defined tokens that are looked for after NFC, not before
+  std::vector<std::int32_t> normalized;  // control and user-defined tokens that are matched after NFC, not before
   bool nfc = true;
-  bool ignore_merges = false;  // a word that is a token is that token, whatever the merges say
+  bool ignore_merges = false;  // a word that is a token is not merged from bytes
   int eos = -1;                // -1: the file names none
 };
 
-// Byte-level byte-pair encoding. Unchanging, so that threads may share one.
+// Byte-level byte-pair encoding. Immutable, so that threads may share one.
 class Tokenizer {
  public:
-  // An Error where data does not fit together: merges of unknown tokens, types of another count, an unknown pre.
+  // Throws Error for inconsistent data: merges of unknown tokens, types of another count, an unknown pre.
   explicit Tokenizer(TokenizerData data);
 
   Tokenizer(Tokenizer&&) noexcept = default;
   Tokenizer& operator=(Tokenizer&&) noexcept = default;
 
   // The tokens of text, in which each invalid UTF-8 sequence counts as U+FFFD. Control tokens, such as <|im_end|>, are
-  // recognised in the text only with parse_special; user-defined ones always.
+  // recognized in the text only with parse_special; user-defined ones always.
   std::vector<std::int32_t> encode(std::string_view text, bool parse_special) const;
 
   // The bytes of ids, not always whole characters. An id without a token, as models with padded vocabularies may give,
@@ -69,7 +69,7 @@ class Tokenizer {
   void encode_word(std::string_view word, Work& work) const;
 
   std::vector<std::string> tokens_;  // as in TokenizerData: vocabulary_ points into them
-  std::vector<std::string> bytes_;   // what each stands for
+  std::vector<std::string> bytes_;   // the bytes of each
   std::vector<TokenType> types_;
   std::unordered_map<std::string_view, std::int32_t> vocabulary_;
   std::array<std::int32_t, 256> byte_ids_{};
@@ -82,14 +82,14 @@ class Tokenizer {
   Merges merges_;
 };
 
-// Text from tokens as they come: whole characters, the rest is held back until the next token completes it.
+// Text from tokens, one at a time: returns whole characters, and keeps an incomplete one until the next token.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
 
   // Valid UTF-8: bytes that cannot become a character are U+FFFD.
   std::string push(std::int32_t id);
-  // What is held back, and will not be completed.
+  // The incomplete character at the end of the text, as U+FFFD.
   std::string finish();
 
  private:

@@ -140,7 +140,7 @@ class Reader {
     }
   }
 
-  // Neither adds tokens nor changes any where it is ByteLevel; what it says of offsets is of no interest here.
+  // ByteLevel neither adds nor changes tokens; its setting for offsets is not used.
   void expect_byte_level(const Json& part, const std::string& where) const {
     if (part.is_null()) return;
     const std::string type = type_at(part, where);
@@ -230,7 +230,7 @@ TokenizerData parse_tokenizer_json(std::string_view json, const std::string& nam
 TokenizerData read_tokenizer_json(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  // An empty file writes nothing, as a folder does, which opens like a file.
+  // A folder opens like a file, and reads like an empty one.
   if (!file || !(text << file.rdbuf())) throw Error(path, "file", "a tokenizer.json that can be read", "none");
   return parse_tokenizer_json(text.str(), path);
 }

@@ -7,11 +7,11 @@
 
 namespace thalweg::text {
 
-// Hugging Face's tokenizer.json: byte-level BPE, NFC or no normalizer, one regular expression. What the file asks for
-// beyond that is refused with an Error that names it. The end of text is <|im_end|>, without it <|endoftext|>.
+// Hugging Face's tokenizer.json: byte-level BPE, NFC or no normalizer, one regular expression. Throws Error that
+// names any other feature of the file. The end of text is <|im_end|>, without it <|endoftext|>.
 TokenizerData read_tokenizer_json(const std::string& path);
 
-// The same from the text of the file; name is for messages.
+// From the text of the file; `name` is for errors.
 TokenizerData parse_tokenizer_json(std::string_view json, const std::string& name);
 
 }  // namespace thalweg::text

@@ -8,7 +8,7 @@ namespace thalweg::text {
 
 constexpr char32_t kReplacement = 0xFFFD;
 
-// What stands at the start of some bytes: a character, or as many bytes as one U+FFFD replaces.
+// The start of a run of bytes: a character, or as many bytes as one U+FFFD replaces.
 struct Utf8Step {
   char32_t code_point = kReplacement;
   std::size_t length = 0;

@@ -87,7 +87,7 @@ class CommandLine : public testing::Test {
     return result;
   }
 
-  // Waits until the program has written something that it had not, then presses Ctrl-C.
+  // Waits for output beyond `after` bytes, then presses Ctrl-C.
   static void interrupt(pid_t process, std::size_t after) {
     for (int i = 0; i < 1000 && read_file(at("stdout")).size() <= after; ++i) usleep(10'000);
     EXPECT_GT(read_file(at("stdout")).size(), after);
@@ -127,7 +127,7 @@ TEST_F(CommandLine, EveryCommandHasHelp) {
   }
 }
 
-// Also for what comes after something that was selected meanwhile.
+// Also for the cases after one whose kernel was selected explicitly.
 TEST_F(CommandLine, TheKernelThatTheEnvironmentNamesRuns) {
   const std::string path = at("bench.json");
   setenv("THALWEG_KERNEL", "linear:exact", 1);
@@ -140,7 +140,7 @@ TEST_F(CommandLine, TheKernelThatTheEnvironmentNamesRuns) {
   for (const auto& row : rows) EXPECT_EQ(row["kernel"], "exact");
 }
 
-TEST_F(CommandLine, BadFlagsAreToldInOneLine) {
+TEST_F(CommandLine, BadFlagsAreReportedInOneLine) {
   expect_refusal({}, {"--help"});
   expect_refusal({"sing"}, {"--help"});
   expect_refusal({"generate"}, {"--model"});
@@ -155,7 +155,7 @@ TEST_F(CommandLine, BadFlagsAreToldInOneLine) {
   expect_refusal({"quantize", at("model.gguf"), at("model.gguf"), "Q4_0"}, {"another file than the input"});
 }
 
-TEST_F(CommandLine, MissingFilesAreToldInOneLine) {
+TEST_F(CommandLine, MissingFilesAreReportedInOneLine) {
   const std::string missing = at("missing.gguf");
   expect_refusal({"generate", "-m", missing, "-p", "a"}, {missing});
   expect_refusal({"chat", "-m", missing}, {missing});
@@ -206,6 +206,45 @@ TEST_F(CommandLine, QuantizesInspectsAndGenerates) {
   EXPECT_EQ(generated["prefill"]["tokens"], 5);
   EXPECT_LE(generated["tokens"].size(), 5U);
   EXPECT_GT(generated["decode"]["tokens_per_second"], 0);
+}
+
+TEST_F(CommandLine, InspectTakesTheFileInTwoWays) {
+  const Result positional = run({"inspect", at("model.gguf")});
+  EXPECT_EQ(positional.code, 0) << positional.err;
+  const Result option = run({"inspect", "-m", at("model.gguf")});
+  EXPECT_EQ(option.code, 0) << option.err;
+  EXPECT_EQ(option.out, positional.out);
+  EXPECT_EQ(run({"inspect", "--json", "--model", at("model.gguf")}).code, 0);
+  expect_refusal({"inspect"}, {"FILE", "--model"});
+  expect_refusal({"inspect", at("model.gguf"), "-m", at("model.gguf")}, {"FILE", "--model"});
+}
+
+TEST_F(CommandLine, AModelWithoutATokenizerTakesTokenIds) {
+  const std::string path = at("ids.gguf");
+  const Result made = run({"synth", path, "--gigabytes", "0.02", "--type", "Q8_0", "--no-tokenizer"});
+  ASSERT_EQ(made.code, 0) << made.err;
+  const Result inspected = run({"inspect", path});
+  EXPECT_EQ(inspected.code, 0) << inspected.err;
+  EXPECT_NE(inspected.out.find("no tokenizer"), std::string::npos);
+
+  const Result ids = run({"generate", "-m", path, "--token-ids", "10,20,30", "-n", "5"});
+  ASSERT_EQ(ids.code, 0) << ids.err;
+  EXPECT_EQ(std::count(ids.out.begin(), ids.out.end(), ','), 4) << ids.out;
+  EXPECT_EQ(ids.out.find_first_not_of("0123456789,\n"), std::string::npos) << ids.out;
+  const Result json = run({"generate", "-m", path, "--token-ids", "10,20,30", "-n", "5", "--json"});
+  ASSERT_EQ(json.code, 0) << json.err;
+  const nlohmann::json generated = nlohmann::json::parse(json.out);
+  EXPECT_EQ(generated["tokens"].size(), 5U);
+  EXPECT_FALSE(generated.contains("text"));
+  // The same weights with a tokenizer give the same ids.
+  EXPECT_EQ(run({"generate", "-m", at("model.gguf"), "--token-ids", "10,20,30", "-n", "5"}).out, ids.out);
+
+  write_file(at("text.txt"), "some text");
+  expect_refusal({"generate", "-m", path, "-p", "hello"}, {"ids.gguf", "no tokenizer", "--token-ids"});
+  expect_refusal({"chat", "-m", path}, {"ids.gguf", "no tokenizer"});
+  expect_refusal({"perplexity", "-m", path, "-f", at("text.txt")}, {"ids.gguf", "no tokenizer"});
+  expect_refusal({"generate", "-m", path, "--token-ids", "999999"}, {"tokens", "999999"});
+  expect_refusal({"generate", "-m", path, "--token-ids", "1", "-p", "hello"}, {"excludes"});
 }
 
 TEST_F(CommandLine, PromptsComeFromAnywhereAndTextRepeats) {

@@ -55,7 +55,7 @@ static void test_devices(void) {
   CHECK(thalweg_memory_create((thalweg_device){9, 0}, 16, &memory) == THALWEG_INVALID);
 }
 
-// y = x W^T, and what breaking its contract says.
+// y = x W^T, and the errors of calls that break its contract.
 static void test_linear(void) {
   float x[2][3] = {{1, 2, 3}, {4, 5, 6}}, weight[2][3] = {{1, 0, -1}, {2, 1, 0}}, bias[2] = {10, 20}, y[2][2] = {{0}};
   thalweg_linear_args args;
@@ -96,7 +96,7 @@ static void test_linear(void) {
   free(workspace);
 }
 
-// One token of the rule, by hand: S = beta v k^T, o = scale S q.
+// One token of the rule, computed here: S = beta v k^T, o = scale S q.
 static void test_recurrent(void) {
   enum { K = 16, V = 16 };
   float q[K], k[K], v[V], g = -1.0F, beta = 0.5F, state[V][K], o[V];
@@ -138,7 +138,7 @@ typedef struct heard {
   size_t stop_at;
 } heard;
 
-static bool hear(void* user, const char* bytes, size_t count) {
+static bool keep_bytes(void* user, const char* bytes, size_t count) {
   heard* to = user;
   if (to->length + count >= sizeof to->text) return false;
   memcpy(to->text + to->length, bytes, count);
@@ -174,15 +174,15 @@ static void test_model(const char* path, const char* folder) {
 
   heard whole = {.stop_at = 500};
   thalweg_generated result;
-  CHECK(thalweg_generate(model, first, prompt, count, NULL, 24, hear, &whole, &result) == THALWEG_OK);
+  CHECK(thalweg_generate(model, first, prompt, count, NULL, 24, keep_bytes, &whole, &result) == THALWEG_OK);
   CHECK(strstr(whole.text, "kitchen") != NULL);
   CHECK(result.reason == THALWEG_STOP_END_TOKEN && result.prompt_tokens == (int64_t)count);
   heard part = {.stop_at = 5};
   CHECK(thalweg_sequence_clear(first) == THALWEG_OK);
-  CHECK(thalweg_generate(model, first, prompt, count, NULL, 24, hear, &part, &result) == THALWEG_OK);
+  CHECK(thalweg_generate(model, first, prompt, count, NULL, 24, keep_bytes, &part, &result) == THALWEG_OK);
   CHECK(result.reason == THALWEG_STOP_CALLER && strncmp(part.text, whole.text, part.length) == 0);
 
-  // By hand, from a state that was saved and restored: the same tokens.
+  // Step by step, from a state that was saved and restored: the same tokens.
   CHECK(thalweg_sequence_clear(first) == THALWEG_OK);
   CHECK(thalweg_prefill(model, first, prompt, count) == THALWEG_OK);
   char file[512];
@@ -201,7 +201,7 @@ static void test_model(const char* path, const char* folder) {
     if (thalweg_model_is_end_token(model, tokens[0])) break;
     char bytes[64];
     CHECK(thalweg_detokenize(model, tokens, 1, bytes, sizeof bytes, &again) == THALWEG_OK);
-    hear(&by_hand, bytes, again);
+    keep_bytes(&by_hand, bytes, again);
     CHECK(thalweg_step(model, both, tokens, 2) == THALWEG_OK);
   }
   CHECK(strcmp(by_hand.text, whole.text) == 0);

@@ -38,7 +38,8 @@ template <class Args>
 void check_matmul(const std::string& kernel, std::int64_t tokens, bool wrong) {
   Memory memory;
   Random random(5);
-  cases::ExpertShape shape{.tokens = tokens, .slots = kSlots, .experts = kExperts, .n = 40, .k = 512};
+  cases::ExpertShape shape{
+      .tokens = tokens, .slots = kSlots, .experts = kExperts, .n = 40, .k = 512, .precision = MatmulPrecision::kFast};
   Args args;
   static_cast<ExpertMatmulArgs&>(args) = cases::make_expert_args(shape, memory, random);
   const std::vector<std::int32_t> ids = some_ids(tokens * kSlots, wrong);
@@ -68,7 +69,8 @@ void check_matmul(const std::string& kernel, std::int64_t tokens, bool wrong) {
 TEST_F(ExpertFaults, Matmul) {
   for (const bool wrong : {true, false}) {
     for (const std::int64_t tokens : {1, 30}) {
-      for (const std::string kernel : {"matvec", "stream", ""}) check_matmul<MulMatIdArgs>(kernel, tokens, wrong);
+      for (const std::string kernel : {"matvec", "stream", "exact", ""})
+        check_matmul<MulMatIdArgs>(kernel, tokens, wrong);
       check_matmul<MulMmIdArgs>("", tokens, wrong);
       check_matmul<MulMvIdArgs>("", tokens, wrong);
     }

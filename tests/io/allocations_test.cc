@@ -1,4 +1,4 @@
-// What the readers allocate is in proportion to the file, whatever the file claims.
+// The readers allocate memory in proportion to the file, whatever its header says.
 
 #include <cstdlib>
 #include <cstring>
@@ -49,13 +49,13 @@ std::size_t allocated_by(Parse&& parse, const std::string& bytes) {
   try {
     parse(as_bytes(bytes), "x");
   } catch (const Error&) {
-    // Refused; what it allocated on the way is what counts.
+    // Refused; the test counts the allocations until then.
   }
   g_counting = false;
   return g_allocated;
 }
 
-// The least that a file can spend on a thing, and what is kept of it: a metadata entry takes 14 bytes of the file and
+// The smallest elements of a file, and the memory that each takes: a metadata entry takes 14 bytes of the file and
 // some 150 of memory, more while vectors and maps grow.
 constexpr std::size_t kFactor = 64;
 constexpr std::size_t kMessages = 4096;

@@ -16,7 +16,7 @@
 
 namespace thalweg::io {
 
-// A folder that is gone when the test is over.
+// A folder that is removed at the end of the test.
 class TempFolder {
  public:
   TempFolder() {

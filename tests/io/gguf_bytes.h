@@ -10,7 +10,7 @@
 
 namespace thalweg::io {
 
-// A GGUF file put together by hand, right or wrong: independent of GgufWriter, and able to say anything.
+// Builds the bytes of a GGUF file, valid or not, independently of GgufWriter.
 class GgufBytes {
  public:
   explicit GgufBytes(std::uint32_t version = 3, std::uint64_t tensors = 0, std::uint64_t entries = 0) {

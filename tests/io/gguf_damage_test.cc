@@ -1,4 +1,4 @@
-// Files that are damaged, cut off or made up: an Error that names the place, or a header whose tensors lie in the file.
+// Damaged, truncated and invalid files: an Error that names key or tensor, or a header whose tensors lie in the file.
 
 #include <cstdlib>
 #include <cstring>
@@ -92,7 +92,7 @@ TEST(GgufDamage, FlippedBytesAreRefusedOrHarmless) {
 TEST(GgufDamage, EveryFieldThatClaimsTooMuchIsRefused) {
   const std::string whole = small_file();
   const std::size_t header = parse(whole).tensors[0].offset;
-  // Whatever stands at a place, 8 bytes of an absurd number do no harm there.
+  // An absurd 8-byte number at every offset.
   for (const std::uint64_t absurd : {std::uint64_t{1} << 60, ~std::uint64_t{0}, std::uint64_t{1} << 63,
                                      (std::uint64_t{1} << 63) - 1, std::uint64_t{0}, std::uint64_t{1} << 31}) {
     for (std::size_t i = 4; i + 8 <= header; ++i) {

@@ -65,7 +65,7 @@ TEST(BadConfig, OfAFolder) {
 }
 
 TEST(BadConfig, LayerTypesAreBelieved) {
-  // The other way round than the interval says: then the tensors are not there.
+  // The reverse of the interval: the tensors of those layers are missing.
   expect_config_error(
       [](nlohmann::json& config) {
         config["text_config"]["layer_types"] = {"full_attention", "linear_attention"};
@@ -145,7 +145,7 @@ TEST(BadConfig, OfAGgufFile) {
   expect_metadata_error(set("block_count", 1), {"qwen35moe.nextn_predict_layers"});
   expect_metadata_error(set("block_count", 2), {"blk.2.", "one more layer"});
   expect_metadata_error(set("block_count", 2'000'000'000), {"block_count"});
-  // Without the draft layer's count the last block would be taken for a layer of the trunk.
+  // Without the number of draft layers the last block would be a layer of the trunk.
   expect_metadata_error(erase("nextn_predict_layers"), {"blk.2."});
   expect_metadata_error(set("ssm.time_step_rank", 3), {"ssm.inner_size", "multiple of ssm.time_step_rank = 3"});
   expect_metadata_error(set("ssm.group_count", 3), {"ssm.time_step_rank"});

@@ -1,4 +1,4 @@
-// However a text is cut, whoever runs beside it and however many threads there are.
+// Results do not depend on how a text is split, on the rest of the batch, or on the number of threads.
 
 #include <stdexcept>
 
@@ -38,7 +38,7 @@ TEST(Chunks, OfAnySizeGiveTheSameText) {
 
 TEST(Chunks, SeveralCallsContinueASequence) {
   const File file;
-  const std::vector<std::int32_t> tokens = random_tokens(700, file.spec.vocabulary, 4);  // the cache grows on the way
+  const std::vector<std::int32_t> tokens = random_tokens(700, file.spec.vocabulary, 4);  // the cache grows meanwhile
   Model model = Model::load(file.path, precise());
   Sequence sequence = model.start();
   const Logits whole = logits_of_each(model, sequence, tokens);
@@ -54,7 +54,7 @@ TEST(Chunks, SeveralCallsContinueASequence) {
   EXPECT_EQ(begin, tokens.size());
 }
 
-// Prompts of several lengths, then steps together: each as if it were alone, to the bit.
+// Prompts of several lengths, then steps together: bit-identical to each sequence alone.
 void compare_with_alone(const ModelOptions& options, DType dtype) {
   const File file(dtype);
   Model model = Model::load(file.path, options);
@@ -130,12 +130,12 @@ TEST(Batches, OfSequencesThatCannotBe) {
   EXPECT_EQ(a.tokens().size(), 3U);
   Sequence moved = std::move(b);
   EXPECT_TRUE(moved.logits().empty());
-  moved = Sequence();  // gives the place back
+  moved = Sequence();  // releases the slot
   EXPECT_NO_THROW(moved = model.start());
   expect_error([&] { model.sample(moved, {}); }, {"at least one token"});
 }
 
-// Beyond the 512 positions that attention takes at a time, and where steps go the way of many tokens or few.
+// Beyond the 512 positions of one attention block, with the kernels for many and for few tokens.
 TEST(Batches, OfLongTextsToo) {
   const File file;
   ModelOptions options = precise(40);
@@ -171,9 +171,9 @@ TEST(Prefill, ThatIsStoppedNeverWas) {
   Sequence untouched = model.start();
   for (Sequence* sequence : {&stopped, &untouched}) model.prefill(*sequence, std::span(tokens).first(30));
   for (int most : {0, 1, 2}) {
-    int asked = 0;
-    EXPECT_FALSE(model.prefill(stopped, tokens, [&] { return asked++ < most; }));
-    EXPECT_EQ(asked, most + 1);
+    int calls = 0;
+    EXPECT_FALSE(model.prefill(stopped, tokens, [&] { return calls++ < most; }));
+    EXPECT_EQ(calls, most + 1);
     EXPECT_EQ(stopped.tokens().size(), 30U);
     EXPECT_TRUE(same_bits(stopped.logits(), copy(untouched.logits())));
     const Generated none = model.generate(stopped, tokens, {}, 5, {}, [] { return false; });
@@ -184,7 +184,7 @@ TEST(Prefill, ThatIsStoppedNeverWas) {
   EXPECT_TRUE(model.prefill(stopped, tokens, [] { return true; }));
   EXPECT_TRUE(model.prefill(untouched, tokens));
   EXPECT_TRUE(same_bits(stopped.logits(), copy(untouched.logits())));
-  // What runs in one piece is not asked about.
+  // With one chunk the callback is never called.
   EXPECT_TRUE(model.prefill(stopped, std::span(tokens).first(20), [] { return false; }));
 }
 
@@ -211,7 +211,7 @@ TEST(Prefill, ThatAnErrorEndsLeavesASequenceThatSaysSo) {
   expect_error([&] { sequence.save(file.folder / "other.session"); }, {"state", "clear() or restore()"});
   expect_error([&] { sequence.tokens(); }, {"state"});
   expect_error([&] { sequence.logits(); }, {"state"});
-  EXPECT_NO_THROW(model.prefill(other, tokens));  // nobody else's matter
+  EXPECT_NO_THROW(model.prefill(other, tokens));  // other sequences are not affected
   EXPECT_TRUE(same_bits(other.logits(), right));
   sequence.restore(path);
   EXPECT_TRUE(same_bits(sequence.logits(), right));

@@ -1,4 +1,4 @@
-// Conversion against files that the tests write after the same conventions by other code.
+// Conversion against files that the tests' own code writes in the same conventions.
 
 #include "convert/convert.h"
 
@@ -36,8 +36,8 @@ std::vector<std::pair<std::string, TinySpec>> specs() {
   return list;
 }
 
-Converted convert_to(const std::string& in, const std::string& out, const std::string& type) {
-  return convert(in, out, type_mix(type), {});
+convert::Converted convert_to(const std::string& in, const std::string& out, const std::string& type) {
+  return convert::convert_model(in, out, convert::type_mix(type), {});
 }
 
 std::string_view bytes_of_tensor(const ConstTensor& tensor) {
@@ -51,7 +51,7 @@ TEST(Convert, GivesTheFileOfTheConventions) {
     const TinyModel tiny(spec);
     tiny.write_hugging_face(folder / "hf");
     tiny.write_gguf(folder / "expected.gguf");
-    const Converted done = convert_to(folder / "hf", folder / "given.gguf", "F32");
+    const convert::Converted done = convert_to(folder / "hf", folder / "given.gguf", "F32");
     EXPECT_EQ(done.architecture, spec.architecture);
     const io::GgufFile expected(folder / "expected.gguf");
     const io::GgufFile given(folder / "given.gguf");
@@ -104,7 +104,7 @@ TEST(Convert, PacksFromEitherKindOfFileAlike) {
   convert_to(folder / "f32.gguf", folder / "b.gguf", "Q8_0");
   EXPECT_EQ(read_file(folder / "a.gguf"), read_file(folder / "b.gguf"));
   // Packed tensors that keep their type are copied.
-  const Converted again = convert_to(folder / "a.gguf", folder / "c.gguf", "Q8_0");
+  const convert::Converted again = convert_to(folder / "a.gguf", folder / "c.gguf", "Q8_0");
   EXPECT_EQ(read_file(folder / "a.gguf"), read_file(folder / "c.gguf"));
   ASSERT_EQ(again.notes.size(), 1U);
   EXPECT_NE(again.notes[0].find("packed already (Q8_0)"), std::string::npos) << again.notes[0];
@@ -113,7 +113,7 @@ TEST(Convert, PacksFromEitherKindOfFileAlike) {
 TEST(Convert, SaysWhereRowsDoNotFit) {
   TempFolder folder;
   TinyModel(TinySpec{}).write_hugging_face(folder / "hf");
-  const Converted done = convert_to(folder / "hf", folder / "out.gguf", "Q4_K_M");
+  const convert::Converted done = convert_to(folder / "hf", folder / "out.gguf", "Q4_K_M");
   const io::GgufFile file(folder / "out.gguf");
   EXPECT_EQ(file.tensor("blk.0.ffn_gate_exps.weight").dtype, DType::kQ5_0);  // rows of 64
   EXPECT_EQ(file.tensor("blk.0.attn_qkv.weight").dtype, DType::kQ5_1);
@@ -128,10 +128,10 @@ TEST(Convert, SaysWhereRowsDoNotFit) {
 }
 
 TEST(Convert, MixGivesMoreBitsToWhatNeedsThem) {
-  const TypeMix mix = type_mix("Q4_K_M");
+  const convert::TypeMix mix = convert::type_mix("Q4_K_M");
   const std::vector<std::int64_t> shape = {512, 1024};
   const auto type = [&](const std::string& name, bool tied = false) {
-    return choose_type(mix, name, shape, 16, tied).dtype;
+    return convert::choose_type(mix, name, shape, 16, tied).dtype;
   };
   EXPECT_EQ(type("output.weight"), DType::kQ6_K);
   EXPECT_EQ(type("token_embd.weight"), DType::kQ4_K);
@@ -143,10 +143,13 @@ TEST(Convert, MixGivesMoreBitsToWhatNeedsThem) {
   EXPECT_EQ(type("blk.3.attn_q.weight"), DType::kQ4_K);
   EXPECT_EQ(type("blk.3.ssm_alpha.weight"), DType::kQ8_0);
   EXPECT_EQ(type("blk.3.attn_q_norm.weight"), DType::kF32);
-  EXPECT_EQ(choose_type(mix, "blk.0.ffn_down_exps.weight", {16, 256, 128}, 16, false).dtype, DType::kQ5_1);
-  EXPECT_EQ(choose_type(type_mix("Q6_K"), "blk.0.ffn_down_exps.weight", {16, 256, 128}, 16, false).dtype, DType::kQ8_0);
-  EXPECT_EQ(choose_type(type_mix("Q4_0"), "blk.0.ffn_down.weight", {16, 100}, 16, false).dtype, DType::kF16);
-  EXPECT_EQ(choose_type(type_mix("Q4_K"), "output.weight", shape, 16, false).dtype, DType::kQ4_K);
+  EXPECT_EQ(convert::choose_type(mix, "blk.0.ffn_down_exps.weight", {16, 256, 128}, 16, false).dtype, DType::kQ5_1);
+  EXPECT_EQ(
+      convert::choose_type(convert::type_mix("Q6_K"), "blk.0.ffn_down_exps.weight", {16, 256, 128}, 16, false).dtype,
+      DType::kQ8_0);
+  EXPECT_EQ(convert::choose_type(convert::type_mix("Q4_0"), "blk.0.ffn_down.weight", {16, 100}, 16, false).dtype,
+            DType::kF16);
+  EXPECT_EQ(convert::choose_type(convert::type_mix("Q4_K"), "output.weight", shape, 16, false).dtype, DType::kQ4_K);
 }
 
 TEST(Convert, TakesTheTokenizerAlong) {
@@ -206,9 +209,9 @@ TEST(Convert, TakesTheTokenizerAlong) {
 }
 
 TEST(Convert, RefusesWhatCannotBe) {
-  expect_error([] { type_mix("IQ4_XS"); }, {"TYPE", "read but not written"});
-  expect_error([] { type_mix("I32"); }, {"TYPE", "for integers"});
-  expect_error([] { type_mix("Q9"); }, {"one of F32, F16", "Q4_K_M", "got Q9"});
+  expect_error([] { convert::type_mix("IQ4_XS"); }, {"TYPE", "read but not written"});
+  expect_error([] { convert::type_mix("I32"); }, {"TYPE", "for integers"});
+  expect_error([] { convert::type_mix("Q9"); }, {"one of F32, F16", "Q4_K_M", "got Q9"});
   TempFolder folder;
   TinyModel tiny(TinySpec{});
   tiny.write_hugging_face(folder / "hf");
@@ -239,10 +242,10 @@ TEST(Synthesize, MeetsTheSizeAndRuns) {
     for (const bool experts : {false, true}) {
       SCOPED_TRACE(std::string(type) + (experts ? " experts" : ""));
       TempFolder folder;
-      SynthOptions options;
+      convert::SynthOptions options;
       options.gigabytes = 0.045;
       options.experts = experts;
-      const Synthesized done = synthesize(folder / "s.gguf", type_mix(type), options);
+      const convert::Synthesized done = convert::synthesize(folder / "s.gguf", convert::type_mix(type), options);
       EXPECT_NEAR(static_cast<double>(done.bytes), 45e6, 5e6);
       Model model = Model::load(folder / "s.gguf", precise());
       EXPECT_EQ(static_cast<int>(model.info().layers.size()), done.layers);
@@ -252,9 +255,10 @@ TEST(Synthesize, MeetsTheSizeAndRuns) {
     }
   }
   TempFolder folder;
-  SynthOptions small;
+  convert::SynthOptions small;
   small.gigabytes = 0.001;
-  expect_error([&] { synthesize(folder / "s.gguf", type_mix("F32"), small); }, {"--gigabytes", "at least"});
+  expect_error([&] { convert::synthesize(folder / "s.gguf", convert::type_mix("F32"), small); },
+               {"--gigabytes", "at least"});
 }
 
 }  // namespace

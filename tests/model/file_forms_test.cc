@@ -1,4 +1,4 @@
-// GGUF files as others write them: the same model, told and laid out in other ways.
+// GGUF files as other programs write them: the same model in other layouts and with other keys.
 
 #include <functional>
 
@@ -76,7 +76,7 @@ TEST(FileForms, KeyHeadsOfEachLayer) {
   }
 }
 
-// llama.cpp writes an interval of 4 whatever it is, and beside it the truth.
+// llama.cpp always writes an interval of 4, and a list of the layers, which is right.
 TEST(FileForms, RecurrentLayersInsteadOfAnInterval) {
   Form form;
   form.metadata = [](Metadata& m) {
@@ -103,7 +103,7 @@ TEST(FileForms, KeysThatAreNoneOfTheModelsBusiness) {
     m.set("qwen35moe.rope.dimension_sections", array<std::int32_t>({11, 11, 10, 0}));
     m.set("qwen35moe.expert_weights_scale", 0.0F);
     m.set("qwen35moe.expert_weights_norm", true);
-    m.set("split.count", std::uint16_t{0});  // of parts that were put together again
+    m.set("split.count", std::uint16_t{0});  // of a split model that was merged
   };
   expect_same_model(spec_of("qwen35moe"), form);
 }
@@ -127,7 +127,7 @@ TEST(FileForms, OfOllama) {
   form.more = {"v.blk.0.attn_q.weight", "mtp.fc.weight"};
   expect_same_model(spec, form);
 
-  // Said otherwise it is another model.
+  // The other value describes another model.
   const TempFolder folder;
   TinyModel(spec).write_gguf(folder / "model.gguf");
   form.metadata = [](Metadata& m) { m.set("qwen35moe.ssm.v_head_reordered", false); };
@@ -135,7 +135,7 @@ TEST(FileForms, OfOllama) {
   EXPECT_GT(difference(logits_of(folder / "form.gguf"), logits_of(folder / "model.gguf")), 1e-2);
 }
 
-// Of one value head or one expert, llama.cpp's tools keep no dimension.
+// llama.cpp's tools drop the dimension of one value head or of one expert.
 TEST(FileForms, WithoutOuterDimensionsOfOne) {
   TinySpec spec = spec_of("qwen35moe");
   spec.key_heads = spec.value_heads = 1;

@@ -1,4 +1,4 @@
-// Whole texts: what ends them, what a seed repeats, and how they are passed on.
+// Whole texts: their end, their seed, and their callbacks.
 
 #include "model/support.h"
 
@@ -127,7 +127,44 @@ TEST(Generate, NeedsATokenizerOnlyForText) {
   expect_error([&] { model.generate(sequence, {}, {}, 2, [](std::string_view) { return true; }); }, {"tokenizer"});
 }
 
-TEST(Generate, PassesOnWholeCharacters) {
+TEST(Generate, RunsOnTokenIdsWhereTheFileSaysThatItHasNoTokenizer) {
+  const TempFolder folder;
+  const std::string path = folder / "model.gguf";
+  const std::vector<std::int32_t> prompt = {3, 1, 4};
+  std::vector<std::int32_t> expected;
+  for (const char* tokenizer : {"", "none", "no_vocab"}) {
+    TinyModel tiny(TinySpec{});
+    tiny.tokenizer_model = tokenizer;
+    tiny.write_gguf(path);
+    Model model = Model::load(path, precise());
+    EXPECT_FALSE(model.info().has_tokenizer) << tokenizer;
+    EXPECT_EQ(model.info().end_tokens, std::vector<std::int32_t>{0});
+    Sequence sequence = model.start();
+    const std::vector<std::int32_t> tokens = model.generate(sequence, prompt, {}, 4).tokens;
+    if (expected.empty()) expected = tokens;
+    EXPECT_EQ(tokens, expected) << tokenizer;
+    expect_error([&] { model.tokenize("text"); }, {"model.gguf", "tokenizer", "token ids only"});
+    expect_error([&] { model.detokenize(prompt); }, {"token ids only"});
+    expect_error([&] { model.chat_prompt(std::vector<ChatMessage>{{"user", "hello"}}); }, {"tokenizer"});
+  }
+  TinyModel other(TinySpec{});
+  other.tokenizer_model = "llama";
+  other.write_gguf(path);
+  expect_error([&] { Model::load(path, precise()); }, {"tokenizer.ggml.model", "no_vocab", "llama"});
+}
+
+TEST(Generate, ShouldContinueStopsBetweenTokens) {
+  const File file;
+  Model model = Model::load(file.path, precise());
+  Sequence sequence = model.start();
+  int calls = 0;
+  const Generated stopped =
+      model.generate(sequence, std::vector<std::int32_t>{1}, {}, 10, {}, [&] { return ++calls <= 3; });
+  EXPECT_LE(stopped.tokens.size(), 3U);
+  if (stopped.reason != StopReason::kEndToken) EXPECT_EQ(stopped.reason, StopReason::kCaller);
+}
+
+TEST(Generate, ReportsWholeCharacters) {
   const File file(true);
   Model model = Model::load(file.path, precise());
   EXPECT_TRUE(model.info().has_tokenizer);

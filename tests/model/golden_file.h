@@ -9,8 +9,8 @@
 
 namespace thalweg::model {
 
-// What another implementation computed: prompt.<n>.ids, .logits behind the last of them, .greedy and .margin, by how
-// much the best logit led at each greedy step.
+// The results of another implementation: prompt.<n>.ids, .logits after the last of them, .greedy, and .margin, the lead
+// of the best logit at each greedy step.
 class GoldenFile {
  public:
   explicit GoldenFile(const std::string& path) : file_(path) {}
@@ -44,7 +44,7 @@ inline double range(std::span<const float> logits) {
 }
 
 // Greedy decoding takes the same tokens up to the first step at which the best logit led by less than `clear` times the
-// range of the logits. `sequence` stands behind the prompt. The number of steps compared.
+// range of the logits. `sequence` holds the prompt. Returns the number of steps compared.
 inline int compare_greedy(Model& model, Sequence& sequence, const GoldenFile& goldens, const std::string& prompt,
                           double clear) {
   const std::span<const std::int32_t> greedy = goldens.ids(prompt + ".greedy");

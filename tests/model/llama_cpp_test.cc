@@ -17,7 +17,7 @@ const fs::path kStory = fs::path(THALWEG_TEST_DIR).parent_path() / "models" / "s
 
 constexpr double kClearMargin = 1e-2;
 constexpr double kFloatBound = 1e-5;
-constexpr double kQuantisedBound = 5e-3;  // both round activations to 8 bits, each in its own way
+constexpr double kQuantizedBound = 5e-3;  // both round activations to 8 bits, each in its own way
 
 double normalised_error(std::span<const float> given, std::span<const float> expected) {
   EXPECT_EQ(given.size(), expected.size());
@@ -65,11 +65,11 @@ TEST(LlamaCpp, ComputesTheSameFromTheFilesThatWeWrite) {
     const auto& [name, type] = file;
     SCOPED_TRACE(path);
     const TempFolder folder;
-    convert((kGoldens / name).string(), folder / "model.gguf", type_mix(type), {});
+    convert::convert_model((kGoldens / name).string(), folder / "model.gguf", convert::type_mix(type), {});
     ModelOptions options = precise();
     options.exact = type == "F32";
     Model model = Model::load(folder / "model.gguf", options);
-    steps += compare(model, GoldenFile(path), options.exact ? kFloatBound : kQuantisedBound);
+    steps += compare(model, GoldenFile(path), options.exact ? kFloatBound : kQuantizedBound);
   }
   EXPECT_GE(steps, 400);
 }
@@ -82,8 +82,8 @@ TEST(LlamaCpp, ComputesTheSameFromTheShippedFile) {
     ModelOptions options = precise();
     options.exact = exact;
     Model model = Model::load(kStory.string(), options);
-    EXPECT_GE(compare(model, goldens, kQuantisedBound), 30);
-    // Their tokens of a text are ours.
+    EXPECT_GE(compare(model, goldens, kQuantizedBound), 30);
+    // Both tokenizers give the same tokens.
     for (const std::string& prompt : goldens.prompts()) {
       const std::vector<std::int32_t> ids(goldens.ids(prompt + ".ids").begin(), goldens.ids(prompt + ".ids").end());
       EXPECT_EQ(model.tokenize(model.detokenize(ids), false), ids);
@@ -91,7 +91,7 @@ TEST(LlamaCpp, ComputesTheSameFromTheShippedFile) {
   }
 }
 
-// Their converter re-orders the value heads of Qwen3.5. The goldens are those of transformers.
+// Their converter reorders the value heads of Qwen3.5. The goldens are those of transformers.
 TEST(LlamaCpp, ConvertsToFilesThatWeRead) {
   int files = 0;
   for (const auto& entry : fs::directory_iterator(kGoldens / "llama_cpp")) {

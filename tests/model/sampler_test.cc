@@ -3,11 +3,13 @@
 #include <limits>
 #include <map>
 
-#include "checkpoint/checksum.h"
+#include "decode/checksum.h"
 #include "model/support.h"
 
-namespace thalweg::model {
+namespace thalweg::decode {
 namespace {
+
+using model::expect_error;
 
 constexpr int kDraws = 20000;
 
@@ -56,7 +58,7 @@ TEST(Sampler, GreedyTakesTheLargestAndOfEqualsTheFirst) {
     EXPECT_EQ(sample_token(kLogits, {}, sampling), 1);
   }
   sampling = {};
-  sampling.temperature = 1e-6F;  // next to greedy, but the two that are equal stay equal
+  sampling.temperature = 1e-6F;  // nearly greedy, but two equal logits stay equal
   const auto counts = histogram(kLogits, sampling);
   EXPECT_EQ(counts.size(), 2U);
   EXPECT_NEAR(counts.at(1), kDraws / 2, 400);
@@ -143,7 +145,7 @@ TEST(Sampler, PunishesRepetition) {
   std::vector<std::int32_t> many(1000, 2);
   many.front() = 1;
   EXPECT_EQ(sample_token(logits, many, sampling), 3) << "all count";
-  // Negative logits fall too.
+  // Negative logits are reduced too.
   const std::vector<float> negative = {-1.0F, -1.1F};
   EXPECT_EQ(sample_token(negative, std::vector<std::int32_t>{0}, sampling), 1);
 }
@@ -193,4 +195,4 @@ TEST(Checksum, DoesNotDependOnHowBytesAreCut) {
 }
 
 }  // namespace
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

@@ -1,4 +1,4 @@
-// Session files: what comes back is to the bit what was saved, and nothing else comes back.
+// Session files restore the saved state bit for bit, and every other file is refused.
 
 #include "model/support.h"
 
@@ -51,7 +51,7 @@ TEST(Session, ContinuesToTheBit) {
       Sequence uninterrupted = model.start();
       model.prefill(uninterrupted, saved.tokens);
       Sequence restored = model.start();
-      model.prefill(restored, random_tokens(30, saved.spec.vocabulary, 99));  // must leave no trace
+      model.prefill(restored, random_tokens(30, saved.spec.vocabulary, 99));  // must not affect the restored state
       restored.restore(saved.path);
       expect_same_continuation(model, uninterrupted, restored, saved.spec.vocabulary);
     }
@@ -67,7 +67,7 @@ TEST(Session, SavedAgainIsTheSameFile) {
   EXPECT_EQ(read_file(saved.folder / "again.session"), read_file(saved.path));
 }
 
-// The sequence is refused what is in `path` and goes on as if it had not been asked.
+// restore() refuses `path`, and the sequence continues unchanged.
 void expect_refused(Model& model, const std::string& path, std::initializer_list<std::string_view> parts) {
   Sequence sequence = model.start();
   const std::vector<std::int32_t> tokens = {3, 1, 4, 1, 5};

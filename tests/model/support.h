@@ -20,7 +20,7 @@
 
 namespace thalweg::model {
 
-// A folder that is gone when the test is over.
+// A folder that is removed at the end of the test.
 class TempFolder {
  public:
   TempFolder() {
@@ -38,7 +38,7 @@ class TempFolder {
   std::filesystem::path path_;
 };
 
-// Arithmetic as near to f32 as the library offers.
+// Options with arithmetic as close to f32 as possible.
 inline ModelOptions precise(int sequences = 1) {
   ModelOptions options;
   options.threads = 2;
@@ -62,7 +62,7 @@ inline Logits logits_of_each(Model& model, Sequence& sequence, std::span<const s
 
 inline std::vector<float> copy(std::span<const float> values) { return {values.begin(), values.end()}; }
 
-// Largest difference, relative to the range of what is right.
+// The largest difference, relative to the range of the expected values.
 template <class Expected>
 double difference(const std::vector<float>& given, const std::vector<Expected>& expected) {
   EXPECT_EQ(given.size(), expected.size());

@@ -295,13 +295,14 @@ void TinyModel::write_gguf(const std::string& path, DType dtype) const {
   }
   if (with_tokenizer) add_tokenizer(meta);
   if (!with_tokenizer) meta.set("tokenizer.ggml.eos_token_id", std::uint32_t{0});
+  if (!with_tokenizer && !tokenizer_model.empty()) meta.set("tokenizer.ggml.model", tokenizer_model);
 
   std::map<std::string, TinyTensor> out;
   const auto plus_one = [](TinyTensor tensor) {
     for (float& value : tensor.values) value += 1.0F;
     return tensor;
   };
-  // Grouped to tiled: place t holds head (t % HK) * r + t / HK.
+  // Grouped to tiled: index t holds head (t % HK) * r + t / HK.
   std::vector<std::int64_t> heads;
   for (std::int64_t t = 0; t < s.value_heads; ++t) {
     heads.push_back(next ? t : t % s.key_heads * ratio + t / s.key_heads);

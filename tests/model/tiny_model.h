@@ -1,7 +1,7 @@
 #pragma once
 
-// Small random models, written as Hugging Face folders and as GGUF files, and their logits in float64 after the
-// document of the models' mathematics, without any code of the library.
+// Small random models, written as Hugging Face folders and as GGUF files, and their logits in float64 from
+// the models' mathematics, without code of the library.
 
 #include <cstdint>
 #include <map>
@@ -55,9 +55,11 @@ class TinyModel {
 
   // Whether the GGUF file gets one: the 256 bytes and <|im_end|>, then tokens that are never used.
   bool with_tokenizer = false;
+  // Otherwise tokenizer.ggml.model of that file; empty: the key is absent.
+  std::string tokenizer_model;
 
   const TinySpec& spec() const { return spec_; }
-  // By their Hugging Face names; tests may spoil them before they write.
+  // By their Hugging Face names; tests may change them before they write.
   std::map<std::string, TinyTensor>& tensors() { return tensors_; }
 
   std::string config_json() const;

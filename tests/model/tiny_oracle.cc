@@ -1,4 +1,4 @@
-// The models' mathematics in float64, token by token, as plainly as it can be said.
+// The models' mathematics in float64, token by token, written for reading.
 
 #include <algorithm>
 #include <cmath>
@@ -32,7 +32,7 @@ Row part(const Row& x, std::size_t begin, std::size_t count) {
   return {x.begin() + static_cast<std::ptrdiff_t>(begin), x.begin() + static_cast<std::ptrdiff_t>(begin + count)};
 }
 
-// Zero-centred unless `plain`.
+// Zero-centered unless `plain`.
 Row rms_norm(const Row& x, const TinyTensor& w, bool plain = false) {
   double sum = 0;
   for (double value : x) sum += value * value;

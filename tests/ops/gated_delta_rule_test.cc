@@ -53,10 +53,8 @@ struct Rule {
 
 // Tokens [begin, end) of a tensor [B,T,...].
 template <class AnyTensor>
-AnyTensor tokens_of(AnyTensor tensor, std::int64_t begin, std::int64_t end) {
-  tensor.data = tensor.row(0, begin);
-  tensor.shape[1] = end - begin;
-  return tensor;
+AnyTensor tokens_of(const AnyTensor& tensor, std::int64_t begin, std::int64_t end) {
+  return narrow(tensor, 1, begin, end - begin);
 }
 
 template <class Args>

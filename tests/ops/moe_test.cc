@@ -340,10 +340,10 @@ TEST(MoeFfn, IsTheCompositionOfItsOperations) {
 
 MulMatIdArgs shapes_of(std::int64_t tokens, std::int64_t slots, std::int64_t experts) {
   MulMatIdArgs args;
-  args.x = ConstTensor(nullptr, DType::kF32, {tokens, 256});
-  args.weight = ConstTensor(nullptr, DType::kQ4_K, {experts, 64, 256});
-  args.expert_ids = ConstTensor(nullptr, DType::kI32, {tokens, slots});
-  args.y = Tensor(nullptr, DType::kF32, {tokens, slots, 64});
+  args.x = ConstTensor(nullptr, DType::kF32, {tokens, 256}, kCpu);
+  args.weight = ConstTensor(nullptr, DType::kQ4_K, {experts, 64, 256}, kCpu);
+  args.expert_ids = ConstTensor(nullptr, DType::kI32, {tokens, slots}, kCpu);
+  args.y = Tensor(nullptr, DType::kF32, {tokens, slots, 64}, kCpu);
   return args;
 }
 

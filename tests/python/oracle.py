@@ -1,4 +1,4 @@
-"""What the operations compute, in float64, written for reading."""
+"""The operations in float64, written for reading."""
 
 import numpy as np
 

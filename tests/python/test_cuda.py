@@ -1,4 +1,4 @@
-"""Arrays on a CUDA device, of torch, CuPy and JAX: nothing is copied, the library's stream is kept to. Skipped without
+"""Arrays on a CUDA device, of torch, CuPy and JAX: nothing is copied, calls run on the library's stream. Skipped without
 a device or without the library."""
 
 import gc
@@ -277,7 +277,7 @@ def test_streams_of_another_device(torch):
 
 
 def test_work_that_the_device_refuses(torch):
-    """Memory that there is not: the error names it, and the device is as usable as before."""
+    """More memory than the device has: the error names it, and the device stays usable."""
     with pytest.raises(thalweg.Error):
         thalweg.DeviceArray((1 << 50,), "uint8", 0)
     with pytest.raises(thalweg.Error):

@@ -57,7 +57,7 @@ def test_gated_delta_rule(operation, seed, batch, tokens, hk, group, size, width
 @SETTINGS
 @given(seeds, st.lists(st.integers(0, 80), min_size=1, max_size=3), sizes, sizes, head_maps)
 def test_stages_make_the_rule(seed, lengths, size, width, head_map):
-    """The seven stages, called one after the other on a ragged batch, give what the recurrence gives."""
+    """The seven stages, called one after the other on a ragged batch, equal the recurrence."""
     rng = np.random.default_rng(seed)
     bounds = np.cumsum([0, *lengths]).astype(np.int32)
     q, k, v, g, beta = rule_inputs(rng, 1, int(bounds[-1]), 2, 2, size, width, np.float32)

@@ -1,4 +1,4 @@
-"""The stubs and docstrings say what the functions take."""
+"""The stubs and docstrings document the functions' arguments."""
 
 import ast
 import inspect
@@ -53,7 +53,7 @@ def test_every_operation_has_a_stub():
 
 @pytest.mark.parametrize("operation", _core.operations())
 def test_docstrings_name_every_input(operation):
-    """With its shape and dtype: no array that a function reads goes unmentioned, and errors are told."""
+    """With its shape and dtype: every array that a function reads is documented, and so are errors."""
     text = getattr(ops, operation).__doc__
     inputs, _, options = _core.fields(operation)
     missing = [name for name in (*inputs, *options) if not re.search(rf"\b{name}\b", text)]

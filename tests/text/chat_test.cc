@@ -79,7 +79,7 @@ TEST(Chat, EncodesLikeTheWholeText) {
     for (std::uint64_t i = 0; i < 1000; ++i) {
       if (i % 16 == 13 || i % 16 >= 14) continue;  // kinds with special tokens
       const std::vector<ChatMessage> messages = {{"user", strings.make(10, i)}, {"assistant", "A"}, {"user", "\n\nb"}};
-      const std::vector<ChatPiece> pieces = chat_prompt(family, messages, true);
+      const std::vector<ChatSegment> pieces = chat_prompt(family, messages, true);
       ASSERT_EQ(encode_chat(tokenizer, pieces), tokenizer.encode(chat_text(pieces), true)) << i;
     }
   }

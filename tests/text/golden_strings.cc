@@ -59,7 +59,7 @@ std::string Strings::make(std::uint64_t seed, std::uint64_t index) const {
       text[place] = static_cast<char>(text[place] | '\x80');
     }
   }
-  // Damage may make characters that libraries of different age know or do not know.
+  // Damaged bytes may form characters that only newer versions of Unicode assign.
   for (std::size_t at = 0; at < text.size();) {
     const Utf8Step step = decode_utf8(std::string_view(text).substr(at));
     if (!is_assigned(step.code_point)) return whole;

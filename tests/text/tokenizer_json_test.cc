@@ -125,7 +125,7 @@ TEST(TokenizerJson, MergesOfUnknownTokens) {
 TEST(TokenizerJson, DamagedFiles) {
   const std::string text = read_text(golden_path("qwen2.tokenizer.json"));
   expect_error("file", [] { static_cast<void>(read_tokenizer_json(golden_path("none.json").string())); });
-  // A folder opens like a file, and gives nothing.
+  // A folder opens like a file, and reads like an empty one.
   expect_error("file", [] { static_cast<void>(read_tokenizer_json(golden_path("").string())); });
   for (const std::string& bad : {std::string(), std::string("[]"), std::string("{"), std::string(100000, '['),
                                  std::string("\xFF\xFE"), text + "x"}) {

@@ -7,10 +7,11 @@
 #include <span>
 #include <string_view>
 
-namespace thalweg::model {
+namespace thalweg::decode {
 
-// A 64-bit sum of a run of bytes, however it is cut into calls. Every step is a bijection of the sum for a given word
-// and of the word for a given sum: a change within one word always shows, others go unnoticed once in 2^64.
+// A 64-bit checksum of a run of bytes, independent of how calls split it. Every step is a bijection of the sum for a
+// given word and of the word for a given sum: a change within one word is always detected, others are missed once in
+// 2^64.
 class Checksum {
  public:
   void add(std::span<const std::byte> bytes) {
@@ -60,4 +61,4 @@ class Checksum {
   std::size_t filled_ = 0;
 };
 
-}  // namespace thalweg::model
+}  // namespace thalweg::decode

@@ -2,7 +2,7 @@
 
 #include "convert/tensor_plan.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 namespace {
 
 using Rows = std::vector<std::int64_t>;
@@ -47,7 +47,7 @@ class Planner {
     return add(name, source, shape, shape);
   }
 
-  // The source's shape differs where rows are left out or put elsewhere.
+  // With `source_shape` where the plan takes only some of the source's rows.
   TensorPlan& add(const std::string& name, const std::string& source, std::vector<std::int64_t> shape,
                   const std::vector<std::int64_t>& source_shape) {
     TensorPlan plan;
@@ -66,7 +66,7 @@ class Planner {
   bool tiled() const { return c_.architecture != "qwen3next" && c_.value_heads != c_.key_heads; }
 
   // Value heads of `width` rows each, from row `first` on: grouped by key head in the source, tiled over the key heads
-  // in the new file, as a broadcast repeats them.
+  // in the new file, the order of a broadcast.
   void append_value_heads(Rows& rows, std::int64_t first, std::int64_t width) const {
     const std::int64_t each = c_.value_heads / c_.key_heads;
     for (std::int64_t h = 0; h < c_.value_heads; ++h) {
@@ -98,8 +98,8 @@ class Planner {
     for (std::int64_t h = 0; h < c_.key_heads; ++h) {
       const std::int64_t starts[] = {0, key, 2 * key, 2 * key + value};
       const std::int64_t sizes[] = {key, key, value, value};
-      for (int part = 0; part < 4; ++part) {
-        for (std::int64_t i = 0; i < sizes[part]; ++i) rows[part].push_back(h * head + starts[part] + i);
+      for (int i = 0; i < 4; ++i) {
+        for (std::int64_t row = 0; row < sizes[i]; ++row) rows[i].push_back(h * head + starts[i] + row);
       }
     }
     rows[0].insert(rows[0].end(), rows[1].begin(), rows[1].end());
@@ -128,7 +128,7 @@ class Planner {
     TensorPlan& decay = add(to_ + "ssm_a", from + "A_log", {heads});
     decay.columns = value_heads(1);
     decay.change = TensorPlan::Change::kMinusExp;
-    add(to_ + "ssm_norm.weight", from + "norm.weight", {c_.value_dim});  // the one norm that holds its weights as is
+    add(to_ + "ssm_norm.weight", from + "norm.weight", {c_.value_dim});  // the gated norm stores w, not w of 1 + w
     add(to_ + "ssm_out.weight", from + "out_proj.weight", {c_.hidden, c_.value_channels()}).columns =
         value_heads(c_.value_dim);
   }
@@ -151,15 +151,15 @@ class Planner {
     add(to_ + name + "down" + suffix + ".weight", from_ + source + "down_proj.weight", {c_.hidden, wide});
   }
 
-  void stack(const std::string& name, const std::string& part, std::int64_t rows, std::int64_t columns) {
+  void stack(const std::string& name, const std::string& projection, std::int64_t rows, std::int64_t columns) {
     TensorPlan plan;
     plan.name = to_ + name;
     plan.shape = {c_.experts, rows, columns};
     for (int e = 0; e < c_.experts; ++e) {
-      plan.source = from_ + "mlp.experts." + std::to_string(e) + "." + part + ".weight";
+      plan.source = from_ + "mlp.experts." + std::to_string(e) + "." + projection + ".weight";
       plan.sources.push_back(lookup_.find(plan.source, {rows, columns}));
     }
-    plan.source = from_ + "mlp.experts.*." + part + ".weight";
+    plan.source = from_ + "mlp.experts.*." + projection + ".weight";
     plans_.push_back(std::move(plan));
   }
 
@@ -200,4 +200,4 @@ std::vector<TensorPlan> plan_hugging_face(const ModelConfig& config, const std::
   return Planner(config, prefix, lookup).plan();
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

@@ -1,16 +1,18 @@
-#include "checkpoint/binder.h"
+// The names of tensors in a Hugging Face file, and the weight that each one is.
 
-namespace thalweg::model {
+#include "checkpoint/tensor_binder.h"
+
+namespace thalweg::checkpoint {
 namespace {
 
-void bind_gated_delta(Binder& binder, const std::string& layer, GatedDeltaWeights& w) {
+void bind_gated_delta(TensorBinder& binder, const std::string& layer, GatedDeltaWeights& w) {
   const ModelConfig& c = binder.config();
   const std::int64_t channels = c.conv_channels();
   const std::int64_t inner = c.value_channels();
   if (c.architecture == "qwen3next") {
     w.qkvz = binder.matrix(layer + "in_proj_qkvz.weight", {channels + inner, c.hidden});
-    w.ba =
-        binder.sort_gate_rows(binder.matrix(layer + "in_proj_ba.weight", {std::int64_t{2} * c.value_heads, c.hidden}));
+    w.ba = binder.deinterleave_gates(
+        binder.matrix(layer + "in_proj_ba.weight", {std::int64_t{2} * c.value_heads, c.hidden}));
   } else {
     w.qkv = binder.matrix(layer + "in_proj_qkv.weight", {channels, c.hidden});
     w.z = binder.matrix(layer + "in_proj_z.weight", {inner, c.hidden});
@@ -24,7 +26,7 @@ void bind_gated_delta(Binder& binder, const std::string& layer, GatedDeltaWeight
   w.out = binder.matrix(layer + "out_proj.weight", {c.hidden, inner});
 }
 
-void bind_attention(Binder& binder, const std::string& layer, AttentionWeights& w) {
+void bind_attention(TensorBinder& binder, const std::string& layer, AttentionWeights& w) {
   const ModelConfig& c = binder.config();
   const std::int64_t inner = std::int64_t{c.heads} * c.head_dim;
   const std::int64_t keys = std::int64_t{c.kv_heads} * c.head_dim;
@@ -36,13 +38,13 @@ void bind_attention(Binder& binder, const std::string& layer, AttentionWeights& 
   w.k_norm = binder.small(layer + "k_norm.weight", {c.head_dim});
 }
 
-ConstTensor bind_experts(Binder& binder, const std::string& layer, const std::string& name, std::int64_t rows,
+ConstTensor bind_experts(TensorBinder& binder, const std::string& layer, const std::string& name, std::int64_t rows,
                          std::int64_t columns) {
   std::vector<ConstTensor> experts;
   for (int e = 0; e < binder.config().experts; ++e) {
     std::string expert = layer;
     expert.append("experts.").append(std::to_string(e)).append(".").append(name).append(".weight");
-    experts.push_back(binder.matrix(expert, {rows, columns}));
+    experts.push_back(binder.matrix(expert, {rows, columns}, TensorRole::kExpert));
     if (experts.back().dtype != experts.front().dtype) {
       binder.fail(expert, "the type of the other experts, " + std::string(dtype_name(experts.front().dtype)),
                   dtype_name(experts.back().dtype));
@@ -51,17 +53,16 @@ ConstTensor bind_experts(Binder& binder, const std::string& layer, const std::st
   return binder.stack(experts);
 }
 
-void bind_moe(Binder& binder, const std::string& layer, MoeWeights& w) {
+void bind_moe(TensorBinder& binder, const std::string& layer, MoeWeights& w) {
   const ModelConfig& c = binder.config();
   const std::int64_t wide = c.expert_hidden;
-  w.router = binder.matrix(layer + "gate.weight", {c.experts, c.hidden});
+  w.router = binder.matrix(layer + "gate.weight", {c.experts, c.hidden}, TensorRole::kMoe);
   if (binder.has(layer + "experts.gate_up_proj")) {
-    const ConstTensor both = binder.matrix(layer + "experts.gate_up_proj", {c.experts, 2 * wide, c.hidden});
-    w.gate = both;
-    w.gate.shape[1] = wide;
-    w.up = w.gate;
-    w.up.data = both.row(0, wide);
-    w.down = binder.matrix(layer + "experts.down_proj", {c.experts, c.hidden, wide});
+    const ConstTensor both =
+        binder.matrix(layer + "experts.gate_up_proj", {c.experts, 2 * wide, c.hidden}, TensorRole::kExpert);
+    w.gate = narrow(both, 1, 0, wide);
+    w.up = narrow(both, 1, wide, wide);
+    w.down = binder.matrix(layer + "experts.down_proj", {c.experts, c.hidden, wide}, TensorRole::kExpert);
   } else {
     w.gate = bind_experts(binder, layer, "gate_proj", wide, c.hidden);
     w.up = bind_experts(binder, layer, "up_proj", wide, c.hidden);
@@ -69,9 +70,9 @@ void bind_moe(Binder& binder, const std::string& layer, MoeWeights& w) {
   }
   if (c.shared_hidden == 0) return;
   const std::string shared = layer + "shared_expert.";
-  w.shared_gate = binder.matrix(shared + "gate_proj.weight", {c.shared_hidden, c.hidden});
-  w.shared_up = binder.matrix(shared + "up_proj.weight", {c.shared_hidden, c.hidden});
-  w.shared_down = binder.matrix(shared + "down_proj.weight", {c.hidden, c.shared_hidden});
+  w.shared_gate = binder.matrix(shared + "gate_proj.weight", {c.shared_hidden, c.hidden}, TensorRole::kMoe);
+  w.shared_up = binder.matrix(shared + "up_proj.weight", {c.shared_hidden, c.hidden}, TensorRole::kMoe);
+  w.shared_down = binder.matrix(shared + "down_proj.weight", {c.hidden, c.shared_hidden}, TensorRole::kMoe);
   w.shared_router = binder.small(layer + "shared_expert_gate.weight", {c.hidden});
 }
 
@@ -82,7 +83,7 @@ std::string hugging_face_prefix(const io::TensorSource& source) {
   return source.has(nested + "embed_tokens.weight") ? nested : "model.";
 }
 
-void bind_hugging_face(Binder& binder, const io::TensorSource& source, Weights& weights) {
+void bind_hugging_face(TensorBinder& binder, const io::TensorSource& source, Weights& weights) {
   const ModelConfig& c = binder.config();
   const std::string prefix = hugging_face_prefix(source);
   weights.embedding = binder.matrix(prefix + "embed_tokens.weight", {c.vocabulary, c.hidden});
@@ -90,6 +91,7 @@ void bind_hugging_face(Binder& binder, const io::TensorSource& source, Weights& 
   weights.head = c.tied_head ? weights.embedding : binder.matrix("lm_head.weight", {c.vocabulary, c.hidden});
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
     LayerWeights& w = weights.layers[i];
+    binder.begin_layer(i);
     const std::string layer = prefix + "layers." + std::to_string(i) + ".";
     w.input_norm = binder.small(layer + "input_layernorm.weight", {c.hidden});
     w.post_norm = binder.small(layer + "post_attention_layernorm.weight", {c.hidden});
@@ -108,4 +110,4 @@ void bind_hugging_face(Binder& binder, const io::TensorSource& source, Weights& 
   }
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::checkpoint

@@ -1,15 +1,17 @@
+// The names of tensors in a GGUF file, and the weight that each one is.
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "checkpoint/binder.h"
+#include "checkpoint/tensor_binder.h"
 
-namespace thalweg::model {
+namespace thalweg::checkpoint {
 namespace {
 
-// ssm_a is -exp(A_log); the operations take A_log. One so small that its exponential was rounded to nothing comes back
-// as the logarithm of the smallest number.
-ConstTensor log_of_decay(Binder& binder, const std::string& name, std::int64_t heads) {
+// A_log [HV] in f32: the file stores ssm_a = -exp(A_log), the operations take A_log. A value that was rounded to 0
+// becomes the logarithm of the smallest number.
+ConstTensor log_of_decay(TensorBinder& binder, const std::string& name, std::int64_t heads) {
   const ConstTensor decay = binder.small(name, {heads});
   auto* values = static_cast<float*>(binder.allocate(static_cast<std::size_t>(heads) * sizeof(float)));
   for (std::int64_t h = 0; h < heads; ++h) {
@@ -20,7 +22,7 @@ ConstTensor log_of_decay(Binder& binder, const std::string& name, std::int64_t h
   return {values, DType::kF32, {heads}, kCpu};
 }
 
-void bind_gated_delta(Binder& binder, const std::string& layer, GatedDeltaWeights& w) {
+void bind_gated_delta(TensorBinder& binder, const std::string& layer, GatedDeltaWeights& w) {
   const ModelConfig& c = binder.config();
   const std::int64_t channels = c.conv_channels();
   const std::int64_t inner = c.value_channels();
@@ -31,7 +33,8 @@ void bind_gated_delta(Binder& binder, const std::string& layer, GatedDeltaWeight
     w.z = binder.matrix(layer + "attn_gate.weight", {inner, c.hidden});
   }
   if (c.architecture == "qwen3next") {
-    w.ba = binder.sort_gate_rows(binder.matrix(layer + "ssm_ba.weight", {std::int64_t{2} * c.value_heads, c.hidden}));
+    w.ba =
+        binder.deinterleave_gates(binder.matrix(layer + "ssm_ba.weight", {std::int64_t{2} * c.value_heads, c.hidden}));
   } else {
     w.b = binder.matrix(layer + "ssm_beta.weight", {c.value_heads, c.hidden});
     w.a = binder.matrix(layer + "ssm_alpha.weight", {c.value_heads, c.hidden});
@@ -44,15 +47,15 @@ void bind_gated_delta(Binder& binder, const std::string& layer, GatedDeltaWeight
   w.out = binder.matrix(layer + "ssm_out.weight", {c.hidden, inner});
 }
 
-void bind_attention(Binder& binder, const std::string& layer, AttentionWeights& w) {
+void bind_attention(TensorBinder& binder, const std::string& layer, AttentionWeights& w) {
   const ModelConfig& c = binder.config();
   const std::int64_t inner = std::int64_t{c.heads} * c.head_dim;
   const std::int64_t keys = std::int64_t{c.kv_heads} * c.head_dim;
   if (binder.has(layer + "attn_qkv.weight")) {
     const ConstTensor all = binder.matrix(layer + "attn_qkv.weight", {2 * inner + 2 * keys, c.hidden});
-    w.q = {all.row(0), all.dtype, {2 * inner, c.hidden}, all.device};
-    w.k = {all.row(2 * inner), all.dtype, {keys, c.hidden}, all.device};
-    w.v = {all.row(2 * inner + keys), all.dtype, {keys, c.hidden}, all.device};
+    w.q = narrow(all, 0, 0, 2 * inner);
+    w.k = narrow(all, 0, 2 * inner, keys);
+    w.v = narrow(all, 0, 2 * inner + keys, keys);
   } else {
     w.q = binder.matrix(layer + "attn_q.weight", {2 * inner, c.hidden});
     w.k = binder.matrix(layer + "attn_k.weight", {keys, c.hidden});
@@ -63,41 +66,41 @@ void bind_attention(Binder& binder, const std::string& layer, AttentionWeights& 
   w.k_norm = binder.small(layer + "attn_k_norm.weight", {c.head_dim});
 }
 
-void bind_moe(Binder& binder, const std::string& layer, MoeWeights& w) {
+void bind_moe(TensorBinder& binder, const std::string& layer, MoeWeights& w) {
   const ModelConfig& c = binder.config();
   const std::int64_t wide = c.expert_hidden;
-  w.router = binder.matrix(layer + "ffn_gate_inp.weight", {c.experts, c.hidden});
+  w.router = binder.matrix(layer + "ffn_gate_inp.weight", {c.experts, c.hidden}, TensorRole::kMoe);
   if (binder.has(layer + "ffn_gate_up_exps.weight")) {
-    const ConstTensor both = binder.matrix(layer + "ffn_gate_up_exps.weight", {c.experts, 2 * wide, c.hidden});
-    w.gate = both;
-    w.gate.shape[1] = wide;
-    w.up = w.gate;
-    w.up.data = both.row(0, wide);
+    const ConstTensor both =
+        binder.matrix(layer + "ffn_gate_up_exps.weight", {c.experts, 2 * wide, c.hidden}, TensorRole::kExpert);
+    w.gate = narrow(both, 1, 0, wide);
+    w.up = narrow(both, 1, wide, wide);
   } else {
-    w.gate = binder.matrix(layer + "ffn_gate_exps.weight", {c.experts, wide, c.hidden});
-    w.up = binder.matrix(layer + "ffn_up_exps.weight", {c.experts, wide, c.hidden});
+    w.gate = binder.matrix(layer + "ffn_gate_exps.weight", {c.experts, wide, c.hidden}, TensorRole::kExpert);
+    w.up = binder.matrix(layer + "ffn_up_exps.weight", {c.experts, wide, c.hidden}, TensorRole::kExpert);
     if (w.gate.dtype != w.up.dtype) {
       binder.fail(layer + "ffn_up_exps.weight", "the type of ffn_gate_exps, " + std::string(dtype_name(w.gate.dtype)),
                   dtype_name(w.up.dtype));
     }
   }
-  w.down = binder.matrix(layer + "ffn_down_exps.weight", {c.experts, c.hidden, wide});
+  w.down = binder.matrix(layer + "ffn_down_exps.weight", {c.experts, c.hidden, wide}, TensorRole::kExpert);
   if (c.shared_hidden == 0) return;
-  w.shared_gate = binder.matrix(layer + "ffn_gate_shexp.weight", {c.shared_hidden, c.hidden});
-  w.shared_up = binder.matrix(layer + "ffn_up_shexp.weight", {c.shared_hidden, c.hidden});
-  w.shared_down = binder.matrix(layer + "ffn_down_shexp.weight", {c.hidden, c.shared_hidden});
+  w.shared_gate = binder.matrix(layer + "ffn_gate_shexp.weight", {c.shared_hidden, c.hidden}, TensorRole::kMoe);
+  w.shared_up = binder.matrix(layer + "ffn_up_shexp.weight", {c.shared_hidden, c.hidden}, TensorRole::kMoe);
+  w.shared_down = binder.matrix(layer + "ffn_down_shexp.weight", {c.hidden, c.shared_hidden}, TensorRole::kMoe);
   w.shared_router = binder.small(layer + "ffn_gate_inp_shexp.weight", {c.hidden});
 }
 
 }  // namespace
 
-void bind_gguf(Binder& binder, Weights& weights) {
+void bind_gguf(TensorBinder& binder, Weights& weights) {
   const ModelConfig& c = binder.config();
   weights.embedding = binder.matrix("token_embd.weight", {c.vocabulary, c.hidden});
   weights.norm = binder.small("output_norm.weight", {c.hidden});
   weights.head = c.tied_head ? weights.embedding : binder.matrix("output.weight", {c.vocabulary, c.hidden});
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
     LayerWeights& w = weights.layers[i];
+    binder.begin_layer(i);
     const std::string layer = "blk." + std::to_string(i) + ".";
     w.input_norm = binder.small(layer + "attn_norm.weight", {c.hidden});
     w.post_norm = binder.small(layer + "post_attention_norm.weight", {c.hidden});
@@ -116,4 +119,4 @@ void bind_gguf(Binder& binder, Weights& weights) {
   }
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::checkpoint

@@ -7,16 +7,16 @@
 #include "text/tokenizer_json.h"
 #include "thalweg/error.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 namespace {
 
 namespace fs = std::filesystem;
 
-// A GGUF file names the pattern of its words instead of holding it. That text is brought to NFC, that words are merged
-// and that added tokens are looked for in the text as it stands goes without saying there.
-void refuse_what_gguf_cannot_say(const text::TokenizerData& data, const std::string& path) {
+// A GGUF file stores the name of its pattern, not the pattern. It implies that text is normalized to NFC, that words
+// are merged, and that added tokens are matched before normalization; other settings cannot be expressed.
+void refuse_inexpressible(const text::TokenizerData& data, const std::string& path) {
   const auto require = [&](bool condition, std::string_view key, std::string_view expected, const std::string& given) {
-    if (!condition) throw Error(path, key, std::string(expected) + ", which is all that GGUF can say", given);
+    if (!condition) throw Error(path, key, std::string(expected) + ", the only one that GGUF can express", given);
   };
   require(data.pre != "regex" && data.pre != "none", "pre_tokenizer", "the pattern of Qwen3-Next, Qwen3.5 or GPT-2",
           data.pre == "none" ? "none" : io::printable(data.pattern));
@@ -27,7 +27,7 @@ void refuse_what_gguf_cannot_say(const text::TokenizerData& data, const std::str
   require(false, "added token " + io::printable(token), "\"normalized\": false", "true");
 }
 
-// Each of the model's tokens gets a name, those that the tokenizer does not use too.
+// Names every id of the model, including those that the tokenizer does not use.
 void fill_up(text::TokenizerData& data, std::size_t vocabulary, const std::string& path) {
   if (data.tokens.size() > vocabulary) {
     throw Error(path, "token " + io::printable(data.tokens.back()), "an id from 0 to " + std::to_string(vocabulary - 1),
@@ -62,7 +62,7 @@ void add_special(io::GgufMetadata& metadata, const io::JsonObject& settings, con
   } else if (tokenizer.eos() >= 0) {
     metadata.set(kEnd, static_cast<std::uint32_t>(tokenizer.eos()));
   }
-  // A second end token, of a turn or of a text, whichever the first one is not.
+  // A second end token: of a message if the first one ends a text, else of a text.
   if (!others.empty()) metadata.set("tokenizer.ggml.eot_token_id", static_cast<std::uint32_t>(others.front()));
   add("pad_token", "tokenizer.ggml.padding_token_id");
   add("bos_token", "tokenizer.ggml.bos_token_id");
@@ -75,7 +75,7 @@ bool add_tokenizer(io::GgufMetadata& metadata, const std::string& folder, const 
   const std::string path = (fs::path(folder) / "tokenizer.json").string();
   if (!fs::exists(path)) return false;
   text::TokenizerData data = text::read_tokenizer_json(path);
-  refuse_what_gguf_cannot_say(data, path);
+  refuse_inexpressible(data, path);
   fill_up(data, static_cast<std::size_t>(config.vocabulary), path);
   metadata.set("tokenizer.ggml.model", std::string("gpt2"));
   metadata.set("tokenizer.ggml.pre", data.pre);
@@ -88,8 +88,9 @@ bool add_tokenizer(io::GgufMetadata& metadata, const std::string& folder, const 
   const io::JsonObject settings =
       fs::exists(beside) ? io::JsonObject::read(beside) : io::JsonObject::parse("{}", beside);
   add_special(metadata, settings, text::Tokenizer(std::move(data)), config);
-  if (const std::string chat = read_chat_template(folder); !chat.empty()) metadata.set("tokenizer.chat_template", chat);
+  if (const std::string chat = checkpoint::read_chat_template(folder); !chat.empty())
+    metadata.set("tokenizer.chat_template", chat);
   return true;
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert

@@ -8,7 +8,7 @@
 #include "checkpoint/config_checks.h"
 #include "io/printable.h"
 
-namespace thalweg::model {
+namespace thalweg::checkpoint {
 namespace {
 
 // Keys of one architecture, with their prefix.
@@ -26,7 +26,7 @@ class Keys {
     return checked_size(metadata_.integer(name(key), fallback), 0, path_, name(key));
   }
 
-  // One number, or one per layer, where 0 says that the layer has none of it.
+  // One number, or one per layer, where 0 means that the layer has none.
   int size_of_layers(std::string_view key) const {
     if (!is_array(key)) return size(key);
     std::int64_t value = 0;
@@ -132,7 +132,7 @@ ModelConfig read_config(const io::GgufMetadata& metadata, const io::TensorSource
   }
   config.value_dim = inner / config.value_heads;
   config.conv_width = keys.size("ssm.conv_kernel");
-  // Converters re-order the value heads of Qwen3.5 and leave those of Qwen3-Next. Ollama's says so.
+  // Converters reorder the value heads of Qwen3.5, not those of Qwen3-Next. Ollama's converter writes a key for it.
   const bool tiled = metadata.boolean(keys.name("ssm.v_head_reordered"), config.architecture != "qwen3next");
   config.head_map = tiled ? HeadMap::kTiled : HeadMap::kGrouped;
 
@@ -152,19 +152,17 @@ ModelConfig read_config(const io::GgufMetadata& metadata, const io::TensorSource
   }
   if (any_dense(config)) config.dense_hidden = keys.size_of_layers("feed_forward_length");
   read_end_tokens(config, metadata);
-  check_config(config, [&](std::string_view what) {
-    return keys.name(what == "heads"         ? "attention.head_count"
-                     : what == "head_dim"    ? "attention.key_length"
-                     : what == "rotary_dim"  ? "rope.dimension_count"
-                     : what == "rope_theta"  ? "rope.freq_base"
-                     : what == "norm_eps"    ? "attention.layer_norm_rms_epsilon"
-                     : what == "value_heads" ? "ssm.time_step_rank"
-                     : what == "key_dim"     ? "ssm.state_size"
-                     : what == "value_dim"   ? "ssm.inner_size"
-                     : what == "conv_width"  ? "ssm.conv_kernel"
-                                             : "expert_used_count");
-  });
+  check_config(config, {.heads = keys.name("attention.head_count"),
+                        .head_dim = keys.name("attention.key_length"),
+                        .rotary_dim = keys.name("rope.dimension_count"),
+                        .rope_theta = keys.name("rope.freq_base"),
+                        .norm_eps = keys.name("attention.layer_norm_rms_epsilon"),
+                        .value_heads = keys.name("ssm.time_step_rank"),
+                        .key_dim = keys.name("ssm.state_size"),
+                        .value_dim = keys.name("ssm.inner_size"),
+                        .conv_width = keys.name("ssm.conv_kernel"),
+                        .experts_used = keys.name("expert_used_count")});
   return config;
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::checkpoint

@@ -5,7 +5,7 @@
 #include "checkpoint/config_checks.h"
 #include "io/printable.h"
 
-namespace thalweg::model {
+namespace thalweg::checkpoint {
 namespace {
 
 std::string architecture_of(const io::JsonObject& config) {
@@ -16,7 +16,7 @@ std::string architecture_of(const io::JsonObject& config) {
   throw Error(config.path(), "model_type", "qwen3_next, qwen3_5 or qwen3_5_moe", io::printable(type));
 }
 
-// The text model's part of a configuration.
+// Reads the text model's keys: those of text_config if there is one, else the top level.
 class Reader {
  public:
   explicit Reader(const io::JsonObject& top) : top_(top), nested_(top.has("text_config")) {
@@ -37,7 +37,7 @@ class Reader {
     throw Error(top_.path(), name(key), expected, given);
   }
 
-  // What the decoder has no place for.
+  // Refuses a setting that the decoder does not implement.
   void require_flag(std::string_view key, bool value) const {
     if (text().boolean(key, value) != value) fail(key, value ? "true" : "false", value ? "false" : "true");
   }
@@ -70,7 +70,7 @@ void read_layers(ModelConfig& config, const Reader& reader) {
 }
 
 void read_rope(ModelConfig& config, const Reader& reader) {
-  // New configurations keep these together, old ones among the rest.
+  // New configurations nest these keys, old ones do not.
   const bool together = reader.text().is_object("rope_parameters");
   const io::JsonObject rope = together ? reader.text().object("rope_parameters") : reader.text();
   const auto number = [&](std::string_view key) {
@@ -139,7 +139,7 @@ ModelConfig read_config(const io::JsonObject& top, const io::TensorSource& tenso
   config.context = reader.size("max_position_embeddings", 0);
   config.norm_eps = static_cast<float>(text.number("rms_norm_eps"));
   config.norm_plus_one = true;
-  // A nested configuration may say it in either place, and a head that is in the file counts more than silence.
+  // Either level may have the key; without it, a head in the file means untied.
   const bool tied = text.boolean("tie_word_embeddings", top.boolean("tie_word_embeddings", false));
   config.tied_head = tied || (!tensors.has("lm_head.weight") && top.boolean("tie_word_embeddings", false));
 
@@ -161,19 +161,17 @@ ModelConfig read_config(const io::JsonObject& top, const io::TensorSource& tenso
   read_experts(config, reader);
   read_end_tokens(config, text, reader.name("eos_token_id"));
   if (reader.nested()) read_end_tokens(config, top, "eos_token_id");
-  check_config(config, [&](std::string_view what) {
-    return reader.name(what == "heads"         ? "num_attention_heads"
-                       : what == "head_dim"    ? "head_dim"
-                       : what == "rotary_dim"  ? "partial_rotary_factor"
-                       : what == "rope_theta"  ? "rope_theta"
-                       : what == "norm_eps"    ? "rms_norm_eps"
-                       : what == "value_heads" ? "linear_num_value_heads"
-                       : what == "key_dim"     ? "linear_key_head_dim"
-                       : what == "value_dim"   ? "linear_value_head_dim"
-                       : what == "conv_width"  ? "linear_conv_kernel_dim"
-                                               : "num_experts_per_tok");
-  });
+  check_config(config, {.heads = reader.name("num_attention_heads"),
+                        .head_dim = reader.name("head_dim"),
+                        .rotary_dim = reader.name("partial_rotary_factor"),
+                        .rope_theta = reader.name("rope_theta"),
+                        .norm_eps = reader.name("rms_norm_eps"),
+                        .value_heads = reader.name("linear_num_value_heads"),
+                        .key_dim = reader.name("linear_key_head_dim"),
+                        .value_dim = reader.name("linear_value_head_dim"),
+                        .conv_width = reader.name("linear_conv_kernel_dim"),
+                        .experts_used = reader.name("num_experts_per_tok")});
   return config;
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::checkpoint

@@ -1,11 +1,11 @@
 #include "convert/convert.h"
 
-namespace thalweg::model {
+namespace thalweg::convert {
 namespace {
 
 std::uint32_t u32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
 
-// The distance of the attention layers, if the layers are spaced as the interval says.
+// The interval of the attention layers; 0 if they are not evenly spaced.
 int interval_of(const std::vector<LayerKind>& layers) {
   std::size_t interval = 0;
   while (interval < layers.size() && layers[interval] != LayerKind::kAttention) ++interval;
@@ -76,4 +76,4 @@ io::GgufMetadata gguf_metadata(const ModelConfig& config, const std::vector<std:
   return metadata;
 }
 
-}  // namespace thalweg::model
+}  // namespace thalweg::convert
