@@ -133,6 +133,7 @@ const std::vector<Case>& all_cases() {
     std::vector<Case> list;
     add_gated_delta_stage_cases(list);
     add_gated_delta_rule_cases(list);
+    add_gated_delta_prep_step_cases(list);
     add_nn_cases(list);
     add_moe_cases(list);
     add_quant_cases(list);

@@ -160,6 +160,7 @@ Verdict verify(Problem& problem, const Stream& stream, int runs = 1);
 // The families' tables.
 void add_gated_delta_stage_cases(std::vector<Case>& cases);
 void add_gated_delta_rule_cases(std::vector<Case>& cases);
+void add_gated_delta_prep_step_cases(std::vector<Case>& cases);
 void add_nn_cases(std::vector<Case>& cases);
 void add_moe_cases(std::vector<Case>& cases);
 void add_quant_cases(std::vector<Case>& cases);

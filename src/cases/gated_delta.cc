@@ -90,6 +90,27 @@ RuleInputs make_rule_inputs(const RuleShape& shape, Memory& memory, Random& rand
   return inputs;
 }
 
+Tensor make_indices(std::int64_t sequences, Memory& memory) {
+  std::int64_t n = 0;
+  return memory.input(DType::kI32, {sequences}, [&] {
+    const std::int64_t index = n++;
+    return index == 1 ? -1.0 : static_cast<double>(2 * (sequences - 1 - index) + 1);
+  });
+}
+
+GateInputs make_gates(std::int64_t batch, std::int64_t tokens, std::int64_t hv, DType dtype, Memory& memory,
+                      Random& random) {
+  GateInputs gates;
+  // a + dt_bias reaches past 20 now and then, where softplus changes its form.
+  std::int64_t count = 0;
+  gates.a =
+      memory.input(dtype, {batch, tokens, hv}, [&] { return count++ % 7 == 3 ? 25.0 : 2.0 * random.normal() - 2.0; });
+  gates.b = memory.input(dtype, {batch, tokens, hv}, [&] { return 2.0 * random.normal(); });
+  gates.a_log = memory.input(DType::kF32, {hv}, [&] { return random.uniform(-3.0, 1.0); });
+  gates.dt_bias = memory.input(dtype, {hv}, [&] { return random.normal(); });
+  return gates;
+}
+
 double largest_gate(const ConstTensor& g_cumsum) {
   double largest = 0.0;
   for (const double g : reference::read(g_cumsum).values) largest = std::max(largest, std::abs(g));

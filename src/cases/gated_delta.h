@@ -49,6 +49,13 @@ RuleInputs make_rule_inputs(const RuleShape& shape, Memory& memory, Random& rand
 double gate(Gates gates, std::int64_t head, Random& random);
 double write_strength(Betas betas, Random& random);
 
+// Raw gates [B,T,HV] with their per-head parameters.
+GateInputs make_gates(std::int64_t batch, std::int64_t tokens, std::int64_t hv, DType dtype, Memory& memory,
+                      Random& random);
+
+// State indices [N]: slots of a pool of 2 N + 1 in reverse with gaps; sequence 1 has none.
+Tensor make_indices(std::int64_t sequences, Memory& memory);
+
 // Largest |sum of g| within a chunk, for bounds.
 double largest_gate(const ConstTensor& g_cumsum);
 

@@ -208,4 +208,42 @@ constexpr bool kLayoutsMatch =
 static_assert(detail::kLayoutsMatch<BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0, BlockIQ4_NL, BlockMXFP4,
                                     BlockQ2_K, BlockQ3_K, BlockQ4_K, BlockQ5_K, BlockQ6_K, BlockIQ4_XS>);
 
+// body.template operator()<Block>() for the block type of a format; nothing for the plain types.
+template <class Body>
+void with_block_type(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kI32:
+      return;
+    case DType::kQ4_0:
+      return body.template operator()<BlockQ4_0>();
+    case DType::kQ4_1:
+      return body.template operator()<BlockQ4_1>();
+    case DType::kQ5_0:
+      return body.template operator()<BlockQ5_0>();
+    case DType::kQ5_1:
+      return body.template operator()<BlockQ5_1>();
+    case DType::kQ8_0:
+      return body.template operator()<BlockQ8_0>();
+    case DType::kQ2_K:
+      return body.template operator()<BlockQ2_K>();
+    case DType::kQ3_K:
+      return body.template operator()<BlockQ3_K>();
+    case DType::kQ4_K:
+      return body.template operator()<BlockQ4_K>();
+    case DType::kQ5_K:
+      return body.template operator()<BlockQ5_K>();
+    case DType::kQ6_K:
+      return body.template operator()<BlockQ6_K>();
+    case DType::kIQ4_NL:
+      return body.template operator()<BlockIQ4_NL>();
+    case DType::kIQ4_XS:
+      return body.template operator()<BlockIQ4_XS>();
+    case DType::kMXFP4:
+      return body.template operator()<BlockMXFP4>();
+  }
+}
+
 }  // namespace thalweg
