@@ -56,7 +56,7 @@ HWY_INLINE void unroll(Body body) {
   unroll(std::make_integer_sequence<int, count>(), body);
 }
 
-// The first byte of a piece of every row.
+// A position in kLanes weight rows: its address in the first row.
 struct Rows {
   const std::uint8_t* data;
   std::ptrdiff_t stride;
@@ -64,7 +64,7 @@ struct Rows {
   Rows operator+(std::ptrdiff_t bytes) const { return {data + bytes, stride}; }
 };
 
-// 16 bytes each of rows first, first + 4, ..., as many as `D` holds.
+// 16 bytes of each of rows first, first + 4, ..., as many as `D` holds.
 template <class D>
 HWY_INLINE hn::Vec<D> load_blocks(D d, Rows rows, std::ptrdiff_t first) {
   const std::uint8_t* from = rows.data + first * rows.stride;
@@ -109,7 +109,7 @@ HWY_INLINE Quad load_quad(Rows rows) {
           hn::BitCast(kU32, hn::InterleaveUpper(d64, high01, high23))};
 }
 
-// The first four bytes of the 16 that lie there.
+// The first four of 16 readable bytes of every row.
 HWY_INLINE VU load_word(Rows rows) {
   const hn::Repartition<std::uint64_t, U32> d64;
   const auto low01 = hn::InterleaveLower(kU32, load_blocks(kU32, rows, 0), load_blocks(kU32, rows, 1));
@@ -117,7 +117,7 @@ HWY_INLINE VU load_word(Rows rows) {
   return hn::BitCast(kU32, hn::InterleaveLower(d64, hn::BitCast(d64, low01), hn::BitCast(d64, low23)));
 }
 
-// 16 * kQuads bytes of every row: body(vector, its number).
+// Calls body(vector, index) for the words of 16 * kQuads bytes of every row.
 template <int kQuads, class Body>
 HWY_INLINE void for_each_word(Rows rows, Body body) {
   unroll<kQuads>([&](auto quad) {
@@ -170,13 +170,13 @@ HWY_INLINE void load_panel(DType dtype, Rows rows, std::int64_t count, float* pa
   const bool bf16 = dtype == DType::kBF16;
   for (std::int64_t k = 0; k < count; k += 8) {
     const Quad q = load_quad(rows + 2 * k);
-    const auto put_two = [&](std::int64_t at, VU v) {
+    const auto put_two = [&](std::int64_t i, VU v) {
       if (bf16) {
-        put(at, hn::BitCast(kF32, hn::ShiftLeft<16>(v)));
-        put(at + 1, hn::BitCast(kF32, hn::And(v, hn::Set(kU32, 0xFFFF0000U))));
+        put(i, hn::BitCast(kF32, hn::ShiftLeft<16>(v)));
+        put(i + 1, hn::BitCast(kF32, hn::And(v, hn::Set(kU32, 0xFFFF0000U))));
       } else {
-        put(at, f16_low(v));
-        put(at + 1, f16_high(v));
+        put(i, f16_low(v));
+        put(i + 1, f16_high(v));
       }
     };
     put_two(k, q.v0);

@@ -21,9 +21,9 @@ namespace thalweg::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-constexpr int kPiece = 256;
+constexpr int kSegment = 256;  // weights along K that are decoded at a time
 
-// Where a decoded piece goes; [.][kLanes] each. decode() takes anything with its two functions.
+// A decoded segment, [.][kLanes] each. decode() takes any sink with its two functions.
 struct Tile {
   std::uint32_t* codes;  // four codes along K per lane
   float* scales;         // per group of the format
@@ -36,7 +36,7 @@ struct Tile {
   }
 };
 
-// The formats whose scales hold for 16 weights; the others' hold for 32.
+// Weights per scale.
 constexpr int group_size(DType dtype) {
   return dtype == DType::kQ2_K || dtype == DType::kQ3_K || dtype == DType::kQ6_K ? 16 : 32;
 }
@@ -51,7 +51,7 @@ HWY_INLINE void put_symmetric(Sink& sink, int group, VF scale, float offset) {
   sink.put_group(group, scale, hn::Mul(scale, hn::Set(kF32, offset)));
 }
 
-// Levels of a table, raised to be unsigned.
+// Levels of a table plus kRaise, which makes them unsigned.
 template <int kRaise>
 HWY_INLINE VU look_up(const std::array<std::int8_t, 16>& levels, VU nibbles) {
   const hn::Repartition<std::int8_t, U32> d8;
@@ -163,9 +163,9 @@ HWY_INLINE void decode(const BlockQ4_K*, Rows rows, Sink& sink) {
   static_assert(offsetof(BlockQ4_K, groups) == 4);
   decode_groups_45(rows, sink);
   for_each_word<8>(rows + offsetof(BlockQ4_K, codes), [&](VU v, int word) {
-    const int place = word / 8 * 16 + word % 8;
-    sink.put(place, low_nibbles(v));
-    sink.put(place + 8, high_nibbles(v));
+    const int to = word / 8 * 16 + word % 8;
+    sink.put(to, low_nibbles(v));
+    sink.put(to + 8, high_nibbles(v));
   });
 }
 
@@ -178,9 +178,9 @@ HWY_INLINE void decode(const BlockQ5_K*, Rows rows, Sink& sink) {
     unroll<4>([&](auto pair) {
       const Quad low = load_quad(rows + offsetof(BlockQ5_K, codes) + 32 * pair + 16 * half);
       const auto put = [&](VU codes, VU bits, int word) {
-        const int place = 16 * pair + 4 * half + word;
-        sink.put(place, hn::Or(low_nibbles(codes), plane<2 * pair, 4>(bits, 1)));
-        sink.put(place + 8, hn::Or(high_nibbles(codes), plane<2 * pair + 1, 4>(bits, 1)));
+        const int to = 16 * pair + 4 * half + word;
+        sink.put(to, hn::Or(low_nibbles(codes), plane<2 * pair, 4>(bits, 1)));
+        sink.put(to + 8, hn::Or(high_nibbles(codes), plane<2 * pair + 1, 4>(bits, 1)));
       };
       put(low.v0, high.v0, 0);
       put(low.v1, high.v1, 1);
@@ -210,9 +210,9 @@ HWY_INLINE void decode(const BlockQ6_K*, Rows rows, Sink& sink) {
     unroll<2>([&](auto j) {  // bytes l < 32 and the others
       const Quad low = load_quad(rows + offsetof(BlockQ6_K, codes) + 64 * h + 32 * j + at);
       const auto put = [&](VU codes, VU bits, int word) {
-        const int place = (128 * h + 32 * j + at) / 4 + word;
-        sink.put(place, hn::Or(low_nibbles(codes), plane<2 * j, 4>(bits, 3)));
-        sink.put(place + 16, hn::Or(high_nibbles(codes), plane<2 * j + 4, 4>(bits, 3)));
+        const int to = (128 * h + 32 * j + at) / 4 + word;
+        sink.put(to, hn::Or(low_nibbles(codes), plane<2 * j, 4>(bits, 3)));
+        sink.put(to + 16, hn::Or(high_nibbles(codes), plane<2 * j + 4, 4>(bits, 3)));
       };
       put(low.v0, high.v0, 0);
       put(low.v1, high.v1, 1);
@@ -235,8 +235,8 @@ HWY_INLINE void decode(const BlockQ2_K*, Rows rows, Sink& sink) {
     });
   });
   for_each_word<4>(rows + offsetof(BlockQ2_K, codes), [&](VU v, int word) {
-    const int place = word / 8 * 32 + word % 8;
-    unroll<4>([&](auto j) { sink.put(place + 8 * j, plane<2 * j, 0>(v, 3)); });
+    const int to = word / 8 * 32 + word % 8;
+    unroll<4>([&](auto j) { sink.put(to + 8 * j, plane<2 * j, 0>(v, 3)); });
   });
 }
 
@@ -264,8 +264,8 @@ HWY_INLINE void decode(const BlockQ3_K*, Rows rows, Sink& sink) {
       // The planes of the upper 128 weights are the upper half of each byte.
       const VU four = h == 0 ? low_nibbles(bits) : high_nibbles(bits);
       unroll<4>([&](auto j) {
-        const int place = (128 * h + 32 * j + at) / 4 + word;
-        sink.put(place, hn::Or(plane<2 * j, 0>(codes, 3), plane<j, 2>(four, 1)));
+        const int to = (128 * h + 32 * j + at) / 4 + word;
+        sink.put(to, hn::Or(plane<2 * j, 0>(codes, 3), plane<j, 2>(four, 1)));
       });
     };
     put(low.v0, planes.v0, 0);
@@ -287,13 +287,14 @@ HWY_INLINE void decode(const BlockIQ4_XS*, Rows rows, Sink& sink) {
     put_symmetric(sink, g, hn::Mul(scale, group_scale), 128.0F);
   });
   for_each_word<8>(rows + offsetof(BlockIQ4_XS, codes), [&](VU v, int word) {
-    const int place = word / 4 * 8 + word % 4;
-    sink.put(place, look_up<-128>(kIq4Levels, low_nibbles(v)));
-    sink.put(place + 4, look_up<-128>(kIq4Levels, high_nibbles(v)));
+    const int to = word / 4 * 8 + word % 4;
+    sink.put(to, look_up<-128>(kIq4Levels, low_nibbles(v)));
+    sink.put(to + 4, look_up<-128>(kIq4Levels, high_nibbles(v)));
   });
 }
 
-// body(a null pointer to the format's block type); block formats only.
+// Calls body(a null pointer to the format's block type); block formats only. Not quant/blocks.h's with_block_type:
+// these calls must stay within functions of the instruction set.
 template <class Body>
 HWY_INLINE void with_format(DType dtype, Body body) {
   switch (dtype) {
@@ -328,14 +329,14 @@ HWY_INLINE void with_format(DType dtype, Body body) {
   }
 }
 
-// `count` weights of every row, a multiple of the block size and at most kPiece.
+// `count` weights of every row, a multiple of the block size and at most kSegment.
 template <class Block>
-HWY_NOINLINE void decode_piece(const Block* format, Rows rows, std::int64_t count, Tile tile) {
+HWY_NOINLINE void decode_segment(const Block* format, Rows rows, std::int64_t count, Tile tile) {
   constexpr DTypeInfo kInfo = dtype_info(Block::kDType);
   for (int b = 0; b < count / kInfo.block_size; ++b) {
-    const Tile to{tile.codes + b * (kInfo.block_size / 4) * kLanes, tile.scales + b * kLanes,
-                  tile.minimums + b * kLanes};
-    decode(format, rows + b * kInfo.block_bytes, to);
+    const Tile out{tile.codes + b * (kInfo.block_size / 4) * kLanes, tile.scales + b * kLanes,
+                   tile.minimums + b * kLanes};
+    decode(format, rows + b * kInfo.block_bytes, out);
   }
 }
 
