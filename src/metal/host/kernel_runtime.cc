@@ -8,12 +8,12 @@
 namespace thalweg::metal {
 namespace {
 
-// Every lane gives a word and sees all of them.
+// Exchanges one word per lane within the simdgroup.
 const std::array<std::uint32_t, kLanes>& exchange(std::uint32_t word, int line) {
   Machine& m = machine();
   Simdgroup& group = m.current_simdgroup();
   auto& words = group.words[group.meeting % 2];
-  words[m.current().place.thread_index_in_simdgroup] = word;
+  words[m.current().position.thread_index_in_simdgroup] = word;
   m.meet(line);
   return words;
 }
@@ -28,7 +28,7 @@ float float_of(std::uint32_t bits) {
   std::memcpy(&value, &bits, sizeof(value));
   return value;
 }
-std::uint32_t lane() { return machine().current().place.thread_index_in_simdgroup; }
+std::uint32_t lane() { return machine().current().position.thread_index_in_simdgroup; }
 
 }  // namespace
 }  // namespace thalweg::metal

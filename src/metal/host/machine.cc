@@ -7,27 +7,27 @@
 #include "metal/host/kernel_runtime.h"
 #include "thalweg/error.h"
 
-// The linker's: from here to there lie the program's own constants, which kernels may read.
+// Linker symbols around the program's own constants, which kernels may read.
 extern "C" char __executable_start;  // NOLINT(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" char _end;                // NOLINT(bugprone-reserved-identifier,readability-identifier-naming)
 
 namespace thalweg::metal {
 namespace {
 
-// What a kernel sees that looks at a constant which the launch did not set.
+// The value of a function constant that the launch did not set.
 constexpr std::int32_t kUnsetConstant = -1000000007;
 
 }  // namespace
 
 void Machine::fault(std::string what) {
   fault_ = std::move(what);
-  current_->fibre.finish();
+  current_->fiber.finish();
 }
 
 void Machine::begin_run() {
   checks_.reset();
   now_ = {};
-  now_.interval = now_.launch_begin = 1;  // 0 stands for no access
+  now_.interval = now_.launch_begin = 1;  // 0 means no access
 }
 
 const CompiledKernel& Machine::find(const std::string& operation, std::string_view name,
@@ -76,17 +76,17 @@ void Machine::prepare(const Launch& launch, const CompiledKernel& kernel, const 
 void Machine::launch(const std::string& operation, const Launch& launch) {
   const CompiledProgram* program = nullptr;
   const CompiledKernel& kernel = find(operation, launch.kernel, program);
-  const auto refuse = [&](const std::string& what) {
+  const auto reject = [&](const std::string& what) {
     throw Error(operation, "kernel " + std::string(launch.kernel), "a launch that Metal allows", what);
   };
   if (launch.threads % kLanes != 0 || launch.threads > kernel.max_threads || launch.threads == 0) {
-    refuse(std::to_string(launch.threads) + " threads");
+    reject(std::to_string(launch.threads) + " threads");
   }
   if (launch.threadgroup_bytes > kMaxThreadgroupBytes || launch.threadgroup_bytes % 16 != 0) {
-    refuse(std::to_string(launch.threadgroup_bytes) + " bytes of threadgroup memory");
+    reject(std::to_string(launch.threadgroup_bytes) + " bytes of threadgroup memory");
   }
-  if (kernel.buffers >> (launch.num_buffers + 1) != 0 || launch.parameter_bytes > 4096) refuse("missing buffers");
-  if (launch.indirect_grid != nullptr && !launch.after_previous) refuse("a grid that may not have been written yet");
+  if (kernel.buffers >> (launch.num_buffers + 1) != 0 || launch.parameter_bytes > 4096) reject("missing buffers");
+  if (launch.indirect_grid != nullptr && !launch.after_previous) reject("a grid that may not have been written yet");
   prepare(launch, kernel, *program);
   if (launch.after_previous) now_.launch_begin = now_.interval + 1;
   std::array<std::uint32_t, 3> grid = launch.grid;
@@ -96,12 +96,12 @@ void Machine::launch(const std::string& operation, const Launch& launch) {
   running_.dependencies = launch.after_previous ? 1 : 0;
   running_.threadgroup_bytes = launch.threadgroup_bytes;
   for (std::uint32_t i = 0; i < num_threads_; ++i) {
-    Place& place = threads_[i].place;
-    std::copy_n(grid.begin(), 3, place.threadgroups_per_grid);
-    place.thread_index_in_threadgroup = i;
-    place.simdgroup_index_in_threadgroup = i / kLanes;
-    place.simdgroups_per_threadgroup = num_threads_ / kLanes;
-    place.thread_index_in_simdgroup = i % kLanes;
+    ThreadPosition& position = threads_[i].position;
+    std::copy_n(grid.begin(), 3, position.threadgroups_per_grid);
+    position.thread_index_in_threadgroup = i;
+    position.simdgroup_index_in_threadgroup = i / kLanes;
+    position.simdgroups_per_threadgroup = num_threads_ / kLanes;
+    position.thread_index_in_simdgroup = i % kLanes;
   }
   for (std::uint32_t z = 0; z < grid[2]; ++z) {
     for (std::uint32_t y = 0; y < grid[1]; ++y) {
@@ -109,7 +109,7 @@ void Machine::launch(const std::string& operation, const Launch& launch) {
         run_threadgroup(x, y, z);
         if (fault_.empty()) continue;
         const std::string thread =
-            current_ == nullptr ? "" : ", thread " + std::to_string(current_->place.thread_index_in_threadgroup);
+            current_ == nullptr ? "" : ", thread " + std::to_string(current_->position.thread_index_in_threadgroup);
         const std::string what = std::exchange(fault_, {});
         throw Error(operation,
                     "kernel " + std::string(launch.kernel) + ", threadgroup [" + std::to_string(x) + "," +
@@ -127,17 +127,17 @@ void Machine::launch(const std::string& operation, const Launch& launch) {
   }
 }
 
-// Not instrumented: AddressSanitizer would keep the two locals on a stack of its own.
+// Not instrumented: AddressSanitizer would place the two locals on a separate stack.
 [[gnu::no_sanitize_address]] void Machine::body(void* thread) {
   auto* self = static_cast<Thread*>(thread);
   Machine& m = machine();
-  // On the fibre's own stack, where reads are not checked.
+  // Copies on the fiber's own stack, where reads are not checked.
   const Memory memory = m.memory_;
-  const Place place = self->place;
-  m.kernel_->call(memory, place);
+  const ThreadPosition position = self->position;
+  m.kernel_->call(memory, position);
   self->state = Thread::State::kFinished;
   ++m.finished_;
-  self->fibre.finish();
+  self->fiber.finish();
 }
 
 void Machine::run_threadgroup(std::uint32_t x, std::uint32_t y, std::uint32_t z) {
@@ -148,12 +148,12 @@ void Machine::run_threadgroup(std::uint32_t x, std::uint32_t y, std::uint32_t z)
   finished_ = at_barrier_ = 0;
   for (std::uint32_t i = 0; i < num_threads_; ++i) {
     Thread& thread = threads_[i];
-    const std::array<std::uint32_t, 3> position = {x, y, z};
-    std::copy_n(position.begin(), 3, thread.place.threadgroup_position_in_grid);
+    const std::array<std::uint32_t, 3> group = {x, y, z};
+    std::copy_n(group.begin(), 3, thread.position.threadgroup_position_in_grid);
     thread.state = Thread::State::kReady;
     thread.accessor = {};
     thread.matrix_access = 0;
-    thread.fibre.start(stacks_, i, &Machine::body, &thread);
+    thread.fiber.start(stacks_, i, &Machine::body, &thread);
     simdgroups_[i / kLanes].arrived = 0;
   }
   while (finished_ < num_threads_) {
@@ -163,20 +163,20 @@ void Machine::run_threadgroup(std::uint32_t x, std::uint32_t y, std::uint32_t z)
       if (thread.state != Thread::State::kReady) continue;
       progress = true;
       current_ = &thread;
-      thread.fibre.resume();
+      thread.fiber.resume();
       if (!fault_.empty()) return;
-      // Lanes that met go on before other simdgroups do: what they just wrote is still at hand.
+      // Lanes that met continue before other simdgroups run: their data is still in the cache.
       if (i % kLanes == kLanes - 1 && threads_[i - i % kLanes].state == Thread::State::kReady) i -= i % kLanes + 1;
     }
     if (progress || finished_ == num_threads_) continue;
     current_ = nullptr;
-    fault_ = stuck();
+    fault_ = describe_deadlock();
     return;
   }
 }
 
-// Some threads wait for others that will not come.
-std::string Machine::stuck() const {
+// Describes a deadlock: some threads wait for others that have finished or wait elsewhere.
+std::string Machine::describe_deadlock() const {
   std::string text;
   for (std::uint32_t i = 0; i < num_threads_; ++i) {
     const Thread& thread = threads_[i];
@@ -190,17 +190,17 @@ std::string Machine::stuck() const {
 }
 
 void Machine::access(const void* address, std::size_t bytes, bool write, bool atomic) {
-  const auto* place = static_cast<const char*>(address);
+  const auto* byte = static_cast<const char*>(address);
   const auto* stacks = reinterpret_cast<const char*>(stacks_.begin(0));
-  if (place >= stacks && place < stacks + FibreStacks::kMaxThreads * FibreStacks::kStackBytes) return;
-  if (!write && place >= &__executable_start && place < &_end) {
-    if (bytes == sizeof(kUnsetConstant) && std::memcmp(place, &kUnsetConstant, bytes) == 0) {
+  if (byte >= stacks && byte < stacks + FiberStacks::kMaxThreads * FiberStacks::kStackBytes) return;
+  if (!write && byte >= &__executable_start && byte < &_end) {
+    if (bytes == sizeof(kUnsetConstant) && std::memcmp(byte, &kUnsetConstant, bytes) == 0) {
       fault("read of a function constant that the launch did not set");
     }
     return;
   }
   Accessor& by = current_->accessor;
-  const std::uint32_t index = current_->place.thread_index_in_threadgroup;
+  const std::uint32_t index = current_->position.thread_index_in_threadgroup;
   by.thread = index / kLanes * kLanes + (index + current_->matrix_access) % kLanes;
   by.interval = now_.interval;
   by.threadgroup_interval = now_.threadgroup_interval;
@@ -226,7 +226,7 @@ void Machine::barrier(unsigned flags, int line) {
   ++self.accessor.simd_epoch;
   if (++at_barrier_ < num_threads_) {
     self.state = Thread::State::kAtBarrier;
-    self.fibre.give_way();
+    self.fiber.yield();
     return;
   }
   at_barrier_ = 0;
@@ -248,12 +248,12 @@ Simdgroup& Machine::meet(int line) {
   self.line = line;
   if (++group.arrived < kLanes) {
     self.state = Thread::State::kInSimdgroup;
-    self.fibre.give_way();
+    self.fiber.yield();
     return group;
   }
   group.arrived = 0;
   ++group.meeting;
-  Thread* first = &threads_[self.place.simdgroup_index_in_threadgroup * kLanes];
+  Thread* first = &threads_[self.position.simdgroup_index_in_threadgroup * kLanes];
   for (std::uint32_t lane = 0; lane < kLanes; ++lane) first[lane].state = Thread::State::kReady;
   return group;
 }
@@ -266,11 +266,11 @@ void Machine::simdgroup_barrier(unsigned flags, int line) {
 void Machine::multiply(const float* a, const float* b, const float* c, float* result, int line) {
   Simdgroup& group = current_simdgroup();
   Simdgroup::Matrices& m = group.matrices[group.meeting % 2];
-  const std::size_t place = 2 * current_->place.thread_index_in_simdgroup;
+  const std::size_t element = 2 * current_->position.thread_index_in_simdgroup;
   for (std::size_t i = 0; i < 2; ++i) {
-    m.a[place + i] = a[i];
-    m.b[place + i] = b[i];
-    m.c[place + i] = c[i];
+    m.a[element + i] = a[i];
+    m.b[element + i] = b[i];
+    m.c[element + i] = c[i];
   }
   if (group.arrived == kLanes - 1) {
     ++running_.matrix_operations;
@@ -284,8 +284,8 @@ void Machine::multiply(const float* a, const float* b, const float* c, float* re
     }
   }
   meet(line);
-  result[0] = m.result[place];
-  result[1] = m.result[place + 1];
+  result[0] = m.result[element];
+  result[1] = m.result[element + 1];
 }
 
 }  // namespace thalweg::metal

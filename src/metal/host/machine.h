@@ -11,7 +11,7 @@
 
 #include "metal/host/compiled_program.h"
 #include "metal/host/executor.h"
-#include "metal/host/fibres.h"
+#include "metal/host/fibers.h"
 #include "metal/host/memory_checks.h"
 
 namespace thalweg::metal {
@@ -21,14 +21,15 @@ inline constexpr std::uint32_t kLanes = 32;
 struct Thread {
   enum class State { kReady, kAtBarrier, kInSimdgroup, kFinished };
   State state = State::kReady;
-  int line = 0;  // of what it waits for
-  Fibre fibre;
-  Place place{};
+  int line = 0;  // of the barrier or simdgroup operation that it waits at
+  Fiber fiber;
+  ThreadPosition position{};
   Accessor accessor;
-  std::uint32_t matrix_access = 0;  // as thalweg_matrix_access() was told
+  std::uint32_t matrix_access = 0;  // the last argument of thalweg_matrix_access()
 };
 
-// Where the lanes of a simdgroup meet. Values stay until the meeting after the next: a lane can be one ahead at most.
+// A simdgroup operation: all lanes arrive, then continue. Values are double-buffered, because a lane can be one
+// operation ahead.
 struct Simdgroup {
   std::uint32_t arrived = 0;
   int line = 0;
@@ -52,11 +53,11 @@ class Machine {
   // Called by kernels.
   void access(const void* address, std::size_t bytes, bool write, bool atomic);
   void barrier(unsigned flags, int line);
-  Simdgroup& meet(int line);  // returns when all lanes have come
+  Simdgroup& meet(int line);  // returns when all lanes have arrived
   void simdgroup_barrier(unsigned flags, int line);
   void multiply(const float* a, const float* b, const float* c, float* result, int line);
   Thread& current() { return *current_; }
-  Simdgroup& current_simdgroup() { return simdgroups_[current_->place.simdgroup_index_in_threadgroup]; }
+  Simdgroup& current_simdgroup() { return simdgroups_[current_->position.simdgroup_index_in_threadgroup]; }
   [[noreturn]] void fault(std::string what);
   const void* stacks_begin() const { return stacks_.begin(0); }
 
@@ -65,14 +66,14 @@ class Machine {
                              const CompiledProgram*& program) const;
   void prepare(const Launch& launch, const CompiledKernel& kernel, const CompiledProgram& program);
   void run_threadgroup(std::uint32_t x, std::uint32_t y, std::uint32_t z);
-  std::string stuck() const;
+  std::string describe_deadlock() const;
   static void body(void* thread);
 
-  FibreStacks stacks_;
+  FiberStacks stacks_;
   MemoryChecks checks_;
   std::vector<const CompiledProgram*> programs_;
-  std::vector<Thread> threads_ = std::vector<Thread>(FibreStacks::kMaxThreads);
-  std::vector<Simdgroup> simdgroups_ = std::vector<Simdgroup>(FibreStacks::kMaxThreads / kLanes);
+  std::vector<Thread> threads_ = std::vector<Thread>(FiberStacks::kMaxThreads);
+  std::vector<Simdgroup> simdgroups_ = std::vector<Simdgroup>(FiberStacks::kMaxThreads / kLanes);
   Thread* current_ = nullptr;
   const CompiledKernel* kernel_ = nullptr;
   Memory memory_{};
@@ -82,12 +83,12 @@ class Machine {
   std::uint32_t at_barrier_ = 0;
   unsigned barrier_flags_ = 0;
   int barrier_line_ = 0;
-  Accessor now_;  // what all threads of the threadgroup share
+  Accessor now_;  // the fields that all threads of the threadgroup share
   Counts running_;
   std::string fault_;
 };
 
-// The only one; the functions that kernels call have no other way to it.
+// A singleton, because compiled kernels call free functions.
 inline Machine& machine() {
   static Machine instance;
   return instance;
