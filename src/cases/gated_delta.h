@@ -12,7 +12,7 @@ namespace thalweg::cases {
 
 enum class Gates {
   kNone,    // g = 0
-  kNear,    // as published models have them: logsigmoid(normal) / 16, a quarter of the heads at 0
+  kNear,    // as in published models: logsigmoid(normal) / 16, a quarter of the heads at 0
   kStrong,  // -20 per step
   kMixed,   // log-uniform from 1e-4 to 20, some zeros
 };
@@ -39,7 +39,7 @@ struct RuleShape {
   std::string name() const;
 };
 
-// The tensors that every operation of the family starts from; keys and queries have norm 1 (or 0.9 now and then).
+// The inputs of all operations of the family; keys and queries have norm 1, some 0.9.
 struct RuleInputs {
   Tensor q, k, v, g, beta, cu_seqlens;
 };

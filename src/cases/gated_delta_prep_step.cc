@@ -54,7 +54,7 @@ std::int64_t slots_of(const StepShape& shape) { return shape.pool ? 2 * shape.ba
 void fill_inputs(GatedDeltaPrepStepArgs& args, Memory& memory, Random& random, const StepShape& shape) {
   const std::int64_t channels = channels_of(shape);
   const double root = std::sqrt(static_cast<double>(shape.k));
-  // Without a norm inside, keys come in with norm about 0.5.
+  // Without a norm in the operation, keys have norm about 0.5.
   const double spread = shape.qk_norm == QkNorm::kNone ? 0.5 / root : 1.0;
   const auto normal = [&] { return random.normal(); };
   std::int64_t channel = 0;
@@ -71,7 +71,7 @@ void fill_inputs(GatedDeltaPrepStepArgs& args, Memory& memory, Random& random, c
   args.qk_norm = shape.qk_norm;
   args.scale = static_cast<float>(1.0 / root);
   if (shape.qk_norm == QkNorm::kRms) {
-    // As the seed's caller does: the scales are baked into the weights, 1/K for q and K^-1/2 for k.
+    // As in published models, the scales are part of the weights: 1/K for q and K^-1/2 for k.
     args.scale = 1.0F;
     const auto around = [&](double base) { return [&random, base] { return base * random.uniform(0.7, 0.95); }; };
     args.q_norm_weight = memory.input(shape.dtype, {shape.hk, shape.k}, around(1.0 / static_cast<double>(shape.k)));
@@ -114,7 +114,7 @@ void fill_states(GatedDeltaPrepStepArgs& args, Memory& memory, Random& random, c
 std::vector<Expected> expected_outputs(const GatedDeltaPrepStepArgs& a) {
   const reference::GatedDeltaResult exact = reference::gated_delta_prep_step(a, Precision::kExact);
   const reference::GatedDeltaResult rounded = reference::gated_delta_prep_step(a, Precision::kRounded);
-  // Gates come from two exponentials each, hence their place in the bound.
+  // Gates come from two exponentials each, hence the bound's term for gates.
   const Bound bound = f32_bound(static_cast<double>(a.state_in.dim(2) + a.state_in.dim(3)), 64.0);
   std::vector<Expected> list = {expect("y", a.y, exact.o, rounded.o, bound),
                                 expect("state_out", a.state_out, exact.final_state, rounded.final_state, bound)};

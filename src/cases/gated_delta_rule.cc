@@ -13,13 +13,13 @@ namespace {
 
 using reference::Precision;
 
-// How the states of a case are kept.
+// The states of a case.
 enum class States {
   kNone,   // neither initial nor final
   kFinal,  // zero initial state
   kBoth,
   kInPlace,
-  kPool,  // more slots than sequences, in an order of their own; the second sequence has none
+  kPool,  // a permuted pool with more slots than sequences; the second sequence has none
 };
 
 struct Options {
@@ -54,14 +54,14 @@ std::vector<std::int64_t> state_shape(StateLayout layout, std::int64_t slots, co
   return {slots, shape.hv, shape.v, shape.k};
 }
 
-// Largest sum of gates that the operation exponentiates, exact: over a chunk of 64, or of one token in the recurrence.
+// Largest sum of gates that the operation exponentiates: over a chunk of 64, or of one token in the recurrence.
 double largest_exponent(const reference::Rule& rule, std::int64_t chunk_size) {
   double largest = 0.0;
   for (std::int64_t b = 0; b < rule.g.dim(0); ++b) {
     for (std::int64_t h = 0; h < rule.g.dim(2); ++h) {
       double sum = 0.0;
       for (std::int64_t t = 0; t < rule.g.dim(1); ++t) {
-        // Chunks of packed sequences start anywhere: no sum over 64 tokens exceeds that of the two around it.
+        // Chunks of packed sequences start anywhere: a sum over 64 tokens is at most that of two aligned chunks.
         if (t % chunk_size == 0) sum = 0.0;
         sum += rule.g(b, t, h);
         largest = std::max(largest, std::abs(sum));
@@ -71,8 +71,8 @@ double largest_exponent(const reference::Rule& rule, std::int64_t chunk_size) {
   return rule.bounds.empty() ? largest : 2.0 * largest;
 }
 
-// For chunks on matrix units: a few operands rounded to 16 bits one after the other, each off by up to half a unit in
-// the last place. FLA's kernels, which round at as many places, reach 4.4e-3 with bf16.
+// For kernels with 16-bit operands: several operands are rounded in sequence, each by up to half an ulp. FLA's kernels,
+// which round as often, reach 4.4e-3 with bf16.
 Bound matrix_unit_bound(DType dtype) {
   const double l2 = dtype == DType::kF16 ? 6e-4 : 4.4e-3;
   return {l2, 8.0 * l2};
@@ -141,8 +141,8 @@ void fill_states(Args& args, Memory& memory, Random& random, const RuleShape& sh
   if constexpr (requires { args.checkpoints; }) {
     if (options.checkpoint_tokens > 0) {
       args.checkpoint_tokens = options.checkpoint_tokens;
-      const std::int64_t pieces = Sequences(args.cu_seqlens, shape.batch, t).chunks(options.checkpoint_tokens);
-      std::vector<std::int64_t> sizes = state_shape(options.layout, pieces, shape);
+      const std::int64_t checkpoints = Sequences(args.cu_seqlens, shape.batch, t).chunks(options.checkpoint_tokens);
+      std::vector<std::int64_t> sizes = state_shape(options.layout, checkpoints, shape);
       sizes.insert(sizes.begin(), shape.batch);
       args.checkpoints = memory.output(options.state_dtype, sizes);
     }
@@ -157,7 +157,7 @@ std::vector<Expected> expected_outputs(const Args& a) {
   const std::int64_t chunk = std::is_same_v<Args, ChunkGatedDeltaRuleArgs> ? 64 : 1;
   const Bound bound = rule_bound(a, reference::read_rule(a), chunk);
   std::vector<Expected> outputs;
-  // Only what is stored is ever rounded.
+  // Rounding happens only in stores.
   const auto add = [&](std::string name, const ConstTensor& actual, const reference::Array& values) {
     if (!actual.defined()) return;
     reference::Array rounded = values;
@@ -173,7 +173,7 @@ std::vector<Expected> expected_outputs(const Args& a) {
           reference::checkpoints(a, a.checkpoints, a.checkpoint_tokens, Precision::kExact));
     }
   }
-  // What is stored as bf16 is rounded to that, whatever the operands were.
+  // Outputs stored as bf16 are rounded to bf16 whatever the operands are.
   for (Expected& output : outputs) {
     output.bound_16bit = matrix_unit_bound(output.actual.dtype == DType::kBF16 ? DType::kBF16 : a.q.dtype);
   }
@@ -225,7 +225,7 @@ void add_checkpoint_cases(std::vector<Case>& cases) {
     exact.k = 32;
     cases.push_back(rule_case<ChunkGatedDeltaRuleArgs>(exact, {.layout = StateLayout::kKV, .checkpoint_tokens = 128}));
   }
-  // Long enough for a GPU to split sequences: heads that forget, heads that do not, and both by turns.
+  // Long enough for a GPU to split sequences: heads that forget, heads that do not, and both alternating.
   const RuleShape longer{.tokens = 3300, .hk = 1, .hv = 2, .k = 128, .v = 128, .dtype = DType::kBF16};
   RuleShape several = longer;
   several.lengths = {6200, 130};
@@ -255,7 +255,7 @@ void add_width_cases(std::vector<Case>& cases) {
       shape.gates = Gates::kMixed;
       cases.push_back(
           rule_case<ChunkGatedDeltaRuleArgs>(shape, {.state_dtype = DType::kBF16, .layout = StateLayout::kKV}));
-      RuleShape pieces{.hk = 2,
+      RuleShape packed{.hk = 2,
                        .hv = 6,
                        .k = k,
                        .v = v,
@@ -263,10 +263,10 @@ void add_width_cases(std::vector<Case>& cases) {
                        .dtype = DType::kBF16,
                        .head_map = HeadMap::kTiled};
       cases.push_back(rule_case<ChunkGatedDeltaRuleArgs>(
-          pieces, {.states = States::kPool, .checkpoint_tokens = 64, .f32_output = true}));
-      pieces.gates = Gates::kStrong;
-      pieces.strided = true;
-      cases.push_back(rule_case<ChunkGatedDeltaRuleArgs>(pieces, {.states = States::kInPlace, .qk_norm = QkNorm::kL2}));
+          packed, {.states = States::kPool, .checkpoint_tokens = 64, .f32_output = true}));
+      packed.gates = Gates::kStrong;
+      packed.strided = true;
+      cases.push_back(rule_case<ChunkGatedDeltaRuleArgs>(packed, {.states = States::kInPlace, .qk_norm = QkNorm::kL2}));
     }
   }
 }
@@ -275,7 +275,6 @@ void add_width_cases(std::vector<Case>& cases) {
 void add_sequence_cases(std::vector<Case>& cases) {
   const RuleShape third{.tokens = 130, .k = 64, .v = 96, .dtype = DType::kBF16};
   cases.push_back(rule_case<ChunkGatedDeltaRuleArgs>(third, {.states = States::kInPlace}));
-  // Few tokens, and as many sequences and heads as fill a GPU: other kernels there.
   const RuleShape few{.hk = 2, .hv = 4, .k = 128, .v = 128, .lengths = {70, 3, 0, 150}, .dtype = DType::kBF16};
   RuleShape many = few;
   many.hk = many.hv = 16;
@@ -296,7 +295,7 @@ void add_sequence_cases(std::vector<Case>& cases) {
 template <class Args>
 void add_rule_cases(std::vector<Case>& cases) {
   for (const RuleShape& shape : rule_shapes()) cases.push_back(rule_case<Args>(shape));
-  // Every K with every V at least once.
+  // Every K and every V at least once.
   constexpr std::int64_t kSizes[] = {16, 32, 64, 96, 128, 192, 256};
   for (std::size_t i = 0; i < std::size(kSizes); ++i) {
     for (const std::size_t step : {0, 1, 3}) {

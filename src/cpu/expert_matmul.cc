@@ -4,7 +4,7 @@
 namespace thalweg::cpu {
 
 std::string q8_reason(MatmulPrecision precision, DType weight) {
-  if (precision != MatmulPrecision::kFast) return "exact f32 activations asked for";
+  if (precision != MatmulPrecision::kFast) return "the precision requires f32 activations";
   if (!is_block_format(weight)) return std::string(dtype_name(weight)) + " weights are not in a block format";
   return {};
 }
@@ -12,7 +12,7 @@ std::string q8_reason(MatmulPrecision precision, DType weight) {
 std::string q8_remark() { return "activations rounded to 8 bits per 32 values, NMSE at most 2e-4"; }
 
 std::string exact_remark(MatmulPrecision precision, DType weight) {
-  if (uses_q8(precision, weight)) return "f32 activations, although 8 bits would do";
+  if (uses_q8(precision, weight)) return "f32 activations; the precision also allows 8 bits";
   return "f32 activations";
 }
 
