@@ -1,6 +1,7 @@
 #include "quant/pack.h"
 
 #include <cstring>
+#include <type_traits>
 
 namespace thalweg {
 namespace {
@@ -31,7 +32,7 @@ void pack(DType dtype, const float* values, std::int64_t count, void* blocks) {
       break;
   }
   with_block_type(dtype, [&]<class Block>() {
-    if constexpr (requires(Block * to) { pack_blocks(values, 0, to); }) {
+    if constexpr (!std::is_same_v<Block, BlockIQ4_XS>) {
       pack_blocks(values, count / dtype_info(Block::kDType).block_size, static_cast<Block*>(blocks));
     }
   });
