@@ -1,5 +1,5 @@
 # Compiles .metal files as C++ for the executor (src/metal/host). Needs clang++, whatever compiles the rest, for its
-# address spaces and its tracing of loads and stores; and Boost.Context for the fibres.
+# address spaces and its tracing of loads and stores; and Boost.Context for the fibers.
 
 option(THALWEG_METAL_EXECUTOR "Run Metal kernels on the host, where clang++ 14 and Boost.Context are found" ON)
 

@@ -9,11 +9,11 @@ namespace thalweg::cases {
 namespace {
 
 struct HalfField {
-  int offset;      // bytes into the block; -1: the format has none
-  double typical;  // gives weights of order one
+  int offset;      // in bytes; -1: the format has none
+  double typical;  // for weights of order one
 };
 
-// Where a format keeps its f16 scale and its f16 minimum.
+// Offsets of a format's f16 scale and f16 minimum.
 std::array<HalfField, 2> half_fields(DType dtype) {
   constexpr HalfField kNone{-1, 0.0};
   switch (dtype) {
@@ -81,7 +81,7 @@ void fill_block(DType dtype, BlockScales scales, Random& random, unsigned char* 
     store_half(scales == BlockScales::kEdge ? edge_scale(field.typical, random) : ordinary, block + field.offset);
   }
   if (dtype == DType::kMXFP4) {
-    // The exponent's ends are finite too, but 2^127 times 12 is not.
+    // Not the largest exponents: 2^127 times 12 is not finite.
     constexpr std::array<unsigned char, 5> kEdges = {0, 1, 2, 127, 250};
     block[0] = static_cast<unsigned char>(
         scales == BlockScales::kEdge ? kEdges[static_cast<std::size_t>(random.below(5))] : 125 + random.below(4));

@@ -83,7 +83,7 @@ Comparison compare(const Expected& expected, Arithmetic arithmetic) {
 
 std::string run_once(Problem& problem, const Stream& stream) {
   problem.memory.reset();
-  // A buffer of exactly the size asked for, full of NaN: nothing may be read that was not written.
+  // A buffer of exactly the required size, filled with NaN, so that uninitialized reads show.
   const std::size_t bytes = problem.workspace_bytes(stream);
   Memory scratch;
   const Tensor workspace = scratch.output(DType::kF32, {static_cast<std::int64_t>((bytes + 3) / 4)});
@@ -143,6 +143,7 @@ const std::vector<Case>& all_cases() {
     std::vector<Case> list;
     add_gated_delta_stage_cases(list);
     add_gated_delta_rule_cases(list);
+    add_gated_delta_prep_step_cases(list);
     add_nn_cases(list);
     add_moe_cases(list);
     add_quant_cases(list);

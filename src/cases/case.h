@@ -1,7 +1,7 @@
 #pragma once
 
-// One table of cases for everybody: the tests, `thalweg verify` and `thalweg bench` run the same problems. A case makes
-// a problem: arguments on guarded memory, an oracle that knows the right outputs, what a perfect run would cost.
+// One table of cases: the tests, `thalweg verify` and `thalweg bench` run the same problems. A case makes a problem:
+// arguments in guarded memory, an oracle for the outputs, and the least possible cost.
 
 #include <chrono>
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace thalweg::cases {
 
-// How far a result may be off, relative to the norm of the exact result.
+// The largest error of a result, relative to the norm of the exact result.
 struct Bound {
   double l2 = 0.0;
   double max = 0.0;
@@ -30,7 +30,7 @@ struct Bound {
 // may be four times that, relative to the largest value.
 Bound f32_bound(double reduction, double largest_gate = 0.0);
 
-// What one output of a problem should hold.
+// The expected values of one output of a problem.
 struct Expected {
   std::string name;
   ConstTensor actual;
@@ -46,9 +46,9 @@ struct Expected {
 // `bound_16bit` and `bound_8bit` stand in place of the class for kernels of such arithmetic.
 Expected expect(std::string name, const ConstTensor& actual, const reference::Array& exact,
                 const reference::Array& rounded, Bound f32, Bound bound_16bit = {}, Bound bound_8bit = {});
-// No error allowed: integers, bits.
-// How far one result is from another, in the measures of a bound.
+// The distance of one result from another, in the measures of a bound.
 Bound distance(const reference::Array& exact, const reference::Array& other);
+// No error allowed: integers, bits.
 Expected expect_equal(std::string name, const ConstTensor& actual, const reference::Array& exact);
 
 struct Comparison {
@@ -79,7 +79,7 @@ class Problem {
   // not one call.
   virtual double planning_seconds(Workspace, const Stream&, int) const { return 0.0; }
 
-  // Computed at the first call; memory must not have been written by a run since its last reset.
+  // Computed at the first call, before which no run may have written to memory since its last reset.
   const std::vector<Expected>& expected() {
     if (!known_) {
       expected_ = oracle();
@@ -121,7 +121,7 @@ class OperationProblem final : public Problem {
   std::vector<Expected> oracle() const override { return find_expected(args); }
 
  private:
-  // The same with the copies on the stream's device in place of the tensors; without addresses before an upload.
+  // The same with the copies on the stream's device instead of the tensors; null addresses before an upload.
   Args args_on(const Stream& stream) const {
     Args there = args;
     if (stream.device.type == DeviceType::kCpu) return there;
@@ -152,29 +152,30 @@ Case make_case(std::string name, Fill fill) {
   return {Args::kName, std::move(name), std::move(make)};
 }
 
-// A case that is timed and not verified by itself: realistic sizes.
+// A case of realistic sizes that is timed, and verified only before it is timed.
 Case for_bench(Case timed);
 
 // Every case of every operation, in the operations' order.
 const std::vector<Case>& all_cases();
 
-// Runs the problem once on memory as it was made. Returns what was done to memory that must not be; throws what the run
-// throws.
+// Resets memory and runs the problem once. Returns a description of forbidden writes, empty if there were none; throws
+// what the run throws.
 std::string run_once(Problem& problem, const Stream& stream);
 
-// A problem's runs and everything that was wrong with them.
+// The results of a problem's runs.
 struct Verdict {
   std::string kernel;
   std::vector<Comparison> outputs;
-  std::string problem;  // an exception, memory touched that must not be, or bits that differ from run to run
+  std::string problem;  // an exception, a forbidden write, or bits that differ between runs
   bool ok = false;
 };
 // The first of `runs` runs is compared with the oracle, the others with the first, bit for bit.
 Verdict verify(Problem& problem, const Stream& stream, int runs = 1);
 
-// The families' tables.
+// The cases of each family of operations.
 void add_gated_delta_stage_cases(std::vector<Case>& cases);
 void add_gated_delta_rule_cases(std::vector<Case>& cases);
+void add_gated_delta_prep_step_cases(std::vector<Case>& cases);
 void add_nn_cases(std::vector<Case>& cases);
 void add_moe_cases(std::vector<Case>& cases);
 void add_quant_cases(std::vector<Case>& cases);

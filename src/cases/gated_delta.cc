@@ -52,7 +52,7 @@ double write_strength(Betas betas, Random& random) {
 RuleInputs make_rule_inputs(const RuleShape& shape, Memory& memory, Random& random) {
   memory.set_layout(shape.strided ? Memory::Layout::kStrided : Memory::Layout::kContiguous);
   const std::int64_t t = shape.total_tokens();
-  // Rows are drawn, then brought to norm 1; every 16th to 0.9, so that the norm itself is not taken for granted.
+  // Rows are random, then scaled to norm 1, every 16th to 0.9: kernels must not assume norm 1.
   const auto unit_rows = [&](std::int64_t heads) {
     const Tensor rows = memory.input(shape.dtype, {shape.batch, t, heads, shape.k}, [] { return 0.0; });
     std::int64_t count = 0;
@@ -88,6 +88,27 @@ RuleInputs make_rule_inputs(const RuleShape& shape, Memory& memory, Random& rand
     });
   }
   return inputs;
+}
+
+Tensor make_indices(std::int64_t sequences, Memory& memory) {
+  std::int64_t n = 0;
+  return memory.input(DType::kI32, {sequences}, [&] {
+    const std::int64_t index = n++;
+    return index == 1 ? -1.0 : static_cast<double>(2 * (sequences - 1 - index) + 1);
+  });
+}
+
+GateInputs make_gates(std::int64_t batch, std::int64_t tokens, std::int64_t hv, DType dtype, Memory& memory,
+                      Random& random) {
+  GateInputs gates;
+  // a + dt_bias sometimes exceeds 20, where softplus changes its form.
+  std::int64_t count = 0;
+  gates.a =
+      memory.input(dtype, {batch, tokens, hv}, [&] { return count++ % 7 == 3 ? 25.0 : 2.0 * random.normal() - 2.0; });
+  gates.b = memory.input(dtype, {batch, tokens, hv}, [&] { return 2.0 * random.normal(); });
+  gates.a_log = memory.input(DType::kF32, {hv}, [&] { return random.uniform(-3.0, 1.0); });
+  gates.dt_bias = memory.input(dtype, {hv}, [&] { return random.normal(); });
+  return gates;
 }
 
 double largest_gate(const ConstTensor& g_cumsum) {

@@ -12,7 +12,7 @@ namespace thalweg::cases {
 
 enum class Gates {
   kNone,    // g = 0
-  kNear,    // as published models have them: logsigmoid(normal) / 16, a quarter of the heads at 0
+  kNear,    // as in published models: logsigmoid(normal) / 16, a quarter of the heads at 0
   kStrong,  // -20 per step
   kMixed,   // log-uniform from 1e-4 to 20, some zeros
 };
@@ -39,7 +39,7 @@ struct RuleShape {
   std::string name() const;
 };
 
-// The tensors that every operation of the family starts from; keys and queries have norm 1 (or 0.9 now and then).
+// The inputs of all operations of the family; keys and queries have norm 1, some 0.9.
 struct RuleInputs {
   Tensor q, k, v, g, beta, cu_seqlens;
 };
@@ -48,6 +48,13 @@ RuleInputs make_rule_inputs(const RuleShape& shape, Memory& memory, Random& rand
 // One gate of value head `head`, and one beta.
 double gate(Gates gates, std::int64_t head, Random& random);
 double write_strength(Betas betas, Random& random);
+
+// Raw gates [B,T,HV] with their per-head parameters.
+GateInputs make_gates(std::int64_t batch, std::int64_t tokens, std::int64_t hv, DType dtype, Memory& memory,
+                      Random& random);
+
+// State indices [N]: slots of a pool of 2 N + 1 in reverse with gaps; sequence 1 has none.
+Tensor make_indices(std::int64_t sequences, Memory& memory);
 
 // Largest |sum of g| within a chunk, for bounds.
 double largest_gate(const ConstTensor& g_cumsum);

@@ -11,13 +11,13 @@ namespace {
 
 using reference::Precision;
 
-// A tensor of the problem that holds an array.
+// Makes a tensor of the problem from an array.
 Tensor store(Memory& memory, DType dtype, const reference::Array& array) {
   std::size_t i = 0;
   return memory.input(dtype, array.shape(), [&] { return array.values[i++]; });
 }
 
-// The chain of stages up to where a case needs it, all of it from the oracle.
+// The oracle's results of the stages up to the one that a case needs.
 struct Chain {
   RuleInputs inputs;
   Tensor g_cumsum;
@@ -74,7 +74,7 @@ Chain make_chain(const Stage& stage, Upto upto, Memory& memory, Random& random) 
   return chain;
 }
 
-// Work of all tokens, from that of one.
+// Cost of all tokens, from that of one.
 Cost chunk_cost(const Stage& stage, double bytes_per_token, double flops_per_token) {
   const auto tokens = static_cast<double>(stage.shape.batch * stage.shape.total_tokens());
   return {tokens * bytes_per_token, tokens * flops_per_token};
@@ -84,7 +84,7 @@ double width(const Stage& stage, std::int64_t heads, std::int64_t size) {
   return static_cast<double>(heads * size * dtype_info(stage.shape.dtype).block_bytes);
 }
 
-// Elements of a state, spread over the tokens of its chunk.
+// Elements of a state per token of its chunk.
 double per_chunk(const Stage& stage) {
   return static_cast<double>(stage.shape.k * stage.shape.v) / static_cast<double>(stage.chunk_size);
 }
@@ -332,7 +332,7 @@ Case output_case(const Stage& stage) {
   });
 }
 
-// The sweep in f32 rounding at chunk length 64, other lengths on the edges, and the seeds' rounding on bf16.
+// The sweep in f32 rounding at chunk length 64, other lengths on the edges, and Rounding::kSeed on bf16.
 std::vector<Stage> stages() {
   std::vector<Stage> list;
   for (const RuleShape& shape : rule_shapes()) list.push_back({.shape = shape});
@@ -355,7 +355,7 @@ std::vector<Stage> stages() {
   return list;
 }
 
-// The shape that the benchmark times: that of the documents, HK 16, HV 32, K = V = 128.
+// The benchmark's shape, HK 16, HV 32, K = V = 128.
 Stage bench_stage() {
   return {.shape = {.tokens = 1024, .hk = 16, .hv = 32, .k = 128, .v = 128, .dtype = DType::kBF16}};
 }

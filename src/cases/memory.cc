@@ -173,10 +173,10 @@ void Memory::download(const Stream& stream) {
 }
 
 void* Memory::address_on_device(const void* address) const {
-  const auto* place = static_cast<const unsigned char*>(address);
+  const auto* byte = static_cast<const unsigned char*>(address);
   for (const Buffer& buffer : buffers_) {
-    if (place < buffer.begin || place > buffer.begin + buffer.bytes || buffer.copy.data() == nullptr) continue;
-    return static_cast<unsigned char*>(buffer.copy.data()) + kGuard + (place - buffer.begin);
+    if (byte < buffer.begin || byte > buffer.begin + buffer.bytes || buffer.copy.data() == nullptr) continue;
+    return static_cast<unsigned char*>(buffer.copy.data()) + kGuard + (byte - buffer.begin);
   }
   return nullptr;
 }
@@ -204,7 +204,7 @@ std::string Memory::check() const {
       if (checksum_of(buffer.begin, buffer.bytes) != buffer.checksum) return "input " + name + " overwritten";
       continue;
     }
-    // Bytes between the rows of a strided view belong to somebody else.
+    // Bytes between the rows of a strided view do not belong to it.
     std::vector<bool> ours(buffer.bytes, false);
     for_each_row(buffer.view, [&](void* row, std::int64_t, std::int64_t count) {
       const auto first = static_cast<std::size_t>(static_cast<unsigned char*>(row) - buffer.begin);

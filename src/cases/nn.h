@@ -1,6 +1,6 @@
 #pragma once
 
-// The dense operations' cases: one file per family, and what the families share.
+// Cases of the dense operations: one function per family, and helpers.
 
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@ void add_row_cases(std::vector<Case>& cases);   // norms, rope, embedding, add, 
 void add_move_cases(std::vector<Case>& cases);  // store_kv, split_qkvz
 void add_attention_cases(std::vector<Case>& cases);
 
-// The case as one that is timed and not verified.
+// Makes a case one that is only timed.
 Case bench_case(Case made);
 
 // A vector of integers, [n] i32.

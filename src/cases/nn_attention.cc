@@ -1,4 +1,4 @@
-// Cases of attention. What a cache holds beyond a sequence's length, and in slots of nobody, is NaN.
+// Cases of attention. A cache holds NaN beyond a sequence's length and in unused slots.
 
 #include <algorithm>
 #include <limits>
@@ -75,7 +75,7 @@ Tensor make_cache(Memory& memory, const Attend& attend, Random& random, double d
   });
 }
 
-// Rows spread over the problem, the first and the last among them, and their places in the output.
+// A sample of rows, with the first and the last, and the indices of their elements in the output.
 Expected expect_rows(const AttentionArgs& args, std::int64_t rows, Bound bound) {
   const std::int64_t heads = args.q.dim(1);
   const std::int64_t width = args.q.dim(2);
@@ -164,8 +164,7 @@ std::vector<Attend> shapes() {
     list.push_back({.fresh = {3}, .before = {70}, .width = d});
     list.push_back({.fresh = {40}, .before = {1}, .width = d, .dtype = bf16, .cache_dtype = bf16});
   }
-  // Long caches, cut into spans; lengths on their edges, far below the capacity, and a span that a token only half
-  // sees.
+  // Long caches of several spans: lengths on their edges, far below the capacity, and a partly masked span.
   for (const std::int64_t length : {511, 512, 513, 1023, 2000}) {
     list.push_back({.fresh = {1}, .before = {length - 1}, .capacity = 2048, .heads = 8});
     list.push_back({.fresh = {4}, .before = {length - 4}, .capacity = 2048, .dtype = bf16, .cache_dtype = bf16});

@@ -25,7 +25,7 @@ struct Conv {
   Activation activation = Activation::kSilu;
   State state = State::kBoth;       // of causal_conv1d; the update's is always in place
   std::vector<std::int64_t> slots;  // state_indices into a pool of two more slots than sequences
-  bool y_is_x = false;              // only the update may
+  bool y_is_x = false;              // only for the update
   bool strided = false;
   double scale = 1.0;
 
@@ -64,7 +64,7 @@ Cost conv_cost(const Conv& conv, double state_passes) {
           2.0 * static_cast<double>(values * conv.taps)};
 }
 
-// What both operations take.
+// The arguments of both operations.
 template <class Args>
 void fill_inputs(OperationProblem<Args>& problem, const Conv& conv, Random& random) {
   Memory& memory = problem.memory;
@@ -93,7 +93,7 @@ Case conv_case(const Conv& conv) {
     }
     if (conv.state == State::kInPlace) args.final_state = memory.also_output(args.initial_state);
     if (conv.state == State::kFinal || conv.state == State::kBoth) {
-      // With state_indices some slots must stay as they are.
+      // With state_indices some slots must stay unchanged.
       args.final_state = conv.slots.empty() ? memory.output(conv.state_dtype, pool)
                                             : memory.in_out(conv.state_dtype, pool, state_value);
     }

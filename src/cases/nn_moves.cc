@@ -86,9 +86,9 @@ Case split_case(const Split& split) {
     args.v = memory.output(split.dtype, {split.tokens, split.heads, split.values});
     args.z = memory.output(split.dtype, {split.tokens, split.heads, split.values});
     problem.find_expected = [](const SplitQkvzArgs& a) {
-      const reference::Qkvz parts = reference::split_qkvz(a);
-      return std::vector{expect_equal("q", a.q, parts.q), expect_equal("k", a.k, parts.k),
-                         expect_equal("v", a.v, parts.v), expect_equal("z", a.z, parts.z)};
+      const reference::Qkvz exact = reference::split_qkvz(a);
+      return std::vector{expect_equal("q", a.q, exact.q), expect_equal("k", a.k, exact.k),
+                         expect_equal("v", a.v, exact.v), expect_equal("z", a.z, exact.z)};
     };
     problem.cost = {2.0 * static_cast<double>(bytes_of(split.dtype, split.tokens * split.heads * width)), 0.0};
   });

@@ -9,7 +9,7 @@ namespace {
 
 using reference::Precision;
 
-enum class Place { kOwn, kOnX, kOnOther };  // where the output lies: its own memory, the first or the second input's
+enum class Output { kOwn, kOnX, kOnOther };  // the output's memory: its own, the first or the second input's
 
 struct Rows {
   std::int64_t tokens = 5;
@@ -19,7 +19,7 @@ struct Rows {
   DType weight_dtype = DType::kF32;
   bool to_f32 = false;
   bool plus_one = false;
-  Place place = Place::kOwn;
+  Output output = Output::kOwn;
   bool strided = false;
   double scale = 1.0;
 
@@ -36,8 +36,8 @@ struct Rows {
     if (weight_dtype != DType::kF32) text += "_w" + std::string(dtype_name(weight_dtype));
     if (to_f32) text += "_toF32";
     if (plus_one) text += "_plus_one";
-    if (place == Place::kOnX) text += "_in_place";
-    if (place == Place::kOnOther) text += "_on_second";
+    if (output == Output::kOnX) text += "_in_place";
+    if (output == Output::kOnOther) text += "_on_second";
     if (strided) text += "_strided";
     if (scale > 1.0) text += "_large";
     if (scale < 1.0) text += "_small";
@@ -53,8 +53,8 @@ Tensor rows_input(Memory& memory, const Rows& rows, Random& random) {
 }
 
 Tensor rows_output(Memory& memory, const Rows& rows, const ConstTensor& x, const ConstTensor& other) {
-  if (rows.place == Place::kOnX) return memory.also_output(x);
-  if (rows.place == Place::kOnOther) return memory.also_output(other);
+  if (rows.output == Output::kOnX) return memory.also_output(x);
+  if (rows.output == Output::kOnOther) return memory.also_output(other);
   return memory.output(rows.result(), rows.sizes());
 }
 
@@ -227,12 +227,12 @@ std::vector<Rows> norm_shapes() {
   for (const DType dtype : {f16, bf16}) {
     list.push_back({.width = 100, .dtype = dtype});
     list.push_back({.width = 100, .dtype = dtype, .to_f32 = true});
-    list.push_back({.dtype = dtype, .weight_dtype = dtype, .place = Place::kOnX});
+    list.push_back({.dtype = dtype, .weight_dtype = dtype, .output = Output::kOnX});
     list.push_back({.weight_dtype = dtype, .strided = true});
   }
-  list.push_back({.place = Place::kOnX});
+  list.push_back({.output = Output::kOnX});
   list.push_back({.width = 70, .strided = true});
-  list.push_back({.width = 70, .place = Place::kOnX, .strided = true});
+  list.push_back({.width = 70, .output = Output::kOnX, .strided = true});
   list.push_back({.width = 2048, .scale = 1e5});
   list.push_back({.width = 2048, .dtype = bf16, .scale = 1e5});
   list.push_back({.width = 256, .scale = 1e-3});
@@ -247,7 +247,7 @@ std::vector<Rope> rope_shapes() {
   list.push_back({.width = 37, .rotary_dim = 36});
   list.push_back({.heads = 1, .width = 2, .rotary_dim = 2});
   list.push_back({.heads = 0});
-  // Long contexts: the angles of the fastest pairs are many turns.
+  // Long contexts: the fastest pairs rotate many times.
   list.push_back({.tokens = 40, .rotary_dim = 64, .first = 1'000'000, .step = 1});
   list.push_back({.tokens = 40, .rotary_dim = 64, .first = 262'143, .step = 40'961});
   list.push_back({.tokens = 20, .rotary_dim = 64, .theta = 1e4F, .first = 2'000'000'000, .step = 7'000'001});
@@ -298,8 +298,8 @@ void add_row_cases(std::vector<Case>& cases) {
     rows.heads = 2;
     cases.push_back(gated_rms_norm_case(rows));
   }
-  cases.push_back(gated_rms_norm_case({.heads = 3, .width = 40, .place = Place::kOnOther}));
-  cases.push_back(gated_rms_norm_case({.heads = 3, .dtype = bf16, .place = Place::kOnOther, .strided = true}));
+  cases.push_back(gated_rms_norm_case({.heads = 3, .width = 40, .output = Output::kOnOther}));
+  cases.push_back(gated_rms_norm_case({.heads = 3, .dtype = bf16, .output = Output::kOnOther, .strided = true}));
   cases.push_back(bench_case(gated_rms_norm_case({.tokens = 512, .heads = 32, .width = 128, .dtype = bf16})));
 
   for (const Rope& rope : rope_shapes()) cases.push_back(rope_case(rope));
@@ -316,12 +316,12 @@ void add_row_cases(std::vector<Case>& cases) {
     cases.push_back(add_case(rows));
   }
   for (const std::int64_t width : {2047, 2049, 4100}) cases.push_back(add_case({.width = width}));
-  cases.push_back(add_case({.width = 70, .place = Place::kOnOther}));
-  cases.push_back(add_case({.width = 2100, .dtype = bf16, .place = Place::kOnX, .strided = true}));
+  cases.push_back(add_case({.width = 70, .output = Output::kOnOther}));
+  cases.push_back(add_case({.width = 2100, .dtype = bf16, .output = Output::kOnX, .strided = true}));
   cases.push_back(bench_case(add_case({.tokens = 512, .width = 2048})));
   for (const std::int64_t width : {2047, 2049, 4100}) cases.push_back(swiglu_case({.width = width}));
-  cases.push_back(swiglu_case({.width = 70, .place = Place::kOnOther}));
-  cases.push_back(swiglu_case({.width = 2100, .dtype = bf16, .place = Place::kOnX, .strided = true}));
+  cases.push_back(swiglu_case({.width = 70, .output = Output::kOnOther}));
+  cases.push_back(swiglu_case({.width = 2100, .dtype = bf16, .output = Output::kOnX, .strided = true}));
   // One expert's width times eight experts' tokens.
   cases.push_back(bench_case(swiglu_case({.tokens = 4096, .width = 512, .dtype = bf16})));
 }

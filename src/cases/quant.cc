@@ -1,5 +1,5 @@
-// Cases of unpacking, exact to the bit against the weight-by-weight reference, and of packing, whose error against the
-// values is bounded by what the format's step allows.
+// Cases of unpacking, bit-exact against the weight-by-weight reference, and of packing, whose error is bounded by the
+// format's step.
 
 #include <algorithm>
 #include <cmath>
@@ -96,7 +96,7 @@ double draw(Values values, std::int64_t i, Random& random) {
   return x;
 }
 
-// How a format spends its bits on a group of weights.
+// A format's quantization of a group of weights.
 struct Resolution {
   int group;           // weights that share a scale
   bool minimum;        // codes count up from a minimum; otherwise from zero, both ways
@@ -133,10 +133,10 @@ Resolution resolution(DType dtype) {
   }
 }
 
-// Rounding to the nearest code is off by step / sqrt(12) in the mean; a group's integer scale and minimum by unit /
-// sqrt(12) each, which the highest code multiplies. Half as much again for the one value at the end of a range that has
-// no code of its own, for f16 scales and for the few weights that the mean is over. The packer minimises squares: in
-// sum it must be no worse than that. It bounds single errors too, none of which exceeds the root of the sum.
+// The rms error of rounding to the nearest code is step / sqrt(12), that of a group's integer scale and minimum one
+// integer step / sqrt(12) each, times the highest code. A factor of 1.5 covers the value at the end of an asymmetric
+// range, f16 scales, and the small sample. The packer minimizes squares, so that their sum must meet this bound, and no
+// single error exceeds the root of the sum.
 Bound packing_bound(DType dtype, const std::vector<double>& values) {
   double size = 0.0;
   double largest = 0.0;
@@ -210,7 +210,7 @@ void add_quant_cases(std::vector<Case>& cases) {
   for (const DType dtype : {DType::kF16, DType::kQ8_0, DType::kQ4_K}) {
     cases.push_back(dequantize_case(dtype, {0, 256}, BlockScales::kOrdinary));
     cases.push_back(dequantize_case(dtype, {3, 0}, BlockScales::kOrdinary));
-    cases.push_back(dequantize_case(dtype, {2, 9472}, BlockScales::kOrdinary));  // longer than a thread's piece
+    cases.push_back(dequantize_case(dtype, {2, 9472}, BlockScales::kOrdinary));  // more than a task's segment
   }
   cases.push_back(dequantize_case(DType::kQ4_0, {7, 32}, BlockScales::kEdge));
   for (const DType dtype : {DType::kF16, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K, DType::kIQ4_XS, DType::kMXFP4}) {
@@ -221,7 +221,7 @@ void add_quant_cases(std::vector<Case>& cases) {
     if (!can_pack(dtype)) continue;
     cases.push_back(quantize_case(dtype, {3, 512}, Values::kNormal));
     cases.push_back(quantize_case(dtype, {5, 768, kStrided}, Values::kLaplace));
-    cases.push_back(quantize_case(dtype, {2, 9472}, Values::kNormal));  // longer than a thread's piece
+    cases.push_back(quantize_case(dtype, {2, 9472}, Values::kNormal));  // more than a task's segment
     if (!is_block_format(dtype)) continue;
     for (const Values values :
          {Values::kOutliers, Values::kShifted, Values::kLarge, Values::kSmall, Values::kSparseRows}) {

@@ -7,8 +7,8 @@
 
 namespace thalweg::cases {
 
-// splitmix64: the same inputs from the same seed on every platform (the standard's distributions promise no such
-// thing).
+// splitmix64: the same inputs from the same seed on every platform (the standard's distributions do not
+// guarantee that).
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
@@ -31,7 +31,7 @@ class Random {
   std::uint64_t state_;
 };
 
-// FNV-1a: gives each case inputs of its own.
+// FNV-1a, for a seed per case.
 inline std::uint64_t hash(std::string_view text) {
   std::uint64_t value = 0xCBF29CE484222325U;
   for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001B3U;

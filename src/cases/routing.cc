@@ -13,9 +13,9 @@ using reference::Precision;
 
 enum class Logits {
   kNormal,
-  kTies,     // a handful of values: many experts share one
-  kEqual,    // all the same
-  kSpread,   // hundreds apart: most probabilities vanish
+  kTies,     // few distinct values
+  kEqual,    // all equal
+  kSpread,   // hundreds apart: most probabilities underflow
   kMissing,  // NaN and -infinity among them
 };
 

@@ -6,7 +6,7 @@
 
 namespace thalweg::cases {
 
-// fn(tensor) for each tensor of an operation's arguments, absent ones included.
+// Calls fn(tensor) for each tensor of an operation's arguments, absent ones included.
 template <class Args, class Fn>
 void visit_tensors(Args& args, const Fn& fn) {
   const auto visit = [&](const char*, auto& field) {

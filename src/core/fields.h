@@ -12,7 +12,7 @@
 namespace thalweg {
 
 // Fields<Args>::each(fn, structs...) calls fn("x", structs.x...) for each field x, those of bases first. The structs
-// are an Args and whatever mirrors it.
+// are an Args and structs with the same field names.
 template <class Args>
 struct Fields;
 
@@ -31,7 +31,7 @@ concept InitializedBy = requires {
   Struct{std::declval<Initializers>()...};
 };
 
-// Whether a Struct, initialised with these types in turn, has no member left that one of `More` could be for.
+// Whether a Struct, initialized with these types in order, has no further member that one of `More` could initialize.
 template <class Struct, class... More>
 struct Exactly {
   template <class... Initializers>
@@ -49,7 +49,7 @@ TypeList<First..., Second...> joined(TypeList<First...>, TypeList<Second...>);
 template <class Args>
 using OwnTypes = typename Fields<Args>::template Types<Args>;
 
-// What an Args is initialised with: its base first, then its own fields.
+// The types that an Args is initialized with: its base first, then its own fields.
 template <class Args, class Base>
 using Initializers =
     std::conditional_t<std::is_same_v<Base, NoBase>, OwnTypes<Args>,
@@ -77,7 +77,7 @@ constexpr bool lists_all_fields() {
 #define THALWEG_VISIT_FIELD(field) fn(#field, structs.field...);
 #define THALWEG_TYPE_OF_FIELD(field) , decltype(Struct::field)
 
-// The `void` is the list's first type, which makes its commas right.
+// Each type is listed after a comma; `void` stands before the first comma and is dropped.
 #define THALWEG_FIELDS_WITH_BASE(ArgsName, BaseName, ...)                                      \
   template <>                                                                                  \
   struct Fields<ArgsName> {                                                                    \

@@ -17,7 +17,7 @@ inline std::uint16_t f32_to_bf16(float value) {
 }
 
 inline float f16_to_f32(std::uint16_t half) {
-  // Masks instead of branches, so that loops vectorise.
+  // Masks instead of branches, so that loops vectorize.
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000U) << 16;
   const std::uint32_t magnitude = half & 0x7FFFU;
   // Infinity and NaN keep the largest exponent.

@@ -6,17 +6,17 @@
 
 namespace thalweg {
 
-// A piece of one sequence.
+// Up to a chunk size of consecutive tokens of one sequence.
 struct Chunk {
   std::int64_t sequence;
   std::int64_t row;     // batch row
   std::int64_t begin;   // first token in the row
   std::int64_t length;  // tokens, at most the chunk size
-  std::int64_t number;  // among the chunks of its row
+  std::int64_t number;  // index among the chunks of its row
 };
 
-// The sequences of a [B,T,...] batch: its rows, or the packed pieces of its one row that cu_seqlens marks. Reads
-// cu_seqlens on the host.
+// The sequences of a [B,T,...] batch: its rows, or those packed in its one row with bounds cu_seqlens. Reads cu_seqlens
+// on the host.
 class Sequences {
  public:
   Sequences(const ConstTensor& cu_seqlens, std::int64_t batch, std::int64_t tokens)
@@ -41,20 +41,21 @@ class Sequences {
     return packed_ ? first_chunk(count_, chunk_size) : (tokens_ + chunk_size - 1) / chunk_size;
   }
 
-  // Chunks of all rows, and the i-th of them.
+  // Number of chunks of all rows.
   std::int64_t total_chunks(std::int64_t chunk_size) const {
     return packed_ ? chunks(chunk_size) : count_ * chunks(chunk_size);
   }
+  // Chunk i of all rows.
   Chunk chunk(std::int64_t i, std::int64_t chunk_size) const {
     std::int64_t n = 0;
-    std::int64_t place = i;
+    std::int64_t index = i;
     for (;; ++n) {
-      const std::int64_t here = (length(n) + chunk_size - 1) / chunk_size;
-      if (place < here) break;
-      place -= here;
+      const std::int64_t chunks_of_n = (length(n) + chunk_size - 1) / chunk_size;
+      if (index < chunks_of_n) break;
+      index -= chunks_of_n;
     }
-    const std::int64_t rest = length(n) - place * chunk_size;
-    return {n, row(n), begin(n) + place * chunk_size, rest < chunk_size ? rest : chunk_size, packed_ ? i : place};
+    const std::int64_t rest = length(n) - index * chunk_size;
+    return {n, row(n), begin(n) + index * chunk_size, rest < chunk_size ? rest : chunk_size, packed_ ? i : index};
   }
 
  private:

@@ -22,7 +22,8 @@ inline void pause_briefly() {
 #endif
 }
 
-// Operations of a model follow each other within microseconds, and going to sleep costs as much: spin a little before.
+// A model's operations follow each other within microseconds, and sleeping and waking costs as much: spin a little
+// first.
 template <class Condition>
 void spin_while(Condition&& condition) {
   for (int spin = 0; spin < 2000 && condition(); ++spin) pause_briefly();
@@ -68,7 +69,7 @@ class ThreadPool {
     job.work(0);
     {
       std::unique_lock lock(mutex_);
-      job_ = nullptr;  // nobody joins from here on
+      job_ = nullptr;  // no helper joins from here on
       if (running_.load(std::memory_order_relaxed) != 0) {
         lock.unlock();
         spin_while([this] { return running_.load(std::memory_order_acquire) != 0; });

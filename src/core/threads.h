@@ -10,7 +10,7 @@
 
 namespace thalweg {
 
-// Threads that a CPU stream uses: its own number, or every hardware thread.
+// Threads that a CPU stream uses: stream.threads, or all hardware threads if that is 0.
 int thread_count(const Stream& stream);
 
 namespace detail {
@@ -29,26 +29,26 @@ void* context_of(Body& body) {
 }  // namespace detail
 
 // Calls body(task, worker) once for each task in 0..tasks-1, on up to thread_count(stream) threads of the library's one
-// pool; worker (0..thread_count-1) names the thread's scratch memory. Which worker gets a task is not determined, so a
-// result must not depend on it. A single task, a call from within a task and a call while another thread uses the pool
-// run on the caller alone. body must not throw.
+// pool. worker (0..thread_count-1) identifies the thread and its scratch memory. Which worker runs a task is not
+// determined, and results must not depend on it. The caller runs all tasks by itself if there is only one, if it is
+// itself within a task, or if another thread uses the pool. body must not throw.
 template <class Body>
 void parallel_for(const Stream& stream, std::int64_t tasks, Body&& body) {
   detail::parallel_for(thread_count(stream), tasks, detail::task_function<Body>, detail::context_of(body));
 }
 
-// Work that is worth one more thread, in nanoseconds: handing tasks to a spinning thread takes about 1 us, waking a
-// sleeping one 5 to 50 us. Tests set it to 0 to have small cases run on several threads.
+// Nanoseconds of work that justify one more thread: handing tasks to a spinning thread takes about 1 us, waking a
+// sleeping one 5 to 50 us. Tests set it to 0, so that small cases run on several threads.
 inline std::atomic<double> min_thread_ns{5e3};
 
-// Threads of the stream that `total_ns` nanoseconds of work are worth, at least 1.
+// Number of the stream's threads that `total_ns` nanoseconds of work justify, at least 1.
 inline int useful_threads(const Stream& stream, double total_ns) {
   const double wanted = total_ns / min_thread_ns.load(std::memory_order_relaxed) + 0.5;
   const int most = thread_count(stream);
   return wanted < most ? std::max(static_cast<int>(wanted), 1) : most;
 }
 
-// The same for tasks of about `task_ns` nanoseconds each, on no more threads than that is worth.
+// The same for tasks of about `task_ns` nanoseconds each, on no more threads than their work justifies.
 template <class Body>
 void parallel_for(const Stream& stream, std::int64_t tasks, double task_ns, Body&& body) {
   detail::parallel_for(useful_threads(stream, static_cast<double>(tasks) * task_ns), tasks, detail::task_function<Body>,

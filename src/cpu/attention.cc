@@ -1,8 +1,8 @@
-// Attention as blocks of a softmax that is kept up as it goes: some tokens of one sequence times the query heads that
-// share a key head make the rows of a task, 64 keys at a time its columns, so that a row of the cache is read once for
-// all of them. The softmax of 512 keys is joined to that of the keys before as one: in the task itself, or, where few
-// tokens meet a long cache (decode), afterwards, from tasks of their own. Either way a row's arithmetic depends on its
-// own sequence alone, not on the rest of the batch, nor on how large the cache is.
+// Attention with an online softmax. The rows of a task are a few tokens of one sequence times the query heads that
+// share a key head; it visits the keys in blocks of 64, so that each row of the cache is read once for all rows of the
+// task. Keys are grouped in spans of 512 with a softmax each, which are merged in order: by the task itself, or, for
+// few tokens and a long cache (decode), in a second pass over partial results of one task per span. A row's arithmetic
+// depends only on its own sequence, neither on the rest of the batch nor on the size of the cache.
 
 #include <hwy/cache_control.h>
 
@@ -22,9 +22,9 @@ namespace {
 
 constexpr std::int64_t kRows = 64;
 constexpr std::int64_t kKeys = 64;
-constexpr std::int64_t kFewTasks = 64;  // up to here, tokens and key heads alone do not keep a large machine busy
+constexpr std::int64_t kFewTasks = 64;  // below, tokens and key heads alone do not occupy a large machine
 constexpr std::int64_t kSpan = 512;
-constexpr std::int64_t kMostPieces = 2048;  // of tokens and spans: each takes memory for a token's heads
+constexpr std::int64_t kMaxPartials = 2048;  // (token, span) pairs: each takes memory for all heads of a token
 static_assert(kSpan % kKeys == 0);
 
 struct Plan {
@@ -38,7 +38,7 @@ struct Plan {
         rows(tokens * group) {
     spans = std::max<std::int64_t>(1, (args.k_cache.dim(1) + kSpan - 1) / kSpan);
     const std::int64_t all = args.q.dim(0);
-    if (spans > 1 && all * key_heads <= kFewTasks && all * spans <= kMostPieces) partials = all * heads * spans;
+    if (spans > 1 && all * key_heads <= kFewTasks && all * spans <= kMaxPartials) partials = all * heads * spans;
   }
 
   std::int64_t shared_floats() const { return arena_floats(2 * partials, partials * padded); }
@@ -54,7 +54,7 @@ struct Plan {
   std::int64_t partials = 0;          // (token, head, span) triples; 0: tasks write the output themselves
 };
 
-// Partial results of a cut cache, [T,HQ,spans]: the row's maximum and sum, and its sum of weighted values.
+// Partial results per span, [T,HQ,spans]: maximum and sum of a row's softmax, and its sum of weighted values.
 struct Partials {
   Partials(const Plan& plan, const Workspace& workspace) {
     Arena scratch(workspace);
@@ -74,24 +74,24 @@ struct Task {
     sums = scratch.take<float>(plan.rows * plan.padded);
     maxima = scratch.take<float>(plan.rows);
     totals = scratch.take<float>(plan.rows);
-    joined = scratch.take<float>(plan.spans > 1 ? plan.rows * plan.padded : 0);
-    joined_maxima = scratch.take<float>(plan.rows);
-    joined_totals = scratch.take<float>(plan.rows);
+    merged = scratch.take<float>(plan.spans > 1 ? plan.rows * plan.padded : 0);
+    merged_maxima = scratch.take<float>(plan.rows);
+    merged_totals = scratch.take<float>(plan.rows);
     gate = scratch.take<float>(plan.padded);
   }
   float* q;       // [rows,D]
   float* cached;  // [kKeys,padded]: keys, then values
   float* scores;  // [rows,kKeys]
-  float* sums;    // [rows,padded]: values of a span, weighted so far
+  float* sums;    // [rows,padded]: weighted values of the span so far
   float* maxima;  // [rows]
-  float* totals;  // [rows]: weights so far
-  float* joined;  // the same of all spans so far
-  float* joined_maxima;
-  float* joined_totals;
+  float* totals;  // [rows]: sum of the weights so far
+  float* merged;  // sums, maxima and totals of all spans so far
+  float* merged_maxima;
+  float* merged_totals;
   float* gate;  // [padded]
 };
 
-// Rows of one key head in a cache, and what will be read after them.
+// `count` rows of one key head in a cache, from row `first` on.
 struct CacheBlock {
   const ConstTensor& cache;
   std::int64_t slot;
@@ -102,7 +102,7 @@ struct CacheBlock {
   const void* row(std::int64_t i) const { return cache.row(slot, first + i, head); }
 };
 
-// Cache rows lie far apart; asking for the next block early keeps memory busy during the arithmetic of this one.
+// Cache rows are far apart in memory, so that the hardware does not prefetch them.
 void prefetch(const CacheBlock& block) {
   constexpr std::int64_t kLine = 64;
   const std::int64_t bytes = bytes_of(block.cache.dtype, block.cache.dim(3));
@@ -128,8 +128,8 @@ CachedRows load_rows(const CacheBlock& block, std::int64_t padded, float* to) {
   return {to, padded};
 }
 
-// Keys begin..end-1 of one slot and key head for `length` tokens, of which the first sees the keys below `visible` and
-// each further one sees one more.
+// Keys begin..end-1 of one slot and key head. The first token attends to the keys below `visible`, each further token
+// to one more.
 struct Keys {
   std::int64_t slot;
   std::int64_t head;
@@ -148,7 +148,7 @@ void attend(const AttentionArgs& args, const Plan& plan, const Task& task, const
   for (std::int64_t first = keys.begin; first < keys.end; first += kKeys) {
     const std::int64_t count = std::min(kKeys, keys.end - first);
     const auto seen = [&](std::int64_t token) { return std::min(count, keys.visible + token - first); };
-    // Tokens before `some` see nothing of the block, those from `all` on see all of it.
+    // Tokens before `some` attend to no key of the block, tokens from `all` on to all of them.
     const std::int64_t some = std::max<std::int64_t>(0, first + 1 - keys.visible);
     const std::int64_t all = std::clamp(first + count - keys.visible, some, length);
     const CacheBlock values{args.v_cache, keys.slot, keys.head, first, count};
@@ -169,7 +169,7 @@ void attend(const AttentionArgs& args, const Plan& plan, const Task& task, const
       vec.gemm(tokens * group, plan.padded, depth, task.scores + token * group * kKeys, kKeys, 1, v.rows, v.stride,
                task.sums + token * group * plan.padded, plan.padded, true);
     };
-    // A value that a token does not see must not reach it, not even times 0.
+    // A masked value must not enter the sum even with weight 0: it may be NaN.
     for (std::int64_t token = some; token < all; ++token) add_values(token, 1, seen(token));
     if (all < length) add_values(all, length - all, count);
   }
@@ -194,9 +194,9 @@ struct Softmax {
   float* sums;  // [width]
 };
 
-// Joins one more span: its maximum, its weights' sum and its weighted values. Spans come in their order.
-void join(const Softmax& row, float maximum, float total, const float* sums, std::int64_t width) {
-  if (total == 0.0F) return;  // the row saw nothing of the span
+// Merges the next span: its maximum, the sum of its weights and its weighted values.
+void merge(const Softmax& row, float maximum, float total, const float* sums, std::int64_t width) {
+  if (total == 0.0F) return;  // all keys of the span are masked
   if (*row.total == 0.0F) {
     *row.maximum = maximum;
     *row.total = total;
@@ -212,36 +212,36 @@ void join(const Softmax& row, float maximum, float total, const float* sums, std
   vector_ops().axpy(now, sums, width, row.sums);
 }
 
-void join_partials(const AttentionArgs& args, const Plan& plan, const Partials& partials, std::int64_t row,
-                   const Task& task) {
+void merge_partials(const AttentionArgs& args, const Plan& plan, const Partials& partials, std::int64_t row,
+                    const Task& task) {
   const float* statistics = partials.statistics + 2 * row * plan.spans;
   *task.totals = 0.0F;
   for (std::int64_t s = 0; s < plan.spans; ++s) {
-    join({task.maxima, task.totals, task.sums}, statistics[2 * s], statistics[2 * s + 1],
-         partials.values + (row * plan.spans + s) * plan.padded, plan.width);
+    merge({task.maxima, task.totals, task.sums}, statistics[2 * s], statistics[2 * s + 1],
+          partials.values + (row * plan.spans + s) * plan.padded, plan.width);
   }
   finish_row(args, row / plan.heads, row % plan.heads, *task.totals, task.sums, task.gate);
 }
 
-// All spans of a task's keys, one after the other; task.totals and task.sums hold the whole in the end.
+// All spans of a task's keys in order. task.totals and task.sums hold the result.
 void attend_spans(const AttentionArgs& args, const Plan& plan, const Task& task, const Keys& keys, std::int64_t length,
                   float scale) {
   if (keys.end <= kSpan) return attend(args, plan, task, keys, length, scale);
   const std::int64_t rows = length * plan.group;
-  std::fill_n(task.joined_totals, rows, 0.0F);
+  std::fill_n(task.merged_totals, rows, 0.0F);
   for (std::int64_t begin = 0; begin < keys.end; begin += kSpan) {
     Keys span = keys;
     span.begin = begin;
     span.end = std::min(begin + kSpan, keys.end);
     attend(args, plan, task, span, length, scale);
     for (std::int64_t row = 0; row < rows; ++row) {
-      join({task.joined_maxima + row, task.joined_totals + row, task.joined + row * plan.padded}, task.maxima[row],
-           task.totals[row], task.sums + row * plan.padded, plan.width);
+      merge({task.merged_maxima + row, task.merged_totals + row, task.merged + row * plan.padded}, task.maxima[row],
+            task.totals[row], task.sums + row * plan.padded, plan.width);
     }
   }
-  std::copy_n(task.joined_totals, rows, task.totals);
+  std::copy_n(task.merged_totals, rows, task.totals);
   for (std::int64_t row = 0; row < rows; ++row) {
-    std::copy_n(task.joined + row * plan.padded, plan.width, task.sums + row * plan.padded);
+    std::copy_n(task.merged + row * plan.padded, plan.width, task.sums + row * plan.padded);
   }
 }
 
@@ -258,20 +258,20 @@ void run_attention(const AttentionArgs& args, Workspace workspace, const Stream&
   const Sequences sequences(args.cu_seqlens, 1, args.q.dim(0));
   const float scale = args.scale ? *args.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(plan.width)));
   const auto* lengths = static_cast<const std::int32_t*>(args.lengths.data);
-  const std::int64_t parts = plan.partials > 0 ? plan.spans : 1;  // a span is a task of its own, or not
-  const std::int64_t per_chunk = plan.key_heads * parts;
+  const std::int64_t spans = plan.partials > 0 ? plan.spans : 1;  // tasks of a chunk and key head
+  const std::int64_t per_chunk = plan.key_heads * spans;
 
   parallel_for(stream, sequences.total_chunks(plan.tokens) * per_chunk, [&](std::int64_t number, int worker) {
     const Task task(plan, workers, worker);
     const Chunk chunk = sequences.chunk(number / per_chunk, plan.tokens);
-    const std::int64_t head = number % per_chunk / parts;
-    const std::int64_t part = number % parts;
+    const std::int64_t head = number % per_chunk / spans;
+    const std::int64_t span = number % spans;
     const std::int64_t n = chunk.sequence;
     const std::int64_t visible = lengths[n] - sequences.length(n) + (chunk.begin - sequences.begin(n)) + 1;
     const std::int64_t rows = chunk.length * plan.group;
     Keys keys{state_slot(args.slots, n), head, 0, visible + chunk.length - 1, visible};
-    if (parts > 1) {
-      keys.begin = std::min(part * kSpan, keys.end);
+    if (spans > 1) {
+      keys.begin = std::min(span * kSpan, keys.end);
       keys.end = std::min(keys.begin + kSpan, keys.end);
     }
     const auto token_of = [&](std::int64_t row) { return chunk.begin + row / plan.group; };
@@ -279,7 +279,7 @@ void run_attention(const AttentionArgs& args, Workspace workspace, const Stream&
     for (std::int64_t row = 0; row < rows && keys.begin < keys.end; ++row) {
       vector_ops().load(args.q.dtype, args.q.row(token_of(row), head_of(row)), plan.width, task.q + row * plan.width);
     }
-    if (parts == 1) {
+    if (spans == 1) {
       attend_spans(args, plan, task, keys, chunk.length, scale);
       for (std::int64_t row = 0; row < rows; ++row) {
         finish_row(args, token_of(row), head_of(row), task.totals[row], task.sums + row * plan.padded, task.gate);
@@ -288,17 +288,17 @@ void run_attention(const AttentionArgs& args, Workspace workspace, const Stream&
     }
     attend(args, plan, task, keys, chunk.length, scale);
     for (std::int64_t row = 0; row < rows; ++row) {
-      const std::int64_t place = (token_of(row) * plan.heads + head_of(row)) * plan.spans + part;
-      partials.statistics[2 * place] = task.maxima[row];
-      partials.statistics[2 * place + 1] = task.totals[row];
+      const std::int64_t index = (token_of(row) * plan.heads + head_of(row)) * plan.spans + span;
+      partials.statistics[2 * index] = task.maxima[row];
+      partials.statistics[2 * index + 1] = task.totals[row];
       if (keys.begin < keys.end) {
-        std::copy_n(task.sums + row * plan.padded, plan.width, partials.values + place * plan.padded);
+        std::copy_n(task.sums + row * plan.padded, plan.width, partials.values + index * plan.padded);
       }
     }
   });
-  if (parts == 1) return;
+  if (spans == 1) return;
   parallel_for(stream, args.q.dim(0) * plan.heads, [&](std::int64_t row, int worker) {
-    join_partials(args, plan, partials, row, Task(plan, workers, worker));
+    merge_partials(args, plan, partials, row, Task(plan, workers, worker));
   });
 }
 

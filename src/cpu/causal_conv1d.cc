@@ -1,5 +1,5 @@
-// Both causal convolutions. A task owns a block of channels, kept in f32 with the channels next to each other: the last
-// W inputs in a ring of rows, the taps turned from [C,W] to [W,C].
+// Both causal convolutions. A task computes a block of channels in f32, the channels being contiguous: a ring buffer
+// holds the last W inputs, and the taps are transposed from [C,W] to [W,C].
 
 #include <algorithm>
 #include <array>
@@ -16,7 +16,8 @@ namespace thalweg::cpu {
 namespace {
 
 constexpr std::int64_t kMaxTaps = 8;
-constexpr std::int64_t kTokens = 64;  // of one task; more than a window, so that only a first task looks at the state
+constexpr std::int64_t kTokens =
+    64;  // of one task; more than a window, so that only the first task of a sequence reads the state
 constexpr std::int64_t kPrefillChannels = 512;
 constexpr std::int64_t kUpdateChannels = 128;
 
@@ -43,19 +44,19 @@ struct Block {
   std::int64_t count = 0;  // channels
   float* weight;           // [W,width]
   float* bias;             // [width]
-  float* ring;             // [W,width]: input i of a sequence, counted from its window on, lies in row i % W
+  float* ring;             // [W,width]: input i of a sequence, counted from its window on, is in row i % W
   float* result;           // [width]
-  float* packed;           // [count,W], channel by channel as states and weights lie in memory
+  float* packed;           // [count,W], channel by channel as states and weights in memory
 };
 
-// Calls body with the number of columns, 1..8, as a constant: turning narrow rows is all about unrolled loops.
+// Calls body with the number of columns, 1..8, as a constant, so that transposes of narrow rows are unrolled.
 template <std::int64_t kColumns = 1, class Body>
 void with_columns(std::int64_t columns, Body body) {
   if (columns == kColumns) return body.template operator()<kColumns>();
   if constexpr (kColumns < kMaxTaps) with_columns<kColumns + 1>(columns, body);
 }
 
-// Rows first..first+count-1 of [C,columns] at `rows`, turned: to[j*to_row + i].
+// Transposes rows first..first+count-1 of [C,columns] at `rows`: to[j*to_row + i].
 void gather(const Block& block, DType dtype, const void* rows, std::int64_t row_stride, std::int64_t columns, float* to,
             std::int64_t to_row) {
   const VectorOps& vec = vector_ops();
@@ -74,7 +75,7 @@ void gather(const Block& block, DType dtype, const void* rows, std::int64_t row_
   });
 }
 
-// The other way: the window of W-1 ring rows from input `begin` on, into rows of [C,W-1].
+// The reverse: transposes the window of W-1 ring rows from input `begin` on into rows of [C,W-1].
 void scatter(const Block& block, std::int64_t begin, DType dtype, void* rows, std::int64_t row_stride) {
   const VectorOps& vec = vector_ops();
   const std::int64_t columns = block.taps - 1;
@@ -112,7 +113,7 @@ void load_taps(const Args& args, const Block& block) {
   }
 }
 
-// The state of `slot` as the first W-1 ring rows; zero without one.
+// Loads the state of `slot` as the first W-1 ring rows, zeros if there is none.
 void load_state(const Block& block, const ConstTensor& pool, std::int64_t slot) {
   if (!pool.defined() || slot < 0) {
     std::fill_n(block.ring, (block.taps - 1) * block.width, 0.0F);
@@ -125,7 +126,7 @@ void load_input(const Block& block, const ConstTensor& x, std::int64_t row, std:
   vector_ops().load(x.dtype, element(x.dtype, x.row(row, token), block.first), block.count, to);
 }
 
-// Tokens begin..begin+length-1 of a batch row, whose window is in the ring already.
+// Tokens begin..begin+length-1 of a batch row; the ring already holds their window.
 template <class Args>
 void convolve_tokens(const Args& args, const Block& block, std::int64_t row, std::int64_t begin, std::int64_t length) {
   const bool silu = args.activation == Activation::kSilu;
@@ -169,7 +170,7 @@ void run_prefill(const CausalConv1dArgs& args, Workspace workspace, const Stream
     convolve_tokens(args, block, chunk.row, chunk.begin, chunk.length);
   });
 
-  // Only when all have read the old states may the new ones take their place.
+  // New states are written only after all tasks have read the old ones: the pools may be the same.
   if (!args.final_state.defined()) return;
   parallel_for(stream, sequences.count() * blocks, static_cast<double>(taps) * row_ns,
                [&](std::int64_t task, int worker) {
@@ -200,7 +201,7 @@ void run_update(const CausalConv1dUpdateArgs& args, Workspace workspace, const S
   const std::int64_t channels = args.x.dim(2);
   const std::int64_t tokens = args.x.dim(1);
   const std::int64_t blocks = (channels + kUpdateChannels - 1) / kUpdateChannels;
-  // All sequences of a block of channels in one task: they share the taps.
+  // A task takes all sequences of its block of channels: they share the taps.
   const double row_ns = static_cast<double>(std::min(kUpdateChannels, channels)) * tuning::kExponentialNs;
   const double task_ns = static_cast<double>(args.x.dim(0) * (tokens + 2 * args.weight.dim(1))) * row_ns;
   parallel_for(stream, blocks, task_ns, [&](std::int64_t task, int worker) {

@@ -3,8 +3,7 @@
 //   (I + L) V' = beta (v - exp(G) (k S))       one triangular solve; W, U and the inverse are never formed
 //   O = scale (exp(G) (q S) + P V')
 //   S = exp(G_last) S + k^T (exp(G_last - G) V')
-// Short sequences go token by token.
-// S is kept as [K,V], so that every product runs along contiguous rows.
+// S is kept as [K,V], so that every product runs along contiguous rows. Short sequences are processed token by token.
 
 #include "core/threads.h"
 #include "cpu/gated_delta.h"
@@ -15,7 +14,7 @@ namespace thalweg::cpu {
 namespace {
 
 constexpr std::int64_t kChunk = 64;
-// Up to here the recurrence is faster: nothing to transpose, no triangle. Measured at K = V = 128.
+// Up to this length the recurrence is faster, measured at K = V = 128: it transposes and solves nothing.
 constexpr std::int64_t kShort = 24;
 
 std::int64_t floats(const ChunkGatedDeltaRuleArgs& args) {
@@ -44,14 +43,14 @@ void run(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& st
     const std::int64_t n = task / hv;
     const std::int64_t h = task % hv;
     const std::int64_t slot = state_slot(args.state_indices, n);
-    const std::int64_t pieces_before = sequences.first_chunk(n, args.checkpoint_tokens);
+    const std::int64_t checkpoints_before = sequences.first_chunk(n, args.checkpoint_tokens);
     const auto checkpoint = [&](std::int64_t at, const float* state, float* staging) {
       if (!args.checkpoints.defined() || at % args.checkpoint_tokens != 0) return;
-      const std::int64_t piece = pieces_before + at / args.checkpoint_tokens;
-      store_state(state_pool(args.checkpoints, sequences.row(n), piece), args.state_layout, 0, h, vs, ks,
+      const std::int64_t index = checkpoints_before + at / args.checkpoint_tokens;
+      store_state(state_pool(args.checkpoints, sequences.row(n), index), args.state_layout, 0, h, vs, ks,
                   Orientation::kKV, state, staging);
     };
-    // By its own length alone, so that a sequence's bits do not depend on its neighbours.
+    // Decided by the sequence's own length alone, so that its bits do not depend on the rest of the batch.
     if (sequences.length(n) <= kShort) {
       if (sequences.length(n) > 0 && args.checkpoints.defined()) {
         Arena whole = scratch;
@@ -99,7 +98,7 @@ void run(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& st
       vec.gemm(length, width, ks, q, ks, 1, kt, width, attention, width, false);
       apply_decay(attention, length, width, g, true);
 
-      // v becomes V'; o holds k S on the way.
+      // v becomes V'; o holds k S meanwhile.
       vec.gemm(length, vs, ks, k, ks, 1, state, vs, o, vs, false);
       for (std::int64_t i = 0; i < length; ++i) {
         vec.axpy(-std::exp(g[i]), o + i * vs, vs, v + i * vs);

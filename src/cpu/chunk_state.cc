@@ -14,7 +14,7 @@ std::int64_t floats(const ChunkStateArgs& args) {
 
 std::size_t workspace(const ChunkStateArgs& args, const Stream& stream) { return worker_bytes(floats(args), stream); }
 
-// Sequences and heads are independent; within one the chunks follow each other.
+// Sequences and heads are independent; the chunks of one are sequential.
 void run(const ChunkStateArgs& args, Workspace memory, const Stream& stream) {
   const VectorOps& vec = vector_ops();
   const std::int64_t c = args.chunk_size;

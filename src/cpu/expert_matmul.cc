@@ -4,7 +4,7 @@
 namespace thalweg::cpu {
 
 std::string q8_reason(MatmulPrecision precision, DType weight) {
-  if (precision != MatmulPrecision::kFast) return "no 8-bit activations in kExact";
+  if (precision != MatmulPrecision::kFast) return "the precision requires f32 activations";
   if (!is_block_format(weight)) return std::string(dtype_name(weight)) + " weights are not in a block format";
   return {};
 }
@@ -12,22 +12,22 @@ std::string q8_reason(MatmulPrecision precision, DType weight) {
 std::string q8_remark() { return "activations rounded to 8 bits per 32 values, NMSE at most 2e-4"; }
 
 std::string exact_remark(MatmulPrecision precision, DType weight) {
-  if (uses_q8(precision, weight)) return "f32 activations, although 8 bits would do";
+  if (uses_q8(precision, weight)) return "f32 activations; the precision also allows 8 bits";
   return "f32 activations";
 }
 
 Activations::Activations(const ConstTensor& x, bool q8, Arena& arena) : x_(x), q8_(q8) {
   rows_i_ = x.dim(0);
   if (x.rank == 3) rows_j_ = x.dim(1);
-  place(arena);
+  allocate(arena);
 }
 
 Activations::Activations(const float* x, std::int64_t rows, std::int64_t k, bool q8, Arena& arena)
     : x_(x, DType::kF32, {rows, k}, kCpu), q8_(q8), rows_i_(rows) {
-  place(arena);
+  allocate(arena);
 }
 
-void Activations::place(Arena& arena) {
+void Activations::allocate(Arena& arena) {
   const std::int64_t k = x_.dim(x_.rank - 1);
   copied_ = q8_ || x_.dtype != DType::kF32;
   if (!copied_) {
@@ -36,7 +36,7 @@ void Activations::place(Arena& arena) {
     inner_ = x_.rank == 3 ? x_.stride(1) : 0;
     return;
   }
-  // Whole cache lines, so that threads write to lines of their own.
+  // Whole cache lines, so that no two threads write to one.
   row_floats_ = ((q8_ ? q8_row_floats(k) : k) + 15) / 16 * 16;
   copy_ = arena.take<float>(rows_i_ * rows_j_ * row_floats_);
   data_ = copy_;

@@ -19,13 +19,13 @@
 
 namespace thalweg::cpu {
 
-// Activation rows that share one decoding of the weights; more of them take further passes.
+// Activation rows per pass over the weights: a pass decodes each weight once.
 inline constexpr std::int64_t kRowsPerPass = 96;
 // Whether a product runs on 8-bit activations.
 inline bool uses_q8(MatmulPrecision precision, DType weight) {
   return precision == MatmulPrecision::kFast && is_block_format(weight);
 }
-// For explain(): why not, or what it means.
+// For explain(): why a kernel with 8-bit activations does not support the arguments, and what the kernels compute with.
 std::string q8_reason(MatmulPrecision precision, DType weight);
 std::string q8_remark();
 std::string exact_remark(MatmulPrecision precision, DType weight);
@@ -33,9 +33,9 @@ std::string exact_remark(MatmulPrecision precision, DType weight);
 // Rows of activations as the inner loops read them: f32, or rounded to 8 bits.
 class Activations {
  public:
-  // x[rows,K] or x[outer,inner,K]; takes memory from the arena unless x can be read as it lies.
+  // x[rows,K] or x[outer,inner,K]. Allocates a copy in the arena unless x can be read in place.
   Activations(const ConstTensor& x, bool q8, Arena& arena);
-  // Rows of f32 that lie one after the other.
+  // Contiguous rows of f32.
   Activations(const float* x, std::int64_t rows, std::int64_t k, bool q8, Arena& arena);
 
   void prepare(const Stream& stream) const;
@@ -44,7 +44,7 @@ class Activations {
   const float* row(std::int64_t i, std::int64_t j) const { return data_ + i * outer_ + j * inner_; }
 
  private:
-  void place(Arena& arena);
+  void allocate(Arena& arena);
 
   ConstTensor x_;
   bool q8_;
@@ -85,7 +85,7 @@ struct WeightMatrix {
   }
 };
 
-// Some rows of a matrix; `continues`: the same thread has just worked on the rows before them.
+// A range of rows of a matrix. `continues`: the same thread has just multiplied the rows before it.
 struct RowRange {
   std::int64_t begin;
   std::int64_t end;
@@ -104,8 +104,8 @@ inline double segment_ns(std::int64_t n, std::int64_t k, std::int64_t m, bool q8
   return 1e3 * tuning::product_us(tuning::product_cost(q8), 1.0, static_cast<double>(m), weights, 1);
 }
 
-// body(segment, worker, continues) for each of 0..segments-1, of about `segment_ns` nanoseconds each. A thread takes
-// the segments of its own queue in order, because the hardware prefetches what follows, and then steals from the
+// Calls body(segment, worker, continues) for each of 0..segments-1, of about `segment_ns` nanoseconds each. A thread
+// takes the segments of its own queue in order, because the hardware prefetches what follows, and then steals from the
 // others.
 template <class Body>
 void for_each_segment(const Stream& stream, std::int64_t segments, double segment_ns, Body&& body) {
@@ -136,7 +136,7 @@ void for_each_segment(const Stream& stream, std::int64_t segments, double segmen
   });
 }
 
-// A tile's sums to where they belong. Nearly all are whole tiles, for which this is a few moves instead of a call.
+// Copies a tile's sums. Nearly all tiles are whole, for which this is a few moves instead of a call.
 inline void copy_sums(const float* sums, std::int64_t count, float* to) {
   if (count == kMaxTileRows) {
     std::memcpy(to, sums, kMaxTileRows * sizeof(float));
@@ -145,7 +145,7 @@ inline void copy_sums(const float* sums, std::int64_t count, float* to) {
   }
 }
 
-// Scratch of one worker.
+// Scratch floats of one worker.
 inline std::int64_t product_floats() { return matmul_ops().scratch_floats + kRowsPerPass * kMaxTileRows; }
 
 // The memory of a product: the activations as the inner loops read them, and scratch for each worker.
@@ -157,8 +157,8 @@ struct ProductMemory {
       : activations(x, q8, arena), scratch(arena.take<float>(product_floats() * thread_count(stream))) {}
 };
 
-// The products of some rows of a matrix with rows of activations: for each of these and each tile, store(row, n, count,
-// sums), in a fixed order. `rows` is a count, row(i) gives row i's activations.
+// Multiplies a range of rows of a matrix with `rows` rows of activations; row(i) returns row i. Calls store(i, n,
+// count, sums) for each row and each tile, in a fixed order.
 template <class Row, class Store>
 void multiply_rows(const WeightMatrix& weights, RowRange range, bool q8, std::int64_t rows, Row&& row, Store&& store,
                    float* scratch) {
@@ -180,7 +180,7 @@ void multiply_rows(const WeightMatrix& weights, RowRange range, bool q8, std::in
   }
 }
 
-// Which (token, slot) pairs each expert serves, by counting.
+// The (token, slot) pairs of each expert, by a counting sort.
 struct ExpertRows {
   std::int64_t experts;
   std::int64_t pairs;
@@ -214,7 +214,7 @@ struct ExpertRows {
     std::fill_n(offsets, experts + 1, 0);
     for (std::int64_t pair = 0; pair < pairs; ++pair) ++offsets[id(pair) + 1];
     for (std::int64_t e = 0; e < experts; ++e) offsets[e + 1] += offsets[e];
-    // Placing moves each offset to the end of its expert, which is the start of the next: shift back afterwards.
+    // The scatter moves each offset to the end of its expert, which is the start of the next: shift back afterwards.
     for (std::int64_t pair = 0; pair < pairs; ++pair) rows[offsets[id(pair)]++] = static_cast<std::int32_t>(pair);
     for (std::int64_t e = experts; e > 0; --e) offsets[e] = offsets[e - 1];
     offsets[0] = 0;
@@ -234,7 +234,7 @@ class PairIds {
   std::int64_t slots_;
 };
 
-// One matrix with all rows: row(i), store(i, n, count, sums).
+// Multiplies a whole matrix with all rows: row(i), store(i, n, count, sums).
 template <class Row, class Store>
 void multiply_matrix(const Stream& stream, const WeightMatrix& weights, bool q8, std::int64_t rows, Row&& row,
                      Store&& store, float* scratch) {
@@ -251,7 +251,8 @@ void multiply_matrix(const Stream& stream, const WeightMatrix& weights, bool q8,
   });
 }
 
-// Some rows of one expert of weight[E,N,K] with that expert's activations: row(pair), store(pair, n, count, sums).
+// Multiplies a range of rows of one expert of weight[E,N,K] with that expert's activations: row(pair), store(pair, n,
+// count, sums).
 template <class Row, class Store>
 void multiply_expert(const ConstTensor& weight, std::int64_t expert, RowRange range, bool q8, const ExpertRows& lists,
                      Row&& row, Store&& store, float* scratch) {
@@ -262,7 +263,7 @@ void multiply_expert(const ConstTensor& weight, std::int64_t expert, RowRange ra
       scratch);
 }
 
-// body(expert, range of its N rows, scratch) for all hit experts of weight[E,N,K].
+// Calls body(expert, range of its N rows, scratch) for all hit experts of weight[E,N,K].
 template <class Body>
 void for_each_expert_task(const Stream& stream, const ExpertRows& lists, const ConstTensor& weight, bool q8,
                           float* scratch, Body&& body) {

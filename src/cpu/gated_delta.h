@@ -1,6 +1,6 @@
 #pragma once
 
-// What the CPU kernels of the gated delta rule share.
+// Building blocks that the CPU kernels of the gated delta rule share.
 
 #include <algorithm>
 #include <cmath>
@@ -70,13 +70,13 @@ inline void apply_decay(float* matrix, std::int64_t length, std::int64_t width, 
   }
 }
 
-// x[rows,n] = (I + lower)^-1 x in place by forward substitution, 16 rows at a time; lower [rows,width], what lies on
-// and above its diagonal is not used. `negated` is scratch for 16 rows of `width`.
+// x[rows,n] = (I + lower)^-1 x in place by forward substitution, 16 rows at a time; lower [rows,width]; its diagonal
+// and what is above are not read. `negated` is scratch for 16 rows of `width`.
 void solve_unit_lower(const float* lower, std::int64_t rows, std::int64_t width, float* x, std::int64_t n,
                       float* negated);
 
-// States as the kernels keep them, f32. A slot of -1 or an absent pool gives zeros; storing to them does nothing.
-// `staging` has state_staging() floats.
+// Load and store a head's state in f32, [V,K] or [K,V] by `orientation`. A slot of -1 or an absent pool loads zeros and
+// stores nothing. `staging` has state_staging() floats.
 enum class Orientation { kVK, kKV };
 constexpr std::int64_t kStagedRows = 16;
 constexpr std::int64_t state_staging(std::int64_t v, std::int64_t k) { return kStagedRows * (k > v ? k : v); }
@@ -85,7 +85,7 @@ void load_state(const ConstTensor& pool, StateLayout layout, std::int64_t slot, 
 void store_state(const Tensor& pool, StateLayout layout, std::int64_t slot, std::int64_t head, std::int64_t v,
                  std::int64_t k, Orientation orientation, const float* state, float* staging);
 
-// The head's state where it lies, if that is as the kernels keep it, [V,K] in f32 without gaps; null otherwise.
+// The head's state in the pool if it is contiguous [V,K] in f32, so that a kernel can update it in place; else null.
 float* state_in_place(const Tensor& pool, StateLayout layout, std::int64_t slot, std::int64_t head);
 
 // The states [HV,V,K] of one batch row and token or chunk, [B,T or NC,HV,V,K], as a pool of one slot.
@@ -99,7 +99,7 @@ AnyTensor state_pool(const AnyTensor& states, std::int64_t b, std::int64_t t) {
   return pool;
 }
 
-// Norm of one q or k row in place, as QkNorm says; `weight` may be absent.
+// Normalizes one q or k row in place by `norm`; `weight` may be absent.
 void normalize(QkNorm norm, float eps, const ConstTensor& weight, std::int64_t head, std::int64_t k, float* row,
                float* scratch);
 
@@ -109,7 +109,7 @@ struct Gate {
   float beta;
 };
 Gate compute_gate(float a, float b, float a_log, float dt_bias);
-// One head's gates of a chunk's tokens, ready or raw, as the whole operations take them.
+// One head's gates of a chunk's tokens, from g and beta or from raw gates.
 void load_gates(const GatedDeltaRuleArgs& args, const Chunk& chunk, std::int64_t head, float* g, float* beta);
 void compute_gates(const GateInputs& gates, const Chunk& chunk, std::int64_t head, float* g, float* beta);
 

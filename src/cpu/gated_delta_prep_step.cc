@@ -21,12 +21,12 @@ struct Sizes {
         v(args.state_in.dim(args.state_layout == StateLayout::kVK ? 2 : 3)) {
     hk = (channels - hv * v) / (2 * k);
   }
-  // q, k and v of every sequence and token, convolved and normed: computed once per head, not once per value row.
+  // q, k and v of every sequence and token, convolved and normalized once per head.
   std::int64_t prepared() const { return batch * tokens * channels; }
   std::int64_t per_worker() const { return arena_floats(k * v, k, v, v, state_staging(v, k)); }
 };
 
-// The convolution as its own kernel does it, from x to f32.
+// The arguments of the convolution kernel, from x to f32.
 CausalConv1dUpdateArgs convolution(const GatedDeltaPrepStepArgs& args, const Sizes& s, float* prepared) {
   CausalConv1dUpdateArgs conv;
   conv.x = args.x;
@@ -48,7 +48,7 @@ std::size_t workspace(const GatedDeltaPrepStepArgs& args, const Stream& stream) 
   return static_cast<std::size_t>(arena_floats(s.prepared())) * sizeof(float) + bytes;
 }
 
-// prepared [B,T,channels] = x, convolved if asked for; then q and k of each key head normed, and q scaled.
+// prepared [B,T,channels] = x, convolved if there is a weight; then normalizes q and k of each key head and scales q.
 void prepare(const GatedDeltaPrepStepArgs& args, const Sizes& s, float* prepared, const Workspace& rest,
              const Stream& stream) {
   const VectorOps& vec = vector_ops();
@@ -92,10 +92,10 @@ void run(const GatedDeltaPrepStepArgs& args, Workspace memory, const Stream& str
     const std::int64_t h = task % s.hv;
     const std::int64_t kh = key_head(args.head_map, h, s.hk, s.hv);
     const std::int64_t slot = state_slot(args.state_indices, b);
-    // A decoder's state is updated where it is: it is all that this operation reads of any size.
-    float* const place = state_in_place(args.state_out, args.state_layout, slot, h);
-    if (place != nullptr) state = place;
-    if (place == nullptr || args.state_in.row(slot, h) != place) {
+    // A decoder's state is updated in in_place: it is nearly all of what this operation reads.
+    float* const in_place = state_in_place(args.state_out, args.state_layout, slot, h);
+    if (in_place != nullptr) state = in_place;
+    if (in_place == nullptr || args.state_in.row(slot, h) != in_place) {
       load_state(args.state_in, args.state_layout, slot, h, s.v, s.k, Orientation::kVK, state, staging);
     }
     for (std::int64_t t = 0; t < s.tokens; ++t) {
@@ -120,7 +120,7 @@ void run(const GatedDeltaPrepStepArgs& args, Workspace memory, const Stream& str
       }
       store_head(args.y, token, h, o);
     }
-    if (place == nullptr) {
+    if (in_place == nullptr) {
       store_state(args.state_out, args.state_layout, slot, h, s.v, s.k, Orientation::kVK, state, staging);
     }
   });

@@ -73,7 +73,7 @@ void run_kkt(const ChunkScaledDotKktArgs& args, Workspace workspace, const Strea
   const std::int64_t hv = args.beta.dim(2);
   const bool seed = args.rounding == Rounding::kSeed;
   const Sequences sequences(args.cu_seqlens, args.k.dim(0), args.k.dim(1));
-  // One key head of one chunk at a time: its value heads share the loads, and in f32 the whole product k k^T.
+  // A task is a key head of a chunk: its value heads share the loads and, in f32, the whole product k k^T.
   parallel_for(stream, sequences.total_chunks(c) * hk, [&](std::int64_t task, int worker) {
     Arena scratch = worker_arena(workspace, kkt_floats(c, ks), worker);
     float* k = scratch.take<float>(c * ks);

@@ -4,7 +4,7 @@
 
 namespace thalweg::cpu {
 
-// Each family's file fills its operations of the backend's table.
+// Each adds the kernels of a family of operations to the backend's table.
 void add_gated_delta_rule_kernels(Backend& backend);
 void add_nn_kernels(Backend& backend);
 void add_moe_kernels(Backend& backend);

@@ -15,7 +15,7 @@ bool any_q8_input(const MoeFfnArgs& args) {
           (uses_q8(args.precision, args.shared_gate.dtype) || uses_q8(args.precision, args.shared_up.dtype)));
 }
 
-// Activations as f32 and, where some weights want them, in 8 bits.
+// Activations as f32 and, where a product needs them, in 8 bits.
 struct Inputs {
   Activations exact;
   Activations rounded;
@@ -32,7 +32,7 @@ struct Inputs {
   const float* row(bool of_q8, std::int64_t i) const { return of_q8 ? rounded.row(i, 0) : exact.row(i, 0); }
 };
 
-struct Plan {
+struct FfnMemory {
   std::int64_t tokens, slots, hidden, inner, shared_inner;
   Inputs x;
   float* logits;  // [T,E]
@@ -49,7 +49,7 @@ struct Plan {
   float* rows;  // per worker: two of D and two of E
   std::size_t bytes;
 
-  Plan(const MoeFfnArgs& args, const Stream& stream, Arena arena)
+  FfnMemory(const MoeFfnArgs& args, const Stream& stream, Arena arena)
       : tokens(args.x.dim(0)),
         slots(args.top_k),
         hidden(args.x.dim(1)),
@@ -75,115 +75,119 @@ struct Plan {
   }
 };
 
-std::size_t ffn_workspace(const MoeFfnArgs& args, const Stream& stream) { return Plan(args, stream, Arena()).bytes; }
+std::size_t ffn_workspace(const MoeFfnArgs& args, const Stream& stream) {
+  return FfnMemory(args, stream, Arena()).bytes;
+}
 
-void route(const MoeFfnArgs& args, Plan& plan, const Stream& stream) {
+void route(const MoeFfnArgs& args, FfnMemory& memory, const Stream& stream) {
   const std::int64_t experts = args.router.dim(0);
-  // Always from f32 activations: a rounding here could choose another expert.
+  // Always from f32 activations: rounding could select another expert.
   multiply_matrix(
-      stream, WeightMatrix::of(args.router), false, plan.tokens, [&](std::int64_t t) { return plan.x.row(false, t); },
+      stream, WeightMatrix::of(args.router), false, memory.tokens,
+      [&](std::int64_t t) { return memory.x.row(false, t); },
       [&](std::int64_t t, std::int64_t n, std::int64_t count, const float* sums) {
-        copy_sums(sums, count, plan.logits + t * experts + n);
+        copy_sums(sums, count, memory.logits + t * experts + n);
       },
-      plan.scratch);
-  parallel_for(stream, plan.tokens, static_cast<double>(experts) * tuning::kSelectNs, [&](std::int64_t t, int worker) {
-    route_row(plan.logits + t * experts, experts, plan.slots, args.renormalize, plan.ids + t * plan.slots,
-              plan.weights + t * plan.slots, plan.rows + worker * Plan::row_floats(args));
-  });
-  plan.lists.build([&](std::int64_t pair) { return plan.ids[pair]; });
+      memory.scratch);
+  parallel_for(
+      stream, memory.tokens, static_cast<double>(experts) * tuning::kSelectNs, [&](std::int64_t t, int worker) {
+        route_row(memory.logits + t * experts, experts, memory.slots, args.renormalize, memory.ids + t * memory.slots,
+                  memory.weights + t * memory.slots, memory.rows + worker * FfnMemory::row_floats(args));
+      });
+  memory.lists.build([&](std::int64_t pair) { return memory.ids[pair]; });
 }
 
 // activated[pair,:] = silu(gate x) * (up x), then products[pair,:] = down activated.
-void run_experts(const MoeFfnArgs& args, const Plan& plan, const Stream& stream) {
+void run_experts(const MoeFfnArgs& args, const FfnMemory& memory, const Stream& stream) {
   const bool q8 = uses_q8(args.precision, args.gate.dtype);
-  const auto input = [&](std::int64_t pair) { return plan.x.row(q8, pair / plan.slots); };
-  const auto activated = [&](std::int64_t pair, std::int64_t n) { return plan.activated + pair * plan.inner + n; };
-  for_each_expert_task(stream, plan.lists, args.gate, q8, plan.scratch,
+  const auto input = [&](std::int64_t pair) { return memory.x.row(q8, pair / memory.slots); };
+  const auto activated = [&](std::int64_t pair, std::int64_t n) { return memory.activated + pair * memory.inner + n; };
+  for_each_expert_task(stream, memory.lists, args.gate, q8, memory.scratch,
                        [&](std::int64_t expert, RowRange range, float* scratch) {
                          multiply_expert(
-                             args.gate, expert, range, q8, plan.lists, input,
+                             args.gate, expert, range, q8, memory.lists, input,
                              [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
                                copy_sums(sums, count, activated(pair, n));
                              },
                              scratch);
                          multiply_expert(
-                             args.up, expert, range, q8, plan.lists, input,
+                             args.up, expert, range, q8, memory.lists, input,
                              [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
                                vector_ops().silu_multiply(activated(pair, n), sums, count, activated(pair, n));
                              },
                              scratch);
                        });
-  plan.activated_rows.prepare(stream);
+  memory.activated_rows.prepare(stream);
   const bool down_q8 = uses_q8(args.precision, args.down.dtype);
-  for_each_expert_task(stream, plan.lists, args.down, down_q8, plan.scratch,
+  for_each_expert_task(stream, memory.lists, args.down, down_q8, memory.scratch,
                        [&](std::int64_t expert, RowRange range, float* scratch) {
                          multiply_expert(
-                             args.down, expert, range, down_q8, plan.lists,
-                             [&](std::int64_t pair) { return plan.activated_rows.row(pair, 0); },
+                             args.down, expert, range, down_q8, memory.lists,
+                             [&](std::int64_t pair) { return memory.activated_rows.row(pair, 0); },
                              [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
-                               copy_sums(sums, count, plan.products + pair * plan.hidden + n);
+                               copy_sums(sums, count, memory.products + pair * memory.hidden + n);
                              },
                              scratch);
                        });
 }
 
-void run_shared(const MoeFfnArgs& args, const Plan& plan, const Stream& stream) {
+void run_shared(const MoeFfnArgs& args, const FfnMemory& memory, const Stream& stream) {
   const auto activated = [&](std::int64_t t, std::int64_t n) {
-    return plan.shared_activated + t * plan.shared_inner + n;
+    return memory.shared_activated + t * memory.shared_inner + n;
   };
   const bool gate_q8 = uses_q8(args.precision, args.shared_gate.dtype);
   multiply_matrix(
-      stream, WeightMatrix::of(args.shared_gate), gate_q8, plan.tokens,
-      [&](std::int64_t t) { return plan.x.row(gate_q8, t); },
+      stream, WeightMatrix::of(args.shared_gate), gate_q8, memory.tokens,
+      [&](std::int64_t t) { return memory.x.row(gate_q8, t); },
       [&](std::int64_t t, std::int64_t n, std::int64_t count, const float* sums) {
         copy_sums(sums, count, activated(t, n));
       },
-      plan.scratch);
+      memory.scratch);
   const bool up_q8 = uses_q8(args.precision, args.shared_up.dtype);
   multiply_matrix(
-      stream, WeightMatrix::of(args.shared_up), up_q8, plan.tokens,
-      [&](std::int64_t t) { return plan.x.row(up_q8, t); },
+      stream, WeightMatrix::of(args.shared_up), up_q8, memory.tokens,
+      [&](std::int64_t t) { return memory.x.row(up_q8, t); },
       [&](std::int64_t t, std::int64_t n, std::int64_t count, const float* sums) {
         vector_ops().silu_multiply(activated(t, n), sums, count, activated(t, n));
       },
-      plan.scratch);
-  plan.shared_rows.prepare(stream);
+      memory.scratch);
+  memory.shared_rows.prepare(stream);
   multiply_matrix(
-      stream, WeightMatrix::of(args.shared_down), uses_q8(args.precision, args.shared_down.dtype), plan.tokens,
-      [&](std::int64_t t) { return plan.shared_rows.row(t, 0); },
+      stream, WeightMatrix::of(args.shared_down), uses_q8(args.precision, args.shared_down.dtype), memory.tokens,
+      [&](std::int64_t t) { return memory.shared_rows.row(t, 0); },
       [&](std::int64_t t, std::int64_t n, std::int64_t count, const float* sums) {
-        copy_sums(sums, count, plan.shared_products + t * plan.hidden + n);
+        copy_sums(sums, count, memory.shared_products + t * memory.hidden + n);
       },
-      plan.scratch);
+      memory.scratch);
 }
 
 // y[t,:] = sum_s weight_s products[t,s,:] + sigmoid(x . shared_router) shared_products[t,:], slots in order.
-void combine(const MoeFfnArgs& args, const Plan& plan, const Stream& stream) {
+void combine(const MoeFfnArgs& args, const FfnMemory& memory, const Stream& stream) {
   const VectorOps& vec = vector_ops();
-  const double task_ns = static_cast<double>((plan.slots + 2) * plan.hidden) * tuning::kElementNs;
-  parallel_for(stream, plan.tokens, task_ns, [&](std::int64_t t, int worker) {
-    float* sum = plan.rows + worker * Plan::row_floats(args);
-    float* row = sum + arena_floats(plan.hidden);
-    std::fill_n(sum, plan.hidden, 0.0F);
-    for (std::int64_t pair = t * plan.slots; pair < (t + 1) * plan.slots; ++pair) {
-      vec.axpy(plan.weights[pair], plan.products + pair * plan.hidden, plan.hidden, sum);
+  const double task_ns = static_cast<double>((memory.slots + 2) * memory.hidden) * tuning::kElementNs;
+  parallel_for(stream, memory.tokens, task_ns, [&](std::int64_t t, int worker) {
+    float* sum = memory.rows + worker * FfnMemory::row_floats(args);
+    float* row = sum + arena_floats(memory.hidden);
+    std::fill_n(sum, memory.hidden, 0.0F);
+    for (std::int64_t pair = t * memory.slots; pair < (t + 1) * memory.slots; ++pair) {
+      vec.axpy(memory.weights[pair], memory.products + pair * memory.hidden, memory.hidden, sum);
     }
     if (args.shared_gate.defined()) {
-      vec.load(args.shared_router.dtype, args.shared_router.data, plan.hidden, row);
-      const float logit = vec.dot(plan.x.row(false, t), row, plan.hidden);
-      vec.axpy(1.0F / (1.0F + std::exp(-logit)), plan.shared_products + t * plan.hidden, plan.hidden, sum);
+      vec.load(args.shared_router.dtype, args.shared_router.data, memory.hidden, row);
+      const float logit = vec.dot(memory.x.row(false, t), row, memory.hidden);
+      vec.axpy(1.0F / (1.0F + std::exp(-logit)), memory.shared_products + t * memory.hidden, memory.hidden, sum);
     }
-    vec.store(args.y.dtype, sum, plan.hidden, args.y.row(t));
+    vec.store(args.y.dtype, sum, memory.hidden, args.y.row(t));
   });
 }
 
 void run_ffn(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
-  Plan plan(args, stream, Arena(workspace));
-  plan.x.prepare(stream);
-  route(args, plan, stream);
-  run_experts(args, plan, stream);
-  if (args.shared_gate.defined()) run_shared(args, plan, stream);
-  combine(args, plan, stream);
+  FfnMemory memory(args, stream, Arena(workspace));
+  memory.x.prepare(stream);
+  route(args, memory, stream);
+  run_experts(args, memory, stream);
+  if (args.shared_gate.defined()) run_shared(args, memory, stream);
+  combine(args, memory, stream);
 }
 
 bool any_q8(const MoeFfnArgs& args) { return any_q8_input(args) || uses_q8(args.precision, args.down.dtype); }

@@ -49,7 +49,7 @@ void run_grouped(const Args& args, Workspace workspace, const Stream& stream) {
       });
 }
 
-// ---- One product of matrix and vector per slot.
+// ---- One matrix-vector product per slot.
 
 template <class Args, bool kFast>
 std::size_t slot_workspace(const Args& args, const Stream& stream) {
@@ -108,7 +108,7 @@ double grouped_cost(const Args& args, const Stream& stream) {
                             static_cast<double>(tokens * slots), matrix_weights(args), thread_count(stream));
 }
 
-// The kernel of matrix-vector products decodes them once per slot.
+// The slot kernel decodes them once per slot.
 template <class Args, bool kFast>
 double slot_cost(const Args& args, const Stream& stream) {
   const auto pairs = static_cast<double>(args.expert_ids.size());
@@ -156,7 +156,7 @@ constexpr Kernel<Args> exact_slots(std::string_view name) {
 
 constexpr Kernel<MulMmIdArgs> kMm[] = {q8_grouped<MulMmIdArgs>("q8"), exact_grouped<MulMmIdArgs>("exact")};
 constexpr Kernel<MulMvIdArgs> kMv[] = {q8_slots<MulMvIdArgs>("q8"), exact_slots<MulMvIdArgs>("exact")};
-// Of equal costs the first wins: one token's experts share no decoding, and its products need no lists of rows.
+// The first of equal costs runs: one token's experts differ, so that grouping saves no decoding.
 constexpr Kernel<MulMatIdArgs> kMat[] = {q8_slots<MulMatIdArgs>("q8_mv"), q8_grouped<MulMatIdArgs>("q8_mm"),
                                          exact_slots<MulMatIdArgs>("mv"), exact_grouped<MulMatIdArgs>("mm")};
 

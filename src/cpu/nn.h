@@ -1,6 +1,6 @@
 #pragma once
 
-// The CPU kernels of the dense operations, one list per operation, and what they share.
+// The CPU kernels of the dense operations, one list per operation.
 
 #include <cstdint>
 

@@ -7,7 +7,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/nn_vector.cc"
 #include <hwy/foreach_target.h>
-// Highway asks for this order.
+// Highway requires this order.
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
@@ -21,7 +21,7 @@ using NnV32 = hn::Vec<NnF32>;
 constexpr NnF32 kNnF32;
 constexpr std::int64_t kNnLanes = static_cast<std::int64_t>(hn::MaxLanes(kNnF32));
 
-// 1 + exp(-x); the clamp keeps it finite, where what is divided by it is 0 to f32's precision anyway.
+// 1 + exp(-x). The clamp keeps it finite; quotients by it are 0 in f32 there anyway.
 HWY_INLINE NnV32 one_plus_exp_minus(NnV32 x) {
   const NnV32 exponent = hn::Min(hn::Neg(x), hn::Set(kNnF32, 87.0F));
   return hn::Add(hn::Set(kNnF32, 1.0F), hn::Exp(kNnF32, exponent));

@@ -13,10 +13,11 @@
 namespace thalweg::cpu {
 namespace {
 
-// Enough elements to outweigh the start of a task and its own copy of the weight.
+// Elements of a task: enough to outweigh its start and its own f32 copy of the weight.
 constexpr std::int64_t kTaskElements = 16384;
 
-// Calls body(row, weight, scratch) for each of `rows` rows of `width`; `extra` more floats of scratch per worker.
+// Calls body(row, weight, scratch) for each of `rows` rows; scratch has `extra` floats. element_ns is an element's
+// time.
 template <class Body>
 void for_each_row(const ConstTensor& weight, bool plus_one, std::int64_t rows, std::int64_t extra, double element_ns,
                   const Workspace& workspace, const Stream& stream, Body body) {

@@ -10,7 +10,7 @@
 namespace thalweg::cpu {
 namespace {
 
-// The frequencies, which all workers share, then each worker's cosines, sines and row.
+// Workspace: the frequencies, which all workers share, then cosines, sines and a row per worker.
 std::int64_t worker_floats(const RopeArgs& args) {
   const std::int64_t half = args.rotary_dim / 2;
   return arena_floats(half, half, args.x.dim(2));
@@ -38,7 +38,7 @@ void run_rope(const RopeArgs& args, Workspace workspace, const Stream& stream) {
     float* cosine = scratch.take<float>(half);
     float* sine = scratch.take<float>(half);
     float* row = scratch.take<float>(width);
-    // An f32 product of position and frequency would be off by whole radians' worth of bits at long contexts.
+    // In double: at long contexts an f32 product of position and frequency has an error of whole radians.
     for (std::int64_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(positions[t]) * static_cast<double>(frequencies[i]);
       cosine[i] = static_cast<float>(std::cos(angle));

@@ -15,13 +15,13 @@ void route_row(float* logits, std::int64_t experts, std::int64_t top_k, bool ren
   for (std::int64_t e = 0; e < experts; ++e) {
     if (std::isnan(logits[e])) logits[e] = -std::numeric_limits<float>::infinity();
   }
-  // Insertion into a short sorted list: most experts fall off its end at once.
+  // Insertion into a short sorted list: most experts rank below its last entry.
   std::int64_t kept = 0;
   for (std::int64_t e = 0; e < experts; ++e) {
     if (kept == top_k && !(logits[e] > logits[ids[kept - 1]])) continue;
-    std::int64_t place = kept < top_k ? kept++ : kept - 1;
-    for (; place > 0 && logits[e] > logits[ids[place - 1]]; --place) ids[place] = ids[place - 1];
-    ids[place] = static_cast<std::int32_t>(e);
+    std::int64_t rank = kept < top_k ? kept++ : kept - 1;
+    for (; rank > 0 && logits[e] > logits[ids[rank - 1]]; --rank) ids[rank] = ids[rank - 1];
+    ids[rank] = static_cast<std::int32_t>(e);
   }
   const float sum = vector_ops().exp_minus_max(logits, experts, probabilities);
   float total = 0.0F;

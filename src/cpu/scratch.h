@@ -1,6 +1,6 @@
 #pragma once
 
-// A workspace with the same memory for each worker thread of parallel_for.
+// A workspace with equal memory for each worker of parallel_for.
 
 #include <cstddef>
 #include <cstdint>

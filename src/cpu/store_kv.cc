@@ -21,14 +21,14 @@ void run_store(const StoreKvArgs& args, Workspace workspace, const Stream& strea
   const auto store = [&](const ConstTensor& rows, const Tensor& cache, std::int64_t t, std::int64_t slot,
                          std::int64_t position, float* values) {
     for (std::int64_t h = 0; h < rows.dim(1) && width > 0; ++h) {
-      void* place = cache.row(slot, position, h);
+      void* to = cache.row(slot, position, h);
       if (rows.dtype == cache.dtype) {
-        std::memcpy(place, rows.row(t, h), static_cast<std::size_t>(bytes_of(cache.dtype, width)));
+        std::memcpy(to, rows.row(t, h), static_cast<std::size_t>(bytes_of(cache.dtype, width)));
       } else if (rows.dtype == DType::kF32) {
-        vector_ops().store(cache.dtype, static_cast<const float*>(rows.row(t, h)), width, place);
+        vector_ops().store(cache.dtype, static_cast<const float*>(rows.row(t, h)), width, to);
       } else {
         vector_ops().load(rows.dtype, rows.row(t, h), width, values);
-        vector_ops().store(cache.dtype, values, width, place);
+        vector_ops().store(cache.dtype, values, width, to);
       }
     }
   };

@@ -8,8 +8,8 @@
 
 namespace thalweg::cpu::tuning {
 
-// Nanoseconds per element on one core, of rows in the caches. Estimates, good to a factor of two: parallel_for decides
-// by them how many threads small tasks are worth.
+// Nanoseconds per element on one core, for rows in the caches: estimates within a factor of two. parallel_for limits
+// the threads of small calls by them.
 inline constexpr double kElementNs = 0.2;      // load, a few multiply-adds, store
 inline constexpr double kExponentialNs = 0.5;  // the same with an exponential: silu, sigmoid, softmax
 inline constexpr double kAngleNs = 30.0;       // sine and cosine in double

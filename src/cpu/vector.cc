@@ -8,7 +8,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/vector.cc"
 #include <hwy/foreach_target.h>
-// Highway asks for this order.
+// Highway requires this order.
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
@@ -22,7 +22,7 @@ using V32 = hn::Vec<F32>;
 constexpr F32 kF32;
 constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(kF32));
 
-// For each full vector, then one call for each remaining element.
+// Calls body for each full vector, then for each remaining element.
 template <class Vector, class Scalar>
 HWY_INLINE void for_row(std::int64_t n, Vector vector, Scalar scalar) {
   std::int64_t i = 0;
@@ -77,7 +77,7 @@ void store(DType dtype, const float* from, std::int64_t n, void* to) {
         [&](std::int64_t i) { half[i] = f32_to_bf16(from[i]); });
   } else if (dtype == DType::kF16) {
 #if HWY_TARGET <= HWY_AVX2
-    // The processor's own conversion: what f32_to_f16 gives, to the bit. Highway's way around it on older ones is not.
+    // The hardware's conversion has the bits of f32_to_f16; Highway's emulation on older processors has not.
     const hn::Rebind<hwy::float16_t, F32> d16;
     auto* f16 = static_cast<hwy::float16_t*>(to);
     for_row(
@@ -139,7 +139,7 @@ void multiply(const float* a, const float* b, std::int64_t n, float* y) {
       [&](std::int64_t i) { y[i] = a[i] * b[i]; });
 }
 
-// x / (1 + exp(-x)); the clamp keeps exp finite, where silu is 0 or x to f32's precision anyway.
+// x / (1 + exp(-x)). The clamp keeps exp finite; silu is 0 or x in f32 there anyway.
 HWY_INLINE V32 silu(V32 x) {
   const V32 one = hn::Set(kF32, 1.0F);
   const V32 exponent = hn::Min(hn::Neg(x), hn::Set(kF32, 87.0F));
@@ -227,7 +227,7 @@ HWY_INLINE void gemm_band(std::int64_t n, std::int64_t k, const float* a, std::i
 void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const float* a, std::int64_t a_row, std::int64_t a_column,
           const float* b, std::int64_t b_row, float* c, std::int64_t c_row, bool accumulate) {
   std::int64_t i = 0;
-  // Eight rows are twice four: the sums of two rows alone would wait for each other.
+  // Eight rows go as two bands of four: two rows have too few independent sums to hide the latency.
   for (; i + 6 <= m && m - i != 8; i += 6) {
     gemm_band<6>(n, k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, accumulate);
   }
@@ -240,7 +240,7 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const float* a, std::i
   if (i < m) gemm_band<1>(n, k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, accumulate);
 }
 
-// Adds up the blocks of four lanes: one block is left.
+// Sums the blocks of four lanes into one block.
 template <class D>
 HWY_INLINE auto sum_blocks(D d, hn::Vec<D> v) {
   if constexpr (hn::MaxLanes(D()) > 4) {
@@ -252,7 +252,7 @@ HWY_INLINE auto sum_blocks(D d, hn::Vec<D> v) {
   }
 }
 
-// The sums of the lanes of four vectors, to[0..3]; in one go that takes a third of four separate sums.
+// to[0..3] = the sums of the lanes of four vectors, at a third of the cost of four separate sums.
 HWY_INLINE void store_sums(V32 a, V32 b, V32 c, V32 d, float* to) {
   const hn::RepartitionToWide<F32> d64;
   const auto ab = hn::BitCast(d64, hn::Add(hn::InterleaveLower(kF32, a, b), hn::InterleaveUpper(kF32, a, b)));
@@ -262,7 +262,7 @@ HWY_INLINE void store_sums(V32 a, V32 b, V32 c, V32 d, float* to) {
   hn::StoreU(sum_blocks(kF32, sums), hn::FixedTag<float, 4>(), to);
 }
 
-// A tile of kRows x 4 sums, of which kColumns are wanted; all in the same order, whichever tile they fall into.
+// A tile of kRows x 4 sums, of which kColumns are stored. The order of additions is the same in every tile.
 template <int kRows, int kColumns>
 HWY_INLINE void rows_tile(std::int64_t k, const float* a, std::int64_t a_row, const float* b, std::int64_t b_row,
                           float* y, std::int64_t y_row) {
@@ -338,7 +338,7 @@ void transpose(std::int64_t rows, std::int64_t columns, const float* from, std::
   }
 }
 
-// Rows of the state are independent: four at a time hide the latency of their sums.
+// Rows of the state are independent; four at a time hide the latency of the sums.
 template <int kRows>
 HWY_INLINE void delta_rows(float* state, std::int64_t k_size, const float* q, const float* k, const float* v,
                            float decay, float beta, float* o) {
@@ -359,9 +359,9 @@ HWY_INLINE void delta_rows(float* state, std::int64_t k_size, const float* q, co
     const V32 key = hn::LoadU(kF32, k + i);
     const V32 query = hn::LoadU(kF32, q + i);
     for (int r = 0; r < kRows; ++r) {
-      float* place = state + r * k_size + i;
-      const V32 updated = hn::MulAdd(deltas[r], key, hn::Mul(factor, hn::LoadU(kF32, place)));
-      hn::StoreU(updated, kF32, place);
+      float* element = state + r * k_size + i;
+      const V32 updated = hn::MulAdd(deltas[r], key, hn::Mul(factor, hn::LoadU(kF32, element)));
+      hn::StoreU(updated, kF32, element);
       sums[r] = hn::MulAdd(updated, query, sums[r]);
     }
   }

@@ -10,9 +10,9 @@
 
 namespace thalweg::cpu {
 
-// The SIMD building blocks of the CPU kernels, one set per instruction set. Kernels are plain C++ around them: what
-// runs per row or per tile is here, what runs per head, token or expert is there. All arithmetic is f32; sums run in an
-// order that depends on the instruction set alone.
+// The SIMD building blocks of the CPU kernels, one set per instruction set. These functions run per row or per tile;
+// the kernels around them, plain C++, run per head, token or expert. All arithmetic is f32, and the order of additions
+// depends on the instruction set alone.
 struct VectorOps {
   // Rows of F32, F16 or BF16 to f32 and back (nearest, ties to even).
   void (*load)(DType dtype, const void* from, std::int64_t n, float* to);
@@ -40,7 +40,7 @@ struct VectorOps {
   void (*transpose)(std::int64_t rows, std::int64_t columns, const float* from, std::int64_t from_row, float* to,
                     std::int64_t to_row);
 
-  // Multiply-adds on registers alone, for measuring the processor: returns the flops done.
+  // Multiply-adds on registers alone, to measure the processor's peak. Returns the number of flops.
   double (*fma_burst)(std::int64_t rounds, float* sink);
 
   // One token of the gated delta rule on a contiguous state [V,K]: o = S_new q.
@@ -48,7 +48,7 @@ struct VectorOps {
                      const float* v, float decay, float beta, float* o);
 };
 
-// Those of the selected instruction set.
+// The functions of the selected instruction set.
 const VectorOps& vector_ops();
 
 std::vector<std::string> instruction_sets();         // that this machine can run, best first

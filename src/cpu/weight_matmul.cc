@@ -8,7 +8,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/weight_matmul.cc"
 #include <hwy/foreach_target.h>
-// Highway asks for this order.
+// Highway requires this order.
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
@@ -19,24 +19,24 @@ namespace thalweg::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Activation rows that share the loads of a piece of weights: as many as the registers hold sums for.
+// Activation rows that share the loads of a segment of weights: as many as the registers hold sums for.
 constexpr int kExactRows = kLanes == 16 ? 6 : 3;  // times four sums
-constexpr int kFewRows = kLanes == 16 ? 4 : 2;    // that do without unpacked weights in memory
+constexpr int kFewRows = kLanes == 16 ? 4 : 2;    // multiplied without unpacking the weights to memory
 constexpr int kQ8Rows = kLanes == 16 ? 8 : 4;     // times two
 
 // ---- Scratch
 
 struct Buffers {
   Tile tile;
-  float* panel;          // [kPiece][kLanes] f32 weights
-  std::uint8_t* staged;  // kLanes rows of a piece, for tiles and pieces that are not whole
+  float* panel;          // [kSegment][kLanes] f32 weights
+  std::uint8_t* staged;  // kLanes rows of a segment, for partial tiles and segments
 };
-constexpr std::int64_t kTileFloats = kPiece / 4 * kLanes;
-constexpr std::int64_t kGroupFloats = kPiece / 16 * kLanes;
-constexpr std::int64_t kPanelFloats = std::int64_t{kPiece} * kLanes;
+constexpr std::int64_t kTileFloats = kSegment / 4 * kLanes;
+constexpr std::int64_t kGroupFloats = kSegment / 16 * kLanes;
+constexpr std::int64_t kPanelFloats = std::int64_t{kSegment} * kLanes;
 constexpr std::int64_t kScratchFloats = kTileFloats + 2 * kGroupFloats + 2 * kPanelFloats;
 
-Buffers carve(float* scratch) {
+Buffers lay_out(float* scratch) {
   Buffers buffers{};
   buffers.tile.codes = reinterpret_cast<std::uint32_t*>(scratch);
   buffers.tile.scales = scratch + kTileFloats;
@@ -46,9 +46,8 @@ Buffers carve(float* scratch) {
   return buffers;
 }
 
-// Weights k0 .. k0 + count of the rows; `whole` is set to what may be read of each. Missing rows and the weights up to
-// a whole vector read as zeros from a copy.
-Rows piece_rows(const WeightRows& weights, std::int64_t k0, std::int64_t count, const Buffers& buffers) {
+// Weights k0 .. k0 + count of the rows. For a partial tile or segment, a copy padded with zeros to whole vectors.
+Rows segment_rows(const WeightRows& weights, std::int64_t k0, std::int64_t count, const Buffers& buffers) {
   const auto* data = static_cast<const std::uint8_t*>(weights.data) + bytes_of(weights.dtype, k0);
   const bool plain = !is_block_format(weights.dtype);
   if (weights.rows == kLanes && (!plain || count % 8 == 0)) {
@@ -64,17 +63,17 @@ Rows piece_rows(const WeightRows& weights, std::int64_t k0, std::int64_t count, 
   return {buffers.staged, static_cast<std::ptrdiff_t>(stride)};
 }
 
-void decode_piece(DType dtype, Rows rows, std::int64_t count, Tile tile) {
-  with_format(dtype, [&](const auto* format) HWY_ATTR { decode_piece(format, rows, count, tile); });
+void decode_segment(DType dtype, Rows rows, std::int64_t count, Tile tile) {
+  with_format(dtype, [&](const auto* format) HWY_ATTR { decode_segment(format, rows, count, tile); });
 }
 
-// Asks for what is read next while a piece is worked on. The rows' own next piece is 16 places far apart, which the
-// processor does not foresee; the same share of the rows that follow is one place, which also trains it.
-HWY_INLINE void prefetch_piece(const WeightRows& weights, std::int64_t k0) {
-  const std::int64_t k1 = k0 + kPiece;
+// Prefetching during the arithmetic of a segment. The next segment of these rows is in 16 separate streams, which the
+// hardware does not prefetch; the same segment of the rows that follow is one stream, which also trains it.
+HWY_INLINE void prefetch_segment(const WeightRows& weights, std::int64_t k0) {
+  const std::int64_t k1 = k0 + kSegment;
   if (weights.prefetched || k1 >= weights.k) return;
   const auto* data = static_cast<const std::uint8_t*>(weights.data) + bytes_of(weights.dtype, k1);
-  const std::int64_t bytes = bytes_of(weights.dtype, std::min<std::int64_t>(kPiece, weights.k - k1));
+  const std::int64_t bytes = bytes_of(weights.dtype, std::min<std::int64_t>(kSegment, weights.k - k1));
   for (std::int64_t r = 0; r < weights.rows; ++r) {
     const std::uint8_t* row = data + r * weights.row_bytes;
     for (std::int64_t at = 0; at < bytes; at += 64) hwy::Prefetch(row + at);
@@ -89,7 +88,7 @@ HWY_INLINE void prefetch_next(const WeightRows& weights, std::int64_t k0, std::i
 
 // ---- f32 activations
 
-// body(std::integral_constant<int, rows>, first row) for all of m: as many as possible at a time.
+// Calls body(std::integral_constant<int, rows>, first row) for bands of at most kMost rows that cover m.
 template <int kMost, class Body>
 HWY_INLINE void for_row_bands(std::int64_t m, Body body) {
   std::int64_t i = 0;
@@ -101,10 +100,10 @@ HWY_INLINE void for_row_bands(std::int64_t m, Body body) {
   if (i < m) body(std::integral_constant<int, 1>(), i);
 }
 
-// Adds a piece's four sums (of the weights 0, 1, 2 and 3 mod 4) to the row's.
+// Adds a segment's four sums (of the weights 0, 1, 2 and 3 mod 4) to the row's.
 HWY_INLINE void add_sums(VF sum0, VF sum1, VF sum2, VF sum3, float* sums) {
-  const VF piece = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
-  hn::StoreU(hn::Add(hn::LoadU(kF32, sums), piece), kF32, sums);
+  const VF sum = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
+  hn::StoreU(hn::Add(hn::LoadU(kF32, sums), sum), kF32, sums);
 }
 
 template <int kRows>
@@ -130,7 +129,7 @@ HWY_INLINE void multiply_panel(const float* panel, std::int64_t count, const flo
   for (int i = 0; i < kRows; ++i) add_sums(acc[i][0], acc[i][1], acc[i][2], acc[i][3], sums + i * kLanes);
 }
 
-// The j-th of each lane's four codes, alone in its lane.
+// Code kByte of each lane's four, as a weight.
 template <int kByte>
 HWY_INLINE VF unpack_code(VU codes, VF scale, VF minimum) {
   const VU shifted = hn::ShiftRight<8 * kByte>(codes);
@@ -153,7 +152,7 @@ void unpack_tile(Tile tile, int group, std::int64_t count, float* panel) {
   }
 }
 
-// What unpack_tile and multiply_panel give, without the way through memory: for few rows.
+// The results of unpack_tile and multiply_panel without storing the weights, for few rows.
 template <int kRows>
 void multiply_tile(Tile tile, int group, std::int64_t count, const float* const* activations, std::int64_t k0,
                    float* sums) {
@@ -178,16 +177,16 @@ void multiply_tile(Tile tile, int group, std::int64_t count, const float* const*
 }
 
 void exact(const WeightRows& weights, const float* const* activations, std::int64_t m, float* sums, float* scratch) {
-  const Buffers buffers = carve(scratch);
+  const Buffers buffers = lay_out(scratch);
   const int group = group_size(weights.dtype);
   std::fill_n(sums, m * kLanes, 0.0F);
-  for (std::int64_t k0 = 0; k0 < weights.k; k0 += kPiece) {
-    const std::int64_t count = std::min<std::int64_t>(kPiece, weights.k - k0);
-    const Rows rows = piece_rows(weights, k0, count, buffers);
-    prefetch_piece(weights, k0);
+  for (std::int64_t k0 = 0; k0 < weights.k; k0 += kSegment) {
+    const std::int64_t count = std::min<std::int64_t>(kSegment, weights.k - k0);
+    const Rows rows = segment_rows(weights, k0, count, buffers);
+    prefetch_segment(weights, k0);
     prefetch_next(weights, k0, count);
     if (is_block_format(weights.dtype)) {
-      decode_piece(weights.dtype, rows, count, buffers.tile);
+      decode_segment(weights.dtype, rows, count, buffers.tile);
       if (m <= kFewRows) {
         unroll<kFewRows>([&](auto i) {
           if (m == i + 1) multiply_tile<i + 1>(buffers.tile, group, count, activations, k0, sums);
@@ -303,7 +302,7 @@ HWY_INLINE void multiply_q8(Tile tile, std::int64_t count, const float* const* a
   for (int i = 0; i < kRows; ++i) hn::StoreU(total[i], kF32, sums + i * kLanes);
 }
 
-// What decode() hands over is multiplied at once, without the way through memory: for one row.
+// A sink of decode() that multiplies the codes at once instead of storing them, for one row of activations.
 template <class Block>
 struct DotSink {
   static constexpr DTypeInfo kInfo = dtype_info(Block::kDType);
@@ -316,11 +315,10 @@ struct DotSink {
   VF scales[kGroups];
   VF minimums[kGroups];
 
-  // Asks for what is wanted next, as much as a block: much more at once fills what the core can have on its way, and
-  // less leaves it with nothing to do.
+  // Prefetches one block of each row: more would fill the core's line fill buffers, less would leave them idle.
   HWY_INLINE DotSink(const std::int8_t* codes, const std::uint8_t* next) : x(codes) {
     for (int line = 0; line < kLines; ++line) hwy::Prefetch(next + 64 * line);
-    // A page of a mapped file is a small one, and each wants its translation: begin with that some pages earlier.
+    // A mapped file has small pages: a prefetch some pages ahead starts the address translation early.
     constexpr int kPagesAhead = 4;
     hwy::Prefetch(next + 64 * kLines + 4096 * kPagesAhead);
     for (auto& dot : dots) dot = hn::Zero(kI32);
@@ -336,8 +334,7 @@ struct DotSink {
   }
 };
 
-// The sums of multiply_q8 for one row, to the bit: weights k0 .. k0 + count of every row. `ahead` is asked for
-// meanwhile.
+// The sums of multiply_q8 for one row, with the same bits: weights k0 .. k0 + count of every row. Prefetches `ahead`.
 template <class Block>
 HWY_NOINLINE void dot_rows(const Block* format, Rows rows, std::int64_t count, const std::uint8_t* ahead,
                            const Q8Row& activations, std::int64_t k0, float* sums) {
@@ -367,7 +364,7 @@ HWY_NOINLINE void dot_rows(const Block* format, Rows rows, std::int64_t count, c
 void q8_one_row(const WeightRows& weights, const Q8Row& x, float* sums, const Buffers& buffers) {
   std::fill_n(sums, kLanes, 0.0F);
   const auto* data = static_cast<const std::uint8_t*>(weights.data);
-  // Of the last tile, nothing is known to follow: it asks for itself, which costs nothing.
+  // Nothing follows the last tile: it prefetches itself, which costs nothing.
   const auto* next = weights.next != nullptr ? static_cast<const std::uint8_t*>(weights.next) : data;
   const auto dot = [&](Rows rows, std::int64_t count, const std::uint8_t* ahead, std::int64_t k0) {
     with_format(weights.dtype, [&](const auto* format) HWY_ATTR { dot_rows(format, rows, count, ahead, x, k0, sums); });
@@ -376,35 +373,35 @@ void q8_one_row(const WeightRows& weights, const Q8Row& x, float* sums, const Bu
     dot({data, static_cast<std::ptrdiff_t>(weights.row_bytes)}, weights.k, next, 0);
     return;
   }
-  for (std::int64_t k0 = 0; k0 < weights.k; k0 += kPiece) {
-    const std::int64_t count = std::min<std::int64_t>(kPiece, weights.k - k0);
-    const Rows rows = piece_rows(weights, k0, count, buffers);
-    prefetch_piece(weights, k0);
+  for (std::int64_t k0 = 0; k0 < weights.k; k0 += kSegment) {
+    const std::int64_t count = std::min<std::int64_t>(kSegment, weights.k - k0);
+    const Rows rows = segment_rows(weights, k0, count, buffers);
+    prefetch_segment(weights, k0);
     dot(rows, count, weights.rows == kLanes ? next + kLanes * bytes_of(weights.dtype, k0) : rows.data, k0);
   }
 }
 
 template <int kGroup, bool kNarrow>
-HWY_NOINLINE void multiply_q8_piece(Tile tile, std::int64_t count, const float* const* activations, std::int64_t m,
-                                    std::int64_t k, std::int64_t k0, float* sums) {
+HWY_NOINLINE void multiply_q8_segment(Tile tile, std::int64_t count, const float* const* activations, std::int64_t m,
+                                      std::int64_t k, std::int64_t k0, float* sums) {
   for_row_bands<kQ8Rows>(m, [&](auto band, std::int64_t i) {
     multiply_q8<band, kGroup, kNarrow>(tile, count, activations + i, k, k0, sums + i * kLanes);
   });
 }
 
 void q8(const WeightRows& weights, const float* const* activations, std::int64_t m, float* sums, float* scratch) {
-  const Buffers buffers = carve(scratch);
+  const Buffers buffers = lay_out(scratch);
   if (m == 1) return q8_one_row(weights, Q8Row(activations[0], weights.k), sums, buffers);
-  const auto multiply = group_size(weights.dtype) == 16 ? multiply_q8_piece<16, true>
-                        : narrow_codes(weights.dtype)   ? multiply_q8_piece<32, true>
-                                                        : multiply_q8_piece<32, false>;
+  const auto multiply = group_size(weights.dtype) == 16 ? multiply_q8_segment<16, true>
+                        : narrow_codes(weights.dtype)   ? multiply_q8_segment<32, true>
+                                                        : multiply_q8_segment<32, false>;
   std::fill_n(sums, m * kLanes, 0.0F);
-  for (std::int64_t k0 = 0; k0 < weights.k; k0 += kPiece) {
-    const std::int64_t count = std::min<std::int64_t>(kPiece, weights.k - k0);
-    const Rows rows = piece_rows(weights, k0, count, buffers);
-    prefetch_piece(weights, k0);
+  for (std::int64_t k0 = 0; k0 < weights.k; k0 += kSegment) {
+    const std::int64_t count = std::min<std::int64_t>(kSegment, weights.k - k0);
+    const Rows rows = segment_rows(weights, k0, count, buffers);
+    prefetch_segment(weights, k0);
     prefetch_next(weights, k0, count);
-    decode_piece(weights.dtype, rows, count, buffers.tile);
+    decode_segment(weights.dtype, rows, count, buffers.tile);
     multiply(buffers.tile, count, activations, m, weights.k, k0, sums);
   }
 }
@@ -448,7 +445,7 @@ void quantize(DType dtype, const void* x, std::int64_t k, float* row) {
       scales[g] = sums16[2 * g] = sums16[2 * g + 1] = sums32[g] = std::numeric_limits<float>::quiet_NaN();
       continue;
     }
-    // Below this 127 / largest overflows; such values are zero to everything they are added to.
+    // Below 1e-36, 127 / largest overflows; such values count as zero.
     const float inverse = largest < 1e-36F ? 0.0F : 127.0F / largest;
     const float scale = largest < 1e-36F ? 0.0F : largest / 127.0F;
     const hn::Vec<F32> factor = hn::Set(kF32, inverse);

@@ -3,11 +3,10 @@
 // Products of weight rows in any format with rows of activations: the inner loops of linear, the expert matmuls and
 // moe_ffn, one set per instruction set.
 //
-// A tile of `tile_rows` weight rows is worked on at a time, one row per vector lane, in pieces of 256 weights along K.
-// A piece is decoded once, straight from the packed blocks, for all activation rows. Codes of every block format come
-// out alike: unsigned bytes, a scale per group of 16 or 32 and a minimum, weight = scale code - minimum, so that one
-// loop serves them all. A result is summed over K in an order of its own, whatever the number of activation rows and
-// whoever computes it.
+// A product works on a tile of `tile_rows` weight rows, one row per vector lane, and on segments of 256 weights along
+// K. A segment is decoded once, directly from the packed blocks, for all activation rows. Every block format decodes to
+// unsigned codes, a scale and a minimum per group of 16 or 32, weight = scale code - minimum, so that one loop
+// multiplies them all. The order of additions over K does not depend on the number of activation rows or threads.
 
 #include <cstdint>
 
@@ -22,16 +21,16 @@ struct WeightRows {
   std::int64_t row_bytes = 0;
   std::int64_t rows = 0;
   std::int64_t k = 0;
-  // For prefetching: what will be read after these rows, as much of it and without gaps; null if that is not known.
+  // For prefetching: the contiguous rows that are multiplied next, as many as these; null if unknown.
   const void* next = nullptr;
-  bool prefetched = false;  // these rows have been a `next`
+  bool prefetched = false;  // these rows were `next` of the call before
 };
 
 inline constexpr std::int64_t kMaxTileRows = 16;
 
 struct MatmulOps {
   std::int64_t tile_rows;
-  std::int64_t scratch_floats;  // of either product
+  std::int64_t scratch_floats;  // for either product
 
   // sums[i * tile_rows + r] = weight row r . activations[i], for i < m. `activations[i]` is an f32 row of K.
   void (*exact)(const WeightRows& weights, const float* const* activations, std::int64_t m, float* sums,
@@ -43,10 +42,10 @@ struct MatmulOps {
   void (*quantize)(DType dtype, const void* x, std::int64_t k, float* row);
 };
 
-// A quantised row: codes, then per 32 a scale, then scale times the sums of the codes per 16 and per 32.
+// A quantized row: codes, then per 32 a scale, then scale times the sums of the codes per 16 and per 32.
 constexpr std::int64_t q8_row_floats(std::int64_t k) { return k / 4 + k / 32 + k / 16 + k / 32; }
 
-// Those of the selected instruction set.
+// The functions of the selected instruction set.
 const MatmulOps& matmul_ops();
 
 }  // namespace thalweg::cpu

@@ -1,10 +1,8 @@
-// Decodes pieces of weight rows, one row per vector lane. Included once per instruction set by weight_matmul.cc.
-//
-// Four bytes of each row make a vector, so that packed codes, bit planes and group scales are all split by shifts and
-// masks on whole vectors, and nothing is done row by row.
+// Decodes the block formats: 256 weights of every row of a tile to unsigned codes, a scale and a minimum per group.
+// Included once per instruction set by weight_matmul.cc.
 
+#include <array>
 #include <cstddef>
-#include <utility>
 
 #include "quant/blocks.h"
 #include "thalweg/dtype.h"
@@ -16,39 +14,16 @@
 #define THALWEG_CPU_WEIGHT_TILES_INL_H
 #endif
 
-#include <hwy/highway.h>
-
-// Highway's string for this target leaves out the 8-bit dot products that it requires of the processor.
-#undef THALWEG_MATMUL_BEFORE_NAMESPACE
-#if HWY_TARGET == HWY_AVX3_DL
-#define THALWEG_MATMUL_BEFORE_NAMESPACE() \
-  HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni") static_assert(true, "for the semicolon")
-#else
-#define THALWEG_MATMUL_BEFORE_NAMESPACE() HWY_BEFORE_NAMESPACE()
-#endif
+#include "cpu/weight_rows-inl.h"
 
 THALWEG_MATMUL_BEFORE_NAMESPACE();
 namespace thalweg::cpu {
 namespace HWY_NAMESPACE {
 namespace {
-namespace hn = hwy::HWY_NAMESPACE;
 
-using F32 = hn::ScalableTag<float>;
-using I32 = hn::RebindToSigned<F32>;
-using U32 = hn::RebindToUnsigned<F32>;
-using U8 = hn::Repartition<std::uint8_t, U32>;
-using VF = hn::Vec<F32>;
-using VU = hn::Vec<U32>;
-constexpr F32 kF32;
-constexpr I32 kI32;
-constexpr U32 kU32;
-constexpr U8 kU8;
-constexpr int kLanes = static_cast<int>(hn::MaxLanes(F32()));
-static_assert(kLanes == 4 || kLanes == 8 || kLanes == 16);
+constexpr int kSegment = 256;  // weights along K that are decoded at a time
 
-constexpr int kPiece = 256;
-
-// Where a decoded piece goes; [.][kLanes] each. decode() takes anything with its two functions.
+// A decoded segment, [.][kLanes] each. decode() takes any sink with its two functions.
 struct Tile {
   std::uint32_t* codes;  // four codes along K per lane
   float* scales;         // per group of the format
@@ -61,7 +36,7 @@ struct Tile {
   }
 };
 
-// The formats whose scales hold for 16 weights; the others' hold for 32.
+// Weights per scale.
 constexpr int group_size(DType dtype) {
   return dtype == DType::kQ2_K || dtype == DType::kQ3_K || dtype == DType::kQ6_K ? 16 : 32;
 }
@@ -70,121 +45,13 @@ constexpr bool narrow_codes(DType dtype) {
   return dtype != DType::kQ8_0 && dtype != DType::kIQ4_NL && dtype != DType::kIQ4_XS;
 }
 
-// body(std::integral_constant<int, i>) for i in 0..count-1.
-template <class Body, int... i>
-HWY_INLINE void unroll(std::integer_sequence<int, i...>, Body body) {
-  (body(std::integral_constant<int, i>()), ...);
-}
-template <int count, class Body>
-HWY_INLINE void unroll(Body body) {
-  unroll(std::make_integer_sequence<int, count>(), body);
-}
-
-// The first byte of a piece of every row.
-struct Rows {
-  const std::uint8_t* data;
-  std::ptrdiff_t stride;
-
-  Rows operator+(std::ptrdiff_t bytes) const { return {data + bytes, stride}; }
-};
-
-// 16 bytes each of rows first, first + 4, ..., as many as `D` holds.
-template <class D>
-HWY_INLINE hn::Vec<D> load_blocks(D d, Rows rows, std::ptrdiff_t first) {
-  const std::uint8_t* from = rows.data + first * rows.stride;
-#if HWY_TARGET == HWY_AVX3_DL
-  // Masked broadcasts from memory cost no shuffle; Combine would go through half vectors.
-  const auto block = [&](int i) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 4 * i * rows.stride));
-  };
-  __m512i v = _mm512_castsi128_si512(block(0));
-  v = _mm512_mask_broadcast_i32x4(v, 0x00F0, block(1));
-  v = _mm512_mask_broadcast_i32x4(v, 0x0F00, block(2));
-  return hn::Vec<D>{_mm512_mask_broadcast_i32x4(v, 0xF000, block(3))};
-#else
-  if constexpr (hn::MaxLanes(D()) == 4) {
-    const hn::Repartition<std::uint8_t, D> d8;
-    return hn::BitCast(d, hn::LoadU(d8, from));
-  } else {
-    const hn::Half<D> half;
-    constexpr auto kBlocks = static_cast<std::ptrdiff_t>(hn::MaxLanes(half));
-    return hn::Combine(d, load_blocks(half, rows, first + kBlocks), load_blocks(half, rows, first));
-  }
-#endif
-}
-
-// 16 bytes of every row as four vectors of four.
-struct Quad {
-  VU v0, v1, v2, v3;
-};
-HWY_INLINE Quad load_quad(Rows rows) {
-  const hn::Repartition<std::uint64_t, U32> d64;
-  const VU row0 = load_blocks(kU32, rows, 0);
-  const VU row1 = load_blocks(kU32, rows, 1);
-  const VU row2 = load_blocks(kU32, rows, 2);
-  const VU row3 = load_blocks(kU32, rows, 3);
-  const auto low01 = hn::BitCast(d64, hn::InterleaveLower(kU32, row0, row1));
-  const auto low23 = hn::BitCast(d64, hn::InterleaveLower(kU32, row2, row3));
-  const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(kU32, row0, row1));
-  const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(kU32, row2, row3));
-  return {hn::BitCast(kU32, hn::InterleaveLower(d64, low01, low23)),
-          hn::BitCast(kU32, hn::InterleaveUpper(d64, low01, low23)),
-          hn::BitCast(kU32, hn::InterleaveLower(d64, high01, high23)),
-          hn::BitCast(kU32, hn::InterleaveUpper(d64, high01, high23))};
-}
-
-// The first four bytes of the 16 that lie there.
-HWY_INLINE VU load_word(Rows rows) {
-  const hn::Repartition<std::uint64_t, U32> d64;
-  const auto low01 = hn::InterleaveLower(kU32, load_blocks(kU32, rows, 0), load_blocks(kU32, rows, 1));
-  const auto low23 = hn::InterleaveLower(kU32, load_blocks(kU32, rows, 2), load_blocks(kU32, rows, 3));
-  return hn::BitCast(kU32, hn::InterleaveLower(d64, hn::BitCast(d64, low01), hn::BitCast(d64, low23)));
-}
-
-// 16 * kQuads bytes of every row: body(vector, its number).
-template <int kQuads, class Body>
-HWY_INLINE void for_each_word(Rows rows, Body body) {
-  unroll<kQuads>([&](auto quad) {
-    const Quad q = load_quad(rows + 16 * quad);
-    body(q.v0, 4 * quad);
-    body(q.v1, 4 * quad + 1);
-    body(q.v2, 4 * quad + 2);
-    body(q.v3, 4 * quad + 3);
-  });
-}
-
-// Every byte of a lane masked.
-HWY_INLINE VU mask_bytes(VU v, std::uint32_t mask) { return hn::And(v, hn::Set(kU32, mask * 0x01010101U)); }
-HWY_INLINE VU low_nibbles(VU v) { return mask_bytes(v, 15); }
-HWY_INLINE VU high_nibbles(VU v) { return mask_bytes(hn::ShiftRight<4>(v), 15); }
-// Bits kBit, kBit + 8, ... of the lane's bytes, moved to bit kTo of each.
-template <int kBit, int kTo>
-HWY_INLINE VU plane(VU v, std::uint32_t mask) {
-  const VU low = mask_bytes(hn::ShiftRight<kBit>(v), mask);
-  return hn::ShiftLeft<kTo>(low);
-}
-
-HWY_INLINE VF to_float(VU v) { return hn::ConvertTo(kF32, hn::BitCast(kI32, v)); }
-// Bits kShift.. of each lane as a number.
-template <int kShift>
-HWY_INLINE VF field(VU v, std::uint32_t mask) {
-  return to_float(hn::And(hn::ShiftRight<kShift>(v), hn::Set(kU32, mask)));
-}
-// The f16 in the lower half of each lane.
-HWY_INLINE VF f16_low(VU v) {
-  const hn::Rebind<std::uint16_t, F32> d16;
-  const hn::Rebind<hwy::float16_t, F32> half;
-  return hn::PromoteTo(kF32, hn::BitCast(half, hn::TruncateTo(d16, v)));
-}
-HWY_INLINE VF f16_high(VU v) { return f16_low(hn::ShiftRight<16>(v)); }
-
 // weight = scale (code - offset); the product is exact, the offsets are powers of two (or the scale is).
 template <class Sink>
 HWY_INLINE void put_symmetric(Sink& sink, int group, VF scale, float offset) {
   sink.put_group(group, scale, hn::Mul(scale, hn::Set(kF32, offset)));
 }
 
-// Levels of a table, raised to be unsigned.
+// Levels of a table plus kRaise, which makes them unsigned.
 template <int kRaise>
 HWY_INLINE VU look_up(const std::array<std::int8_t, 16>& levels, VU nibbles) {
   const hn::Repartition<std::int8_t, U32> d8;
@@ -296,9 +163,9 @@ HWY_INLINE void decode(const BlockQ4_K*, Rows rows, Sink& sink) {
   static_assert(offsetof(BlockQ4_K, groups) == 4);
   decode_groups_45(rows, sink);
   for_each_word<8>(rows + offsetof(BlockQ4_K, codes), [&](VU v, int word) {
-    const int place = word / 8 * 16 + word % 8;
-    sink.put(place, low_nibbles(v));
-    sink.put(place + 8, high_nibbles(v));
+    const int to = word / 8 * 16 + word % 8;
+    sink.put(to, low_nibbles(v));
+    sink.put(to + 8, high_nibbles(v));
   });
 }
 
@@ -311,9 +178,9 @@ HWY_INLINE void decode(const BlockQ5_K*, Rows rows, Sink& sink) {
     unroll<4>([&](auto pair) {
       const Quad low = load_quad(rows + offsetof(BlockQ5_K, codes) + 32 * pair + 16 * half);
       const auto put = [&](VU codes, VU bits, int word) {
-        const int place = 16 * pair + 4 * half + word;
-        sink.put(place, hn::Or(low_nibbles(codes), plane<2 * pair, 4>(bits, 1)));
-        sink.put(place + 8, hn::Or(high_nibbles(codes), plane<2 * pair + 1, 4>(bits, 1)));
+        const int to = 16 * pair + 4 * half + word;
+        sink.put(to, hn::Or(low_nibbles(codes), plane<2 * pair, 4>(bits, 1)));
+        sink.put(to + 8, hn::Or(high_nibbles(codes), plane<2 * pair + 1, 4>(bits, 1)));
       };
       put(low.v0, high.v0, 0);
       put(low.v1, high.v1, 1);
@@ -343,9 +210,9 @@ HWY_INLINE void decode(const BlockQ6_K*, Rows rows, Sink& sink) {
     unroll<2>([&](auto j) {  // bytes l < 32 and the others
       const Quad low = load_quad(rows + offsetof(BlockQ6_K, codes) + 64 * h + 32 * j + at);
       const auto put = [&](VU codes, VU bits, int word) {
-        const int place = (128 * h + 32 * j + at) / 4 + word;
-        sink.put(place, hn::Or(low_nibbles(codes), plane<2 * j, 4>(bits, 3)));
-        sink.put(place + 16, hn::Or(high_nibbles(codes), plane<2 * j + 4, 4>(bits, 3)));
+        const int to = (128 * h + 32 * j + at) / 4 + word;
+        sink.put(to, hn::Or(low_nibbles(codes), plane<2 * j, 4>(bits, 3)));
+        sink.put(to + 16, hn::Or(high_nibbles(codes), plane<2 * j + 4, 4>(bits, 3)));
       };
       put(low.v0, high.v0, 0);
       put(low.v1, high.v1, 1);
@@ -368,8 +235,8 @@ HWY_INLINE void decode(const BlockQ2_K*, Rows rows, Sink& sink) {
     });
   });
   for_each_word<4>(rows + offsetof(BlockQ2_K, codes), [&](VU v, int word) {
-    const int place = word / 8 * 32 + word % 8;
-    unroll<4>([&](auto j) { sink.put(place + 8 * j, plane<2 * j, 0>(v, 3)); });
+    const int to = word / 8 * 32 + word % 8;
+    unroll<4>([&](auto j) { sink.put(to + 8 * j, plane<2 * j, 0>(v, 3)); });
   });
 }
 
@@ -397,8 +264,8 @@ HWY_INLINE void decode(const BlockQ3_K*, Rows rows, Sink& sink) {
       // The planes of the upper 128 weights are the upper half of each byte.
       const VU four = h == 0 ? low_nibbles(bits) : high_nibbles(bits);
       unroll<4>([&](auto j) {
-        const int place = (128 * h + 32 * j + at) / 4 + word;
-        sink.put(place, hn::Or(plane<2 * j, 0>(codes, 3), plane<j, 2>(four, 1)));
+        const int to = (128 * h + 32 * j + at) / 4 + word;
+        sink.put(to, hn::Or(plane<2 * j, 0>(codes, 3), plane<j, 2>(four, 1)));
       });
     };
     put(low.v0, planes.v0, 0);
@@ -420,13 +287,14 @@ HWY_INLINE void decode(const BlockIQ4_XS*, Rows rows, Sink& sink) {
     put_symmetric(sink, g, hn::Mul(scale, group_scale), 128.0F);
   });
   for_each_word<8>(rows + offsetof(BlockIQ4_XS, codes), [&](VU v, int word) {
-    const int place = word / 4 * 8 + word % 4;
-    sink.put(place, look_up<-128>(kIq4Levels, low_nibbles(v)));
-    sink.put(place + 4, look_up<-128>(kIq4Levels, high_nibbles(v)));
+    const int to = word / 4 * 8 + word % 4;
+    sink.put(to, look_up<-128>(kIq4Levels, low_nibbles(v)));
+    sink.put(to + 4, look_up<-128>(kIq4Levels, high_nibbles(v)));
   });
 }
 
-// body(a null pointer to the format's block type); block formats only.
+// Calls body(a null pointer to the format's block type); block formats only. Not quant/blocks.h's with_block_type:
+// these calls must stay within functions of the instruction set.
 template <class Body>
 HWY_INLINE void with_format(DType dtype, Body body) {
   switch (dtype) {
@@ -461,46 +329,14 @@ HWY_INLINE void with_format(DType dtype, Body body) {
   }
 }
 
-// `count` weights of every row, a multiple of the block size and at most kPiece.
+// `count` weights of every row, a multiple of the block size and at most kSegment.
 template <class Block>
-HWY_NOINLINE void decode_piece(const Block* format, Rows rows, std::int64_t count, Tile tile) {
+HWY_NOINLINE void decode_segment(const Block* format, Rows rows, std::int64_t count, Tile tile) {
   constexpr DTypeInfo kInfo = dtype_info(Block::kDType);
   for (int b = 0; b < count / kInfo.block_size; ++b) {
-    const Tile to{tile.codes + b * (kInfo.block_size / 4) * kLanes, tile.scales + b * kLanes,
-                  tile.minimums + b * kLanes};
-    decode(format, rows + b * kInfo.block_bytes, to);
-  }
-}
-
-// `count` weights of a plain type, a multiple of 4 (8 for 16 bits), as f32 [count][kLanes].
-HWY_INLINE void load_panel(DType dtype, Rows rows, std::int64_t count, float* panel) {
-  const auto put = [&](std::int64_t k, VF v) { hn::StoreU(v, kF32, panel + k * kLanes); };
-  if (dtype == DType::kF32) {
-    for (std::int64_t k = 0; k < count; k += 4) {
-      const Quad q = load_quad(rows + 4 * k);
-      put(k, hn::BitCast(kF32, q.v0));
-      put(k + 1, hn::BitCast(kF32, q.v1));
-      put(k + 2, hn::BitCast(kF32, q.v2));
-      put(k + 3, hn::BitCast(kF32, q.v3));
-    }
-    return;
-  }
-  const bool bf16 = dtype == DType::kBF16;
-  for (std::int64_t k = 0; k < count; k += 8) {
-    const Quad q = load_quad(rows + 2 * k);
-    const auto put_two = [&](std::int64_t at, VU v) {
-      if (bf16) {
-        put(at, hn::BitCast(kF32, hn::ShiftLeft<16>(v)));
-        put(at + 1, hn::BitCast(kF32, hn::And(v, hn::Set(kU32, 0xFFFF0000U))));
-      } else {
-        put(at, f16_low(v));
-        put(at + 1, f16_high(v));
-      }
-    };
-    put_two(k, q.v0);
-    put_two(k + 2, q.v1);
-    put_two(k + 4, q.v2);
-    put_two(k + 6, q.v3);
+    const Tile out{tile.codes + b * (kInfo.block_size / 4) * kLanes, tile.scales + b * kLanes,
+                   tile.minimums + b * kLanes};
+    decode(format, rows + b * kInfo.block_bytes, out);
   }
 }
 

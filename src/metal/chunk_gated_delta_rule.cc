@@ -1,5 +1,5 @@
-// Prefill in two launches: what does not depend on the state, for all chunks at once; then the walk from chunk to
-// chunk.
+// Prefill in two launches: chunk_prepare computes what does not depend on the state, for all chunks in parallel;
+// chunk_scan then goes through the chunks of a sequence in order.
 
 #include "metal/gated_delta.h"
 #include "metal/kernels.h"
@@ -8,10 +8,10 @@ namespace thalweg::metal {
 namespace {
 
 constexpr std::int64_t kChunkTokens = kMaxChunk;
-constexpr std::int64_t kMostScanSimdgroups = 16;  // of eight rows of a state each
+constexpr std::int64_t kMaxScanSimdgroups = 16;  // eight rows of a state each
 
 std::size_t workspace(const ChunkGatedDeltaRuleArgs& args, const Stream&) {
-  const std::int64_t chunks = most_chunks(args.cu_seqlens, args.k, kChunkTokens);
+  const std::int64_t chunks = max_chunks(args.cu_seqlens, args.k, kChunkTokens);
   return static_cast<std::size_t>(chunks * args.v.dim(2) * kRecordFloats) * sizeof(float);
 }
 
@@ -38,21 +38,21 @@ Launch prepare(const ChunkGatedDeltaRuleArgs& args, const Buffer& records, Prepa
   launch.constant("kNorm", args.qk_norm).constant("kWeightType", args.q_norm_weight.dtype);
   launch.threads = kThreadsOfKernel;
   launch.threadgroup_bytes = (2 * kLowerFloats + 16 * kTileFloats + 4 * kMaxChunk) * sizeof(float);
-  launch.grid = {most_chunks(args.cu_seqlens, args.k, kChunkTokens), static_cast<std::uint32_t>(hk), 1};
+  launch.grid = {max_chunks(args.cu_seqlens, args.k, kChunkTokens), static_cast<std::uint32_t>(hk), 1};
   return launch;
 }
 
 Launch scan(const ChunkGatedDeltaRuleArgs& args, const Buffer& records, ScanParameters& p) {
   const std::int64_t v = args.v.dim(3);
-  const std::int64_t slabs = whole(v, 8 * kMostScanSimdgroups);
-  const std::int64_t simdgroups = whole(v, 8 * slabs);
+  const std::int64_t slabs = ceil_div(v, 8 * kMaxScanSimdgroups);
+  const std::int64_t simdgroups = ceil_div(v, 8 * slabs);
   const bool vk = args.state_layout == StateLayout::kVK;
   const ConstTensor& pool = args.initial_state.defined() ? args.initial_state : ConstTensor(args.final_state);
   p.sequences = sequences_of(args.cu_seqlens, args.k);
   p.hk = static_cast<std::int32_t>(args.k.dim(2));
   p.hv = static_cast<std::int32_t>(args.v.dim(2));
   p.slots = static_cast<std::int32_t>(pool.dim(0));
-  p.chunks = static_cast<std::int32_t>(most_chunks(args.cu_seqlens, args.k, kChunkTokens));
+  p.chunks = static_cast<std::int32_t>(max_chunks(args.cu_seqlens, args.k, kChunkTokens));
   p.q = view_of(args.q);
   p.k = view_of(args.k);
   p.v = view_of(args.v);
@@ -63,7 +63,7 @@ Launch scan(const ChunkGatedDeltaRuleArgs& args, const Buffer& records, ScanPara
   p.final = state_view(args.final_state, vk);
   p.checkpoints = chunk_states_view(args.checkpoints, vk);
   p.checkpoint_tokens = args.checkpoint_tokens;
-  p.pieces = static_cast<std::int32_t>(args.checkpoints.dim(1));
+  p.max_checkpoints = static_cast<std::int32_t>(args.checkpoints.dim(1));
   Launch launch;
   launch.kernel = "chunk_scan";
   launch.set(p).add(args.q).add(args.k).add(args.v).add(args.q_norm_weight).add(args.k_norm_weight);

@@ -1,4 +1,4 @@
-// The stages of the chunk form.
+// Launches of the stages of the chunk form.
 
 #include "metal/gated_delta.h"
 #include "metal/kernels.h"
@@ -17,7 +17,7 @@ void run(const ChunkLocalCumsumArgs& args, Workspace, const Stream& stream) {
   launch.kernel = "chunk_local_cumsum";
   launch.set(p).add(args.g).add(args.cu_seqlens).add(args.g_cumsum);
   launch.constant("kChunk", args.chunk_size).constant("kRagged", args.cu_seqlens.defined());
-  launch.grid = {whole(hv, 32), most_chunks(args.cu_seqlens, args.g, args.chunk_size), 1};
+  launch.grid = {ceil_div(hv, 32), max_chunks(args.cu_seqlens, args.g, args.chunk_size), 1};
   make_encoder(args.kName, stream)->launch(launch);
 }
 
@@ -33,7 +33,7 @@ void run(const L2normArgs& args, Workspace, const Stream& stream) {
   launch.kernel = "l2norm";
   launch.set(p).add(args.x).add(args.y);
   launch.constant("kType", args.x.dtype).constant("kHeadK", args.x.dim(3));
-  launch.grid = {whole(p.rows, kSimdgroupsOfKernel), 1, 1};
+  launch.grid = {ceil_div(p.rows, kSimdgroupsOfKernel), 1, 1};
   launch.threads = kThreadsOfKernel;
   make_encoder(args.kName, stream)->launch(launch);
 }
@@ -63,7 +63,7 @@ void run(const ChunkScaledDotKktArgs& args, Workspace, const Stream& stream) {
   launch.constant("kType", args.k.dtype).constant("kHeadK", args.k.dim(3)).constant("kChunk", args.chunk_size);
   launch.constant("kTiled", args.head_map == HeadMap::kTiled).constant("kSeed", args.rounding == Rounding::kSeed);
   launch.constant("kRagged", args.cu_seqlens.defined());
-  launch.grid = {most_chunks(args.cu_seqlens, args.k, args.chunk_size), static_cast<std::uint32_t>(hk), 1};
+  launch.grid = {max_chunks(args.cu_seqlens, args.k, args.chunk_size), static_cast<std::uint32_t>(hk), 1};
   make_encoder(args.kName, stream)->launch(launch);
 }
 
@@ -77,7 +77,7 @@ void run(const SolveTrilArgs& args, Workspace, const Stream& stream) {
   launch.set(p).add(args.a).add(args.cu_seqlens).add(args.a_inv);
   launch.constant("kOutType", args.a_inv.dtype).constant("kChunk", args.chunk_size);
   launch.constant("kRagged", args.cu_seqlens.defined());
-  launch.grid = {most_chunks(args.cu_seqlens, args.a, args.chunk_size), static_cast<std::uint32_t>(args.a.dim(2)), 1};
+  launch.grid = {max_chunks(args.cu_seqlens, args.a, args.chunk_size), static_cast<std::uint32_t>(args.a.dim(2)), 1};
   make_encoder(args.kName, stream)->launch(launch);
 }
 
@@ -100,7 +100,7 @@ void run(const RecomputeWUArgs& args, Workspace, const Stream& stream) {
   launch.constant("kHeadV", args.v.dim(3)).constant("kChunk", args.chunk_size);
   launch.constant("kTiled", args.head_map == HeadMap::kTiled).constant("kSeed", args.rounding == Rounding::kSeed);
   launch.constant("kRagged", args.cu_seqlens.defined());
-  launch.grid = {most_chunks(args.cu_seqlens, args.k, args.chunk_size), static_cast<std::uint32_t>(args.v.dim(2)), 1};
+  launch.grid = {max_chunks(args.cu_seqlens, args.k, args.chunk_size), static_cast<std::uint32_t>(args.v.dim(2)), 1};
   make_encoder(args.kName, stream)->launch(launch);
 }
 
@@ -131,7 +131,7 @@ void run(const ChunkStateArgs& args, Workspace, const Stream& stream) {
   launch.constant("kRagged", args.cu_seqlens.defined()).constant("kIndexed", args.state_indices.defined());
   launch.constant("kHasInitial", args.initial_state.defined()).constant("kHasFinal", args.final_state.defined());
   launch.constant("kHasStates", args.h.defined()).constant("kHasNew", args.v_new.defined());
-  launch.grid = {whole(v, kBlockColumns), static_cast<std::uint32_t>(hv),
+  launch.grid = {ceil_div(v, kBlockColumns), static_cast<std::uint32_t>(hv),
                  static_cast<std::uint32_t>(p.sequences.count)};
   make_encoder(args.kName, stream)->launch(launch);
 }
@@ -154,7 +154,7 @@ void run(const ChunkOutputArgs& args, Workspace, const Stream& stream) {
   launch.constant("kHeadV", args.v_new.dim(3)).constant("kChunk", args.chunk_size);
   launch.constant("kTiled", args.head_map == HeadMap::kTiled).constant("kSeed", args.rounding == Rounding::kSeed);
   launch.constant("kRagged", args.cu_seqlens.defined());
-  launch.grid = {most_chunks(args.cu_seqlens, args.k, args.chunk_size), static_cast<std::uint32_t>(p.hv), 1};
+  launch.grid = {max_chunks(args.cu_seqlens, args.k, args.chunk_size), static_cast<std::uint32_t>(p.hv), 1};
   make_encoder(args.kName, stream)->launch(launch);
 }
 

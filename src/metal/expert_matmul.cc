@@ -1,5 +1,5 @@
-// The expert-indexed matmuls. For many rows: a pass that lists each expert's rows and the tiles to be made of them,
-// then a launch of exactly those tiles, whose number only the device knows.
+// The expert-indexed matmuls. For many rows, a first launch lists each expert's rows and tiles, and an indirect second
+// launch computes exactly those tiles: only the device knows their number.
 
 #include <algorithm>
 
@@ -12,15 +12,11 @@
 namespace thalweg::metal {
 namespace {
 
-// kernels/formats.h and kernels/common.h number the formats by hand.
+// The dtypes' numbers in kernels/formats.h and kernels/common.h.
 static_assert(static_cast<int>(DType::kF32) == 0 && static_cast<int>(DType::kF16) == 1 &&
               static_cast<int>(DType::kBF16) == 2 && static_cast<int>(DType::kQ4_0) == 4 &&
               static_cast<int>(DType::kQ8_0) == 8 && static_cast<int>(DType::kQ2_K) == 9 &&
               static_cast<int>(DType::kQ6_K) == 13 && static_cast<int>(DType::kMXFP4) == 16);
-
-std::uint32_t whole(std::int64_t count, std::int64_t piece) {
-  return static_cast<std::uint32_t>((count + piece - 1) / piece);
-}
 
 // The lists in the workspace.
 struct Lists {
@@ -52,13 +48,13 @@ Launch rows_launch(const ConstTensor& ids, std::int64_t experts, ExpertRowsParam
   p.pairs = static_cast<std::int32_t>(ids.size());
   p.slots = static_cast<std::int32_t>(std::max<std::int64_t>(ids.dim(1), 1));
   p.experts = static_cast<std::int32_t>(experts);
-  p.parts = static_cast<std::int32_t>(std::max<std::int64_t>(kRowsThreads / experts, 1));
+  p.threads_per_expert = static_cast<std::int32_t>(std::max<std::int64_t>(kRowsThreads / experts, 1));
   p.ids_token = ids.stride(0);
   Launch launch;
   launch.kernel = "expert_rows";
   launch.set(p).add(ids);
   launch.threads = kRowsThreads;
-  const std::int64_t words = kCachedIds / 2 + experts + 1 + p.parts * experts + experts;
+  const std::int64_t words = kCachedIds / 2 + experts + 1 + p.threads_per_expert * experts + experts;
   launch.threadgroup_bytes = static_cast<std::size_t>((words + 3) / 4 * 4) * sizeof(std::int32_t);
   return launch;
 }
@@ -119,7 +115,7 @@ void run_mm(std::string_view operation, const ExpertMatmulArgs& args, const Work
   const Lists lists(args.expert_ids.size(), args.weight.dim(0), arena);
   ExpertRowsParameters p{};
   Launch launch = rows_launch(args.expert_ids, lists.experts, p);
-  p.column_blocks = static_cast<std::int32_t>(whole(args.weight.dim(1), kColumnsOfTile));
+  p.column_blocks = static_cast<std::int32_t>(ceil_div(args.weight.dim(1), kColumnsOfTile));
   const Buffer rows = buffer_of(lists.rows, lists.pairs);
   const Buffer tiles = buffer_of(lists.tiles, lists.num_tiles);
   launch.add(buffer_of(lists.offsets, lists.experts + 1)).add(rows).add(tiles).add(buffer_of(lists.grid, 3));
@@ -145,7 +141,7 @@ void run_mv(std::string_view operation, const ExpertMatmulArgs& args, const Stre
   launch.set(p).add(args.weight).add(args.x).add(args.expert_ids).add(args.y);
   add_constants(launch, args);
   launch.threads = 128;
-  launch.grid = {whole(p.n, kColumnsOfVector), static_cast<std::uint32_t>(args.expert_ids.size()), 1};
+  launch.grid = {ceil_div(p.n, kColumnsOfVector), static_cast<std::uint32_t>(args.expert_ids.size()), 1};
   make_encoder(operation, stream)->launch(launch);
 }
 
@@ -178,7 +174,7 @@ constexpr Kernel<ExpertRowsArgs> kRows[] = {{"counting", supports_rows, no_works
 constexpr Kernel<MulMmIdArgs> kMm[] = {kTiles<MulMmIdArgs>};
 constexpr Kernel<MulMvIdArgs> kMv[] = {
     {"simdgroup_rows", always_supported<MulMvIdArgs>, no_workspace<MulMvIdArgs>, run_vector<MulMvIdArgs>}};
-// Of equal costs the first wins: the vector kernel needs no lists.
+// The first of equal costs runs: the vector kernel needs no lists.
 constexpr Kernel<MulMatIdArgs> kMat[] = {{.name = "mv",
                                           .supports = always_supported<MulMatIdArgs>,
                                           .workspace = no_workspace<MulMatIdArgs>,

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the operations of the gated delta rule share when they describe their launches.
+// Shared by the launches of the gated delta rule's operations.
 
 #include <algorithm>
 #include <cmath>
@@ -15,18 +15,14 @@ namespace thalweg::metal {
 inline constexpr std::uint32_t kThreadsOfKernel = 128;
 inline constexpr std::uint32_t kSimdgroupsOfKernel = 4;
 
-inline std::uint32_t whole(std::int64_t count, std::int64_t piece) {
-  return static_cast<std::uint32_t>((count + piece - 1) / piece);
-}
-
-// Of [B,T,H,..]; all zero for an absent one.
+// Strides of [B,T,H,..], all zero for an absent tensor.
 inline View view_of(const ConstTensor& tensor) { return {tensor.stride(0), tensor.stride(1), tensor.stride(2)}; }
 
-// Of [slots,HV,V,K], or with its last two exchanged.
+// Strides of [slots,HV,V,K], or of [slots,HV,K,V] if !vk.
 inline StateView state_view(const ConstTensor& tensor, bool vk) {
   return {tensor.stride(0), 0, tensor.stride(1), tensor.stride(vk ? 2 : 3), tensor.stride(vk ? 3 : 2)};
 }
-// Of [B,NC,HV,V,K] or [B,T,HV,V,K].
+// Strides of [B,NC,HV,V,K] or [B,T,HV,V,K], or with K before V if !vk.
 inline StateView chunk_states_view(const ConstTensor& tensor, bool vk) {
   return {tensor.stride(0), tensor.stride(1), tensor.stride(2), tensor.stride(vk ? 3 : 4), tensor.stride(vk ? 4 : 3)};
 }
@@ -35,7 +31,7 @@ inline float scale_of(const std::optional<float>& scale, std::int64_t k) {
   return scale.value_or(1.0F / std::sqrt(static_cast<float>(k)));
 }
 
-// Buffers g or a, beta or b, a_log, dt_bias, and the constants that tell which.
+// Adds buffers g or a, beta or b, a_log and dt_bias, and the constants kRawGates, kGateType, kALogType and kBiasType.
 void add_gates(Launch& launch, const ConstTensor& g, const ConstTensor& beta, const GateInputs& gates);
 
 // `like` is a tensor [B,T,..].
@@ -44,10 +40,10 @@ inline SequencesOf sequences_of(const ConstTensor& cu_seqlens, const ConstTensor
   return {static_cast<std::int32_t>(count), static_cast<std::int32_t>(like.dim(1))};
 }
 
-// Chunks of the whole batch, or the most that N sequences of T tokens in all can have: their bounds are the device's.
-inline std::uint32_t most_chunks(const ConstTensor& cu_seqlens, const ConstTensor& like, std::int64_t chunk_size) {
+// Number of chunks of the batch; with cu_seqlens, which only the device reads, the most that N sequences can have.
+inline std::uint32_t max_chunks(const ConstTensor& cu_seqlens, const ConstTensor& like, std::int64_t chunk_size) {
   const std::int64_t tokens = like.dim(1);
-  if (!cu_seqlens.defined()) return static_cast<std::uint32_t>(like.dim(0) * whole(tokens, chunk_size));
+  if (!cu_seqlens.defined()) return static_cast<std::uint32_t>(like.dim(0) * ceil_div(tokens, chunk_size));
   const std::int64_t sequences = cu_seqlens.dim(0) - 1;
   return static_cast<std::uint32_t>(std::min(tokens, tokens / chunk_size + sequences));
 }

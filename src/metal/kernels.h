@@ -4,10 +4,10 @@
 
 namespace thalweg::metal {
 
-// Everything that the backend offers.
+// Adds all kernels of the backend.
 void add_kernels(Backend& backend);
 
-// Its parts.
+// Kernels by family.
 void add_chunk_stage_kernels(Backend& backend);
 void add_expert_kernels(Backend& backend);
 KernelList<ChunkGatedDeltaRuleArgs> chunk_gated_delta_rule_kernels();

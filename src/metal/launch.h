@@ -1,6 +1,6 @@
 #pragma once
 
-// One launch of a kernel, as the operations describe it and as a device (or the executor of tests) runs it.
+// A launch of a kernel, which a device or the tests' executor encodes.
 
 #include <array>
 #include <cstddef>
@@ -14,20 +14,23 @@ namespace thalweg::metal {
 
 inline constexpr int kMaxLaunchBuffers = 24;
 
-// Memory behind a kernel's buffer argument. Absent: a kernel that was told so by its constants never looks at it.
+// A kernel's buffer argument. A kernel does not access an absent one: its function constants say which are present.
 struct Buffer {
   const void* data = nullptr;
   std::size_t bytes = 0;
 };
 
-// The bytes that a view reaches.
+// The memory from a view's first to its last element.
 Buffer buffer_of(const ConstTensor& tensor);
 
-// What a kernel is specialised for: constant int name [[function_constant(..)]].
+// The value of a kernel's constant int name [[function_constant(..)]].
 struct FunctionConstantValue {
   std::string_view name;
   std::int32_t value = 0;
 };
+
+// ceil(a / b), as a number of threadgroups.
+inline std::uint32_t ceil_div(std::int64_t a, std::int64_t b) { return static_cast<std::uint32_t>((a + b - 1) / b); }
 
 struct Launch {
   std::string_view kernel;
@@ -40,11 +43,11 @@ struct Launch {
   std::array<Buffer, kMaxLaunchBuffers> buffers{};
   int num_buffers = 0;
   std::size_t threadgroup_bytes = 0;  // threadgroup(0), at most 32 KB
-  // Threadgroups; or where a launch before this one wrote their numbers.
+  // Number of threadgroups; or the address to which an earlier launch writes it.
   std::array<std::uint32_t, 3> grid{1, 1, 1};
   const std::uint32_t* indirect_grid = nullptr;
   std::uint32_t threads = 32;  // of a threadgroup, a multiple of 32
-  // Whether it needs what launches since the last such one wrote: they must have finished before it starts.
+  // Whether all earlier launches of the run must have finished before it starts.
   bool after_previous = false;
 
   template <class Value>
@@ -66,7 +69,7 @@ struct Launch {
   }
 };
 
-// Takes the launches of one run, in order. They are known to have run when the stream has been waited for.
+// Encodes the launches of one run in order. They have finished when the stream has been synchronized.
 class Encoder {
  public:
   Encoder() = default;
@@ -74,11 +77,11 @@ class Encoder {
   Encoder& operator=(const Encoder&) = delete;
   virtual ~Encoder() = default;
 
-  // Launches without threadgroups are left out.
+  // A launch without threadgroups does nothing.
   virtual void launch(const Launch& launch) = 0;
 };
 
-// Of the device behind the stream, or of the executor.
+// An encoder of the stream's device, or of the executor.
 std::unique_ptr<Encoder> make_encoder(std::string_view operation, const Stream& stream);
 
 }  // namespace thalweg::metal

@@ -1,4 +1,4 @@
-// The Metal backend of a build without it.
+// The Metal backend of a build without Metal.
 
 #include "metal/backend.h"
 

@@ -1,4 +1,4 @@
-// The recurrence: token by token, and the fused decode step.
+// Launches of the recurrence and of the fused decode step.
 
 #include "metal/gated_delta.h"
 #include "metal/kernels.h"
@@ -48,7 +48,7 @@ void run(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& strea
   launch.constant("kWeightType", args.q_norm_weight.dtype);
   launch.threads = 32 * kRecurrentSimdgroups;
   launch.threadgroup_bytes = step_floats(k, 0) * sizeof(float);
-  launch.grid = {whole(v, kRecurrentSimdgroups * kStepRows), static_cast<std::uint32_t>(p.hv),
+  launch.grid = {ceil_div(v, kRecurrentSimdgroups * kStepRows), static_cast<std::uint32_t>(p.hv),
                  static_cast<std::uint32_t>(p.sequences.count)};
   make_encoder(args.kName, stream)->launch(launch);
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// The block formats of GGUF as they lie in a file, little-endian. Every field is made of bytes, so that a block may
-// start at any address. Where a row says w = ..., w is the weight's place in its block.
+// The block formats of GGUF as stored in files, little-endian. All fields consist of bytes, so that a block may start
+// at any address. Comments w = ... give the index of a weight in its block; nibble 0 of a byte is the low one.
 
 #include <array>
 #include <bit>
@@ -35,7 +35,8 @@ struct Word16 {
 // NOLINTBEGIN(readability-identifier-naming): the formats' own names.
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Blocks of 32 weights. A byte of `codes` holds the code of weight i in its low half and of weight i + 16 in its high.
+// Blocks of 32 weights. A byte of `codes` holds the code of weight i in its low nibble and of weight i + 16 in its high
+// one.
 
 // weight = scale (code - 8)
 struct BlockQ4_0 {
@@ -91,12 +92,12 @@ struct BlockMXFP4 {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Super-blocks of 256 weights: groups of 16 or 32 with integer scales (and minimums) in units of the block's f16s.
+// Super-blocks of 256 weights: groups of 16 or 32 with integer scales (and minimums), multiples of the block's f16s.
 
 // 16 groups of 16; weight = scale group_scale code - minimum group_minimum
 struct BlockQ2_K {
   static constexpr DType kDType = DType::kQ2_K;
-  std::array<std::uint8_t, 16> groups;  // low half: the group's scale, high half: its minimum
+  std::array<std::uint8_t, 16> groups;  // low nibble: the group's scale, high nibble: its minimum
   std::array<std::uint8_t, 64> codes;   // w = 128 h + 32 j + l: bits 2j, 2j + 1 of byte 32 h + l
   Word16 scale;
   Word16 minimum;
@@ -117,7 +118,7 @@ struct BlockQ4_K {
   Word16 scale;
   Word16 minimum;
   std::array<std::uint8_t, 12> groups;  // 6 + 6 bits each, see q45_group()
-  std::array<std::uint8_t, 128> codes;  // w = 64 p + 32 s + l: half s of byte 32 p + l
+  std::array<std::uint8_t, 128> codes;  // w = 64 p + 32 s + l: nibble s of byte 32 p + l
 };
 
 // 8 groups of 32; weight = scale group_scale code - minimum group_minimum
@@ -133,7 +134,7 @@ struct BlockQ5_K {
 // 16 groups of 16; weight = scale group_scale (code - 32)
 struct BlockQ6_K {
   static constexpr DType kDType = DType::kQ6_K;
-  std::array<std::uint8_t, 128> codes;  // w = 128 h + 64 s + l, l < 64: half s of byte 64 h + l, the lower four bits
+  std::array<std::uint8_t, 128> codes;  // w = 128 h + 64 s + l, l < 64: nibble s of byte 64 h + l, the lower four bits
   std::array<std::uint8_t, 64> high;    // w = 128 h + 32 j + l: bits 2j, 2j + 1 of byte 32 h + l, the upper two
   std::array<std::int8_t, 16> groups;
   Word16 scale;
@@ -144,7 +145,7 @@ struct BlockIQ4_XS {
   static constexpr DType kDType = DType::kIQ4_XS;
   Word16 scale;
   Word16 groups_high;                      // bits 2g, 2g + 1: the upper two of group g's scale; not an f16
-  std::array<std::uint8_t, 4> groups_low;  // half g % 2 of byte g / 2: the lower four
+  std::array<std::uint8_t, 4> groups_low;  // nibble g % 2 of byte g / 2: the lower four
   std::array<std::uint8_t, 128> codes;     // group g in bytes 16 g .. 16 g + 15, laid out as in IQ4_NL
 };
 
@@ -160,8 +161,8 @@ inline constexpr std::array<std::int8_t, 16> kMxfp4Levels = {0, 1, 2, 3, 4, 6, 8
 // ---------------------------------------------------------------------------------------------------------------------
 // Packed group scales.
 
-// Q3_K: group g's lower four bits are half g / 8 of byte g % 8, its upper two the bits 2 (g / 4) on of byte 8 + g % 4.
-// 0..63, 32 stands for zero.
+// Q3_K: group g's lower four bits are nibble g / 8 of byte g % 8, its upper two bits 2 (g / 4) and up of byte 8 + g
+// % 4. 0..63, 32 stands for zero.
 inline int q3_group_scale(const std::array<std::uint8_t, 12>& groups, int g) {
   const int low = groups[static_cast<std::size_t>(g % 8)] >> (4 * (g / 8)) & 15;
   const int high = groups[static_cast<std::size_t>(8 + g % 4)] >> (2 * (g / 4)) & 3;
@@ -173,7 +174,8 @@ inline void set_q3_group_scale(std::array<std::uint8_t, 12>& groups, int g, int 
 }
 
 // Q4_K and Q5_K: scales of groups 0..3 in the low six bits of bytes 0..3, minimums of the same in bytes 4..7; groups
-// 4..7 have their lower four bits in bytes 8..11 (scale in the low half) and the upper two on top of bytes g - 4 and g.
+// 4..7 have their lower four bits in bytes 8..11 (scale in the low nibble) and the upper two on top of bytes g - 4 and
+// g.
 struct GroupScale {
   int scale;    // 0..63
   int minimum;  // 0..63
@@ -207,5 +209,43 @@ constexpr bool kLayoutsMatch =
 }
 static_assert(detail::kLayoutsMatch<BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0, BlockIQ4_NL, BlockMXFP4,
                                     BlockQ2_K, BlockQ3_K, BlockQ4_K, BlockQ5_K, BlockQ6_K, BlockIQ4_XS>);
+
+// Calls body.template operator()<Block>() with the block type of a format; does nothing for plain types.
+template <class Body>
+void with_block_type(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kI32:
+      return;
+    case DType::kQ4_0:
+      return body.template operator()<BlockQ4_0>();
+    case DType::kQ4_1:
+      return body.template operator()<BlockQ4_1>();
+    case DType::kQ5_0:
+      return body.template operator()<BlockQ5_0>();
+    case DType::kQ5_1:
+      return body.template operator()<BlockQ5_1>();
+    case DType::kQ8_0:
+      return body.template operator()<BlockQ8_0>();
+    case DType::kQ2_K:
+      return body.template operator()<BlockQ2_K>();
+    case DType::kQ3_K:
+      return body.template operator()<BlockQ3_K>();
+    case DType::kQ4_K:
+      return body.template operator()<BlockQ4_K>();
+    case DType::kQ5_K:
+      return body.template operator()<BlockQ5_K>();
+    case DType::kQ6_K:
+      return body.template operator()<BlockQ6_K>();
+    case DType::kIQ4_NL:
+      return body.template operator()<BlockIQ4_NL>();
+    case DType::kIQ4_XS:
+      return body.template operator()<BlockIQ4_XS>();
+    case DType::kMXFP4:
+      return body.template operator()<BlockMXFP4>();
+  }
+}
 
 }  // namespace thalweg

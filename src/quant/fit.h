@@ -1,12 +1,12 @@
 #pragma once
 
-// Scales for packing: the codes and scales of a run of weights that make the squared error small.
+// Scales for packing: codes and scales of a run of weights with a small squared error.
 //
 // For given codes the best scale (and minimum) is a linear least-squares problem; for a given scale the best codes are
 // the nearest ones. Neither step can raise the error, so alternating them from many starting scales at once
 // (fit_trials.h) finds a good local minimum. Everything here works on values scaled by a power of two to at most 1, so
-// that squares neither overflow nor vanish, and sums in eight lanes, in an order of its own, so that results depend on
-// nothing but the values.
+// that squares neither overflow nor underflow, and sums in eight lanes in a fixed order, so that results depend on the
+// values alone.
 
 #include <algorithm>
 #include <array>
@@ -28,8 +28,7 @@ inline float nearest(float x, float low, float high) {
   return (x + kShift) - kShift;
 }
 
-// The nearest f16 that is finite and, unless the value is zero, not zero: a scale that vanished would take every weight
-// with it. NaN gives 0.
+// The nearest finite f16, and not zero unless the value is: a scale of zero would make every weight zero. NaN gives 0.
 inline Word16 scale_word(double value) {
   if (!(value < 0 || value > 0)) return Word16::of(0);
   const auto bits = f32_to_f16(static_cast<float>(std::clamp(value, -65504.0, 65504.0)));
@@ -37,26 +36,26 @@ inline Word16 scale_word(double value) {
   return Word16::of(vanished ? static_cast<std::uint16_t>(bits | 1U) : bits);
 }
 
-// The same for a minimum, which may vanish.
+// The same for a minimum, which may round to zero.
 inline Word16 minimum_word(double value) {
   return Word16::of(std::isnan(value) ? std::uint16_t{0}
                                       : f32_to_f16(static_cast<float>(std::clamp(value, -65504.0, 65504.0))));
 }
 
-// values = unit y, unit a power of two, |y| <= 1.
+// values = power y, with `power` a power of two and |y| <= 1.
 template <int N>
 struct Normalised {
   alignas(64) std::array<float, N> y;
-  double unit;
+  double power;
 
   explicit Normalised(const float* values) {
     float largest = 0;
-    for (int i = 0; i < N; ++i) largest = std::max(largest, std::fabs(values[i]));  // passes over NaN
-    // Not finite: any scale will do, only the casts must stay defined.
+    for (int i = 0; i < N; ++i) largest = std::max(largest, std::fabs(values[i]));  // ignores NaN
+    // Not finite: any scale is acceptable if the casts are defined.
     int exponent = 0;
     if (largest > 0 && largest <= std::numeric_limits<float>::max()) std::frexp(largest, &exponent);
-    unit = std::ldexp(1.0, exponent);
-    // Within these, powers of two and what they give are normal numbers of f32.
+    power = std::ldexp(1.0, exponent);
+    // Within these bounds, the power and its products are normal numbers of f32.
     if (exponent > -100 && exponent < 100) {
       scale(values, static_cast<float>(std::ldexp(1.0, -exponent)));
     } else {
@@ -80,7 +79,7 @@ inline float total(const Lanes& lanes) {
   return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
 }
 
-// term(i) summed over i in 0..N-1.
+// Sum of term(i) over i in 0..N-1.
 template <int N, class Term>
 float sum(Term&& term) {
   static_assert(N % 8 == 0);

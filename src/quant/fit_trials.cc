@@ -6,7 +6,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quant/fit_trials.cc"
 #include <hwy/foreach_target.h>
-// Highway asks for this order.
+// Highway requires this order.
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -50,7 +50,7 @@ HWY_INLINE Bounds bounds_of(const float* y, int n) {
   return {hn::GetLane(hn::MinOfLanes(kF32, least)), hn::GetLane(hn::MaxOfLanes(kF32, most))};
 }
 
-// The first of the least.
+// The index of the first minimum.
 HWY_INLINE int first_least(const V* values) {
   V least = values[0];
   for (int j = 1; j < kVectors; ++j) least = hn::Min(least, values[j]);
@@ -89,14 +89,14 @@ HWY_INLINE Moments moments(const float* y, int n, V inverse, V offset, Range cod
   return m;
 }
 
-// For given codes the best scale is a least-squares problem, and what it leaves of sum y^2 a quotient.
+// For given codes the best scale is a linear least-squares problem; its residual is sum y^2 minus a quotient.
 float scale(const float* y, int n, float low) {
   const Bounds bounds = bounds_of(y, n);
   const float largest = bounds.highest >= -bounds.lowest ? bounds.highest : bounds.lowest;
   if (largest == 0) return 0;
   const Range codes{low, -low - 1};
   V best[kVectors];  // scales
-  V loss[kVectors];  // minus what they explain of sum y^2
+  V loss[kVectors];  // residuals minus sum y^2
   const auto consider = [&](int j, V inverse) HWY_ATTR {
     const Moments m = moments(y, n, inverse, hn::Zero(kF32), codes);
     const V fitted = hn::Div(m.y_code, m.code_code);
@@ -141,7 +141,7 @@ Affine scale_and_offset(const float* y, int n, float high, bool not_positive) {
   V offsets[kVectors];
   V losses[kVectors];
   for (int j = 0; j < kVectors; ++j) {
-    // The first trial spans the values and stays as it is, the others begin around that.
+    // The first trial spans the values and is kept, the others start around it.
     const V numbers = count_from(j * kLanes);
     const auto is_first = hn::Eq(numbers, hn::Zero(kF32));
     const V ends = hn::Add(hn::Mul(numbers, constant(0.1F)), constant(high - 0.6F));

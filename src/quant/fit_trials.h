@@ -15,7 +15,7 @@ struct Affine {
   float offset;
 };
 
-// Trial fits that are looked at together, one per vector lane. Each lane's sums run over the weights in order, so that
+// Trial fits that are evaluated together, one per vector lane. Each lane sums over the weights in order, so that
 // results do not depend on the instruction set.
 inline constexpr int kTrials = 16;
 struct alignas(64) Trials : std::array<float, kTrials> {};
@@ -30,7 +30,7 @@ struct TrialOps {
   int (*least_error)(const float* y, int n, const Trials& scale, const Trials& offset, Range codes, float& error);
 };
 
-// Those of the selected instruction set.
+// The functions of the selected instruction set.
 const TrialOps& trial_ops();
 
 }  // namespace thalweg::fit

@@ -14,22 +14,22 @@ Codes nearest_codes(const float* y, fit::Affine fit, fit::Range codes) {
   return result;
 }
 
-// What a scale and offset become when they are stored.
+// A scale and offset as stored.
 struct Stored {
   Word16 scale;
   Word16 offset;
-  fit::Affine fit;  // in units of the normalised values
+  fit::Affine fit;  // of the normalized values
 
-  Stored(fit::Affine exact, double unit)
-      : scale(fit::scale_word(exact.scale * unit)), offset(fit::minimum_word(exact.offset * unit)) {
-    fit = {static_cast<float>(scale.f32() / unit), static_cast<float>(offset.f32() / unit)};
+  Stored(fit::Affine exact, double power)
+      : scale(fit::scale_word(exact.scale * power)), offset(fit::minimum_word(exact.offset * power)) {
+    fit = {static_cast<float>(scale.f32() / power), static_cast<float>(offset.f32() / power)};
   }
 };
 
 // The better of two fits, once stored.
 Stored better(const fit::Normalised<32>& x, fit::Affine first, fit::Affine second, fit::Range codes) {
-  const Stored a(first, x.unit);
-  const Stored b(second, x.unit);
+  const Stored a(first, x.power);
+  const Stored b(second, x.power);
   return fit::error<32>(x.y.data(), b.fit, codes) < fit::error<32>(x.y.data(), a.fit, codes) ? b : a;
 }
 
@@ -93,7 +93,7 @@ void pack_block(const float* values, BlockQ5_1& block) {
 // Eight bits are fine enough without a search.
 void pack_block(const float* values, BlockQ8_0& block) {
   const fit::Normalised<32> x(values);
-  const Stored stored({std::fabs(fit::peak<32>(x.y.data())) / 127, 0}, x.unit);
+  const Stored stored({std::fabs(fit::peak<32>(x.y.data())) / 127, 0}, x.power);
   block.scale = stored.scale;
   const float inverse = stored.fit.scale == 0 ? 0 : 1 / stored.fit.scale;
   for (std::size_t i = 0; i < 32; ++i) {

@@ -1,6 +1,6 @@
-// The K formats: super-blocks of 256 weights in groups of 16 or 32. Each group is fitted by itself; then the groups'
-// scales are rounded to integers in units of the block's, each to the neighbour that serves its weights best; then the
-// block's scales are fitted to all codes at once, and the groups follow, as long as that lowers the error.
+// The K formats: super-blocks of 256 weights in groups of 16 or 32. Each group is fitted by itself. Then the groups'
+// scales are rounded to integers, multiples of the block's scale, each to the neighbor with the least error. Then the
+// block's scales are fitted to all codes at once and the groups are rounded again, as long as that lowers the error.
 
 #include "quant/fit.h"
 #include "quant/pack.h"
@@ -12,18 +12,18 @@ constexpr int kRounds = 3;
 
 constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-using Codes = std::array<std::uint8_t, 256>;  // counted from the lowest
+using Codes = std::array<std::uint8_t, 256>;  // minus the lowest code
 
-// to[b] = bits from..from + count - 1 of the codes first + b, first + step + b, ..., one behind the other.
+// to[b] = bits from..from + count - 1 of the codes first + b, first + step + b, ..., concatenated.
 template <int kFrom, int kCount, std::size_t N>
-void gather_bits(const Codes& codes, int first, int step, int parts, std::array<std::uint8_t, N>& to, int at_byte,
-                 int bytes) {
+void gather_bits(const Codes& codes, int first, int step, int count_of_codes, std::array<std::uint8_t, N>& to,
+                 int at_byte, int bytes) {
   std::array<std::uint8_t, 64> gathered{};
-  for (int part = 0; part < parts; ++part) {
-    const std::uint8_t* from = codes.data() + first + part * step;
+  for (int i = 0; i < count_of_codes; ++i) {
+    const std::uint8_t* from = codes.data() + first + i * step;
     for (std::size_t b = 0; b < at(bytes); ++b) {
       const unsigned bits = static_cast<unsigned>(from[b]) >> kFrom & ((1U << kCount) - 1U);
-      gathered[b] = static_cast<std::uint8_t>(gathered[b] | bits << (kCount * part));
+      gathered[b] = static_cast<std::uint8_t>(gathered[b] | bits << (kCount * i));
     }
   }
   std::copy_n(gathered.begin(), bytes, to.begin() + at_byte);
@@ -38,7 +38,7 @@ struct MinimumFormat {
   int largest;  // group scale and minimum
 };
 
-// Steps to the neighbours of a pair of integers, none at all first.
+// Steps to the neighbors of a pair of integers, the pair itself first.
 struct Neighbours {
   fit::Trials scale{};
   fit::Trials minimum{};
@@ -64,21 +64,21 @@ class MinimumBlock {
       largest_scale = std::max(largest_scale, exact.scale);
       largest_minimum = std::max(largest_minimum, -exact.offset);
     }
-    best_ = assign({fit::scale_word(largest_scale * x_.unit / kFormat.largest),
-                    fit::scale_word(largest_minimum * x_.unit / kFormat.largest)});
+    best_ = assign({fit::scale_word(largest_scale * x_.power / kFormat.largest),
+                    fit::scale_word(largest_minimum * x_.power / kFormat.largest)});
     for (int round = 0; round < kRounds && best_.error > 0; ++round) {
       const Solution next = assign(refit(best_));
       if (!(next.error < best_.error)) break;
       best_ = next;
     }
     for (int g = 0; g < kGroups; ++g) {
-      const fit::Affine fit = effective(best_.units, best_.groups[at(g)]);
+      const fit::Affine fit = effective(best_.super_scales, best_.groups[at(g)]);
       fit::nearest_codes<kFormat.group_size>(y(g), fit, kCodes, codes_.data() + kFormat.group_size * g);
     }
   }
 
-  Word16 scale() const { return best_.units.scale; }
-  Word16 minimum() const { return best_.units.minimum; }
+  Word16 scale() const { return best_.super_scales.scale; }
+  Word16 minimum() const { return best_.super_scales.minimum; }
   GroupScale group(int g) const { return best_.groups[at(g)]; }
 
   const Codes& codes() const { return codes_; }
@@ -87,31 +87,31 @@ class MinimumBlock {
   static constexpr int kGroups = 256 / kFormat.group_size;
   static constexpr fit::Range kCodes{0, kFormat.high};
 
-  struct Units {
+  struct SuperScales {
     Word16 scale;
     Word16 minimum;
   };
   struct Solution {
-    Units units{};
+    SuperScales super_scales{};
     std::array<GroupScale, kGroups> groups{};
     double error = 0;
   };
 
   const float* y(int g) const { return x_.y.data() + kFormat.group_size * g; }
 
-  fit::Affine effective(Units units, GroupScale group) const {
-    return {static_cast<float>(units.scale.f32() / x_.unit * group.scale),
-            static_cast<float>(-(units.minimum.f32() / x_.unit) * group.minimum)};
+  fit::Affine effective(SuperScales super_scales, GroupScale group) const {
+    return {static_cast<float>(super_scales.scale.f32() / x_.power * group.scale),
+            static_cast<float>(-(super_scales.minimum.f32() / x_.power) * group.minimum)};
   }
 
   // Every group's integers, given the block's scales.
-  Solution assign(Units units) const {
-    Solution result{units, {}, 0};
-    const double scale = units.scale.f32() / x_.unit;
-    const double minimum = units.minimum.f32() / x_.unit;
+  Solution assign(SuperScales super_scales) const {
+    Solution result{super_scales, {}, 0};
+    const double scale = super_scales.scale.f32() / x_.power;
+    const double minimum = super_scales.minimum.f32() / x_.power;
     for (int g = 0; g < kGroups; ++g) {
-      const auto ratio = [](double value, double unit) {
-        const double steps = unit > 0 ? std::clamp(value / unit, 0.0, static_cast<double>(kFormat.largest)) : 0;
+      const auto ratio = [](double value, double divisor) {
+        const double steps = divisor > 0 ? std::clamp(value / divisor, 0.0, static_cast<double>(kFormat.largest)) : 0;
         return static_cast<int>(std::lround(steps));
       };
       const GroupScale start{ratio(exact_[at(g)].scale, scale), ratio(-exact_[at(g)].offset, minimum)};
@@ -136,7 +136,7 @@ class MinimumBlock {
   }
 
   // The block's scales, given every code and every group's integers: y = scale a - minimum b.
-  Units refit(const Solution& solution) const {
+  SuperScales refit(const Solution& solution) const {
     double aa = 0;
     double ab = 0;
     double bb = 0;
@@ -144,7 +144,7 @@ class MinimumBlock {
     double yb = 0;
     for (int g = 0; g < kGroups; ++g) {
       const GroupScale group = solution.groups[at(g)];
-      const fit::Affine fit = effective(solution.units, group);
+      const fit::Affine fit = effective(solution.super_scales, group);
       const fit::Moments m = fit::moments<kFormat.group_size>(y(g), fit::inverse_of(fit.scale), fit.offset, kCodes);
       const float y_sum = fit::sum<kFormat.group_size>([&](int i) { return y(g)[i]; });
       aa += static_cast<double>(m.code_code) * group.scale * group.scale;
@@ -158,11 +158,11 @@ class MinimumBlock {
       const double scale = (ya * bb - yb * ab) / determinant;
       const double minimum = (ya * ab - yb * aa) / determinant;
       if (scale > 0 && minimum >= 0) {
-        return {fit::scale_word(scale * x_.unit), fit::scale_word(minimum * x_.unit)};
+        return {fit::scale_word(scale * x_.power), fit::scale_word(minimum * x_.power)};
       }
     }
-    if (bb == 0 && ya > 0) return {fit::scale_word(ya / aa * x_.unit), solution.units.minimum};
-    return solution.units;
+    if (bb == 0 && ya > 0) return {fit::scale_word(ya / aa * x_.power), solution.super_scales.minimum};
+    return solution.super_scales;
   }
 
   fit::Normalised<256> x_;
@@ -183,7 +183,7 @@ void pack_block(const float* values, BlockQ2_K& block) {
   for (int half = 0; half < 2; ++half) gather_bits<0, 2>(packed.codes(), 128 * half, 32, 4, block.codes, 32 * half, 32);
 }
 
-// Q4_K, and Q5_K but for the fifth bits.
+// Q4_K, and Q5_K without the fifth bits.
 template <class Packed, class Block>
 void store_q45(const Packed& packed, Block& block) {
   block = {};
@@ -216,19 +216,19 @@ class SignedBlock {
  public:
   explicit SignedBlock(const float* values) : x_(values) {
     for (int g = 0; g < kGroups; ++g) exact_[at(g)] = fit::scale<kSize>(y(g), kFormat.low);
-    best_ = assign(fit::scale_word(fit::peak<kGroups>(exact_.data()) * x_.unit / kFormat.lowest));
+    best_ = assign(fit::scale_word(fit::peak<kGroups>(exact_.data()) * x_.power / kFormat.lowest));
     for (int round = 0; round < kRounds && best_.error > 0; ++round) {
       const Solution next = assign(refit(best_));
       if (!(next.error < best_.error)) break;
       best_ = next;
     }
     for (int g = 0; g < kGroups; ++g) {
-      const fit::Affine fit{effective(best_.unit, best_.groups[at(g)]), 0};
+      const fit::Affine fit{effective(best_.super_scale, best_.groups[at(g)]), 0};
       fit::nearest_codes<kSize>(y(g), fit, kCodes, codes_.data() + kSize * g);
     }
   }
 
-  Word16 scale() const { return best_.unit; }
+  Word16 scale() const { return best_.super_scale; }
   int group(int g) const { return best_.groups[at(g)]; }
   const Codes& codes() const { return codes_; }
 
@@ -238,23 +238,25 @@ class SignedBlock {
   static constexpr fit::Range kCodes{kFormat.low, -kFormat.low - 1};
 
   struct Solution {
-    Word16 unit{};
+    Word16 super_scale{};
     std::array<int, kGroups> groups{};
     double error = 0;
   };
 
   const float* y(int g) const { return x_.y.data() + kSize * g; }
 
-  float effective(Word16 unit, int group) const { return static_cast<float>(unit.f32() / x_.unit * group); }
+  float effective(Word16 super_scale, int group) const {
+    return static_cast<float>(super_scale.f32() / x_.power * group);
+  }
 
-  Solution assign(Word16 unit) const {
-    Solution result{unit, {}, 0};
-    const double scale = unit.f32() / x_.unit;
+  Solution assign(Word16 super_scale) const {
+    Solution result{super_scale, {}, 0};
+    const double scale = super_scale.f32() / x_.power;
     for (int g = 0; g < kGroups; ++g) {
       const double steps = scale == 0 ? 0 : static_cast<double>(exact_[at(g)]) / scale;
       const auto start = static_cast<int>(std::lround(
           std::clamp(steps, static_cast<double>(kFormat.lowest), static_cast<double>(-kFormat.lowest - 1))));
-      // The rounded scale, those around it and their opposites, which matter because the codes reach further down.
+      // The rounded scale, those around it and their opposites, which matter because the range of codes is asymmetric.
       fit::Trials groups;
       fit::Trials scales;
       for (int i = 0; i < fit::kTrials; ++i) {
@@ -276,12 +278,12 @@ class SignedBlock {
     double ya = 0;
     for (int g = 0; g < kGroups; ++g) {
       const int group = solution.groups[at(g)];
-      const float inverse = fit::inverse_of(effective(solution.unit, group));
+      const float inverse = fit::inverse_of(effective(solution.super_scale, group));
       const fit::Moments m = fit::moments<kSize>(y(g), inverse, 0, kCodes);
       aa += static_cast<double>(m.code_code) * group * group;
       ya += static_cast<double>(m.y_code) * group;
     }
-    return aa > 0 ? fit::scale_word(ya / aa * x_.unit) : solution.unit;
+    return aa > 0 ? fit::scale_word(ya / aa * x_.power) : solution.super_scale;
   }
 
   fit::Normalised<256> x_;

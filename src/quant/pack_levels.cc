@@ -27,7 +27,7 @@ struct Levels {
 };
 
 constexpr Levels kIq4(kIq4Levels, 16);
-constexpr Levels kMxfp4Magnitude(kMxfp4Levels, 8);  // the sign is a bit of its own
+constexpr Levels kMxfp4Magnitude(kMxfp4Levels, 8);  // the sign is a separate bit
 
 struct LevelFit {
   float scale = 0;
@@ -47,7 +47,7 @@ void consider(const float* y, float inverse, LevelFit& best) {
 }
 
 float iq4_error(const fit::Normalised<32>& x, Word16 scale) {
-  const auto stored = static_cast<float>(scale.f32() / x.unit);
+  const auto stored = static_cast<float>(scale.f32() / x.power);
   const float inverse = stored == 0 ? 0 : 1 / stored;
   return fit::sum<32>([&](int i) {
     const float y = x.y[static_cast<std::size_t>(i)];
@@ -64,8 +64,8 @@ void pack_block(const float* values, BlockIQ4_NL& block) {
   if (largest != 0) {
     // The peak at either end of the table, or a little beyond: exact for values that came from such a block, then a
     // search around it.
-    const Word16 low = fit::scale_word(largest / kIq4.level.front() * x.unit);
-    const Word16 high = fit::scale_word(largest / kIq4.level.back() * x.unit);
+    const Word16 low = fit::scale_word(largest / kIq4.level.front() * x.power);
+    const Word16 high = fit::scale_word(largest / kIq4.level.back() * x.power);
     LevelFit best;
     for (int step = -8; step <= 8; ++step) {
       const float stretch = 1 + 0.025F * static_cast<float>(step);
@@ -78,7 +78,7 @@ void pack_block(const float* values, BlockIQ4_NL& block) {
       if (best.gain == before) break;
     }
     float error = std::numeric_limits<float>::infinity();
-    for (const Word16 scale : {low, high, fit::scale_word(best.scale * x.unit)}) {
+    for (const Word16 scale : {low, high, fit::scale_word(best.scale * x.power)}) {
       const float trial = iq4_error(x, scale);
       if (trial < error) {
         error = trial;
@@ -86,7 +86,7 @@ void pack_block(const float* values, BlockIQ4_NL& block) {
       }
     }
   }
-  const auto stored = static_cast<float>(block.scale.f32() / x.unit);
+  const auto stored = static_cast<float>(block.scale.f32() / x.power);
   const float inverse = stored == 0 ? 0 : 1 / stored;
   for (std::size_t i = 0; i < 16; ++i) {
     block.codes[i] = static_cast<std::uint8_t>(kIq4.nearest(y[i] * inverse) | kIq4.nearest(y[i + 16] * inverse) << 4);
@@ -103,7 +103,7 @@ int mxfp4_code(float x) {
 void pack_block(const float* values, BlockMXFP4& block) {
   const fit::Normalised<32> x(values);
   const float* y = x.y.data();
-  const int shift = std::ilogb(x.unit);  // values = 2^shift y
+  const int shift = std::ilogb(x.power);  // values = 2^shift y
   float best_error = std::numeric_limits<float>::infinity();
   float best_inverse = 0;
   block.exponent = 0;

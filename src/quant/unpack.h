@@ -7,8 +7,8 @@
 
 namespace thalweg {
 
-// Unpacks `count` consecutive weights, a multiple of the block size, to f32. Any dtype but I32, which is left alone.
-// `blocks` may lie at any address. Bit-exact: the products and differences of each format's formula, each rounded.
+// Unpacks `count` consecutive weights, a multiple of the block size, to f32. Does nothing for I32. `blocks`
+// may have any address. Bit-exact: each product and difference of a format's formula is rounded.
 void unpack(DType dtype, const void* blocks, std::int64_t count, float* values);
 
 // The same for one block format, `blocks` of them in a row.

@@ -5,7 +5,7 @@
 namespace thalweg {
 namespace {
 
-// value(code, place) for the 32 weights of a block whose codes lie in halves of bytes, in order.
+// value(code, w) for the 32 weights of a block whose codes are nibbles, in order.
 template <class Value>
 void for_each_nibble(const std::array<std::uint8_t, 16>& codes, float* values, Value&& value) {
   for (int i = 0; i < 16; ++i) values[i] = value(codes[static_cast<std::size_t>(i)] & 15, i);
@@ -31,8 +31,8 @@ void unpack_block(const BlockQ4_1& block, float* values) {
 void unpack_block(const BlockQ5_0& block, float* values) {
   const float scale = block.scale.f32();
   const std::uint32_t high = high_bits(block.high);
-  for_each_nibble(block.codes, values, [=](int code, int place) {
-    return scale * static_cast<float>((code | static_cast<int>(high >> place & 1U) << 4) - 16);
+  for_each_nibble(block.codes, values, [=](int code, int w) {
+    return scale * static_cast<float>((code | static_cast<int>(high >> w & 1U) << 4) - 16);
   });
 }
 
@@ -40,8 +40,8 @@ void unpack_block(const BlockQ5_1& block, float* values) {
   const float scale = block.scale.f32();
   const float minimum = block.minimum.f32();
   const std::uint32_t high = high_bits(block.high);
-  for_each_nibble(block.codes, values, [=](int code, int place) {
-    return scale * static_cast<float>(code | static_cast<int>(high >> place & 1U) << 4) + minimum;
+  for_each_nibble(block.codes, values, [=](int code, int w) {
+    return scale * static_cast<float>(code | static_cast<int>(high >> w & 1U) << 4) + minimum;
   });
 }
 

@@ -5,8 +5,8 @@
 namespace thalweg {
 namespace {
 
-// values[i] = value(code(i)) for a group of N. The codes make a stop in memory of our own: bytes of a block might be
-// those of `values` for all that the compiler knows, and it would not vectorise.
+// values[i] = value(code(i)) for a group of N. The codes are copied first: for all the compiler knows, a block's bytes
+// alias `values`, and it would not vectorize.
 template <int N, class Code, class Value>
 void unpack_group(float* values, Code&& code, Value&& value) {
   std::array<std::uint8_t, N> codes;

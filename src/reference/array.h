@@ -42,19 +42,19 @@ class Array {
   std::vector<std::int64_t> shape_;
 };
 
-// How far an oracle goes along with the operation's own rounding.
+// Which roundings of the operation an oracle applies.
 enum class Precision {
-  kExact,    // float64 throughout: the truth
-  kRounded,  // rounds where the contract rounds, in stores and between steps: the plain same-precision implementation
-  // kRounded, and what MatmulPrecision::kFast allows besides; only of the mixture of experts.
-  k16Bit,  // operands of matmuls and the experts' outputs are rounded to bf16
-  k8Bit,   // activations of matmuls with block-format weights are rounded to 8 bits, 32 to a scale
+  kExact,    // none: float64 throughout
+  kRounded,  // those of the contract, in stores and between steps, as a plain implementation would
+  // Those of kRounded, and what MatmulPrecision::kFast allows besides; only of the mixture of experts.
+  k16Bit,  // operands of matmuls and the outputs of experts to bf16
+  k8Bit,   // activations of matmuls with block-format weights to 8 bits, 32 to a scale
 };
 
 // Reads any tensor on the host, block formats included; an absent one gives an empty array.
 Array read(const ConstTensor& tensor);
 
-// The value that storing to `dtype` leaves; identity for Precision::kExact.
+// The value after a store to `dtype`; the identity for Precision::kExact.
 double rounded(DType dtype, double value, Precision precision);
 void round_all(Array& array, DType dtype, Precision precision);
 

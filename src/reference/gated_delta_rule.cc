@@ -80,7 +80,7 @@ Array gather_states(const ConstTensor& pool, const ConstTensor& indices, StateLa
   return states;
 }
 
-// What the pool holds after the states have been written to it.
+// The pool after the states have been written to it.
 Array scatter_states(const Array& states, const ConstTensor& pool, const ConstTensor& indices, StateLayout layout,
                      Precision precision) {
   Array result = read(pool);
@@ -125,23 +125,23 @@ RuleResult recurrence(const Rule& rule, bool snapshots, std::int64_t checkpoint_
   const std::int64_t ks = rule.k.dim(3);
   RuleResult result{Array(rule.v.shape()), rule.initial_state, {}, {}};
   if (snapshots) result.snapshots = Array({rule.q.dim(0), rule.q.dim(1), hv, vs, ks});
-  const auto pieces = [&](const Span& span) {
+  const auto checkpoints_of = [&](const Span& span) {
     return checkpoint_tokens > 0 ? (span.length + checkpoint_tokens - 1) / checkpoint_tokens : 0;
   };
-  std::int64_t all_pieces = 0;
-  for (const Span& span : spans(rule)) all_pieces += pieces(span);
-  if (checkpoint_tokens > 0) result.checkpoints = Array({all_pieces, hv, vs, ks});
+  std::int64_t all_checkpoints = 0;
+  for (const Span& span : spans(rule)) all_checkpoints += checkpoints_of(span);
+  if (checkpoint_tokens > 0) result.checkpoints = Array({all_checkpoints, hv, vs, ks});
   std::int64_t n = -1;
-  std::int64_t first_piece = 0;
+  std::int64_t first_checkpoint = 0;
   for (const Span& span : spans(rule)) {
     ++n;
     for (std::int64_t h = 0; h < hv; ++h) {
       const std::int64_t kh = key_head(rule, h);
       for (std::int64_t t = span.begin; t < span.begin + span.length; ++t) {
         if (checkpoint_tokens > 0 && (t - span.begin) % checkpoint_tokens == 0) {
-          const std::int64_t piece = first_piece + (t - span.begin) / checkpoint_tokens;
+          const std::int64_t checkpoint = first_checkpoint + (t - span.begin) / checkpoint_tokens;
           std::copy_n(result.final_state.values.begin() + (n * hv + h) * vs * ks, vs * ks,
-                      result.checkpoints.values.begin() + (piece * hv + h) * vs * ks);
+                      result.checkpoints.values.begin() + (checkpoint * hv + h) * vs * ks);
         }
         const double decay = std::exp(rule.g(span.row, t, h));
         for (std::int64_t i = 0; i < vs; ++i) {
@@ -161,7 +161,7 @@ RuleResult recurrence(const Rule& rule, bool snapshots, std::int64_t checkpoint_
         }
       }
     }
-    first_piece += pieces(span);
+    first_checkpoint += checkpoints_of(span);
   }
   return result;
 }
@@ -315,11 +315,12 @@ GatedDeltaResult gated_delta_prep_step(const GatedDeltaPrepStepArgs& args, Preci
   const std::int64_t hk = (channels - hv * vs) / (2 * ks);
   Rule rule;
   const auto slice = [&](std::int64_t first, std::int64_t heads, std::int64_t width) {
-    Array part({batch, tokens, heads, width});
+    Array head_rows({batch, tokens, heads, width});
     for (std::int64_t row = 0; row < batch * tokens; ++row) {
-      std::copy_n(x.values.begin() + row * channels + first, heads * width, part.values.begin() + row * heads * width);
+      std::copy_n(x.values.begin() + row * channels + first, heads * width,
+                  head_rows.values.begin() + row * heads * width);
     }
-    return part;
+    return head_rows;
   };
   rule.q = slice(0, hk, ks);
   rule.k = slice(hk * ks, hk, ks);

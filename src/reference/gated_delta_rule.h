@@ -1,7 +1,7 @@
 #pragma once
 
-// Float64 oracles of the gated delta rule. The root oracle is the sequential recurrence; the chunk form is a second,
-// independent one. Both are written for reading, not for speed.
+// Float64 oracles of the gated delta rule: the sequential recurrence and, independent of it, the chunk form. Both are
+// written for reading, not for speed.
 
 #include <cstdint>
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace thalweg::reference {
 
-// Stages. Each returns its operation's outputs, dense, as the contract in the public header words them.
+// Stages. Each returns its operation's outputs, dense, by the contract in the public header.
 Array chunk_local_cumsum(const ChunkLocalCumsumArgs& args, Precision precision);
 Array l2norm(const L2normArgs& args, Precision precision);
 Array chunk_scaled_dot_kkt(const ChunkScaledDotKktArgs& args, Precision precision);
@@ -44,8 +44,8 @@ struct Rule {
 struct RuleResult {
   Array o;            // [B,T,HV,V]
   Array final_state;  // [N,HV,V,K]
-  Array snapshots;    // [B,T,HV,V,K], empty unless asked for
-  Array checkpoints;  // [pieces,HV,V,K], those of all sequences in turn; empty unless asked for
+  Array snapshots;    // [B,T,HV,V,K], empty unless requested
+  Array checkpoints;  // [checkpoints,HV,V,K] of all sequences in order; empty unless requested
 };
 RuleResult recurrence(const Rule& rule, bool snapshots = false, std::int64_t checkpoint_tokens = 0);
 RuleResult chunk_form(const Rule& rule, std::int64_t chunk_size);
@@ -53,7 +53,7 @@ RuleResult chunk_form(const Rule& rule, std::int64_t chunk_size);
 // The arguments of a whole operation, with norms applied, gates computed and states gathered.
 Rule read_rule(const GatedDeltaRuleArgs& args);
 
-// Outputs of the whole operations as they lie in memory: final_state is the pool, untouched slots keep what they hold.
+// Outputs of the whole operations as in memory: final_state is the pool, in which unused slots keep their contents.
 struct GatedDeltaResult {
   Array o;            // [B,T,HV,V]
   Array final_state;  // like args.final_state; empty without one

@@ -1,6 +1,6 @@
 #pragma once
 
-// Float64 oracles of the mixture of experts and of linear. Weights are those that the block formats unpack to.
+// Float64 oracles of the mixture of experts and of linear. Weights are the block formats' unpacked values.
 
 #include <cstdint>
 #include <vector>
@@ -14,7 +14,7 @@ struct Routing {
   Array ids;      // [T,S]
   Array weights;  // [T,S]
 };
-// Experts are compared by their logits, which orders them as their exact probabilities.
+// Orders experts by their logits, the same order as that of exact probabilities.
 Routing route_top_k(const ConstTensor& router_logits, std::int64_t top_k, bool renormalize, Precision precision);
 
 struct ExpertRows {
@@ -24,7 +24,7 @@ struct ExpertRows {
 ExpertRows expert_rows(const ExpertRowsArgs& args);
 
 Array mul_mat_id(const ExpertMatmulArgs& args, Precision precision);  // [T,S,N]
-// Only elements `indices` of the result, for weights too many to unpack.
+// Only elements `indices` of the result, for weights too large to unpack.
 std::vector<double> mul_mat_id_at(const ExpertMatmulArgs& args, const std::vector<std::int64_t>& indices);
 
 Array linear(const LinearArgs& args, Precision precision);   // [T,N]

@@ -176,19 +176,19 @@ Caches store_kv(const StoreKvArgs& args, Precision precision) {
 
 Qkvz split_qkvz(const SplitQkvzArgs& args) {
   const Array x = read(args.x);
-  Qkvz parts;
+  Qkvz result;
   std::int64_t first = 0;
-  for (const auto& [part, tensor] : {std::pair{&parts.q, &args.q}, std::pair{&parts.k, &args.k},
-                                     std::pair{&parts.v, &args.v}, std::pair{&parts.z, &args.z}}) {
-    *part = Array({x.dim(0), x.dim(1), tensor->dim(2)});
+  for (const auto& [output, tensor] : {std::pair{&result.q, &args.q}, std::pair{&result.k, &args.k},
+                                       std::pair{&result.v, &args.v}, std::pair{&result.z, &args.z}}) {
+    *output = Array({x.dim(0), x.dim(1), tensor->dim(2)});
     for (std::int64_t t = 0; t < x.dim(0); ++t) {
       for (std::int64_t h = 0; h < x.dim(1); ++h) {
-        for (std::int64_t i = 0; i < tensor->dim(2); ++i) (*part)(t, h, i) = x(t, h, first + i);
+        for (std::int64_t i = 0; i < tensor->dim(2); ++i) (*output)(t, h, i) = x(t, h, first + i);
       }
     }
     first += tensor->dim(2);
   }
-  return parts;
+  return result;
 }
 
 Array swiglu(const SwigluArgs& args, Precision precision) {

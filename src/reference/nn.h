@@ -1,7 +1,7 @@
 #pragma once
 
-// Float64 oracles of the dense operations. Each returns its operation's outputs, dense, as the contract in the public
-// header words them; Precision::kRounded rounds where results and states are stored and nowhere else.
+// Float64 oracles of the dense operations. Each returns its operation's outputs, dense, by the contract in the public
+// header; Precision::kRounded rounds where results and states are stored and nowhere else.
 
 #include <cstdint>
 #include <vector>
@@ -13,7 +13,7 @@ namespace thalweg::reference {
 
 struct ConvResult {
   Array y;      // [B,T,C]
-  Array state;  // like the pool, slots that no sequence names as they are; empty without one
+  Array state;  // like the pool, unused slots unchanged; empty without one
 };
 ConvResult causal_conv1d(const CausalConv1dArgs& args, Precision precision);
 ConvResult causal_conv1d_update(const CausalConv1dUpdateArgs& args, Precision precision);
@@ -25,7 +25,7 @@ Array embedding(const EmbeddingArgs& args, Precision precision);
 Array add(const AddArgs& args, Precision precision);
 Array swiglu(const SwigluArgs& args, Precision precision);
 
-// Both caches, what is not stored to as it is.
+// Both caches; elements that are not stored to are unchanged.
 struct Caches {
   Array k, v;  // [slots,S,HKV,D]
 };
@@ -36,7 +36,7 @@ struct Qkvz {
 };
 Qkvz split_qkvz(const SplitQkvzArgs& args);
 
-// The inputs of one attention, read once; long problems ask for some of the rows only.
+// The inputs of one attention, read once. Cases of long sequences compute only some of the rows.
 class Attention {
  public:
   explicit Attention(const AttentionArgs& args);

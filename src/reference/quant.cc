@@ -1,5 +1,5 @@
-// The formats' definitions, written down weight by weight. Products and differences of floats are taken in double and
-// then rounded to float, which gives what float arithmetic gives and no compiler can contract.
+// The formats' definitions, weight by weight. Products and differences of floats are computed in double and rounded to
+// float: the results of float arithmetic, without contraction by the compiler.
 
 #include "reference/quant.h"
 
@@ -22,7 +22,7 @@ int bits(int value, int first, int count) { return (value >> first) % (1 << coun
 float times(double a, double b) { return static_cast<float>(a * b); }
 float plus(double a, double b) { return static_cast<float>(a + b); }
 
-// Formats with 32 weights keep 0..15 in the low halves of 16 bytes and 16..31 in the high ones.
+// Formats with 32 weights keep 0..15 in the low nibbles of 16 bytes and 16..31 in the high ones.
 int nibble_of_32(const Byte* codes, int w) { return w < 16 ? low_nibble(codes[w]) : high_nibble(codes[w - 16]); }
 int bit_of_32(const Byte* high, int w) { return bits(high[w / 8], w % 8, 1); }
 

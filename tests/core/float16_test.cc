@@ -33,17 +33,17 @@ struct Format {
     return sign * std::ldexp((1 << mantissa_bits) + mantissa, min_exponent - mantissa_bits + exponent - 1);
   }
 
-  // The nearest bits: count the units in the last place, ties to even. Counting goes on across the powers of two,
-  // because the patterns of a format are consecutive.
+  // The nearest bits: counts ulps, ties to even. The count is valid across powers of two, because the patterns of a
+  // format are consecutive.
   int nearest(float x) const {
     const int sign = std::signbit(x) ? 0x8000 : 0;
     const double magnitude = std::fabs(static_cast<double>(x));
     if (std::isinf(magnitude)) return sign | infinity();
     if (magnitude == 0.0) return sign;
     const int exponent = std::max(std::ilogb(magnitude), min_exponent);
-    const double units = std::ldexp(magnitude, mantissa_bits - exponent);
-    double whole = std::floor(units);
-    const double rest = units - whole;
+    const double ulps = std::ldexp(magnitude, mantissa_bits - exponent);
+    double whole = std::floor(ulps);
+    const double rest = ulps - whole;
     if (rest > 0.5 || (rest == 0.5 && std::fmod(whole, 2.0) == 1.0)) whole += 1.0;
     const int bits = (exponent - min_exponent) * (1 << mantissa_bits) + static_cast<int>(whole);
     return sign | std::min(bits, infinity());
@@ -84,7 +84,7 @@ TEST_P(Float16Test, TiesGoToEvenAndTheirNeighboursToTheNearest) {
   for (int sign : {0, 0x8000}) {
     for (int magnitude = 0; magnitude < format.infinity(); ++magnitude) {
       const int below = sign | magnitude;
-      // Past the largest finite value the next would be a power of two that is not there.
+      // The successor of the largest finite value would be a power of two beyond the format.
       const double above = magnitude + 1 < format.infinity() ? format.value(below + 1)
                                                              : 2.0 * format.value(below) - format.value(below - 1);
       const auto tie = static_cast<float>((format.value(below) + above) / 2.0);

@@ -1,4 +1,4 @@
-// What our kernels launch, move and multiply, counted by the executor on the originals' own shapes.
+// Launches, bytes and multiplications of the kernels, counted by the executor on the originals' shapes.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 constexpr Device kMetal{DeviceType::kMetal, 0};
 constexpr Stream kStream{kMetal, 0, nullptr};
 
-// Tensors full of zeros, in memory of the backend, which is the host's.
+// Tensors of zeros in the backend's memory, which is host memory.
 class Counted : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { attach_executor(); }  // NOLINT(readability-identifier-naming)
@@ -126,7 +126,7 @@ TEST_F(Counted, SolveUsesMatricesBelowTheDiagonal) {
   EXPECT_EQ(counts.threadgroups, 4U);
   // Blocks of 1, 2 and 4 tiles are joined: 4 (1 + 1), 2 (6 + 6) and 40 + 40 products.
   EXPECT_EQ(counts.matrix_operations, 4U * (8 + 24 + 80));
-  // Only what lies below the diagonal is read.
+  // Only elements below the diagonal are read.
   EXPECT_EQ(counts.device_bytes_read, 4U * (64 * 63 / 2) * 4);
   EXPECT_EQ(counts.device_bytes_written, bytes(args.a_inv));
   // The longest chain: 28 multiply-adds within a tile, then products of 1, 2 and 4 tiles' length, twice each.
@@ -188,7 +188,7 @@ TEST_F(Counted, StepMakesNormsOncePerKeyHead) {
   EXPECT_GT(originals::step_query_key_bytes(kShape, 2), 100 * 2 * kShape.hk * kShape.k * 2);
 }
 
-// Counted over two chunks of the 64 that T = 4096 has: every byte belongs to a chunk, none to the whole.
+// Counted over two of the 64 chunks of T = 4096: all traffic is proportional to the number of chunks.
 TEST_F(Counted, PrefillMovesAtMostHalfOfTheOriginalsBytes) {
   constexpr originals::Shape kShape{128, 16, 32, 128, 128};
   constexpr originals::Shape kWhole{4096, 16, 32, 128, 128};

@@ -1,5 +1,5 @@
-// cu_seqlens, state indices and expert ids that no host code has looked at: wrong ones are left out and reported, and
-// nothing is touched that must not be.
+// cu_seqlens, state indices and expert ids that the host has not checked: invalid ones are skipped and reported, and no
+// other memory is touched.
 
 #include <gtest/gtest.h>
 
@@ -60,7 +60,7 @@ class DeviceValues : public ::testing::Test {
     return !std::isnan(*static_cast<float*>(o.row(0, token)));
   }
 
-  // Sequences of 3 and 70 tokens around one whose bounds make no sense.
+  // Sequences of 3 and 70 tokens around one with invalid bounds.
   template <class Args>
   void expect_bad_bounds_reported() {
     auto args = rule<Args>(73);
@@ -154,7 +154,7 @@ TEST_F(DeviceValues, RowListsOfNoIds) {
   for (int e = 0; e <= 70; ++e) EXPECT_EQ(static_cast<const std::int32_t*>(args.expert_offsets.data)[e], 0);
 }
 
-// More ids than the chip's memory holds at a time: the lists are made block by block.
+// More ids than threadgroup memory holds: the lists are made block by block.
 TEST_F(DeviceValues, RowListsOfManyIds) {
   constexpr std::int64_t kPairs = 10000;
   std::vector<double> values(kPairs);
@@ -166,13 +166,13 @@ TEST_F(DeviceValues, RowListsOfManyIds) {
   run_and_check(args);
   const auto* offsets = static_cast<const std::int32_t*>(args.expert_offsets.data);
   const auto* rows = static_cast<const std::int32_t*>(args.rows.data);
-  std::int32_t place = 0;
+  std::int32_t next = 0;
   for (std::int32_t e = 0; e < 37; ++e) {
-    ASSERT_EQ(offsets[e], place);
+    ASSERT_EQ(offsets[e], next);
     for (std::int32_t pair = 0; pair < kPairs; ++pair) {
       if (values[static_cast<std::size_t>(pair)] != e) continue;
-      ASSERT_EQ(rows[place], pair);
-      ++place;
+      ASSERT_EQ(rows[next], pair);
+      ++next;
     }
   }
   EXPECT_EQ(offsets[37], kPairs);

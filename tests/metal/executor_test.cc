@@ -1,4 +1,4 @@
-// Does the executor find what it is for? Each kernel of faults.metal has one mistake.
+// The executor's detection of faults: each kernel of faults.metal has one.
 
 #include "metal/host/executor.h"
 
@@ -43,7 +43,7 @@ class Executor : public ::testing::Test {
     return launch;
   }
 
-  // What is wrong with it; empty if nothing is.
+  // The reported fault, empty if there is none.
   static std::string fault_of(const Launch& launch) {
     try {
       ExecutorEncoder("test").launch(launch);
@@ -92,10 +92,10 @@ TEST_F(Executor, FindsOtherWrongAccesses) {
 }
 
 TEST_F(Executor, FindsReadsOfUninitialisedThreadgroupMemory) {
-  EXPECT_FAULT("reads_what_nobody_wrote", "read of uninitialised threadgroup memory, byte 252");
-  // What the threadgroup before has written does not count.
+  EXPECT_FAULT("reads_what_nobody_wrote", "read of uninitialized threadgroup memory, byte 252");
+  // Writes of the previous threadgroup do not count.
   EXPECT_EQ(fault_of("turns_around"), "");
-  EXPECT_FAULT("reads_what_nobody_wrote", "read of uninitialised threadgroup memory, byte 252");
+  EXPECT_FAULT("reads_what_nobody_wrote", "read of uninitialized threadgroup memory, byte 252");
 }
 
 TEST_F(Executor, FindsBarriersThatNotAllThreadsReach) {
@@ -119,7 +119,7 @@ TEST_F(Executor, FindsDataRacesInDeviceMemory) {
   EXPECT_NE(fault_of(launch).find("of another threadgroup"), std::string::npos);
 }
 
-// Whatever lane has which element.
+// Independent of which lane holds which element.
 TEST_F(Executor, FindsDataRacesOfMatrices) {
   for (std::size_t i = 0; i < y_.size(); ++i) y_[i] = static_cast<float>(i);
   EXPECT_EQ(fault_of("transposes_in_place"), "");
@@ -139,7 +139,7 @@ TEST_F(Executor, FindsMissingDependenciesBetweenLaunches) {
     if (after) {
       EXPECT_NO_THROW(encoder.launch(second));
     } else {
-      // Only memory that a launch may write is watched.
+      // Races are detected only in memory that a launch may write.
       second.buffers[0] = {x_.data(), sizeof(x_)};
       second.buffers[1] = {y_.data(), sizeof(y_)};
       EXPECT_THROW(encoder.launch(second), Error);
@@ -184,7 +184,7 @@ TEST_F(Executor, CountsWhatLaunchesDo) {
   Launch launch = launch_of("turns_around");
   ExecutorEncoder("test").launch(launch);
   launch = launch_of("copies");
-  launch.grid = {3, 1, 1};  // two of them have nothing to do
+  launch.grid = {3, 1, 1};  // two threadgroups have no elements
   ExecutorEncoder("test").launch(launch);
   const Counts total = executor_total();
   EXPECT_EQ(total.launches, 2U);
@@ -195,7 +195,7 @@ TEST_F(Executor, CountsWhatLaunchesDo) {
   EXPECT_EQ(total.threadgroup_bytes, 256U);
 }
 
-// Every 16-bit pattern, and floats around the places where rounding turns.
+// Every 16-bit pattern, and floats around the ties of rounding.
 TEST_F(Executor, RoundsAsMetalDoes) {
   std::vector<float> values;
   std::mt19937 random(7);
@@ -319,7 +319,7 @@ TEST_F(Executor, RefusesConstantsThatTheProgramLacks) {
   EXPECT_NE(fault_of(launch).find("kFactor"), std::string::npos);
 }
 
-// The program that is embedded for Apple's systems has the kernels of all files.
+// The program embedded for Apple's systems contains the kernels of all files.
 TEST(Embedded, HasEveryKernel) {
   const auto has = [](const CompiledProgram& program, std::string_view name) {
     return std::any_of(std::begin(program.kernels), std::end(program.kernels),

@@ -1,7 +1,7 @@
 #pragma once
 
-// The schedules of the kernels that this library began with, as formulas: what they launch and move on their own
-// shapes. B = 1, chunks of 64 tokens, 16-bit activations, f32 gates.
+// The schedules of the original Metal kernels as formulas: their launches and traffic on their own shapes. B = 1,
+// chunks of 64 tokens, 16-bit activations, f32 gates.
 
 #include <cstdint>
 
@@ -17,8 +17,8 @@ struct Shape {
   std::int64_t chunks() const { return (tokens + 63) / 64; }
 };
 
-// The expert matmul launches a threadgroup for every expert, every 64 outputs and every 32 rows that an expert could
-// have at the most, and each of them goes through all ids.
+// The expert matmul launches a threadgroup per expert, 64 outputs and 32 of the rows that an expert can have at most.
+// Each threadgroup scans all ids.
 struct ExpertSchedule {
   std::int64_t tokens;
   std::int64_t slots;
@@ -29,15 +29,15 @@ struct ExpertSchedule {
   std::int64_t ids_scanned() const { return threadgroups() * tokens * slots; }
 };
 
-// k k^T: a threadgroup for each value head stages beta k, and reads k once more for each cell of the whole square.
+// k k^T: a threadgroup per value head stages beta k, and reads k again for each element of the full square.
 inline std::int64_t kkt_key_bytes(const Shape& s) { return s.chunks() * s.hv * (64 * s.k + 64 * 64 * s.k) * 2; }
 inline std::int64_t kkt_products(const Shape& s) { return s.chunks() * s.hv * 64 * 64 * s.k; }
 
-// Forward substitution: a thread works through the rows of its column one multiply-add after the other.
+// Forward substitution: a thread computes the rows of its column with one dependent multiply-add after the other.
 inline std::int64_t solve_chain() { return 64 * 63 / 2; }
 
-// The decode step: a threadgroup for each row of each value head's state reads q, k and both weights of the key head
-// and makes their norms.
+// The decode step: a threadgroup per row of each value head's state reads q, k and both weights of the key head and
+// computes their norms.
 inline std::int64_t step_norms(const Shape& s) { return 2 * s.hv * s.v; }
 inline std::int64_t step_query_key_bytes(const Shape& s, std::int64_t element) {
   return s.hv * s.v * 4 * s.k * element;

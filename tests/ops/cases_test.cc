@@ -1,4 +1,4 @@
-// The table of cases itself: are its bounds worth anything, are there enough cases, do results depend on threads?
+// The table of cases: its bounds reject wrong results, it has enough cases, and results do not depend on threads.
 
 #include <gtest/gtest.h>
 
@@ -48,8 +48,8 @@ TEST(Cases, EveryOperationIsTimed) {
   });
 }
 
-// An output of zeros must fail wherever the right answer is not zero. Only packing, which is lossy by design, may be
-// off by more than a twentieth.
+// An output of zeros must fail unless the exact result is zero. Only packing, which is lossy, may allow errors above a
+// twentieth.
 TEST(Cases, NoBoundPassesZeros) {
   int checked = 0;
   for (const Case& test : all_cases()) {
@@ -71,7 +71,7 @@ TEST(Cases, NoBoundPassesZeros) {
   EXPECT_GE(checked, 600);
 }
 
-// The comparison notices a single wrong element, NaN and infinity.
+// The comparison detects a single wrong element, NaN and infinity.
 TEST(Cases, ComparisonSeesOneWrongElement) {
   reference::Array exact({100}, 1.0);
   std::vector<float> actual(100, 1.0F);
@@ -85,7 +85,7 @@ TEST(Cases, ComparisonSeesOneWrongElement) {
   }
 }
 
-// A problem whose every run leaves 1 and, as the bound allows, a little more each time.
+// A problem whose runs write 1 and, within the bound, a little more each time.
 class DriftingProblem final : public cases::Problem {
  public:
   explicit DriftingProblem(float drift) : drift_(drift), y_(memory.output(DType::kF32, {4})) {}
@@ -117,7 +117,7 @@ TEST(Cases, RunsThatLeaveOtherBitsAreNoticed) {
   EXPECT_NE(verdict.problem.find("other bits"), std::string::npos) << verdict.problem;
 }
 
-// Bitwise: the same memory after a run by 1, 2 and 5 threads. A test for each operation, so that they run side by side.
+// Bitwise equal memory after runs on 1, 2 and 5 threads. One test per operation, so that ctest runs them in parallel.
 class CasesThreads : public testing::TestWithParam<std::string_view> {};
 
 TEST_P(CasesThreads, ResultsDoNotDependOnTheirNumber) {

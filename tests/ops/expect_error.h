@@ -27,7 +27,7 @@ void expect_error(Call&& call, std::string_view operation, std::string_view argu
   ADD_FAILURE() << operation << ": no error about " << argument << ", expected " << expected << ", given " << given;
 }
 
-// The valid arguments of one case of the table, to be spoilt one thing at a time.
+// The valid arguments of one case of the table, for tests that break one of them at a time.
 template <class Args>
 class BadInput {
  public:
@@ -41,7 +41,7 @@ class BadInput {
   const Args& args() const { return static_cast<const cases::OperationProblem<Args>&>(*problem_).args; }
   cases::Memory& memory() { return problem_->memory; }
 
-  // spoil(args) makes them wrong; running them must fail as expect_error() says, with nothing written.
+  // spoil(args) breaks them; running them must fail as in expect_error(), with nothing written.
   template <class Spoil>
   void expect(Spoil spoil, std::string_view argument, std::string_view expected, std::string_view given) {
     Args args = this->args();
@@ -54,7 +54,7 @@ class BadInput {
     EXPECT_TRUE(problem_->memory.untouched()) << Args::kName << " wrote something before it failed on " << argument;
   }
 
-  // The workspace: none, too little, not aligned.
+  // The workspace: none, too small, misaligned.
   void expect_workspace_errors() {
     const Stream stream = Stream::cpu(2);
     const std::size_t bytes = workspace_size(args(), stream);

@@ -1,4 +1,4 @@
-// Bad input of the gated delta rule's operations: one clear error each, nothing written.
+// Invalid arguments of the gated delta rule's operations: one clear error each, nothing written.
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace thalweg {
 namespace {
 
-// The middle case of the sweep, common to all operations.
+// A shape common to all operations.
 constexpr const char* kStage = "T65_H2_4_K64_V64_F32_C64";
 constexpr const char* kSeedStage = "T70_H2_4_K128_V128_BF16_C64_seed";
 constexpr const char* kRaggedStage = "ragged_0_5_64_0_0_65_1_130_0_H2_4_K32_V32_F32_C64";
@@ -32,7 +32,7 @@ TEST(BadInput, ChunkLocalCumsum) {
   bad.expect([](Args& a) { a.g.strides[2] = 2; }, "g", "contiguous innermost", "strides");
   bad.expect([](Args& a) { a.g_cumsum.strides[1] = 3; }, "g_cumsum", "do not overlap", "strides");
   bad.expect([](Args& a) { a.g.strides[1] = -4; }, "g", "strides", "-4");
-  // The same memory, shifted by a token: not in place, and not apart.
+  // The same memory, shifted by a token: neither in place nor disjoint.
   bad.expect(
       [](Args& a) {
         a.g.data = a.g_cumsum.row(0, 1);
@@ -100,7 +100,7 @@ TEST(BadInput, SolveTril) {
   using Args = SolveTrilArgs;
   bad.expect([](Args& a) { a.chunk_size = 32; }, "a", "C=32", "[1,65,4,64]");
   bad.expect([](Args& a) { a.a_inv.dtype = DType::kF16; }, "a_inv", "F32 or BF16", "F16");
-  // In place only as the very same view.
+  // In place requires the same view.
   bad.expect(
       [](Args& a) {
         a.a_inv.data = const_cast<void*>(a.a.data);
@@ -225,7 +225,7 @@ TEST(BadInput, GatedDeltaPrepStep) {
   bad.expect_workspace_errors();
 }
 
-// Views that interleave in one packed tensor, as q, k and v of a projection do, are apart.
+// Interleaved views of one packed tensor, as q, k and v of a projection, are disjoint.
 TEST(BadInput, SlicesOfOnePackedTensorDoNotOverlap) {
   constexpr std::int64_t kTokens = 5;
   constexpr std::int64_t kWidth = 2 * 4 * 16;

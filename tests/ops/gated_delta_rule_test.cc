@@ -1,4 +1,4 @@
-// Properties of the gated delta rule's operations that no single case shows.
+// Properties of the gated delta rule's operations across several calls.
 
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ double relative_l2(const std::vector<double>& actual, const std::vector<double>&
   return std::sqrt(error / std::max(size, 1e-300));
 }
 
-// A whole operation on tensors of its own.
+// A whole operation with its tensors.
 template <class Args>
 struct Rule {
   Memory memory;
@@ -59,14 +59,14 @@ AnyTensor tokens_of(const AnyTensor& tensor, std::int64_t begin, std::int64_t en
 
 template <class Args>
 Args slice(const Args& whole, std::int64_t begin, std::int64_t end) {
-  Args part = whole;
-  part.q = tokens_of(whole.q, begin, end);
-  part.k = tokens_of(whole.k, begin, end);
-  part.v = tokens_of(whole.v, begin, end);
-  part.g = tokens_of(whole.g, begin, end);
-  part.beta = tokens_of(whole.beta, begin, end);
-  part.o = tokens_of(whole.o, begin, end);
-  return part;
+  Args result = whole;
+  result.q = tokens_of(whole.q, begin, end);
+  result.k = tokens_of(whole.k, begin, end);
+  result.v = tokens_of(whole.v, begin, end);
+  result.g = tokens_of(whole.g, begin, end);
+  result.beta = tokens_of(whole.beta, begin, end);
+  result.o = tokens_of(whole.o, begin, end);
+  return result;
 }
 
 TEST(Oracles, RecurrenceAndChunkFormAgree) {
@@ -91,7 +91,7 @@ TEST(Oracles, RecurrenceAndChunkFormAgree) {
   }
 }
 
-// The stages, chained through their own outputs, are the whole operation.
+// The stages, chained through their outputs, equal the whole operation.
 TEST(Stages, TheChainIsTheWhole) {
   for (const int chunk_size : {16, 32, 64}) {
     const RuleShape shape{
@@ -164,17 +164,17 @@ void expect_split_equals_whole(const RuleShape& shape, double tolerance) {
   const std::vector<double> o = reference::read(whole.args.o).values;
   const std::vector<double> state = reference::read(whole.args.final_state).values;
   for (std::int64_t split = 0; split <= shape.tokens; split += split < 66 ? 1 : 13) {
-    Rule<Args> parts(shape);
-    run_with_workspace(slice(parts.args, 0, split));
-    Args second = slice(parts.args, split, shape.tokens);
-    second.initial_state = parts.args.final_state;
+    Rule<Args> halves(shape);
+    run_with_workspace(slice(halves.args, 0, split));
+    Args second = slice(halves.args, split, shape.tokens);
+    second.initial_state = halves.args.final_state;
     run_with_workspace(second);
     if (tolerance == 0.0) {
-      EXPECT_EQ(reference::read(parts.args.o).values, o) << split;
-      EXPECT_EQ(reference::read(parts.args.final_state).values, state) << split;
+      EXPECT_EQ(reference::read(halves.args.o).values, o) << split;
+      EXPECT_EQ(reference::read(halves.args.final_state).values, state) << split;
     }
-    EXPECT_LE(relative_l2(reference::read(parts.args.o).values, o), tolerance) << split;
-    EXPECT_LE(relative_l2(reference::read(parts.args.final_state).values, state), tolerance) << split;
+    EXPECT_LE(relative_l2(reference::read(halves.args.o).values, o), tolerance) << split;
+    EXPECT_LE(relative_l2(reference::read(halves.args.final_state).values, state), tolerance) << split;
   }
 }
 

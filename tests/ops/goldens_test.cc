@@ -1,4 +1,4 @@
-// The gated delta rule against an implementation that nobody here wrote: Hugging Face transformers, whose outputs
+// The gated delta rule against an independent implementation, Hugging Face transformers, whose outputs
 // tools/make_gated_delta_goldens.py stored. It computes in float32, so that the oracle agrees to float32's accuracy.
 
 #include <gtest/gtest.h>

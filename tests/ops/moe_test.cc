@@ -1,4 +1,5 @@
-// Routing, expert matmuls, linear and the whole expert block: bad input, kernels that must agree, explanations.
+// Routing, expert matmuls, linear and the whole expert block: invalid arguments, kernels that must agree, the choice
+// between kernels, explanations.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +20,7 @@ namespace {
 
 using cases::ExpertShape;
 
-// A workspace of the size that the call asks for.
+// Runs with a workspace of the required size.
 template <class Args>
 void run_with_scratch(const Args& args, const Stream& stream) {
   cases::Memory scratch;
@@ -173,7 +174,7 @@ std::vector<ExpertShape> agreement_shapes() {
   return list;
 }
 
-// A row's sum has one order, whatever the number of rows beside it: grouped or not, the same bits.
+// The order of a row's sum does not depend on other rows: grouped and per-slot kernels give the same bits.
 TEST(ExpertMatmul, GroupedAndPerSlotGiveTheSameBits) {
   for (const ExpertShape& shape : agreement_shapes()) {
     Products p(shape);
@@ -185,7 +186,7 @@ TEST(ExpertMatmul, GroupedAndPerSlotGiveTheSameBits) {
   }
 }
 
-// One expert for all is a linear layer.
+// With a single expert the operation is linear.
 TEST(ExpertMatmul, OneExpertIsLinear) {
   for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
     Products p({.tokens = 11, .slots = 1, .experts = 1, .precision = precision});
@@ -211,7 +212,7 @@ TEST(ExpertMatmulThreads, BitsDoNotDependOnTheirNumber) {
   }
 }
 
-// One activation that is not a number spoils its own rows and no others.
+// A NaN among the activations affects only its own rows.
 TEST(ExpertMatmul, NotANumberStaysInItsRow) {
   for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
     for (const float wrong : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
@@ -244,13 +245,13 @@ TEST(RouteTopK, RowsWithoutAFiniteLogitKeepValidIds) {
   args.expert_weights = Tensor(weights.data(), DType::kF32, {3, 2}, kCpu);
   run_with_scratch(args, Stream::cpu());
   EXPECT_EQ(ids, (std::vector<std::int32_t>{0, 1, 0, 1, 0, 2}));
-  // No probabilities can be told, and that shows.
+  // The probabilities are undefined, and are NaN.
   for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(std::isnan(weights[i])) << i;
 }
 
 // ---- moe_ffn
 
-// The block against the public operations that it is made of.
+// The block against the composition of public operations.
 TEST(MoeFfn, IsTheCompositionOfItsOperations) {
   const std::int64_t tokens = 9, experts = 6, slots = 3, hidden = 256, inner = 96, shared = 64;
   const Stream stream = Stream::cpu();
@@ -378,7 +379,7 @@ TEST(MulMatId, EveryKernelRunsWhenSelected) {
 
 // ---- explain()
 
-TEST(Explain, TellsOfEightBitActivations) {
+TEST(Explain, ReportsEightBitActivations) {
   Products p({.precision = MatmulPrecision::kFast});
   const auto chosen = [](const Explanation& e) { return e.kernels.at(static_cast<std::size_t>(e.chosen)); };
   MulMatIdArgs args = expert_args<MulMatIdArgs>(p.shared, p.y[0]);

@@ -1,4 +1,4 @@
-// Bad input of the dense operations: one clear error each, nothing written.
+// Invalid arguments of the dense operations: one clear error each, nothing written.
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// An i32 argument with values of the test's own.
+// An i32 argument with given values.
 class Integers {
  public:
   explicit Integers(std::vector<std::int32_t> values) : values_(std::move(values)) {}
@@ -48,7 +48,7 @@ TEST(BadInput, CausalConv1d) {
   bad.expect([](Args& a) { a.y.strides[1] = 0; }, "y", "do not overlap", "strides");
   bad.expect([](Args& a) { a.x.data = a.y.data; }, "y", "memory of its own", "overlaps x");
   bad.expect([](Args& a) { a.x.data = nullptr; }, "x", "memory", "null");
-  // In place only as the very same view.
+  // In place requires the same view.
   bad.expect(
       [](Args& a) {
         a.final_state.shape[0] = a.initial_state.shape[0] = 1;
@@ -152,7 +152,7 @@ TEST(BadInput, GatedRmsNorm) {
   bad.expect([](Args& a) { a.weight.rank = 2; }, "weight", "[D=100]", "F32 [100,0]");
   bad.expect([](Args& a) { a.y.dtype = DType::kF16; }, "y", "BF16 or F32", "F16");
   bad.expect([](Args& a) { a.eps = kNan; }, "eps", "0 or more", "nan");
-  // The result is wider than the inputs: it cannot lie on them.
+  // The result is wider than the inputs and cannot alias them.
   bad.expect([](Args& a) { a.z.data = a.y.data; }, "y", "memory of its own", "overlaps z");
   bad.expect([](Args& a) { a.y.data = static_cast<char*>(a.y.data) + 2; }, "y", "aligned", "not");
   bad.expect_workspace_errors();

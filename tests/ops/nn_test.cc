@@ -1,4 +1,4 @@
-// Properties of the dense operations that no single case shows, and results small enough to know by heart.
+// Properties of the dense operations across several calls, and small results by hand.
 
 #include <gtest/gtest.h>
 
@@ -181,7 +181,7 @@ TEST(Rope, ProductsDependOnTheDistanceAlone) {
 }
 
 TEST(Rope, PairsAreHalvesApart) {
-  // theta^0 = 1: the first pair is (0, rotary_dim / 2), turned by the position in radians.
+  // theta^0 = 1: the first pair is (0, rotary_dim / 2), rotated by the position in radians.
   const Floats x = {1.0F, 0.0F, 0.0F, 0.0F, 5.0F, 6.0F, 7.0F, 8.0F};
   const Floats y = turned(x, 1);
   EXPECT_FLOAT_EQ(y[0], std::cos(1.0F));
@@ -196,7 +196,7 @@ struct Attended {
   static constexpr std::int64_t kHeads = 4;
   static constexpr std::int64_t kKeyHeads = 2;
   static constexpr std::int64_t kWidth = 24;
-  static constexpr std::int64_t kCapacity = 700;  // cut into spans when tokens are few
+  static constexpr std::int64_t kCapacity = 700;  // several spans when tokens are few
 
   Random random{6};
   Floats q = random_floats(kTokens * kHeads * kWidth, random);
@@ -254,7 +254,7 @@ TEST(Attention, OneVisibleTokenGivesItsValue) {
   }
 }
 
-// A weight of 0 would not keep a NaN out: what a token must not see is not to be multiplied at all.
+// A weight of 0 would not mask a NaN: masked values must not be multiplied at all.
 TEST(Attention, LaterTokensDoNotReachEarlierOnes) {
   Attended attended;
   const std::int64_t row = Attended::kKeyHeads * Attended::kWidth;
@@ -275,9 +275,9 @@ TEST(Attention, LaterTokensDoNotReachEarlierOnes) {
   }
 }
 
-// A decoder's tokens must not depend on who else is in the batch, nor on what memory happens to be there: a sequence's
-// rows have the same bits alone in a cache of just its length, in a larger one, and in batches small and large enough
-// for the kernel's two ways with long caches.
+// A decoder's tokens must depend neither on the rest of the batch nor on the capacity of the cache: a sequence's rows
+// have the same bits in a cache of exactly its length, in a larger one, and in batches below and above the threshold of
+// the kernel's two methods for long caches.
 TEST(Attention, NeitherCapacityNorCompanyMovesABit) {
   constexpr std::int64_t kHeads = 4;
   constexpr std::int64_t kKeyHeads = 2;
@@ -332,7 +332,7 @@ TEST(Attention, NeitherCapacityNorCompanyMovesABit) {
 
 // ---- stores
 
-// Every f16, what lies around it and half-way to the next: rounded alike by each instruction set, NaN and all.
+// Every f16, its neighbors and the ties between: every instruction set rounds them alike, NaN included.
 TEST(Stores, F16IsRoundedAlikeByEveryInstructionSet) {
   std::vector<float> values;
   for (std::uint32_t half = 0; half < 0x10000; ++half) {
@@ -354,7 +354,7 @@ TEST(Stores, F16IsRoundedAlikeByEveryInstructionSet) {
 
 // ---- all of them
 
-// The sizes of a model, which split into more tasks than the table's cases do.
+// The sizes of a model, which make more tasks than the table's cases.
 TEST(NnThreads, ModelSizesGiveTheSameBits) {
   const std::set<std::string_view> operations = {
       CausalConv1dArgs::kName, CausalConv1dUpdateArgs::kName, RmsNormArgs::kName,   GatedRmsNormArgs::kName,

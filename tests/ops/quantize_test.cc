@@ -1,4 +1,4 @@
-// Bad arguments of quantize and dequantize, and what good ones may look like.
+// Invalid arguments of quantize and dequantize, and the limits of valid ones.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t kRows = 3;
 constexpr std::int64_t kColumns = 512;
 
-// Room for any format, full of a byte that tells whether something was written.
+// Memory for any format, filled with a byte that shows writes.
 class QuantizeTest : public testing::Test {
  protected:
   QuantizeTest() : values_(kRows * kColumns + 64, 1.5F), blocks_(values_.size() * sizeof(float), '\x5A') {
@@ -126,7 +126,7 @@ TEST_F(QuantizeTest, RefusesOverlap) {
   auto back = dequantize_args(DType::kF32);
   back.blocks.data = values_.data();
   expect_error(back, "values", "memory of its own", "memory that overlaps blocks");
-  // Rows of the output upon each other.
+  // Overlapping rows of the output.
   back = dequantize_args(DType::kQ8_0);
   back.values.strides[0] = kColumns - 1;
   expect_error(back, "values", "an output whose elements do not overlap", "F32 [3,512] with strides [511,1]");
@@ -183,7 +183,7 @@ TEST_F(QuantizeTest, ReadsRepeatedRows) {
   EXPECT_TRUE(std::equal(blocks_.begin(), blocks_.begin() + row, blocks_.begin() + 2 * row));
 }
 
-// The number of threads does not show, to the bit.
+// The bits do not depend on the number of threads.
 TEST_F(QuantizeTest, DoesNotDependOnThreads) {
   const std::int64_t rows = 5;
   const std::int64_t columns = 8448;

@@ -4,7 +4,7 @@
 
 namespace thalweg {
 
-// Runs an operation on the CPU with a workspace of exactly the size it asks for.
+// Runs an operation on the CPU with a workspace of exactly the required size.
 template <class Args>
 void run_with_workspace(const Args& args, int threads = 0) {
   const Stream stream = Stream::cpu(threads);

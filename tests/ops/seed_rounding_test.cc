@@ -1,6 +1,6 @@
-// Rounding::kSeed rounds where the contract says, and nowhere else: a result lies far closer to the oracle that rounds
-// at those places than the two oracles lie to each other. The bounds of the case table alone would let a kernel pass
-// that rounds less.
+// Rounding::kSeed rounds exactly where the contract says: a result is much closer to the oracle that rounds there than
+// the exact and the rounded oracle are to each other. The bounds of the case table alone would accept a kernel that
+// rounds less.
 
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
   return std::sqrt(sum);
 }
 
-// For every case with the seeds' rounding; outputs(args) pairs the tensors with what the rounded oracle says.
+// For every case with Rounding::kSeed; outputs(args) pairs the tensors with the rounded oracle's results.
 template <class Args, class Outputs>
 void expect_rounding(Outputs outputs) {
   int count = 0;
@@ -41,7 +41,7 @@ void expect_rounding(Outputs outputs) {
     run_with_workspace(args);
     for (std::size_t i = 0; i < with.size(); ++i) {
       const double apart = distance(with[i].second.values, without[i].second.values);
-      if (apart == 0.0) continue;  // an output before the first place
+      if (apart == 0.0) continue;  // an output before the first rounding
       const std::vector<double> actual = reference::read(with[i].first).values;
       EXPECT_LT(distance(actual, with[i].second.values), 0.2 * apart) << "output " << i;
       ++count;

@@ -1,4 +1,4 @@
-// The cases of these tests are small: all threads take part in them nevertheless, so that races would show.
+// Small cases run on all threads in these tests, so that ThreadSanitizer and bitwise comparisons see them.
 
 #include "core/threads.h"
 

@@ -56,7 +56,7 @@ double packing_error(DType dtype, const std::vector<float>& values) {
   return rmse(values, unpacked(dtype, packed(dtype, values), values.size()));
 }
 
-// The distributions of tools/make_quant_goldens.py, in its order: the seed is the place in the list, from 1.
+// The distributions of tools/make_quant_goldens.py, in its order: the seed is the index in the list, from 1.
 std::vector<float> draw(const std::string& distribution, std::size_t count) {
   static const std::vector<std::string> kNames = {"normal",   "laplace", "uniform", "outliers", "shifted",
                                                   "positive", "groups",  "sparse",  "constant", "zeros",
@@ -88,7 +88,7 @@ class PackTest : public testing::TestWithParam<DType> {};
 class LossyPackTest : public PackTest {};
 class BlockPackTest : public PackTest {};
 
-// At most 1 % worse than the package gguf, at most 3 % worse than ggml's own quantiser where that package has none.
+// At most 1 % worse than the package gguf, at most 3 % worse than ggml's own quantizer where that package has none.
 TEST_P(LossyPackTest, IsAsGoodAsTheReferencePackers) {
   const std::vector<char> bytes = read_golden("pack_rmse.txt");
   std::istringstream lines(std::string(bytes.begin(), bytes.end()));
@@ -114,7 +114,7 @@ TEST_P(LossyPackTest, IsAsGoodAsTheReferencePackers) {
   EXPECT_EQ(compared, 13);
 }
 
-// What packing keeps: a sanity check of the bound above that needs no other packer. A format of b bits leaves an error
+// A sanity check of the bound above that needs no other packer. A format of b bits leaves an error
 // of about 2^-b of a range of some five standard deviations.
 TEST_P(PackTest, LosesWhatItsBitsAllow) {
   const DTypeInfo info = dtype_info(GetParam());
@@ -128,10 +128,11 @@ TEST_P(PackTest, RepeatsItselfToTheBit) {
   const std::vector<float> values = draw("groups", 2048);
   const std::vector<char> whole = packed(GetParam(), values);
   EXPECT_EQ(packed(GetParam(), values), whole);
-  // Blocks do not depend on their neighbours.
+  // Blocks do not depend on their neighbors.
   const std::vector<float> tail(values.begin() + 1024, values.end());
-  const std::vector<char> part = packed(GetParam(), tail);
-  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.end() - static_cast<std::ptrdiff_t>(part.size())));
+  const std::vector<char> tail_blocks = packed(GetParam(), tail);
+  EXPECT_TRUE(std::equal(tail_blocks.begin(), tail_blocks.end(),
+                         whole.end() - static_cast<std::ptrdiff_t>(tail_blocks.size())));
 }
 
 TEST_P(PackTest, GivesTheSameBlocksOnEveryInstructionSet) {
@@ -159,14 +160,14 @@ TEST_P(PackTest, ScalesWithPowersOfTwo) {
   for (float& value : scaled) value *= 8.0F;
   const std::vector<float> once = unpacked(GetParam(), packed(GetParam(), values), values.size());
   const std::vector<float> twice = unpacked(GetParam(), packed(GetParam(), scaled), values.size());
-  // Super-blocks' units of such values may be subnormal f16s, which keep fewer bits.
+  // Super-block scales of such values may be subnormal f16s, which have fewer bits.
   const float tolerance = is_block_format(GetParam()) ? 0.02F : 0.0F;
   for (std::size_t i = 0; i < values.size(); ++i) {
     ASSERT_NEAR(twice[i], 8.0F * once[i], tolerance * std::fabs(twice[i]) + 2.0F * tolerance) << i;
   }
 }
 
-// Values that nobody should pass still make blocks whose weights are finite, and no undefined cast.
+// Non-finite values still make blocks of finite weights, without undefined casts.
 TEST_P(BlockPackTest, SurvivesAnything) {
   const float kInfinity = std::numeric_limits<float>::infinity();
   const float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -183,7 +184,7 @@ TEST_P(BlockPackTest, SurvivesAnything) {
   }
 }
 
-// Beyond the largest f16 scale values saturate, in their own sign.
+// Values beyond the largest f16 scale saturate with their sign.
 TEST_P(PackTest, SaturatesHugeValues) {
   std::vector<float> values = draw("normal", 512);
   for (float& value : values) value = std::copysign(1e30F, value);
@@ -201,8 +202,8 @@ INSTANTIATE_TEST_SUITE_P(Formats, LossyPackTest,
 INSTANTIATE_TEST_SUITE_P(Formats, BlockPackTest, testing::ValuesIn(packable_types(is_block_format)), test_name);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Values that a format can represent come back as they were, if their codes use the format's range: a packer that sees
-// values only cannot know of codes that are not there.
+// Values that a format can represent exactly are packed exactly, if their codes use the format's whole range: the
+// packer sees only values.
 
 struct Exact {
   DType dtype;
@@ -221,16 +222,16 @@ TEST_P(ExactPackTest, RepresentableValuesComeBack) {
   Random random(11);
   constexpr int kCount = 4096;
   std::vector<float> values;
-  float unit = 0.0F;
+  float super_scale = 0.0F;
   float minimum_unit = 0.0F;
   const int block = dtype_info(format.dtype).block_size;
   for (int i = 0; i < kCount; i += format.group) {
     const bool first = i % block == 0;
     if (first) {
-      unit = round_to_f16(static_cast<float>(random.uniform(0.001, 0.01)));
+      super_scale = round_to_f16(static_cast<float>(random.uniform(0.001, 0.01)));
       minimum_unit = round_to_f16(static_cast<float>(random.uniform(0.001, 0.01)));
     }
-    // The block's first group has the scale that defines the unit.
+    // The block's first group has the scale that defines the super-block's.
     const bool integers = format.first_scale != format.last_scale;
     const int extreme = format.first_scale < 0 ? format.first_scale : format.last_scale;
     const int span = format.last_scale - format.first_scale + 1;
@@ -244,7 +245,7 @@ TEST_P(ExactPackTest, RepresentableValuesComeBack) {
       int code = format.low + static_cast<int>(random.below(format.high - format.low + 1));
       if (w == 0) code = format.low;
       if (w == 1 && (format.minimum || format.dtype == DType::kQ8_0)) code = format.high;
-      const float scaled = unit * static_cast<float>(scale) * static_cast<float>(code);
+      const float scaled = super_scale * static_cast<float>(scale) * static_cast<float>(code);
       values.push_back(scaled - minimum_unit * static_cast<float>(minimum));
     }
   }
@@ -290,7 +291,7 @@ TEST(PlainPack, RoundsToNearestEven) {
   EXPECT_EQ(unpacked(DType::kF32, packed(DType::kF32, values), values.size()), values);
 }
 
-// What the library does not pack it leaves alone.
+// Packing to other formats does nothing.
 TEST(Unpackable, WritesNothing) {
   const std::vector<float> values(256, 1.0F);
   for (const DType dtype : {DType::kIQ4_XS, DType::kI32}) {

@@ -78,11 +78,11 @@ TEST_P(UnpackTest, WritesNothingBeyondItsWeights) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, UnpackTest, testing::ValuesIn(weight_types()), test_name);
-// F32 comes first and has nothing to unpack.
+// F32 comes first and is not unpacked.
 INSTANTIATE_TEST_SUITE_P(Formats, GoldenUnpackTest, testing::ValuesIn(weight_types().begin() + 1, weight_types().end()),
                          test_name);
 
-// The packed scales of a super-block come out as they went in.
+// The packed scales of a super-block round-trip.
 TEST(GroupScales, RoundTrip) {
   cases::Random random(5);
   for (int round = 0; round < 50; ++round) {

@@ -1,4 +1,4 @@
-// The backend on Apple's processors.
+// The backend on Apple's systems.
 
 #include "metal/backend.h"
 
@@ -14,7 +14,7 @@
 namespace thalweg::metal {
 namespace {
 
-// Whole pages, so that Metal's view of them holds nothing else.
+// Whole pages: a Metal buffer that wraps host memory begins and ends on a page.
 void* allocate(Device, std::size_t bytes) {
   const auto page = static_cast<std::size_t>(getpagesize());
   void* memory = std::aligned_alloc(page, (bytes + page - 1) / page * page);

@@ -17,7 +17,7 @@ struct Signal {
   std::uint64_t value = 0;
 };
 
-// Everything about the default device; made once. `problem` is empty if it can be used.
+// The default device, created once. `problem` is empty if it can be used.
 class AppleDevice {
  public:
   static AppleDevice& instance();
@@ -25,19 +25,18 @@ class AppleDevice {
   const std::string& problem() const { return problem_; }
   id<MTLDevice> device() const { return device_; }
 
-  // The kernel specialised by the launch's constants; compiled at the first call. Throws thalweg::Error.
+  // The pipeline of the launch's kernel and constants, compiled at the first call. Throws thalweg::Error.
   id<MTLComputePipelineState> pipeline(std::string_view operation, const Launch& launch);
 
-  // The stream's queue, or ours.
+  // The stream's queue, or the library's own.
   id<MTLCommandQueue> queue(const Stream& stream) const;
 
   // Memory that Metal and the host share: whole pages around [data, data + bytes), not copied. `offset` says where data
   // is in it. The command buffer keeps it alive.
   id<MTLBuffer> share(const void* data, std::size_t bytes, std::size_t& offset) const;
 
-  // Puts a command buffer behind all earlier ones of its queue: Metal sees buffers, not the memory that they share, so
-  // that it would let runs overtake each other.
-  // What the buffer has to signal at its end is returned.
+  // Makes a command buffer wait for all earlier ones of its queue, and returns the signal that it must encode at its
+  // end. Metal does not order them by itself: it cannot see that two buffers wrap the same memory.
   Signal order(id<MTLCommandQueue> queue, id<MTLCommandBuffer> buffer);
 
  private:
@@ -52,7 +51,7 @@ class AppleDevice {
   std::unordered_map<const void*, Signal> last_signals_;  // by queue
 };
 
-// While one exists, its thread's command buffers are kept, to read their times.
+// While one exists, its thread's command buffers are kept, so that their times can be read.
 class CommandRecorder {
  public:
   CommandRecorder();

@@ -35,7 +35,7 @@ AppleDevice::AppleDevice() {
     }
     MTLCompileOptions* options = [[MTLCompileOptions alloc] init];
     options.languageVersion = MTLLanguageVersion3_1;
-    options.fastMathEnabled = NO;  // the kernels' bounds count on what they write
+    options.fastMathEnabled = NO;  // the error bounds assume IEEE arithmetic as written
     NSError* error = nil;
     library_ = [device_ newLibraryWithSource:[NSString stringWithUTF8String:kKernelSource]
                                      options:options

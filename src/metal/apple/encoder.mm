@@ -13,11 +13,11 @@ class AppleEncoder final : public Encoder {
     id<MTLCommandQueue> queue = device.queue(stream);
     buffer_ = [queue commandBuffer];
     signal_ = device.order(queue, buffer_);
-    // Launches may overlap except where they say that they depend on those before.
+    // Launches may overlap, except for those with after_previous.
     encoder_ = [buffer_ computeCommandEncoderWithDispatchType:MTLDispatchTypeConcurrent];
   }
 
-  // What has been encoded is committed even after a launch that failed: the order of the queue counts on its event.
+  // Commits even after a failed launch: later runs of the queue wait for this one's event.
   ~AppleEncoder() override {
     [encoder_ endEncoding];
     [buffer_ encodeSignalEvent:signal_.event value:signal_.value];

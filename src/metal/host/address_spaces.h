@@ -1,7 +1,7 @@
 #pragma once
 
-// Metal's keywords, for a translated program. Kernels are compiled twice: once with address spaces as clang knows them,
-// to have them checked (a device pointer set to threadgroup memory is an error), and once without, to be run.
+// Metal's keywords for a translated program. Kernels are compiled twice: with clang's address spaces, to check them (a
+// device pointer set to threadgroup memory is an error), and without, to run.
 
 namespace thalweg {
 namespace metal {

@@ -1,4 +1,4 @@
-// The executor as a Metal backend. Its device memory is host memory, as it is on Apple's processors.
+// The executor as a Metal backend. Its device memory is host memory, as on Apple's systems.
 
 #include "metal/host/attach.h"
 

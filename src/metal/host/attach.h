@@ -2,7 +2,7 @@
 
 namespace thalweg::metal {
 
-// Makes the executor the Metal backend, in a build that has it; does nothing in one that has not, or that has Metal.
+// Makes the executor the Metal backend. Does nothing in a build without the executor or with Metal.
 void attach_executor();
 
 }  // namespace thalweg::metal

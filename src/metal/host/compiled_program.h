@@ -1,20 +1,20 @@
 #pragma once
 
-// What a translated .metal file shows to the executor. C++14: kernels are compiled in Metal's dialect.
+// The interface of a translated .metal file to the executor. C++14, as Metal's dialect.
 
 namespace thalweg {
 namespace metal {
 
 enum { kMaxBuffers = 24, kMaxThreadgroupBuffers = 1, kMaxKernels = 32, kMaxConstants = 48 };
 
-// The arguments of a kernel that are memory.
+// A kernel's memory arguments.
 struct Memory {
   void* buffer[kMaxBuffers];
   void* scratch[kMaxThreadgroupBuffers];  // threadgroup memory
 };
 
-// The arguments that say which thread this is, under the names of their attributes.
-struct Place {
+// A kernel's thread-position arguments, named as their attributes.
+struct ThreadPosition {
   unsigned threadgroup_position_in_grid[3];
   unsigned threadgroups_per_grid[3];
   unsigned thread_index_in_threadgroup;
@@ -25,9 +25,9 @@ struct Place {
 
 struct CompiledKernel {
   const char* name;
-  void (*call)(const Memory& memory, const Place& place);
+  void (*call)(const Memory& memory, const ThreadPosition& position);
   unsigned buffers;   // bit i: the kernel has a buffer i
-  unsigned writable;  // bit i: it may write to it
+  unsigned writable;  // bit i: buffer i is not const
   unsigned max_threads;
 };
 
@@ -38,7 +38,7 @@ struct CompiledConstant {
 
 struct CompiledProgram {
   CompiledKernel kernels[kMaxKernels];        // ends at a null name
-  CompiledConstant constants[kMaxConstants];  // value is null behind the last
+  CompiledConstant constants[kMaxConstants];  // null value after the last
 };
 
 }  // namespace metal

@@ -30,7 +30,7 @@ bool contains(const std::array<std::string_view, N>& list, std::string_view text
 
 constexpr std::array<std::string_view, 4> kAddressSpaces = {"device", "threadgroup", "constant", "thread"};
 
-// Place of the token that closes what tokens[open] opens; the last token if none does.
+// Index of the token that closes tokens[open]; the last token if none does.
 std::size_t closing(const std::vector<Token>& tokens, std::size_t open) {
   int depth = 0;
   for (std::size_t i = open; i < tokens.size(); ++i) {
@@ -46,7 +46,7 @@ void find(std::vector<Finding>& findings, const Token& token, std::string text) 
   findings.push_back({token.file, token.line, std::move(text)});
 }
 
-// The parameter that tokens[begin, end) declare.
+// The parameter declared by tokens[begin, end).
 KernelParameter read_parameter(const std::vector<Token>& tokens, std::size_t begin, std::size_t end,
                                std::vector<Finding>& findings) {
   KernelParameter result;
@@ -72,7 +72,7 @@ KernelParameter read_parameter(const std::vector<Token>& tokens, std::size_t beg
     result.type += (result.type.empty() ? "" : " ") + text;
   }
   result.writable = device && !constant;
-  // Positions and sizes of one kernel must have as many components as each other.
+  // Metal requires the same number of components for all positions and sizes of a kernel.
   const bool position = result.attribute.find("position_in") != std::string::npos ||
                         result.attribute.find("per_grid") != std::string::npos;
   if (position && result.type != "uint3") find(findings, tokens[begin], result.attribute + " that is not a uint3");
@@ -172,7 +172,7 @@ Program read_program(const std::vector<Token>& tokens, std::vector<Finding>& fin
 
 namespace {
 
-// Names of types: of the language, of templates' parameters, of our own structures.
+// Names of types: the language's, template parameters, the kernels' own structs.
 std::set<std::string, std::less<>> type_names(const std::vector<Token>& tokens) {
   std::set<std::string, std::less<>> types = {"void",
                                               "bool",
@@ -215,7 +215,7 @@ void check_words(const std::vector<Token>& tokens, std::vector<Finding>& finding
   }
 }
 
-// A bracket that indexes nothing opens a lambda.
+// A bracket that does not index opens a lambda.
 void check_lambdas(const std::vector<Token>& tokens, std::vector<Finding>& findings) {
   for (std::size_t i = 1; i < tokens.size(); ++i) {
     const Token& before = tokens[i - 1];
@@ -285,7 +285,7 @@ void check_recursion(const std::vector<Token>& tokens, std::vector<Finding>& fin
   }
 }
 
-// threadgroup float tile[64]; in a body: every thread of the executor would have its own.
+// threadgroup float tile[64]; in a body: in the executor, every thread would have its own.
 void check_threadgroup_variables(const std::vector<Token>& tokens, std::vector<Finding>& findings) {
   for (const Function& function : functions_of(tokens)) {
     for (std::size_t i = function.open; i < function.close; ++i) {

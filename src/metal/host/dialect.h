@@ -1,7 +1,7 @@
 #pragma once
 
-// Reads kernels in the Metal Shading Language after preprocessing: what they declare, and whether they keep to the part
-// of the language that we use.
+// Parses preprocessed kernels in the Metal Shading Language: their declarations, and whether they stay within the
+// dialect that the executor supports.
 
 #include <string>
 #include <string_view>
@@ -53,12 +53,12 @@ struct Finding {
   std::string text;
 };
 
-// Kernels and function constants; what cannot be bound is a finding.
+// Kernels and function constants. Parameters that cannot be bound are findings.
 Program read_program(const std::vector<Token>& tokens, std::vector<Finding>& findings);
 
-// What Metal does not have, or what the executor could not check: double, lambdas, exceptions, new and delete, virtual
-// functions, goto, static variables, recursion, pointers and references without an address space, threadgroup memory
-// that is not a parameter of the kernel.
+// Findings: what Metal lacks or the executor cannot check. These are double, lambdas, exceptions, new and delete,
+// virtual functions, goto, static variables, recursion, pointers and references without an address space, threadgroup
+// memory that is not a parameter of the kernel.
 void check_dialect(const std::vector<Token>& tokens, std::vector<Finding>& findings);
 
 }  // namespace thalweg::metal

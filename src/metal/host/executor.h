@@ -1,9 +1,8 @@
 #pragma once
 
-// Runs Metal kernels on the host, thread by thread, and checks what a GPU would not tell: accesses out of bounds, reads
-// of threadgroup memory that was not written, barriers and simdgroup operations that not all threads reach, data races
-// between barriers, threadgroups and launches. For tests and `thalweg verify`, not for speed: one thread of the
-// machine.
+// Runs Metal kernels on the host, thread by thread on one CPU thread, and detects what a GPU would not report: accesses
+// out of bounds, uninitialized threadgroup memory, barriers and simdgroup operations that not all threads reach, data
+// races between barriers, threadgroups and launches. For tests and `thalweg verify`.
 
 #include <cstdint>
 #include <mutex>
@@ -16,16 +15,16 @@
 
 namespace thalweg::metal {
 
-// What launches did, added up.
+// Counters, summed over launches.
 struct Counts {
   std::uint64_t launches = 0;
-  std::uint64_t dependencies = 0;  // launches that had to wait for one before them
+  std::uint64_t dependencies = 0;  // launches with after_previous
   std::uint64_t threadgroups = 0;
   std::uint64_t device_bytes_read = 0;
   std::uint64_t device_bytes_written = 0;
   std::uint64_t barriers = 0;           // of threadgroups
   std::uint64_t matrix_operations = 0;  // 8 x 8 multiply-accumulates
-  std::uint64_t threadgroup_bytes = 0;  // most threadgroup memory of a launch
+  std::uint64_t threadgroup_bytes = 0;  // largest of all launches
 
   Counts& operator+=(const Counts& other);
 };
@@ -40,7 +39,7 @@ std::vector<KernelCounts> executor_counts();
 Counts executor_total();
 void reset_executor_counts();
 
-// Runs launches at once. Throws thalweg::Error at the first thing that is wrong, with kernel, threadgroup and thread.
+// Runs each launch immediately. Throws thalweg::Error at the first fault, with kernel, threadgroup and thread.
 class ExecutorEncoder final : public Encoder {
  public:
   explicit ExecutorEncoder(std::string_view operation);
@@ -51,7 +50,7 @@ class ExecutorEncoder final : public Encoder {
   std::string operation_;
 };
 
-// Programs that launches may name, beside those that were added before.
+// Adds programs whose kernels launches may name.
 void add_programs(const CompiledProgram* const* programs, std::size_t count);
 
 }  // namespace thalweg::metal

@@ -1,7 +1,7 @@
 #pragma once
 
-// What compiled kernels call in the executor. `line` is the call's place in the .metal file: threads that meet must
-// meet at the same line.
+// The functions that compiled kernels call. `line` is the call's line in the .metal file: all threads of a barrier or
+// simdgroup operation must call it from the same line.
 
 extern "C" {
 
@@ -10,7 +10,7 @@ enum { kMemNone = 0, kMemDevice = 1, kMemThreadgroup = 2 };
 void thalweg_threadgroup_barrier(unsigned flags, int line);
 void thalweg_simdgroup_barrier(unsigned flags, int line);
 
-// What lane `from` of the simdgroup gave.
+// The value of lane `from` of the simdgroup.
 unsigned thalweg_simd_shuffle(unsigned value, unsigned from, int line);
 float thalweg_simd_sum(float value, int line);
 unsigned thalweg_simd_sum_uint(unsigned value, int line);
@@ -22,11 +22,12 @@ unsigned thalweg_simd_prefix_sum_uint(unsigned value, bool inclusive, int line);
 // result = a b + c, 8 x 8. A lane holds elements (lane / 4, 2 (lane % 4)) and the one to its right.
 void thalweg_simdgroup_multiply(const float a[2], const float b[2], const float c[2], float result[2], int line);
 unsigned thalweg_lane();
-// Accesses up to the next call are those of a matrix: loads (1), stores (2), or of the thread itself again (0). Metal
-// does not say which lane has which element, so that a load and a store of one element count as two lanes'.
+// Marks the accesses up to the next call as a matrix's loads (1) or stores (2), or as the thread's own (0). Metal does
+// not specify which lane holds which element, so that a load and a store of one element count as those of different
+// lanes.
 void thalweg_matrix_access(unsigned kind);
 
-// These return what was in the 32-bit word before.
+// Each returns the previous value of the 32-bit word.
 unsigned thalweg_atomic_add(void* address, unsigned value);
 unsigned thalweg_atomic_or(void* address, unsigned value);
 unsigned thalweg_atomic_load(const void* address);

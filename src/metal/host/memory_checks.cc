@@ -31,7 +31,7 @@ void MemoryChecks::set_buffers(std::vector<std::pair<const void*, std::size_t>> 
           {begin, begin + buffers[i].second, true, may_write, AddressSpace::kDevice, static_cast<int>(i)});
     }
   }
-  // Views of one tensor reach into each other: their memory is one region.
+  // Views of one tensor overlap: merge their regions.
   std::sort(regions_.begin(), regions_.end(), [](const Region& a, const Region& b) { return a.begin < b.begin; });
   std::vector<Region> merged;
   for (const Region& region : regions_) {
@@ -90,7 +90,7 @@ MemoryChecks::Cell& MemoryChecks::device_cell(std::uintptr_t address) {
   return (*cached.second)[address / kCellBytes % kPageCells];
 }
 
-// Whether what left the mark has finished, for all that barriers say, before the access that is made now.
+// Whether barriers order the access that left the mark before the current one.
 bool MemoryChecks::ordered(const Mark& mark, const Accessor& now, bool device) {
   if (mark.interval < now.launch_begin) return true;          // no mark, or a launch that has finished
   if (mark.interval < now.threadgroup_begin) return !device;  // another threadgroup
@@ -116,7 +116,7 @@ std::string MemoryChecks::mark(Cell& cell, bool write, bool atomic, const Access
     cell.write = Mark(now);
     cell.atomic = atomic;
   } else {
-    // A reader that may still be at it stays, the latest other one stands beside it.
+    // Keeps a reader that may still be concurrent, and the latest other one.
     (ordered(cell.read, now, device) ? cell.read : cell.other_read) = Mark(now);
   }
   return {};
@@ -133,7 +133,7 @@ std::string MemoryChecks::check(const void* address, std::size_t bytes, bool wri
     for (std::size_t cell = (begin - local) / kCellBytes; cell <= (begin - local + bytes - 1) / kCellBytes; ++cell) {
       Cell& state = threadgroup_cells_[cell];
       if (!write && state.write.interval < now.threadgroup_begin) {
-        return "read of uninitialised threadgroup memory, byte " + std::to_string(begin - local);
+        return "read of uninitialized threadgroup memory, byte " + std::to_string(begin - local);
       }
       std::string problem = mark(state, write, atomic, now, false);
       if (!problem.empty()) return problem + " (byte " + std::to_string(begin - local) + " of threadgroup memory)";

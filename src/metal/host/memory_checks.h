@@ -1,6 +1,6 @@
 #pragma once
 
-// What memory a launch may touch and who has touched it: bounds, initialisation of threadgroup memory, data races.
+// Checks each access of a kernel: bounds, initialization of threadgroup memory, data races.
 
 #include <array>
 #include <cstddef>
@@ -16,8 +16,8 @@ inline constexpr std::size_t kMaxThreadgroupBytes = 32768;
 
 enum class AddressSpace : std::uint8_t { kDevice, kConstant, kThreadgroup };
 
-// Who is accessing memory, and what barriers say has finished before. Intervals are numbered through the run: a new one
-// begins with each threadgroup and with each of its barriers.
+// The thread that accesses memory, and the intervals that barriers have ordered before it. Intervals are numbered
+// through the run; each threadgroup and each of its barriers begins a new one.
 struct Accessor {
   std::uint32_t thread = 0;                // in its threadgroup
   std::uint32_t simd_epoch = 0;            // barriers that its simdgroup has passed in this threadgroup
@@ -32,17 +32,17 @@ class MemoryChecks {
  public:
   MemoryChecks();
 
-  // Forgets everything: a new run.
+  // Clears all marks for a new run.
   void reset();
   // The buffers of a launch.
   void set_buffers(std::vector<std::pair<const void*, std::size_t>> buffers, unsigned writable, const void* parameters,
                    std::size_t parameter_bytes);
   void set_threadgroup_bytes(std::size_t bytes) { threadgroup_bytes_ = bytes; }
   void* threadgroup_memory() { return threadgroup_memory_; }
-  // Full of NaN, so that the result is wrong too if a read of it went unnoticed.
+  // Fills it with NaN, so that results of an undetected uninitialized read are wrong as well.
   void poison_threadgroup_memory();
 
-  // Empty, or what is wrong with this access.
+  // Describes the fault of an access; empty if there is none.
   std::string check(const void* address, std::size_t bytes, bool write, bool atomic, const Accessor& now,
                     AddressSpace& space);
 
@@ -55,10 +55,10 @@ class MemoryChecks {
     Mark() : thread(0), simd_epoch(0) {}
     explicit Mark(const Accessor& by) : interval(by.interval), thread(by.thread), simd_epoch(by.simd_epoch) {}
   };
-  // Two bytes of memory.
+  // The marks of two bytes of memory.
   struct Cell {
     Mark write, read, other_read;
-    bool atomic = false;  // the last write
+    bool atomic = false;  // whether the last write was atomic
   };
   static constexpr std::size_t kCellBytes = 2;
   static constexpr std::size_t kPageCells = 2048;

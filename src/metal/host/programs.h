@@ -6,7 +6,7 @@
 
 namespace thalweg::metal {
 
-// Every file of src/metal/kernels, compiled for the host; the list is made by CMake.
+// All files of src/metal/kernels, compiled for the host; CMake generates the list.
 extern const CompiledProgram* const kPrograms[];
 extern const std::size_t kNumPrograms;
 

@@ -1,6 +1,5 @@
-// metal_translate NAME IN OUT: turns preprocessed Metal source into C++ that the executor can run. Attributes are taken
-// off; for each kernel a function is added that calls it with its arguments. Exits with 1 and a list of findings where
-// the source leaves the dialect.
+// metal_translate NAME IN OUT: translates preprocessed Metal source to C++ for the executor: removes attributes and
+// adds a caller for each kernel. Exits with 1 and a list of findings if the source is outside the dialect.
 
 #include <fstream>
 #include <iostream>
@@ -11,7 +10,7 @@
 namespace thalweg::metal {
 namespace {
 
-// The source with its attributes removed. Line markers stay, so that a compiler's messages name the .metal file.
+// The source without attributes. Line markers remain, so that compiler messages name the .metal file.
 std::string without_attributes(std::string_view text) {
   std::string result;
   std::size_t at = 0;
@@ -30,7 +29,7 @@ std::string argument_of(const KernelParameter& parameter) {
     const std::string pointer = parameter.type + (parameter.reference ? "*" : "");
     return (parameter.reference ? "*" : "") + ("thalweg::metal::argument<" + pointer + ">(" + memory + ")");
   }
-  const std::string value = "place." + parameter.attribute;
+  const std::string value = "position." + parameter.attribute;
   return parameter.type == "uint3" ? "uint3{" + value + "[0], " + value + "[1], " + value + "[2]}" : value;
 }
 
@@ -39,8 +38,8 @@ std::string bindings(const std::string& name, const Program& program) {
   out << "\nnamespace {\n";
   for (const KernelDeclaration& kernel : program.kernels) {
     out << "void call_" << kernel.name
-        << "(const thalweg::metal::Memory& memory, const thalweg::metal::Place& place) {\n"
-        << "  (void)memory;\n  (void)place;\n  " << kernel.name << "(";
+        << "(const thalweg::metal::Memory& memory, const thalweg::metal::ThreadPosition& position) {\n"
+        << "  (void)memory;\n  (void)position;\n  " << kernel.name << "(";
     for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
       out << (i > 0 ? ",\n      " : "") << argument_of(kernel.parameters[i]);
     }

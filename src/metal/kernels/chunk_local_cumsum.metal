@@ -1,4 +1,5 @@
-// sums[t,h] = g[t,h] + the g before it in its chunk. A thread is a value head, so that a simdgroup reads rows of heads.
+// sums[t,h] = sum of g[i,h] over the tokens i <= t of its chunk. Threadgroup: a chunk and 32 value heads, a head per
+// lane, so that loads are contiguous.
 
 #include "metal/kernels/common.h"
 

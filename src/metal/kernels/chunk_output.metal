@@ -1,4 +1,4 @@
-// o = scale ((q exp(G)) h^T + tril(q k^T exp(G_i - G_j)) v_new). A threadgroup is a chunk and a value head.
+// o = scale ((q exp(G)) h^T + tril(q k^T exp(G_i - G_j)) v_new). Threadgroup: a chunk and a value head.
 
 #include "metal/kernels/tiles.h"
 
@@ -38,8 +38,8 @@
     const int i = cell / kChunk;
     const int j = cell % kChunk;
     if (j / 8 > i / 8) continue;
-    const int place = lower_element(i, j);
-    lower[place] = j <= i ? seed_round(lower[place] * precise::exp(gates[i] - gates[j])) : 0.0f;
+    const int index = lower_element(i, j);
+    lower[index] = j <= i ? seed_round(lower[index] * precise::exp(gates[i] - gates[j])) : 0.0f;
   }
 
   for (int column = 0; column < kHeadV; column += kBlock) {
@@ -52,11 +52,11 @@
       for (int i = int(thread_index); i < kBlock * kBlock; i += int(kThreads)) {
         const int value = column + i / kBlock;
         const int key = inner + i % kBlock;
-        const int64_t place =
+        const int64_t index =
             chunk.row * p.h.slot + chunk.number * p.h.chunk + head * p.h.head + value * p.h.value + key;
-        others[i] = value < kHeadV && key < kHeadK ? load(h, kType, place) : 0.0f;
+        others[i] = value < kHeadV && key < kHeadK ? load(h, kType, index) : 0.0f;
       }
-      // Each thread has staged the elements that it scales.
+      // Each thread scales the elements that it staged itself.
       for (int i = int(thread_index); i < kChunk * kBlock; i += int(kThreads)) {
         rows[i] *= i / kBlock < chunk.length ? precise::exp(gates[i / kBlock]) : 0.0f;
       }
@@ -74,9 +74,9 @@
     store_column(sums, rows, simdgroup);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (int i = int(thread_index); i < chunk.length * kBlock; i += int(kThreads)) {
-      const int place = column + i % kBlock;
-      if (place >= kHeadV) continue;
-      store(o, kOutType, at(p.o, chunk.row, chunk.begin + i / kBlock, head) + place, p.scale * rows[i]);
+      const int index = column + i % kBlock;
+      if (index >= kHeadV) continue;
+      store(o, kOutType, at(p.o, chunk.row, chunk.begin + i / kBlock, head) + index, p.scale * rows[i]);
     }
   }
 }

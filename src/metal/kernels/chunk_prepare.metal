@@ -1,20 +1,20 @@
-// First half of the prefill: all that does not depend on the state. A threadgroup is a chunk and a key head: k k^T and
-// q k^T are made once, on and below the diagonal, and serve every value head of that key head. For each value head it
-// leaves a record: (I + A)^-1, scale tril(q k^T exp(..)), and the factors of the chunk's rows.
+// Prefill, first pass: everything that does not depend on the state. Threadgroup: a chunk and a key head. It computes
+// k k^T and q k^T once, on and below the diagonal, for all value heads of the key head, and writes a record per value
+// head: (I + A)^-1, scale tril(q k^T exp(G_i - G_j)), and the factors of the chunk's rows.
 
 #include "metal/kernels/gates.h"
 #include "metal/kernels/invert.h"
 
-// block [64][kBlock] = rows of q or k times the norm's weights; squares [64] += those of the rows themselves.
+// block [64][kBlock] = rows of q or k times the norm's weights; squares [64] += sums of squares of the unweighted rows.
 inline void stage_weighted(threadgroup float* block, threadgroup float* squares, device const void* data,
                            constant View& view, device const void* weights, int64_t weight_head, Chunk chunk, int head,
                            int column, uint simdgroup, uint lane) {
-  const int place = column + int(lane);
+  const int index = column + int(lane);
   const float weight =
-      kNorm == kNormRms && place < kHeadK ? load(weights, kWeightType, head * weight_head + place) : 1.0f;
+      kNorm == kNormRms && index < kHeadK ? load(weights, kWeightType, head * weight_head + index) : 1.0f;
   for (int row = int(simdgroup); row < kChunk; row += int(kSimdgroups)) {
-    const bool inside = row < chunk.length && place < kHeadK;
-    const float value = inside ? load(data, kType, at(view, chunk.row, chunk.begin + row, head) + place) : 0.0f;
+    const bool inside = row < chunk.length && index < kHeadK;
+    const float value = inside ? load(data, kType, at(view, chunk.row, chunk.begin + row, head) + index) : 0.0f;
     block[row * kBlock + int(lane)] = value * weight;
     if (kNorm) {
       const float sum = simd_sum(value * value);
@@ -42,10 +42,10 @@ inline void stage_weighted(threadgroup float* block, threadgroup float* squares,
   threadgroup float* lower = products + kLowerFloats;       // lower [C,C]
   threadgroup float* temporary = lower + kLowerFloats;      // 16 tiles
   threadgroup float* gates = temporary + 16 * kTileFloats;  // [64] G
-  threadgroup float* writes = gates + kMaxChunk;            // [64] beta
-  threadgroup float* q_norms = writes + kMaxChunk;          // [64] sums of squares, then factors
+  threadgroup float* betas = gates + kMaxChunk;             // [64] beta
+  threadgroup float* q_norms = betas + kMaxChunk;           // [64] sums of squares, then factors
   threadgroup float* k_norms = q_norms + kMaxChunk;         // [64]
-  threadgroup float* q_rows = products;                     // [64][32], while the products are made
+  threadgroup float* q_rows = products;                     // [64][32], until the products are stored
   threadgroup float* k_rows = products + kMaxChunk * kBlock;
   const Chunk chunk = find_chunk(p.sequences, bounds, int(group.x));
   const int kh = int(group.y);
@@ -71,7 +71,7 @@ inline void stage_weighted(threadgroup float* block, threadgroup float* squares,
     k_norms[thread_index] = kNorm ? norm_factor(k_norms[thread_index], p.norm_eps) : 1.0f;
   }
 
-  const int cells = lower_tile((chunk.length + 7) / 8, 0);  // of the rows of tiles that the chunk has
+  const int cells = lower_tile((chunk.length + 7) / 8, 0);  // elements in the chunk's rows of tiles
   for (int i = 0; i < heads; ++i) {
     const int h = value_head(kh, i, p.hk, p.hv);
     device float* record = records + (int64_t(group.x) * p.hv + h) * kRecordFloats;
@@ -84,23 +84,23 @@ inline void stage_weighted(threadgroup float* block, threadgroup float* squares,
         gate.beta = 0.0f;
         if (row < chunk.length) gate = gate_at(g, beta, a_log, dt_bias, p.gates, chunk.row, chunk.begin + row, h);
         gates[row] = before + simd_prefix_inclusive_sum(gate.g);
-        writes[row] = gate.beta;
+        betas[row] = gate.beta;
         before += simd_sum(gate.g);
       }
     }
     store_lower(query_products, lower, simdgroup);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    // Element (row, column) of a tile in the order of memory.
+    // Elements of all tiles in memory order.
     for (int cell = int(thread_index); cell < cells; cell += int(kThreads)) {
-      const TilePlace tile = tile_place(cell / kTileFloats);
+      const TileIndex tile = tile_index(cell / kTileFloats);
       const int row = tile.row * 8 + cell % kTileFloats / 8;
       const int column = tile.column * 8 + cell % 8;
       const bool inside = column <= row && row < chunk.length;
       const float decay = inside ? precise::exp(gates[row] - gates[column]) * k_norms[column] : 0.0f;
       record[kLowerFloats + cell] = p.scale * q_norms[row] * decay * lower[cell];
-      lower[cell] = column < row ? -writes[row] * k_norms[row] * decay * products[cell] : 0.0f;
+      lower[cell] = column < row ? -betas[row] * k_norms[row] * decay * products[cell] : 0.0f;
     }
-    // Rows of tiles behind the chunk's end do not take part, but are read.
+    // invert() also reads the rows of tiles beyond the chunk's end.
     for (int cell = cells + int(thread_index); cell < kLowerFloats; cell += int(kThreads)) lower[cell] = 0.0f;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     invert(lower, temporary, thread_index, simdgroup);
@@ -110,8 +110,8 @@ inline void stage_weighted(threadgroup float* block, threadgroup float* squares,
       const int row = int(thread_index);
       const float last = gates[chunk.length - 1];
       const float decay = precise::exp(gates[row]);
-      factors[row] = writes[row];                                                     // of v
-      factors[kMaxChunk + row] = -writes[row] * decay * k_norms[row];                 // of k, against the state before
+      factors[row] = betas[row];                                                      // of v
+      factors[kMaxChunk + row] = -betas[row] * decay * k_norms[row];                  // of k, against the state before
       factors[2 * kMaxChunk + row] = p.scale * decay * q_norms[row];                  // of q
       factors[3 * kMaxChunk + row] = precise::exp(last - gates[row]) * k_norms[row];  // of k, into the state after
       if (row == 0) factors[4 * kMaxChunk] = precise::exp(last);                      // of the state

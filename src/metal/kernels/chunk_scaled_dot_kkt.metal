@@ -1,5 +1,5 @@
-// a = beta_i (k_i . k_j) exp(G_i - G_j) below the diagonal. A threadgroup is a chunk and a key head: the products
-// k k^T are made once, on and below the diagonal only, and serve every value head of that key head.
+// a = beta_i (k_i . k_j) exp(G_i - G_j) below the diagonal. Threadgroup: a chunk and a key head. It computes k k^T
+// once, on and below the diagonal, for all value heads of the key head.
 
 #include "metal/kernels/tiles.h"
 
@@ -16,25 +16,25 @@
   threadgroup float* scaled = rows + kMaxChunk * kBlock;      // the same, times beta and rounded, for kSeed
   threadgroup float* products = scaled + kMaxChunk * kBlock;  // lower [C,C]
   threadgroup float* gates = products + kLowerFloats;         // [64]
-  threadgroup float* writes = gates + kMaxChunk;              // [64]
+  threadgroup float* betas = gates + kMaxChunk;               // [64]
   const Chunk chunk = find_chunk(p.sequences, bounds, int(group.x));
   const int kh = int(group.y);
   const int heads = p.hv / p.hk;
   if (chunk.length == 0) return;
 
-  // kSeed rounds beta k before the product, so that each value head has products of its own.
+  // Under kSeed, beta k is rounded before the product, which therefore differs between value heads.
   const int passes = kSeed ? heads : 1;
   for (int pass = 0; pass < passes; ++pass) {
-    if (kSeed) stage_vector(writes, beta, p.beta, chunk, value_head(kh, pass, p.hk, p.hv), thread_index);
+    if (kSeed) stage_vector(betas, beta, p.beta, chunk, value_head(kh, pass, p.hk, p.hv), thread_index);
     LowerTiles sums;
     clear(sums);
     for (int column = 0; column < kHeadK; column += kBlock) {
       threadgroup_barrier(mem_flags::mem_threadgroup);
       stage(rows, k, p.k, chunk, kh, column, kHeadK, thread_index);
       if (kSeed) {
-        // Each thread has staged the elements that it scales.
+        // Each thread scales the elements that it staged itself.
         for (int i = int(thread_index); i < kChunk * kBlock; i += int(kThreads)) {
-          scaled[i] = seed_round(rows[i] * writes[i / kBlock]);
+          scaled[i] = seed_round(rows[i] * betas[i / kBlock]);
         }
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -45,7 +45,7 @@
       const int h = value_head(kh, head, p.hk, p.hv);
       threadgroup_barrier(mem_flags::mem_threadgroup);
       stage_vector(gates, g, p.g, chunk, h, thread_index);
-      if (!kSeed) stage_vector(writes, beta, p.beta, chunk, h, thread_index);
+      if (!kSeed) stage_vector(betas, beta, p.beta, chunk, h, thread_index);
       threadgroup_barrier(mem_flags::mem_threadgroup);
       for (int cell = int(thread_index); cell < chunk.length * kChunk; cell += int(kThreads)) {
         const int i = cell / kChunk;
@@ -53,7 +53,7 @@
         float value = 0.0f;
         if (j < i) {
           value = products[lower_element(i, j)] * precise::exp(gates[i] - gates[j]);
-          if (!kSeed) value *= writes[i];
+          if (!kSeed) value *= betas[i];
         }
         a[at(p.a, chunk.row, chunk.begin + i, h) + j] = value;
       }

@@ -1,8 +1,8 @@
-// Second half of the prefill: from chunk to chunk. A threadgroup is a sequence, a value head and up to 128 rows of its
-// state; a simdgroup keeps eight of them in registers, as S^T [K,8], with their columns of everything else:
+// Prefill, second pass: sequential over chunks. Threadgroup: a sequence, a value head and up to 128 rows of its state.
+// A simdgroup holds eight rows in registers, as S^T [K,8], and the corresponding columns of r, v' and o:
 //
-//   r  = beta v - beta exp(G) k S^T          what the chunk wants to write, given the state before it
-//   v' = (I + A)^-1 r                        what it writes: w and u are never made
+//   r  = beta v - beta exp(G) k S^T
+//   v' = (I + A)^-1 r                        equals u - w S^T
 //   o  = scale (exp(G) q S^T + tril(q k^T exp(..)) v')
 //   S  = exp(G_last) S + v'^T (exp(G_last - G) k)
 
@@ -14,11 +14,11 @@ inline void stage_scaled(threadgroup float* block, device const void* data, cons
                          int head, int column, uint thread_index, uint threads) {
   for (int i = int(thread_index); i < kChunk * kBlock; i += int(threads)) {
     const int row = i / kBlock;
-    const int place = column + i % kBlock;
+    const int index = column + i % kBlock;
     float value = 0.0f;
-    if (row < chunk.length && place < kHeadK) {
-      value = load(data, kType, at(view, chunk.row, chunk.begin + row, head) + place) * factors[row];
-      if (kNorm == kNormRms) value *= load(weights, kWeightType, head * weight_head + place);
+    if (row < chunk.length && index < kHeadK) {
+      value = load(data, kType, at(view, chunk.row, chunk.begin + row, head) + index) * factors[row];
+      if (kNorm == kNormRms) value *= load(weights, kWeightType, head * weight_head + index);
     }
     block[i] = value;
   }
@@ -45,7 +45,7 @@ inline void stage_lower(threadgroup float* lower, device const float* record, Ch
     device const float* records [[buffer(9)]],       // [chunks,HV,kRecordFloats]
     device void* o [[buffer(10)]],                   // [B,T,HV,V]
     device void* final_state [[buffer(11)]],         // like initial_state
-    device void* checkpoints [[buffer(12)]],         // [B,pieces,HV,V,K]
+    device void* checkpoints [[buffer(12)]],         // [B,checkpoints,HV,V,K]
     device atomic_int* fault [[buffer(13)]],         // [1]
     threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -77,20 +77,20 @@ inline void stage_lower(threadgroup float* lower, device const float* record, Ch
   Chunk chunk;
   chunk.row = sequence_row(n);
   chunk.number = kRagged ? 0 : n * chunks_of(p.sequences.tokens);  // among all chunks
-  int piece = 0;                                                   // of the row's checkpoints
+  int checkpoint = 0;                                              // of the row's checkpoints
   if (kRagged) {
     for (int m = 0; m < n; ++m) {
       const int tokens = sequence_length(p.sequences, bounds, m);
       chunk.number += chunks_of(tokens);
-      if (kHasStates) piece += (tokens + p.checkpoint_tokens - 1) / p.checkpoint_tokens;
+      if (kHasStates) checkpoint += (tokens + p.checkpoint_tokens - 1) / p.checkpoint_tokens;
     }
   }
   for (int done = 0; done < length && chunk.number < p.chunks; done += kChunk) {
     chunk.begin = sequence_begin(bounds, n) + done;
     chunk.length = min(kChunk, length - done);
-    if (kHasStates && done % p.checkpoint_tokens == 0 && piece < p.pieces) {
-      store_state(state, checkpoints, kSnapshotType, p.checkpoints, chunk.row, piece, head, value, exchange, lane);
-      ++piece;
+    if (kHasStates && done % p.checkpoint_tokens == 0 && checkpoint < p.max_checkpoints) {
+      store_state(state, checkpoints, kSnapshotType, p.checkpoints, chunk.row, checkpoint, head, value, exchange, lane);
+      ++checkpoint;
     }
     device const float* record = records + (int64_t(chunk.number) * p.hv + head) * kRecordFloats;
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -101,20 +101,20 @@ inline void stage_lower(threadgroup float* lower, device const float* record, Ch
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    ColumnTiles writes;
+    ColumnTiles v_new;
     THALWEG_UNROLL
-    for (int i = 0; i < kMostRows; ++i) {
+    for (int i = 0; i < kMaxRowTiles; ++i) {
       if (i >= row_tiles()) continue;
       simdgroup_barrier(mem_flags::mem_threadgroup);
       for (int cell = int(lane); cell < 64; cell += 32) {
         const int row = i * 8 + cell / 8;
-        const int place = value + cell % 8;
-        const bool inside = row < chunk.length && place < kHeadV;
-        const float x = inside ? load(v, kType, at(p.v, chunk.row, chunk.begin + row, head) + place) : 0.0f;
+        const int index = value + cell % 8;
+        const bool inside = row < chunk.length && index < kHeadV;
+        const float x = inside ? load(v, kType, at(p.v, chunk.row, chunk.begin + row, head) + index) : 0.0f;
         exchange[cell] = factors[row] * x;
       }
       simdgroup_barrier(mem_flags::mem_threadgroup);
-      simdgroup_load(writes.tile[i], exchange);
+      simdgroup_load(v_new.tile[i], exchange);
     }
     ColumnTiles outputs;
     clear(outputs);
@@ -125,42 +125,42 @@ inline void stage_lower(threadgroup float* lower, device const float* record, Ch
       stage_scaled(q_rows, q, p.q, q_weight, p.q_weight_head, factors + 2 * kMaxChunk, chunk, kh, column, thread_index,
                    threads);
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      multiply_state(writes, k_rows, column, state);
+      multiply_state(v_new, k_rows, column, state);
       multiply_state(outputs, q_rows, column, state);
     }
-    // In place, from the last row of tiles up: row i needs those above it as they were.
+    // In place, from the last row of tiles up: row i reads the rows above it.
     THALWEG_UNROLL
-    for (int i = kMostRows - 1; i >= 0; --i) {
+    for (int i = kMaxRowTiles - 1; i >= 0; --i) {
       if (i >= row_tiles()) continue;
       simdgroup_float8x8 sum = zero_tile();
       THALWEG_UNROLL
       for (int j = 0; j <= i; ++j) {
         simdgroup_float8x8 left;
         simdgroup_load(left, lower + lower_tile(i, j));
-        simdgroup_multiply_accumulate(sum, left, writes.tile[j], sum);
+        simdgroup_multiply_accumulate(sum, left, v_new.tile[j], sum);
       }
-      writes.tile[i] = sum;
+      v_new.tile[i] = sum;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     stage_lower(lower, record + kLowerFloats, chunk, thread_index, threads);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     THALWEG_UNROLL
-    for (int i = 0; i < kMostRows; ++i) {
+    for (int i = 0; i < kMaxRowTiles; ++i) {
       if (i * 8 >= chunk.length) continue;
       THALWEG_UNROLL
       for (int j = 0; j <= i; ++j) {
         simdgroup_float8x8 left;
         simdgroup_load(left, lower + lower_tile(i, j));
-        simdgroup_multiply_accumulate(outputs.tile[i], left, writes.tile[j], outputs.tile[i]);
+        simdgroup_multiply_accumulate(outputs.tile[i], left, v_new.tile[j], outputs.tile[i]);
       }
       simdgroup_barrier(mem_flags::mem_threadgroup);
       simdgroup_store(outputs.tile[i], exchange);
       simdgroup_barrier(mem_flags::mem_threadgroup);
       for (int cell = int(lane); cell < 64; cell += 32) {
         const int row = i * 8 + cell / 8;
-        const int place = value + cell % 8;
-        if (row >= chunk.length || place >= kHeadV) continue;
-        store(o, kOutType, at(p.o, chunk.row, chunk.begin + row, head) + place, exchange[cell]);
+        const int index = value + cell % 8;
+        if (row >= chunk.length || index >= kHeadV) continue;
+        store(o, kOutType, at(p.o, chunk.row, chunk.begin + row, head) + index, exchange[cell]);
       }
     }
     for (int column = 0; column < kHeadK; column += kBlock) {
@@ -168,7 +168,7 @@ inline void stage_lower(threadgroup float* lower, device const float* record, Ch
       stage_scaled(k_rows, k, p.k, k_weight, p.k_weight_head, factors + 3 * kMaxChunk, chunk, kh, column, thread_index,
                    threads);
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      update_state(state, factors[4 * kMaxChunk], k_rows, column, writes);
+      update_state(state, factors[4 * kMaxChunk], k_rows, column, v_new);
     }
     ++chunk.number;
   }

@@ -1,5 +1,4 @@
-// The recurrence from chunk to chunk. A threadgroup is a sequence, a value head and 32 rows of its state, which stay in
-// registers throughout.
+// The states between chunks. Threadgroup: a sequence, a value head and 32 rows of its state, which stay in registers.
 
 #include "metal/kernels/state_tiles.h"
 
@@ -19,7 +18,7 @@
     uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float* rows = scratch;                       // [64][32] of w, then of k
-  threadgroup float* values = rows + kMaxChunk * kBlock;   // [64][32]: v', its columns are those of the threadgroup
+  threadgroup float* values = rows + kMaxChunk * kBlock;   // [64][32]: v', the threadgroup's columns
   threadgroup float* gates = values + kMaxChunk * kBlock;  // [64]
   threadgroup float* exchange = gates + kMaxChunk + simdgroup * 64;
   const int column = int(group.x) * kBlock;
@@ -62,11 +61,11 @@
     const float last = gates[chunk.length - 1];
     for (int i = int(thread_index); i < kChunk * kBlock; i += int(kThreads)) {
       const int row = i / kBlock;
-      const int place = column + i % kBlock;
+      const int index = column + i % kBlock;
       float change = 0.0f;
-      if (row < chunk.length && place < kHeadV) {
-        change = load(u, kType, at(p.u, chunk.row, chunk.begin + row, head) + place) - values[i];
-        if (kHasNew) store(v_new, kType, at(p.v_new, chunk.row, chunk.begin + row, head) + place, change);
+      if (row < chunk.length && index < kHeadV) {
+        change = load(u, kType, at(p.u, chunk.row, chunk.begin + row, head) + index) - values[i];
+        if (kHasNew) store(v_new, kType, at(p.v_new, chunk.row, chunk.begin + row, head) + index, change);
         change = seed_round(change * precise::exp(last - gates[row]));
       }
       values[i] = change;
@@ -74,7 +73,7 @@
     threadgroup_barrier(mem_flags::mem_threadgroup);
     ColumnTiles changes;
     THALWEG_UNROLL
-    for (int j = 0; j < kMostRows; ++j) {
+    for (int j = 0; j < kMaxRowTiles; ++j) {
       if (j < row_tiles()) simdgroup_load(changes.tile[j], values + j * 8 * kBlock + simdgroup * 8, kBlock);
     }
     for (int inner = 0; inner < kHeadK; inner += kBlock) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// What all kernels share: element types, sequences and chunks, function constants.
+// Shared by all kernels: function constants, element types, sequences and chunks.
 
 #include <metal_simdgroup_matrix>
 #include <metal_stdlib>
@@ -9,18 +9,17 @@
 
 using namespace metal;
 
-// Element types, numbered as the host's DType. A kernel is specialised for them when its pipeline is made: each test of
-// a function constant is decided then, and what remains has no branches.
+// Element types, numbered as the host's DType. Tests of function constants are resolved when the pipeline is compiled.
 constant constexpr int kF32 = 0;
 constant constexpr int kF16 = 1;
 constant constexpr int kBF16 = 2;
 
-// Options that are numbered as the host's.
+// QkNorm, numbered as on the host.
 constant constexpr int kNormL2 = 1;
 constant constexpr int kNormRms = 2;
 
-constant int kType [[function_constant(0)]];       // of q, k, v, x and their kind
-constant int kOutType [[function_constant(1)]];    // of what is written
+constant int kType [[function_constant(0)]];       // of activations: q, k, v, x
+constant int kOutType [[function_constant(1)]];    // of outputs
 constant int kStateType [[function_constant(2)]];  // of states
 constant int kHeadK [[function_constant(3)]];      // K
 constant int kHeadV [[function_constant(4)]];      // V
@@ -34,15 +33,15 @@ constant int kHasFinal [[function_constant(11)]];
 constant int kHasStates [[function_constant(12)]];  // h, snapshots or checkpoints
 constant int kHasNew [[function_constant(13)]];     // v_new
 
-constant int kHasFault [[function_constant(14)]];  // where DeviceFault bits go
-constant int kRawGates [[function_constant(15)]];  // g and beta are made of a, b, a_log and dt_bias
+constant int kHasFault [[function_constant(14)]];  // fault is given: DeviceFault bits are or-ed into it
+constant int kRawGates [[function_constant(15)]];  // g and beta are computed from a, b, a_log and dt_bias
 constant int kGateType [[function_constant(16)]];  // of a and b
 constant int kALogType [[function_constant(17)]];
 constant int kBiasType [[function_constant(18)]];
 constant int kNorm [[function_constant(19)]];        // QkNorm
 constant int kWeightType [[function_constant(20)]];  // of the norms' weights
 constant int kSnapshotType [[function_constant(21)]];
-constant int kTaps [[function_constant(22)]];  // W of the convolution; 0: there is none
+constant int kTaps [[function_constant(22)]];  // W of the convolution, 0 without one
 constant int kConvWeightType [[function_constant(23)]];
 constant int kConvStateType [[function_constant(24)]];
 constant int kGatedNorm [[function_constant(25)]];      // z is given
@@ -51,11 +50,11 @@ constant int kFormat [[function_constant(27)]];         // of weights: an elemen
 constant int kPerSlot [[function_constant(28)]];        // x has a row for each slot
 constant int kListsTiles [[function_constant(29)]];     // expert_rows also lists mul_mm_id's tiles
 
-// Threads and simdgroups of every threadgroup of the matrix kernels.
+// Threads and simdgroups per threadgroup of the matrix kernels.
 constant constexpr uint kThreads = 128;
 constant constexpr uint kSimdgroups = 4;
 
-// Arrays of matrices are registers, and registers have no index: loops over them are unrolled.
+// For loops over arrays of matrices, which must stay in registers.
 #define THALWEG_UNROLL _Pragma("clang loop unroll(full)")
 
 inline float load(device const void* data, int type, int64_t i) {
@@ -74,7 +73,7 @@ inline void store(device void* data, int type, int64_t i, float value) {
   }
 }
 
-// bf16 where the kernels that this library began with round.
+// Rounds to bf16 under Rounding::kSeed.
 inline float seed_round(float x) { return kSeed ? float(bfloat(x)) : x; }
 
 inline int64_t at(constant View& view, int row, int token, int head) {
@@ -86,17 +85,17 @@ inline int key_head(int h, int hk, int hv) { return kTiled ? h % hk : h / (hv / 
 // Value head i of the HV/HK that read key head kh.
 inline int value_head(int kh, int i, int hk, int hv) { return kTiled ? kh + i * hk : kh * (hv / hk) + i; }
 
-// A piece of one sequence: `length` tokens from `begin` of batch row `row`.
+// `length` tokens of one sequence from `begin` of batch row `row`.
 struct Chunk {
   int row;
   int begin;
-  int length;  // 0: there is no such chunk
-  int number;  // among the chunks of its row
+  int length;  // 0: no such chunk
+  int number;  // index among the chunks of its row
 };
 
 inline int chunks_of(int tokens) { return (tokens + kChunk - 1) / kChunk; }
 
-// Bounds that no host code has seen: a sequence with wrong ones is taken to be empty.
+// The host has not checked the bounds: a sequence with invalid ones counts as empty.
 inline int sequence_length(constant SequencesOf& sequences, device const int* bounds, int n) {
   if (!kRagged) return sequences.tokens;
   const int begin = bounds[n];
@@ -109,7 +108,7 @@ inline bool bounds_are_wrong(constant SequencesOf& sequences, device const int* 
 inline int sequence_begin(device const int* bounds, int n) { return kRagged ? bounds[n] : 0; }
 inline int sequence_row(int n) { return kRagged ? 0 : n; }
 
-// The i-th chunk of all.
+// Chunk i of all sequences.
 inline Chunk find_chunk(constant SequencesOf& sequences, device const int* bounds, int i) {
   Chunk chunk;
   chunk.row = 0;
@@ -124,25 +123,25 @@ inline Chunk find_chunk(constant SequencesOf& sequences, device const int* bound
     chunk.length = min(kChunk, sequences.tokens - chunk.begin);
     return chunk;
   }
-  int place = i;
+  int index = i;
   for (int n = 0; n < sequences.count; ++n) {
     const int length = sequence_length(sequences, bounds, n);
-    const int here = chunks_of(length);
-    if (place < here) {
-      chunk.begin = bounds[n] + place * kChunk;
-      chunk.length = min(kChunk, length - place * kChunk);
+    const int chunks_of_n = chunks_of(length);
+    if (index < chunks_of_n) {
+      chunk.begin = bounds[n] + index * kChunk;
+      chunk.length = min(kChunk, length - index * kChunk);
       return chunk;
     }
-    place -= here;
+    index -= chunks_of_n;
   }
   return chunk;
 }
 
-inline int64_t state_place(constant StateView& view, int64_t slot, int chunk, int head, int value, int key) {
+inline int64_t state_offset(constant StateView& view, int64_t slot, int chunk, int head, int value, int key) {
   return slot * view.slot + chunk * view.chunk + head * view.head + value * view.value + key * view.key;
 }
 
-// Where a sequence keeps its state. Not valid: the index is neither -1 nor a slot of the pool.
+// A sequence's slot of the state pool. Invalid if the index is neither -1 nor a slot.
 struct Slot {
   int index;  // -1: none
   bool valid;

@@ -1,6 +1,6 @@
-// The rows of each expert, in ascending order, and the tiles that mul_mm_id makes of them. One threadgroup: a thread
-// counts, then writes, the pairs of one expert in its part of a block of ids, which it reads from the chip's own
-// memory. No order depends on timing. Ids that name no expert are left out.
+// Lists the rows of each expert in ascending order, and mul_mm_id's tiles. One threadgroup, two passes over blocks of
+// ids in threadgroup memory: a thread counts, then writes, the pairs of one expert in its share of the block. The order
+// does not depend on timing. Invalid ids are skipped.
 
 #include "metal/kernels/common.h"
 
@@ -9,25 +9,25 @@
                                                                     device int* offsets [[buffer(2)]],    // [E+1]
                                                                     device int* rows [[buffer(3)]],       // [T*S]
                                                                     device RowTile* tiles
-                                                                    [[buffer(4)]],  // as many as there are
+                                                                    [[buffer(4)]],                    // one per tile
                                                                     device uint* grid [[buffer(5)]],  // [3]
                                                                     threadgroup int* scratch [[threadgroup(0)]],
                                                                     uint thread_index [[thread_index_in_threadgroup]],
                                                                     uint simdgroup [[simdgroup_index_in_threadgroup]],
                                                                     uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup ushort* cached = (threadgroup ushort*)scratch;    // [kCachedIds]
-  threadgroup int* starts = scratch + kCachedIds / 2;           // [E+1] where the expert's next row goes
-  threadgroup int* counts = starts + p.experts + 1;             // [parts,E] of the block at hand
-  threadgroup int* first_tiles = counts + p.parts * p.experts;  // [E+1]
-  const int workers = p.parts * p.experts;
+  threadgroup ushort* cached = (threadgroup ushort*)scratch;  // [kCachedIds]
+  threadgroup int* starts = scratch + kCachedIds / 2;         // [E+1] offset of the expert's next row
+  threadgroup int* counts = starts + p.experts + 1;           // [threads_per_expert,E] of the current block
+  threadgroup int* first_tiles = counts + p.threads_per_expert * p.experts;  // [E+1]
+  const int items = p.threads_per_expert * p.experts;
   const bool one_block = p.pairs <= kCachedIds;
 
   for (int e = int(thread_index); e < p.experts; e += kRowsThreads) starts[e] = 0;
-  for (int placing = 0; placing < 2; ++placing) {
+  for (int pass = 0; pass < 2; ++pass) {
     for (int begin = 0; begin < p.pairs; begin += kCachedIds) {
       const int size = min(int(kCachedIds), p.pairs - begin);
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      if (placing == 0 || !one_block) {
+      if (pass == 0 || !one_block) {
         for (int i = int(thread_index); i < size; i += kRowsThreads) {
           const int pair = begin + i;
           const int id = ids[pair / p.slots * p.ids_token + pair % p.slots];
@@ -35,37 +35,37 @@
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
       }
-      const int part_size = (size + p.parts - 1) / p.parts;
-      for (int worker = int(thread_index); worker < workers; worker += kRowsThreads) {
-        const int e = worker % p.experts;
-        const int from = worker / p.experts * part_size;
+      const int share = (size + p.threads_per_expert - 1) / p.threads_per_expert;
+      for (int item = int(thread_index); item < items; item += kRowsThreads) {
+        const int e = item % p.experts;
+        const int from = item / p.experts * share;
         int count = 0;
-        for (int i = from; i < min(from + part_size, size); ++i) count += cached[i] == e ? 1 : 0;
-        counts[worker] = count;
+        for (int i = from; i < min(from + share, size); ++i) count += cached[i] == e ? 1 : 0;
+        counts[item] = count;
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
       for (int e = int(thread_index); e < p.experts; e += kRowsThreads) {
-        int place = starts[e];
-        for (int part = 0; part < p.parts; ++part) {
-          const int count = counts[part * p.experts + e];
-          counts[part * p.experts + e] = place;  // where the part's rows go
-          place += count;
+        int next = starts[e];
+        for (int share_index = 0; share_index < p.threads_per_expert; ++share_index) {
+          const int count = counts[share_index * p.experts + e];
+          counts[share_index * p.experts + e] = next;  // offset of the share's first row
+          next += count;
         }
-        starts[e] = place;
+        starts[e] = next;
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      if (placing == 0) continue;
-      for (int worker = int(thread_index); worker < workers; worker += kRowsThreads) {
-        const int e = worker % p.experts;
-        const int from = worker / p.experts * part_size;
-        int place = counts[worker];
-        for (int i = from; i < min(from + part_size, size); ++i) {
-          if (cached[i] == e) rows[place++] = begin + i;
+      if (pass == 0) continue;
+      for (int item = int(thread_index); item < items; item += kRowsThreads) {
+        const int e = item % p.experts;
+        const int from = item / p.experts * share;
+        int next = counts[item];
+        for (int i = from; i < min(from + share, size); ++i) {
+          if (cached[i] == e) rows[next++] = begin + i;
         }
       }
     }
-    if (placing == 1) continue;
-    // Counts become starts. (Without ids there has been no barrier yet.)
+    if (pass == 1) continue;
+    // Counts become starts. (This barrier is the first one if there are no ids.)
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simdgroup == 0) {
       int before = 0;

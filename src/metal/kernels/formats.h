@@ -1,7 +1,7 @@
 #pragma once
 
-// Weights as they lie in GGUF files, unpacked to f32 eight at a time: eight neighbours share all scales of every
-// format. Blocks are read as bytes: they may start at any address.
+// Weights in GGUF's formats, unpacked to f32 eight at a time (an octet): the scales of every format hold for whole
+// octets. Blocks are read as bytes, because they may start at any address.
 
 #include "metal/kernels/common.h"
 
@@ -29,7 +29,7 @@ struct Weights8 {
 
 inline float half_at(device const uchar* bytes) { return float(as_type<half>(ushort(bytes[0] | bytes[1] << 8))); }
 
-// Code i of eight: halves of bytes, the lower ones for the first half of the block.
+// Code i of an octet: low nibbles hold the first half of the block, high nibbles the second.
 inline int nibble(device const uchar* codes, int i, bool upper) { return upper ? codes[i] >> 4 : codes[i] & 15; }
 
 // Scale and minimum of group g of Q4_K and Q5_K: 6 bits each in twelve bytes.
@@ -40,15 +40,15 @@ inline int group_minimum(device const uchar* groups, int g) {
   return g < 4 ? groups[g + 4] & 63 : groups[g + 4] >> 4 | (groups[g] >> 6) << 4;
 }
 
-// Formats of 32 weights a block; eighth: which eight of them.
-inline Weights8 unpack_32(device const uchar* block, int eighth) {
+// Octet `octet` of a block of 32 weights.
+inline Weights8 unpack_32(device const uchar* block, int octet) {
   Weights8 result;
-  const bool upper = eighth >= 2;
-  const int first = eighth % 2 * 8;
+  const bool upper = octet >= 2;
+  const int first = octet % 2 * 8;
   float scale;
   float minimum = 0.0f;
   if (kFormat == kMXFP4) {
-    // 2^(e - 128): below 2^-126 the exponent's bits are gone.
+    // 2^(e - 128), subnormal below 2^-126.
     const uint e = block[0];
     scale = as_type<float>(e >= 2 ? (e - 1) << 23 : 0x200000u << e);
   } else {
@@ -62,11 +62,11 @@ inline Weights8 unpack_32(device const uchar* block, int eighth) {
     } else if (kFormat == kQ4_1) {
       code = float(nibble(block + 4 + first, i, upper));
     } else if (kFormat == kQ5_0) {
-      code = float((nibble(block + 6 + first, i, upper) | (block[2 + eighth] >> i & 1) << 4) - 16);
+      code = float((nibble(block + 6 + first, i, upper) | (block[2 + octet] >> i & 1) << 4) - 16);
     } else if (kFormat == kQ5_1) {
-      code = float(nibble(block + 8 + first, i, upper) | (block[4 + eighth] >> i & 1) << 4);
+      code = float(nibble(block + 8 + first, i, upper) | (block[4 + octet] >> i & 1) << 4);
     } else if (kFormat == kQ8_0) {
-      code = float(as_type<int8_t>(block[2 + eighth * 8 + i]));
+      code = float(as_type<int8_t>(block[2 + octet * 8 + i]));
     } else if (kFormat == kIQ4_NL) {
       code = kIq4Levels[nibble(block + 2 + first, i, upper)];
     } else {
@@ -77,33 +77,33 @@ inline Weights8 unpack_32(device const uchar* block, int eighth) {
   return result;
 }
 
-// Formats of 256 weights a block; place: the first of the eight.
-inline Weights8 unpack_256(device const uchar* block, int place) {
+// The octet from weight `index` on of a block of 256 weights.
+inline Weights8 unpack_256(device const uchar* block, int index) {
   Weights8 result;
-  const int within = place % 32;
-  const int quarter = place % 128 / 32;  // of half the block
-  const int second = place / 128;        // half of the block
+  const int within = index % 32;
+  const int quarter = index % 128 / 32;  // of its half of the block
+  const int second = index / 128;        // which half of the block
   float scale;
   float minimum = 0.0f;
   if (kFormat == kQ2_K) {
-    const int group = block[place / 16];
+    const int group = block[index / 16];
     scale = half_at(block + 80) * float(group & 15);
     minimum = half_at(block + 82) * float(group >> 4);
   } else if (kFormat == kQ3_K) {
-    const int g = place / 16;
+    const int g = index / 16;
     const int low = block[96 + g % 8] >> (4 * (g / 8)) & 15;
     const int high = block[104 + g % 4] >> (2 * (g / 4)) & 3;
     scale = half_at(block + 108) * float((low | high << 4) - 32);
   } else if (kFormat == kQ6_K) {
-    scale = half_at(block + 208) * float(as_type<int8_t>(block[192 + place / 16]));
+    scale = half_at(block + 208) * float(as_type<int8_t>(block[192 + index / 16]));
   } else if (kFormat == kIQ4_XS) {
-    const int g = place / 32;
+    const int g = index / 32;
     const int low = block[4 + g / 2] >> (4 * (g % 2)) & 15;
     const int high = (block[2] | block[3] << 8) >> (2 * g) & 3;
     scale = half_at(block) * float((low | high << 4) - 32);
   } else {
-    scale = half_at(block) * float(group_scale(block + 4, place / 32));
-    minimum = half_at(block + 2) * float(group_minimum(block + 4, place / 32));
+    scale = half_at(block) * float(group_scale(block + 4, index / 32));
+    minimum = half_at(block + 2) * float(group_minimum(block + 4, index / 32));
   }
   for (int i = 0; i < 8; ++i) {
     float code;
@@ -114,15 +114,15 @@ inline Weights8 unpack_256(device const uchar* block, int place) {
       const int low = block[32 + 32 * second + l] >> (2 * quarter) & 3;
       code = float((low | (block[l] >> (4 * second + quarter) & 1) << 2) - 4);
     } else if (kFormat == kQ4_K) {
-      code = float(nibble(block + 16 + place / 64 * 32 + within, i, place % 64 >= 32));
+      code = float(nibble(block + 16 + index / 64 * 32 + within, i, index % 64 >= 32));
     } else if (kFormat == kQ5_K) {
-      const int low = nibble(block + 48 + place / 64 * 32 + within, i, place % 64 >= 32);
-      code = float(low | (block[16 + l] >> (place / 32) & 1) << 4);
+      const int low = nibble(block + 48 + index / 64 * 32 + within, i, index % 64 >= 32);
+      code = float(low | (block[16 + l] >> (index / 32) & 1) << 4);
     } else if (kFormat == kQ6_K) {
-      const int low = nibble(block + 64 * second + place % 64, i, place % 128 >= 64);
+      const int low = nibble(block + 64 * second + index % 64, i, index % 128 >= 64);
       code = float((low | (block[128 + 32 * second + l] >> (2 * quarter) & 3) << 4) - 32);
     } else {
-      code = kIq4Levels[nibble(block + 8 + place / 32 * 16 + within % 16, i, within >= 16)];
+      code = kIq4Levels[nibble(block + 8 + index / 32 * 16 + within % 16, i, within >= 16)];
     }
     result.w[i] = scale * code - minimum;
   }
@@ -144,18 +144,18 @@ inline int bytes_of_block() {
   return 136;
 }
 
-// Weights 8 eighth .. 8 eighth + 7 of a row of k; zeros behind its end.
-inline Weights8 unpack(device const uchar* row, int eighth, int k) {
+// Weights 8 octet .. 8 octet + 7 of a row of k, zeros beyond its end.
+inline Weights8 unpack(device const uchar* row, int octet, int k) {
   if (kFormat <= kBF16) {
     Weights8 result;
     for (int i = 0; i < 8; ++i) {
-      const int place = eighth * 8 + i;
-      result.w[i] = place < k ? load(row, kFormat, place) : 0.0f;
+      const int index = octet * 8 + i;
+      result.w[i] = index < k ? load(row, kFormat, index) : 0.0f;
     }
     return result;
   }
   const bool large = kFormat >= kQ2_K && kFormat != kIQ4_NL && kFormat != kMXFP4;
-  const int eighths = large ? 32 : 4;
-  device const uchar* block = row + int64_t(eighth / eighths) * bytes_of_block();
-  return large ? unpack_256(block, eighth % eighths * 8) : unpack_32(block, eighth % eighths);
+  const int octets = large ? 32 : 4;
+  device const uchar* block = row + int64_t(octet / octets) * bytes_of_block();
+  return large ? unpack_256(block, octet % octets * 8) : unpack_32(block, octet % octets);
 }

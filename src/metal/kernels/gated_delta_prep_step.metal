@@ -1,13 +1,13 @@
-// Decode in one launch: convolution and SiLU, norms of q and k, gates, recurrence, gated norm, for up to eight tokens.
-// A threadgroup is a sequence and a key head with all its value heads, so that q and k are convolved and normed once,
-// and every channel of the convolution's state has one owner.
+// Decode in one launch, for up to eight tokens: convolution and SiLU, norms of q and k, gates, recurrence, gated norm.
+// Threadgroup: a sequence and a key head with all its value heads, so that q and k are convolved and normalized once
+// and exactly one threadgroup updates each channel of the convolution's state.
 
 #include "metal/kernels/state_rows.h"
 
-constant constexpr int kMostTaps = 8;
+constant constexpr int kMaxTaps = 8;
 constant constexpr int kStepThreads = kStepSimdgroups * 32;
 
-// What the convolution makes of one channel, for all tokens, to result[t * stride]; its state moves on.
+// Convolves one channel for all tokens into result[t * stride] and updates its state.
 inline void convolve(threadgroup float* result, int stride, device const void* x, constant StepParameters& p, int batch,
                      int channel, device const void* weight, device void* conv_state, int slot) {
   const int64_t input = batch * p.x.row + channel;
@@ -15,29 +15,29 @@ inline void convolve(threadgroup float* result, int stride, device const void* x
     for (int t = 0; t < p.tokens; ++t) result[t * stride] = load(x, kType, input + t * p.x.token);
     return;
   }
-  float taps[kMostTaps];
-  float window[kMostTaps];  // the last inputs, the newest at W - 1
-  const int64_t kept = slot * p.conv_state.row + channel * p.conv_state.token;
-  for (int j = 0; j < kMostTaps; ++j) {
+  float taps[kMaxTaps];
+  float window[kMaxTaps];  // the last inputs, the newest at W - 1
+  const int64_t state = slot * p.conv_state.row + channel * p.conv_state.token;
+  for (int j = 0; j < kMaxTaps; ++j) {
     taps[j] = j < kTaps ? load(weight, kConvWeightType, channel * p.conv_weight_channel + j) : 0.0f;
-    // One place further than it is kept: the first token moves it.
-    window[j] = j > 0 && j < kTaps && slot >= 0 ? load(conv_state, kConvStateType, kept + j - 1) : 0.0f;
+    // One index higher than in the state: the first token shifts the window.
+    window[j] = j > 0 && j < kTaps && slot >= 0 ? load(conv_state, kConvStateType, state + j - 1) : 0.0f;
   }
   for (int t = 0; t < p.tokens; ++t) {
-    for (int j = 0; j + 1 < kMostTaps; ++j) {
+    for (int j = 0; j + 1 < kMaxTaps; ++j) {
       if (j + 1 < kTaps) window[j] = window[j + 1];
     }
     const float newest = load(x, kType, input + t * p.x.token);
     float sum = 0.0f;
-    for (int j = 0; j < kMostTaps; ++j) {
+    for (int j = 0; j < kMaxTaps; ++j) {
       if (j == kTaps - 1) window[j] = newest;
       if (j < kTaps) sum += taps[j] * window[j];
     }
     result[t * stride] = silu(sum);
   }
   if (slot < 0) return;
-  for (int j = 1; j < kMostTaps; ++j) {
-    if (j < kTaps) store(conv_state, kConvStateType, kept + j - 1, window[j]);
+  for (int j = 1; j < kMaxTaps; ++j) {
+    if (j < kTaps) store(conv_state, kConvStateType, state + j - 1, window[j]);
   }
 }
 
@@ -67,7 +67,7 @@ inline void convolve(threadgroup float* result, int stride, device const void* x
   threadgroup float* keys = queries + kStepTokens * kHeadK;   // [8][K]
   threadgroup float* values = keys + kStepTokens * kHeadK;    // [8][V]: v, then o
   threadgroup float* decays = values + kStepTokens * kHeadV;  // [8]
-  threadgroup float* writes = decays + kStepTokens;           // [8]
+  threadgroup float* betas = decays + kStepTokens;            // [8]
   const int kh = int(group.x);
   const int batch = int(group.y);
   const Slot slot = slot_of(indices, batch, p.slots);
@@ -99,7 +99,7 @@ inline void convolve(threadgroup float* result, int stride, device const void* x
     if (int(thread_index) < p.tokens) {
       const Gate gate = gate_at(a, b, a_log, dt_bias, p.gates, batch, int(thread_index), head);
       decays[thread_index] = precise::exp(gate.g);
-      writes[thread_index] = gate.beta;
+      betas[thread_index] = gate.beta;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (int value = int(simdgroup) * kStepRows; value < kHeadV; value += kStepSimdgroups * kStepRows) {
@@ -111,10 +111,10 @@ inline void convolve(threadgroup float* result, int stride, device const void* x
       }
       const bool mine = int(lane) < kStepRows && value + int(lane) < kHeadV;
       for (int t = 0; t < p.tokens; ++t) {
-        threadgroup float* place = values + t * kHeadV + value + int(lane);
+        threadgroup float* element = values + t * kHeadV + value + int(lane);
         const float out =
-            advance(state, queries + t * kHeadK, keys + t * kHeadK, decays[t], writes[t], mine ? *place : 0.0f, lane);
-        if (mine) *place = out;
+            advance(state, queries + t * kHeadK, keys + t * kHeadK, decays[t], betas[t], mine ? *element : 0.0f, lane);
+        if (mine) *element = out;
         if (kHasStates) store_rows(state, snapshots, kSnapshotType, p.snapshots, batch, t, head, value, lane);
       }
       if (slot.index >= 0) store_rows(state, state_out, kStateType, p.state_out, slot.index, 0, head, value, lane);

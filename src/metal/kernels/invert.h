@@ -4,12 +4,12 @@
 
 #include "metal/kernels/tiles.h"
 
-// Blocks that lie on the diagonal and double in size: 8, 16, 32, 64. A tile on the diagonal is inverted by
-// substitution, a thread for each column: at most 28 dependent multiply-adds. Two neighbouring blocks X1 and X2 then
-// give the block below X1, X2 N21 X1: two products, whose sums are 1, 2 and 4 tiles long. The longest chain is thus 28
-// scalar steps and 2 (1 + 2 + 4) matrix steps.
+// Recursive: blocks on the diagonal double in size from 8 to 64. Tiles on the diagonal are inverted by substitution,
+// one thread per column: at most 28 dependent multiply-adds. The inverses X1 and X2 of two adjacent blocks then give
+// the block below X1 as X2 N21 X1: two products, whose sums are 1, 2 and 4 tiles long. The longest dependent chain is
+// 28 scalar and 2 (1 + 2 + 4) matrix multiply-adds.
 //
-// lower: N on entry, the inverse on return; its diagonal tiles are complete, zeros above the diagonal included.
+// lower: N on entry, the inverse on return; the diagonal tiles include the zeros above the diagonal.
 // temporary: 16 tiles.
 inline void invert(threadgroup float* lower, threadgroup float* temporary, uint thread_index, uint simdgroup) {
   const int tile = lower_tile(int(thread_index) / 8, int(thread_index) / 8);
@@ -27,7 +27,7 @@ inline void invert(threadgroup float* lower, threadgroup float* temporary, uint 
     for (int i = 0; i < 8; ++i) lower[tile + i * 8 + column] = x[i];
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (int size = 1; size < kMostRows; size *= 2) {
+  for (int size = 1; size < kMaxRowTiles; size *= 2) {
     if (size >= row_tiles()) continue;
     const int tiles = row_tiles() / 2 * size;  // of all blocks below the diagonal
     for (int t = int(simdgroup); t < tiles; t += int(kSimdgroups)) {

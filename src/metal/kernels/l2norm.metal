@@ -1,4 +1,4 @@
-// y = x * rsqrt(sum x^2 + eps): a simdgroup for each row of K.
+// y = x * rsqrt(sum x^2 + eps). Simdgroup: a row of K.
 
 #include "metal/kernels/common.h"
 

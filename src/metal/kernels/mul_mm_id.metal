@@ -1,5 +1,5 @@
-// y = weight[expert] x for the rows of one tile and 64 outputs. Only experts that were hit have tiles. Weights and
-// activations are staged as f32: neither can overflow.
+// y = weight[expert] x. Threadgroup: a tile of up to 32 rows of one expert, and 64 outputs; only hit experts have
+// tiles. Weights and activations are staged as f32, so that neither can overflow.
 
 #include "metal/kernels/formats.h"
 
@@ -31,25 +31,25 @@
   }
   for (int depth = 0; depth < p.k; depth += kDepthOfTile) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (int unit = int(thread_index); unit < kColumnsOfTile * kDepthOfTile / 8; unit += int(kThreads)) {
-      const int column = unit / (kDepthOfTile / 8);
-      const int eighth = unit % (kDepthOfTile / 8);
+    for (int item = int(thread_index); item < kColumnsOfTile * kDepthOfTile / 8; item += int(kThreads)) {
+      const int column = item / (kDepthOfTile / 8);
+      const int octet = item % (kDepthOfTile / 8);
       Weights8 eight;
-      if (first_column + column < p.n && depth + eighth * 8 < p.k) {
-        eight = unpack(matrix + (first_column + column) * p.weight_row, depth / 8 + eighth, p.k);
+      if (first_column + column < p.n && depth + octet * 8 < p.k) {
+        eight = unpack(matrix + (first_column + column) * p.weight_row, depth / 8 + octet, p.k);
       } else {
         for (int i = 0; i < 8; ++i) eight.w[i] = 0.0f;
       }
-      for (int i = 0; i < 8; ++i) weights[column * kDepthOfTile + eighth * 8 + i] = eight.w[i];
+      for (int i = 0; i < 8; ++i) weights[column * kDepthOfTile + octet * 8 + i] = eight.w[i];
     }
     for (int i = int(thread_index); i < kRowsOfTile * kDepthOfTile; i += int(kThreads)) {
       const int row = i / kDepthOfTile;
-      const int place = depth + i % kDepthOfTile;
+      const int index = depth + i % kDepthOfTile;
       float value = 0.0f;
-      if (row < count && place < p.k) {
+      if (row < count && index < p.k) {
         const int pair = rows[first + row];
         const int64_t from = pair / p.slots * p.x_token + (kPerSlot ? pair % p.slots * p.x_slot : 0);
-        value = load(x, kType, from + place);
+        value = load(x, kType, from + index);
       }
       inputs[i] = value;
     }

@@ -1,4 +1,5 @@
-// y = weight[expert] x for one token and slot. A simdgroup has four rows of the weights, its lanes share their columns.
+// y = weight[expert] x. Threadgroup: a token, a slot and 16 outputs. A simdgroup computes four rows of the weights,
+// whose columns its lanes share.
 
 #include "metal/kernels/formats.h"
 
@@ -22,12 +23,12 @@ constant constexpr int kRowsOfSimdgroup = kColumnsOfVector / int(kSimdgroups);
   device const uchar* matrix = weight + expert * p.weight_expert;
   float sums[kRowsOfSimdgroup];
   for (int r = 0; r < kRowsOfSimdgroup; ++r) sums[r] = 0.0f;
-  for (int eighth = int(lane); eighth * 8 < p.k; eighth += 32) {
+  for (int octet = int(lane); octet * 8 < p.k; octet += 32) {
     float inputs[8];
-    for (int i = 0; i < 8; ++i) inputs[i] = eighth * 8 + i < p.k ? load(x, kType, from + eighth * 8 + i) : 0.0f;
+    for (int i = 0; i < 8; ++i) inputs[i] = octet * 8 + i < p.k ? load(x, kType, from + octet * 8 + i) : 0.0f;
     for (int r = 0; r < kRowsOfSimdgroup; ++r) {
       if (first + r >= p.n) continue;
-      const Weights8 eight = unpack(matrix + (first + r) * p.weight_row, eighth, p.k);
+      const Weights8 eight = unpack(matrix + (first + r) * p.weight_row, octet, p.k);
       for (int i = 0; i < 8; ++i) sums[r] += eight.w[i] * inputs[i];
     }
   }

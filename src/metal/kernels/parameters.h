@@ -1,6 +1,6 @@
 #pragma once
 
-// What launches hand to kernels in buffer(0), for both sides.
+// The kernels' parameters, buffer(0), for host and device.
 
 #ifndef __METAL_VERSION__
 #include <cstdint>
@@ -14,7 +14,7 @@ enum {
   kBlockColumns = 32,      // columns of a matrix that are staged at a time
   kLowerFloats = 36 * 64,  // a lower triangular [64,64], by tiles of 8 x 8
   kTileFloats = 64,
-  // What chunk_prepare leaves for each chunk and value head: two lower triangular matrices, five vectors [64].
+  // chunk_prepare's record of a chunk and value head: two lower triangular matrices, five vectors [64].
   kRecordFloats = 2 * kLowerFloats + 5 * kMaxChunk,
   // The recurrence: tokens that are staged at a time, rows of a state that a simdgroup holds.
   kStepTokens = 8,
@@ -26,7 +26,7 @@ enum {
 // The expert matmuls.
 enum {
   kRowsThreads = 1024,
-  kCachedIds = 4096,      // ids that expert_rows keeps on the chip
+  kCachedIds = 4096,      // ids that expert_rows keeps in threadgroup memory
   kRowsOfTile = 32,       // a tile of mul_mm_id: rows of activations
   kColumnsOfTile = 64,    //   weight rows
   kDepthOfTile = 32,      //   inputs at a time
@@ -46,7 +46,7 @@ struct View {
   int64_t head;
 };
 
-// The sequences of a batch: rows of B x T tokens, or the N pieces of one row that cu_seqlens marks.
+// The sequences of a batch: its B rows of T tokens, or N sequences packed in one row with bounds cu_seqlens.
 struct SequencesOf {
   int32_t count;
   int32_t tokens;  // T
@@ -136,7 +136,7 @@ struct OutputParameters {
   StateView h;
 };
 
-// g and beta, or what they are made of.
+// g and beta, or a and b.
 struct GateViews {
   View g;     // or a
   View beta;  // or b
@@ -160,7 +160,7 @@ struct ScanParameters {
   int32_t hk;
   int32_t hv;
   int32_t slots;
-  int32_t chunks;  // records that there is room for
+  int32_t chunks;  // capacity of the records
   View q;
   View k;
   View v;
@@ -171,7 +171,7 @@ struct ScanParameters {
   StateView final;
   StateView checkpoints;
   int32_t checkpoint_tokens;
-  int32_t pieces;  // of a row's checkpoints that there is room for
+  int32_t max_checkpoints;  // capacity of a row's checkpoints
 };
 
 struct RecurrentParameters {
@@ -214,10 +214,10 @@ struct StepParameters {
   StateView snapshots;
 };
 
-// A stretch of one expert's row list: a tile of mul_mm_id.
+// A tile of mul_mm_id: consecutive rows of one expert's list.
 struct RowTile {
   int32_t expert;
-  int32_t first;  // in rows
+  int32_t first;  // index in rows
   int32_t count;  // at most kRowsOfTile
 };
 
@@ -225,9 +225,9 @@ struct ExpertRowsParameters {
   int32_t pairs;  // T S
   int32_t slots;  // S
   int32_t experts;
-  int32_t parts;          // threads that share an expert
-  int32_t column_blocks;  // of the product, for the grid
-  int64_t ids_token;      // stride of the ids
+  int32_t threads_per_expert;  // threads that share an expert
+  int32_t column_blocks;       // of the product, for the grid
+  int64_t ids_token;           // stride of the ids
 };
 
 struct ExpertMatmulParameters {

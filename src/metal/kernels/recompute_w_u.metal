@@ -1,5 +1,5 @@
-// w = A_inv (beta k exp(G)), u = A_inv (beta v). A threadgroup is a chunk and a value head; 32 columns at a time, a
-// simdgroup has eight of them.
+// w = A_inv (beta k exp(G)), u = A_inv (beta v). Threadgroup: a chunk and a value head, 32
+// columns at a time, eight per simdgroup.
 
 #include "metal/kernels/tiles.h"
 
@@ -11,9 +11,9 @@ inline void product(device const void* data, constant View& view, device void* r
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (int i = int(thread_index); i < kChunk * kBlock; i += int(kThreads)) {
       const int row = i / kBlock;
-      const int place = column + i % kBlock;
-      const bool inside = row < chunk.length && place < width;
-      const float value = inside ? load(data, kType, at(view, chunk.row, chunk.begin + row, from_head) + place) : 0.0f;
+      const int index = column + i % kBlock;
+      const bool inside = row < chunk.length && index < width;
+      const float value = inside ? load(data, kType, at(view, chunk.row, chunk.begin + row, from_head) + index) : 0.0f;
       block[i] = seed_round(value * factors[row]);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -23,9 +23,9 @@ inline void product(device const void* data, constant View& view, device void* r
     store_column(sums, block, simdgroup);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (int i = int(thread_index); i < chunk.length * kBlock; i += int(kThreads)) {
-      const int place = column + i % kBlock;
-      if (place >= width) continue;
-      store(result, kType, at(result_view, chunk.row, chunk.begin + i / kBlock, head) + place, block[i]);
+      const int index = column + i % kBlock;
+      if (index >= width) continue;
+      store(result, kType, at(result_view, chunk.row, chunk.begin + i / kBlock, head) + index, block[i]);
     }
   }
 }
@@ -42,27 +42,27 @@ inline void product(device const void* data, constant View& view, device void* r
     device void* u [[buffer(8)]],            // [B,T,HV,V]
     threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-  threadgroup float* lower = scratch;                      // A_inv
-  threadgroup float* block = lower + kLowerFloats;         // [64][32]
-  threadgroup float* writes = block + kMaxChunk * kBlock;  // [64] beta
-  threadgroup float* decayed = writes + kMaxChunk;         // [64] beta exp(G)
+  threadgroup float* lower = scratch;                     // A_inv
+  threadgroup float* block = lower + kLowerFloats;        // [64][32]
+  threadgroup float* betas = block + kMaxChunk * kBlock;  // [64] beta
+  threadgroup float* decayed = betas + kMaxChunk;         // [64] beta exp(G)
   const Chunk chunk = find_chunk(p.sequences, bounds, int(group.x));
   const int h = int(group.y);
   if (chunk.length == 0) return;
 
   for (int i = int(thread_index); i < kChunk; i += int(kThreads)) {
     const bool inside = i < chunk.length;
-    writes[i] = inside ? beta[at(p.beta, chunk.row, chunk.begin + i, h)] : 0.0f;
-    decayed[i] = inside ? writes[i] * precise::exp(g[at(p.g, chunk.row, chunk.begin + i, h)]) : 0.0f;
+    betas[i] = inside ? beta[at(p.beta, chunk.row, chunk.begin + i, h)] : 0.0f;
+    decayed[i] = inside ? betas[i] * precise::exp(g[at(p.g, chunk.row, chunk.begin + i, h)]) : 0.0f;
   }
   for (int cell = int(thread_index); cell < kChunk * kChunk; cell += int(kThreads)) {
     const int i = cell / kChunk;
     const int j = cell % kChunk;
     if (j / 8 > i / 8) continue;
     const bool inside = j <= i && i < chunk.length;
-    const int64_t place = at(p.a_inv, chunk.row, chunk.begin + i, h) + j;
-    lower[lower_element(i, j)] = inside ? seed_round(load(a_inv, kOutType, place)) : 0.0f;
+    const int64_t index = at(p.a_inv, chunk.row, chunk.begin + i, h) + j;
+    lower[lower_element(i, j)] = inside ? seed_round(load(a_inv, kOutType, index)) : 0.0f;
   }
   product(k, p.k, w, p.w, chunk, key_head(h, p.hk, p.hv), h, kHeadK, lower, decayed, block, thread_index, simdgroup);
-  product(v, p.v, u, p.u, chunk, h, h, kHeadV, lower, writes, block, thread_index, simdgroup);
+  product(v, p.v, u, p.u, chunk, h, h, kHeadV, lower, betas, block, thread_index, simdgroup);
 }

@@ -1,5 +1,5 @@
-// The rule token by token. A threadgroup is a sequence, a value head and 32 rows of its state; eight tokens' keys and
-// queries are staged at a time, a simdgroup for each.
+// The recurrence token by token. Threadgroup: a sequence, a value head and 32 rows of its state. Keys and queries are
+// staged for eight tokens at a time, one simdgroup per token.
 
 #include "metal/kernels/state_rows.h"
 
@@ -27,7 +27,7 @@
   threadgroup float* queries = scratch;                      // [8][K]
   threadgroup float* keys = queries + kStepTokens * kHeadK;  // [8][K]
   threadgroup float* decays = keys + kStepTokens * kHeadK;   // [8]
-  threadgroup float* writes = decays + kStepTokens;          // [8]
+  threadgroup float* betas = decays + kStepTokens;           // [8]
   const int value = int(group.x) * kRecurrentSimdgroups * kStepRows + int(simdgroup) * kStepRows;
   const int head = int(group.y);
   const int n = int(group.z);
@@ -64,7 +64,7 @@
       if (lane == 0) {
         const Gate gate = gate_at(g, beta, a_log, dt_bias, p.gates, row, token, head);
         decays[simdgroup] = precise::exp(gate.g);
-        writes[simdgroup] = gate.beta;
+        betas[simdgroup] = gate.beta;
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -72,7 +72,7 @@
       const int token = begin + done + t;
       const bool mine = int(lane) < kStepRows && value + int(lane) < kHeadV;
       const float x = mine ? load(v, kType, at(p.v, row, token, head) + value + int(lane)) : 0.0f;
-      const float out = advance(state, queries + t * kHeadK, keys + t * kHeadK, decays[t], writes[t], x, lane);
+      const float out = advance(state, queries + t * kHeadK, keys + t * kHeadK, decays[t], betas[t], x, lane);
       if (mine) store(o, kOutType, at(p.o, row, token, head) + value + int(lane), out);
       if (kHasStates) store_rows(state, snapshots, kSnapshotType, p.snapshots, row, token, head, value, lane);
     }

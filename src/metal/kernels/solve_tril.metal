@@ -1,4 +1,4 @@
-// a_inv = (I + a)^-1 of each chunk and value head.
+// a_inv = (I + a)^-1. Threadgroup: a chunk and a value head.
 
 #include "metal/kernels/invert.h"
 

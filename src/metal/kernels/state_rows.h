@@ -1,6 +1,6 @@
 #pragma once
 
-// A state S [V,K] in registers for the recurrence: a simdgroup holds kStepRows of its rows, K spread over the lanes.
+// A state S [V,K] in registers for the recurrence: a simdgroup holds kStepRows rows, with K distributed over its lanes.
 
 #include "metal/kernels/gates.h"
 
@@ -18,7 +18,7 @@ inline void clear(thread StateRows& rows) {
   }
 }
 
-// value: the first of the rows; those behind V stay zero.
+// value: the first of the rows. Rows from V on stay zero.
 inline void load_rows(thread StateRows& rows, device const void* data, constant StateView& view, int slot, int head,
                       int value, uint lane) {
   clear(rows);
@@ -28,7 +28,7 @@ inline void load_rows(thread StateRows& rows, device const void* data, constant 
     for (int i = 0; i < kLaneKeys; ++i) {
       const int key = i * 32 + int(lane);
       if (i * 32 >= kHeadK || key >= kHeadK || value + r >= kHeadV) continue;
-      rows.element[r][i] = load(data, kStateType, state_place(view, slot, 0, head, value + r, key));
+      rows.element[r][i] = load(data, kStateType, state_offset(view, slot, 0, head, value + r, key));
     }
   }
 }
@@ -41,26 +41,27 @@ inline void store_rows(thread const StateRows& rows, device void* data, int type
     for (int i = 0; i < kLaneKeys; ++i) {
       const int key = i * 32 + int(lane);
       if (i * 32 >= kHeadK || key >= kHeadK || value + r >= kHeadV) continue;
-      store(data, type, state_place(view, slot, token, head, value + r, key), rows.element[r][i]);
+      store(data, type, state_offset(view, slot, token, head, value + r, key), rows.element[r][i]);
     }
   }
 }
 
-// One token: S = decay S; S += beta (v - S k) k^T; returns S q. Lane r gives v of row r and gets the result of row r.
+// One token: S = decay S; S += beta (v - S k) k^T; returns S q. Lane r passes v of row r and receives the result of row
+// r.
 inline float advance(thread StateRows& rows, threadgroup const float* q, threadgroup const float* k, float decay,
                      float beta, float v, uint lane) {
   float result = 0.0f;
   THALWEG_UNROLL
   for (int r = 0; r < kStepRows; ++r) {
-    float seen = 0.0f;
+    float prediction = 0.0f;
     THALWEG_UNROLL
     for (int i = 0; i < kLaneKeys; ++i) {
       const int key = i * 32 + int(lane);
       if (i * 32 >= kHeadK || key >= kHeadK) continue;
       rows.element[r][i] *= decay;
-      seen += rows.element[r][i] * k[key];
+      prediction += rows.element[r][i] * k[key];
     }
-    const float change = beta * (simd_broadcast(v, uint(r)) - simd_sum(seen));
+    const float change = beta * (simd_broadcast(v, uint(r)) - simd_sum(prediction));
     float out = 0.0f;
     THALWEG_UNROLL
     for (int i = 0; i < kLaneKeys; ++i) {
@@ -75,13 +76,14 @@ inline float advance(thread StateRows& rows, threadgroup const float* q, threadg
   return result;
 }
 
-// row [K], times `scale`, its norm and the norm's weights. A simdgroup works on it; each lane on what it wrote itself.
+// Multiplies row [K] by `scale`, the factor of its norm and the norm's weights. Called by a simdgroup; each lane
+// touches only elements that it wrote itself.
 inline void normalize_row(threadgroup float* row, float scale, float eps, device const void* weights,
-                          int64_t weight_place, uint lane) {
+                          int64_t weight_offset, uint lane) {
   float squares = 0.0f;
   for (int key = int(lane); key < kHeadK; key += 32) squares += row[key] * row[key];
   const float factor = scale * (kNorm ? norm_factor(simd_sum(squares), eps) : 1.0f);
   for (int key = int(lane); key < kHeadK; key += 32) {
-    row[key] *= kNorm == kNormRms ? factor * load(weights, kWeightType, weight_place + key) : factor;
+    row[key] *= kNorm == kNormRms ? factor * load(weights, kWeightType, weight_offset + key) : factor;
   }
 }

@@ -1,63 +1,63 @@
 #pragma once
 
-// Matrices of a chunk: up to 64 rows of tokens, as 8 x 8 tiles. Four simdgroups share the work.
+// Matrices of a chunk, up to 64 tokens, as tiles of 8 x 8 that four simdgroups share.
 
 #include "metal/kernels/common.h"
 
-// A lower triangular matrix [C,C] in threadgroup memory is kept as its tiles on and below the diagonal, row of tiles by
-// row of tiles, each contiguous: 36 tiles for C = 64, 9 KB.
+// A lower triangular matrix [C,C] in threadgroup memory holds only its tiles on and below the diagonal, each
+// contiguous, in row-major order of tiles: 36 tiles for C = 64, 9 KB.
 inline int lower_tile(int row, int column) { return 64 * (row * (row + 1) / 2 + column); }
-// Element (i, j) of it, j / 8 <= i / 8.
+// Offset of its element (i, j), j / 8 <= i / 8.
 inline int lower_element(int i, int j) { return lower_tile(i / 8, j / 8) + i % 8 * 8 + j % 8; }
 
-constant constexpr int kMostRows = kMaxChunk / 8;  // tiles of a chunk
-constant constexpr int kBlock = kBlockColumns;     // columns that are staged at a time: a tile for each simdgroup
+constant constexpr int kMaxRowTiles = kMaxChunk / 8;  // tiles of a chunk
+constant constexpr int kBlock = kBlockColumns;        // columns staged at a time: one tile per simdgroup
 
 inline int row_tiles() { return kChunk / 8; }
 
 inline simdgroup_float8x8 zero_tile() { return make_filled_simdgroup_matrix<float, 8, 8>(0.0f); }
 
-// The tiles of a lower triangular product that one simdgroup holds: number simdgroup, simdgroup + 4, ...
+// One simdgroup's tiles of a lower triangular product: numbers simdgroup, simdgroup + 4, ...
 struct LowerTiles {
-  simdgroup_float8x8 tile[kMostRows * (kMostRows + 1) / 2 / kSimdgroups];
+  simdgroup_float8x8 tile[kMaxRowTiles * (kMaxRowTiles + 1) / 2 / kSimdgroups];
 };
-constant constexpr int kMostLowerTiles = kMostRows * (kMostRows + 1) / 2 / int(kSimdgroups);
+constant constexpr int kMaxLowerTiles = kMaxRowTiles * (kMaxRowTiles + 1) / 2 / int(kSimdgroups);
 
-struct TilePlace {
+struct TileIndex {
   int row;
   int column;
   bool exists;
 };
 
-// Of the tile with this number, row by row.
-inline TilePlace tile_place(int number) {
-  TilePlace place;
-  place.row = 0;
-  place.column = number;
+// Row and column of a tile by its number in row-major order.
+inline TileIndex tile_index(int number) {
+  TileIndex tile;
+  tile.row = 0;
+  tile.column = number;
   THALWEG_UNROLL
-  for (int i = 0; i < kMostRows; ++i) {
-    if (place.row != i || place.column <= i) continue;
-    place.column -= i + 1;
-    ++place.row;
+  for (int i = 0; i < kMaxRowTiles; ++i) {
+    if (tile.row != i || tile.column <= i) continue;
+    tile.column -= i + 1;
+    ++tile.row;
   }
-  place.exists = place.row < row_tiles();
-  return place;
+  tile.exists = tile.row < row_tiles();
+  return tile;
 }
 
-inline TilePlace lower_place(int n, uint simdgroup) { return tile_place(n * int(kSimdgroups) + int(simdgroup)); }
+inline TileIndex lower_tile_index(int n, uint simdgroup) { return tile_index(n * int(kSimdgroups) + int(simdgroup)); }
 
 // products += a b^T on and below the diagonal; a, b [64][kBlock].
 inline void multiply_lower(thread LowerTiles& products, threadgroup const float* a, threadgroup const float* b,
                            uint simdgroup) {
   THALWEG_UNROLL
-  for (int n = 0; n < kMostLowerTiles; ++n) {
-    const TilePlace place = lower_place(n, simdgroup);
-    if (!place.exists) continue;
+  for (int n = 0; n < kMaxLowerTiles; ++n) {
+    const TileIndex tile = lower_tile_index(n, simdgroup);
+    if (!tile.exists) continue;
     for (int k = 0; k < kBlock / 8; ++k) {
       simdgroup_float8x8 left;
       simdgroup_float8x8 right;
-      simdgroup_load(left, a + place.row * 8 * kBlock + k * 8, kBlock);
-      simdgroup_load(right, b + place.column * 8 * kBlock + k * 8, kBlock, 0, true);
+      simdgroup_load(left, a + tile.row * 8 * kBlock + k * 8, kBlock);
+      simdgroup_load(right, b + tile.column * 8 * kBlock + k * 8, kBlock, 0, true);
       simdgroup_multiply_accumulate(products.tile[n], left, right, products.tile[n]);
     }
   }
@@ -65,37 +65,37 @@ inline void multiply_lower(thread LowerTiles& products, threadgroup const float*
 
 inline void clear(thread LowerTiles& products) {
   THALWEG_UNROLL
-  for (int n = 0; n < kMostLowerTiles; ++n) products.tile[n] = zero_tile();
+  for (int n = 0; n < kMaxLowerTiles; ++n) products.tile[n] = zero_tile();
 }
 
 inline void store_lower(thread const LowerTiles& products, threadgroup float* lower, uint simdgroup) {
   THALWEG_UNROLL
-  for (int n = 0; n < kMostLowerTiles; ++n) {
-    const TilePlace place = lower_place(n, simdgroup);
-    if (place.exists) simdgroup_store(products.tile[n], lower + lower_tile(place.row, place.column));
+  for (int n = 0; n < kMaxLowerTiles; ++n) {
+    const TileIndex tile = lower_tile_index(n, simdgroup);
+    if (tile.exists) simdgroup_store(products.tile[n], lower + lower_tile(tile.row, tile.column));
   }
 }
 
-// One column of tiles of a product [C,kBlock], the simdgroup's own.
+// One simdgroup's column of tiles of a product [C,kBlock].
 struct ColumnTiles {
-  simdgroup_float8x8 tile[kMostRows];
+  simdgroup_float8x8 tile[kMaxRowTiles];
 };
 
 inline void clear(thread ColumnTiles& products) {
   THALWEG_UNROLL
-  for (int i = 0; i < kMostRows; ++i) products.tile[i] = zero_tile();
+  for (int i = 0; i < kMaxRowTiles; ++i) products.tile[i] = zero_tile();
 }
 
 // products += lower b; b [64][kBlock].
 inline void multiply_by_lower(thread ColumnTiles& products, threadgroup const float* lower, threadgroup const float* b,
                               uint simdgroup) {
   THALWEG_UNROLL
-  for (int j = 0; j < kMostRows; ++j) {
+  for (int j = 0; j < kMaxRowTiles; ++j) {
     if (j >= row_tiles()) continue;
     simdgroup_float8x8 right;
     simdgroup_load(right, b + j * 8 * kBlock + simdgroup * 8, kBlock);
     THALWEG_UNROLL
-    for (int i = 0; i < kMostRows; ++i) {
+    for (int i = 0; i < kMaxRowTiles; ++i) {
       if (i < j || i >= row_tiles()) continue;
       simdgroup_float8x8 left;
       simdgroup_load(left, lower + lower_tile(i, j));
@@ -104,11 +104,11 @@ inline void multiply_by_lower(thread ColumnTiles& products, threadgroup const fl
   }
 }
 
-// products += rows right for the tile `k` of the columns of rows [64][kBlock].
+// products += rows right, for column of tiles `k` of rows [64][kBlock].
 inline void multiply_rows(thread ColumnTiles& products, threadgroup const float* rows, int k,
                           thread const simdgroup_float8x8& right) {
   THALWEG_UNROLL
-  for (int i = 0; i < kMostRows; ++i) {
+  for (int i = 0; i < kMaxRowTiles; ++i) {
     if (i >= row_tiles()) continue;
     simdgroup_float8x8 left;
     simdgroup_load(left, rows + i * 8 * kBlock + k * 8, kBlock);
@@ -116,24 +116,24 @@ inline void multiply_rows(thread ColumnTiles& products, threadgroup const float*
   }
 }
 
-// Into the simdgroup's column of block [64][kBlock]. Its lanes must have read what they needed of that column.
+// Stores into the simdgroup's column of block [64][kBlock], which its lanes must have finished reading.
 inline void store_column(thread const ColumnTiles& products, threadgroup float* block, uint simdgroup) {
   simdgroup_barrier(mem_flags::mem_threadgroup);
   THALWEG_UNROLL
-  for (int i = 0; i < kMostRows; ++i) {
+  for (int i = 0; i < kMaxRowTiles; ++i) {
     if (i < row_tiles()) simdgroup_store(products.tile[i], block + i * 8 * kBlock + simdgroup * 8, kBlock);
   }
 }
 
-// block [64][kBlock] = columns column .. column + kBlock of a head's rows of the chunk, zero beyond its length and
+// block [64][kBlock] = columns column .. column + kBlock of a head's rows of the chunk, zeros beyond its length and
 // width.
 inline void stage(threadgroup float* block, device const void* data, constant View& view, Chunk chunk, int head,
                   int column, int width, uint thread_index) {
   for (int i = int(thread_index); i < kChunk * kBlock; i += int(kThreads)) {
     const int row = i / kBlock;
-    const int place = column + i % kBlock;
-    const bool inside = row < chunk.length && place < width;
-    block[i] = inside ? load(data, kType, at(view, chunk.row, chunk.begin + row, head) + place) : 0.0f;
+    const int index = column + i % kBlock;
+    const bool inside = row < chunk.length && index < width;
+    block[i] = inside ? load(data, kType, at(view, chunk.row, chunk.begin + row, head) + index) : 0.0f;
   }
 }
 

@@ -1,4 +1,4 @@
-// Kernels with one mistake each, which the executor must find; beside them the same without it.
+// Kernels with one fault each, which the executor must detect, and correct counterparts.
 
 #include <metal_simdgroup_matrix>
 #include <metal_stdlib>

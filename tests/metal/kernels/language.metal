@@ -1,4 +1,4 @@
-// What the executor offers of the language, to be compared with the host.
+// The executor's subset of the language, compared with the host.
 
 #include <metal_simdgroup_matrix>
 #include <metal_stdlib>

@@ -1,6 +1,6 @@
 #pragma once
 
-// One fibre for each thread of a threadgroup.
+// A fiber per thread of a threadgroup.
 
 #include <boost/context/detail/fcontext.hpp>
 #include <cstddef>
@@ -8,16 +8,16 @@
 
 namespace thalweg::metal {
 
-// Stacks of kMaxThreads fibres in one piece of memory.
-class FibreStacks {
+// Stacks of kMaxThreads fibers, contiguous.
+class FiberStacks {
  public:
   static constexpr std::size_t kMaxThreads = 1024;
   static constexpr std::size_t kStackBytes = std::size_t{64} << 10;
 
-  FibreStacks();
-  FibreStacks(const FibreStacks&) = delete;
-  FibreStacks& operator=(const FibreStacks&) = delete;
-  ~FibreStacks();
+  FiberStacks();
+  FiberStacks(const FiberStacks&) = delete;
+  FiberStacks& operator=(const FiberStacks&) = delete;
+  ~FiberStacks();
 
   std::byte* begin(std::size_t thread) const { return memory_ + thread * kStackBytes; }
   std::byte* end(std::size_t thread) const { return memory_ + (thread + 1) * kStackBytes; }
@@ -26,18 +26,18 @@ class FibreStacks {
   std::byte* memory_;
 };
 
-// Control passes between the scheduler, which runs on its caller's stack, and the fibres. A fibre that is not resumed
-// again is simply forgotten: kernels own nothing.
-class Fibre {
+// Control passes between the scheduler, which runs on its caller's stack, and the fibers. A suspended fiber may be
+// dropped: kernels own no resources.
+class Fiber {
  public:
   // `body(argument)` must not return: it ends in finish().
-  void start(const FibreStacks& stacks, std::size_t thread, void (*body)(void*), void* argument);
+  void start(const FiberStacks& stacks, std::size_t thread, void (*body)(void*), void* argument);
 
-  // Scheduler: runs the fibre until it gives way or finishes.
+  // Scheduler: runs the fiber until it yields or finishes.
   void resume();
-  // Fibre: back to the scheduler, which may resume it.
-  void give_way() { switch_to_scheduler(false); }
-  // Fibre: back to the scheduler for good.
+  // Fiber: returns to the scheduler, which may resume it.
+  void yield() { switch_to_scheduler(false); }
+  // Fiber: returns to the scheduler and ends.
   [[noreturn]] void finish();
 
  private:
@@ -49,7 +49,7 @@ class Fibre {
   void (*body_)(void*) = nullptr;
   void* argument_ = nullptr;
   const void* stack_ = nullptr;
-  // What AddressSanitizer wants to know about the scheduler's stack.
+  // The scheduler's stack, for AddressSanitizer.
   const void* scheduler_stack_ = nullptr;
   std::size_t scheduler_stack_bytes_ = 0;
 };
