@@ -14,7 +14,7 @@
 #include "cuda/common/warp.h"
 #include "cuda/experts/experts.h"
 #include "cuda/experts/fixed_units.h"
-#include "cuda/experts/formats/weights.h"
+#include "cuda/experts/formats/formats.h"
 
 namespace thalweg::cu {
 

@@ -6,7 +6,7 @@
 
 #include "cuda/common/async_copy.h"
 #include "cuda/common/warp.h"
-#include "cuda/experts/formats/weights.h"
+#include "cuda/experts/formats/formats.h"
 
 namespace thalweg::cu {
 

@@ -5,7 +5,7 @@
 #include "cuda/common/async_copy.h"
 #include "cuda/common/warp.h"
 #include "cuda/experts/fixed_units.h"
-#include "cuda/experts/formats/weights.h"
+#include "cuda/experts/formats/formats.h"
 
 namespace thalweg::cu {
 
@@ -71,133 +71,6 @@ __device__ __forceinline__ void copy_bytes(std::uint32_t to, const std::uint8_t*
     for (; left > 0; left -= kStep, source += kStep, to += kStep) copy_piece(to, source, left);
   }
 }
-
-// Two units of one row, still packed. `part` says which of a block's the first one is.
-template <DType kType>
-struct PackedPair {
-  PackedWeights<kType> even;
-  PackedWeights<kType> odd;
-
-  __device__ static PackedPair read(const std::uint8_t* first, const std::uint8_t* second, int part) {
-    return {PackedWeights<kType>::read(first, part),
-            PackedWeights<kType>::read(second, kBlockWeights<kType> == 256 ? part + 1 : part)};
-  }
-  __device__ float product(int, const FixedUnit& even_x, const FixedUnit& odd_x) const {
-    return fmaf(even_x.scale, unit_product<kType>(even, even_x), odd_x.scale * unit_product<kType>(odd, odd_x));
-  }
-};
-
-// Both have the same 32 bytes: one the low, one the high halves, and these stay where they are. Their scales and
-// minimums are neighbours too.
-template <DType kType>
-requires(kType == DType::kQ4_K || kType == DType::kQ5_K) struct PackedPair<kType> {
-  static constexpr bool kFifth = kType == DType::kQ5_K;
-  std::uint32_t head[4];
-  std::uint32_t words[8];
-  std::uint32_t fifth[kFifth ? 8 : 1];
-
-  __device__ static PackedPair read(const std::uint8_t* block, const std::uint8_t*, int part) {
-    PackedPair packed;
-    read_words<16>(block, packed.head);
-    read_words<16>(block + (kFifth ? 48 : 16) + part / 2 * 32, packed.words);
-    if constexpr (kFifth) read_words<16>(block + 16, packed.fifth);
-    return packed;
-  }
-  __device__ float product(int part, const FixedUnit& even_x, const FixedUnit& odd_x) const {
-    const int quarter = part / 2;
-    const std::uint32_t a = head[1] >> (quarter % 2 * 16);
-    const std::uint32_t b = head[2] >> (quarter % 2 * 16);
-    const std::uint32_t c = head[3] >> (quarter % 2 * 16);
-    // The lanes of a warp have all quarters; the compiler would branch around everything that follows.
-    std::uint32_t upper = quarter < 2 ? 0U : 0xFFFFFFFFU;
-    asm("" : "+r"(upper));
-    const std::uint32_t factors = (a & 0x3F3FU & ~upper) | (((c & 0x0F0FU) | (a >> 2 & 0x3030U)) & upper);
-    const std::uint32_t minimums = (b & 0x3F3FU & ~upper) | (((c >> 4 & 0x0F0FU) | (b >> 2 & 0x3030U)) & upper);
-    int even_high = 0;
-    int even_low = 0;
-    int odd_high = 0;
-    int odd_low = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      std::uint32_t even_codes = words[i] & 0x0F0F0F0FU;
-      std::uint32_t odd_codes = words[i];
-      if constexpr (kFifth) {
-        even_codes |= (fifth[i] >> part & 0x01010101U) << 4;
-        odd_codes = (odd_codes >> 4 & 0x0F0F0F0FU) | (fifth[i] >> part & 0x02020202U) << 3;
-      } else {
-        odd_codes &= 0xF0F0F0F0U;
-      }
-      even_high = dot_four(even_codes, even_x.high[i], even_high);
-      even_low = dot_four(even_codes, even_x.low[i], even_low);
-      odd_high = dot_four(odd_codes, odd_x.high[i], odd_high);
-      odd_low = dot_four(odd_codes, odd_x.low[i], odd_low);
-    }
-    constexpr float kOdd = kFifth ? 1.0F : 1.0F / 16;
-    const float even_dot = static_cast<float>(128 * even_high + even_low) * even_x.scale;
-    const float odd_dot = static_cast<float>(128 * odd_high + odd_low) * (odd_x.scale * kOdd);
-    const float codes = fmaf(static_cast<float>(factors & 0xFFU), even_dot, static_cast<float>(factors >> 8) * odd_dot);
-    const float even_sum = even_x.scale * (even_x.sums[0] + even_x.sums[1]);
-    const float odd_sum = odd_x.scale * (odd_x.sums[0] + odd_x.sums[1]);
-    const float sums =
-        fmaf(static_cast<float>(minimums & 0xFFU), even_sum, static_cast<float>(minimums >> 8) * odd_sum);
-    return fmaf(low_f16(head[0]), codes, -high_f16(head[0]) * sums);
-  }
-};
-
-// Both have the same upper bits, and words one behind the other. Blocks begin at even bytes: the shift that makes whole
-// words of them brings the bits that are wanted to their places too.
-template <>
-struct PackedPair<DType::kQ6_K> {
-  std::uint32_t words[17];
-  std::uint32_t high[9];
-  std::uint32_t groups;  // four factors
-  float scale;
-  int shift;  // of words[0] to the first byte
-
-  __device__ static PackedPair read(const std::uint8_t* block, const std::uint8_t*, int part) {
-    PackedPair packed;
-    const int half = part / 4;
-    const auto off = static_cast<int>(reinterpret_cast<std::uintptr_t>(block) & 2);
-    const auto* const aligned = reinterpret_cast<const std::uint32_t*>(block - off + 64 * half);
-#pragma unroll
-    for (int i = 0; i < 17; ++i) packed.words[i] = aligned[i];
-    const auto* const upper = reinterpret_cast<const std::uint32_t*>(block - off + 128 + 32 * half);
-#pragma unroll
-    for (int i = 0; i < 9; ++i) packed.high[i] = upper[i];
-    packed.groups = read_half<2>(block + 192 + 2 * part) | read_half<2>(block + 194 + 2 * part) << 16;
-    packed.scale = f16_bits_to_f32(read_half<2>(block + 208));
-    packed.shift = 8 * off;
-    return packed;
-  }
-  __device__ float product(int part, const FixedUnit& even_x, const FixedUnit& odd_x) const {
-    const int quarter_shift = shift + part % 4 / 2 * 4;
-    const auto group = [&](int i) { return static_cast<float>(static_cast<std::int8_t>(groups >> (8 * i))); };
-    float sum = 0.0F;
-#pragma unroll
-    for (int unit = 0; unit < 2; ++unit) {
-      const FixedUnit& x = unit == 0 ? even_x : odd_x;
-      float of_unit = 0.0F;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        int upper = 0;
-        int lower = 0;
-#pragma unroll
-        for (int i = 4 * half; i < 4 * half + 4; ++i) {
-          const std::uint32_t low = __funnelshift_r(words[8 * unit + i], words[8 * unit + i + 1], quarter_shift);
-          const std::uint32_t bits = __funnelshift_r(high[i], high[i + 1], quarter_shift);
-          const std::uint32_t codes = (low & 0x0F0F0F0FU) | (bits << (unit == 0 ? 4 : 2) & 0x30303030U);
-          upper = dot_four(codes, x.high[i], upper);
-          lower = dot_four(codes, x.low[i], lower);
-        }
-        // Codes are counted from -32.
-        of_unit =
-            fmaf(group(2 * unit + half), fmaf(-32.0F, x.sums[half], static_cast<float>(128 * upper + lower)), of_unit);
-      }
-      sum = fmaf(x.scale, of_unit, sum);
-    }
-    return scale * sum;
-  }
-};
 
 // What a lane has of a row: two units, and where their weights lie. The units are those from `first` on that the lanes
 // take at a time; lanes beyond the row's end have the last units again.

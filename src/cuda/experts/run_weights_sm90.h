@@ -4,8 +4,7 @@
 
 #include <cstdint>
 
-#include "cuda/experts/formats/half_weights.h"
-#include "cuda/experts/formats/weights.h"
+#include "cuda/experts/formats/formats.h"
 #include "cuda/experts/tiled.h"
 
 namespace thalweg::cu::sm90 {

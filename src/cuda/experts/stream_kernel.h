@@ -14,7 +14,7 @@
 #include "cuda/common/pdl.h"
 #include "cuda/common/warp.h"
 #include "cuda/experts/experts.h"
-#include "cuda/experts/formats/weights.h"
+#include "cuda/experts/formats/formats.h"
 #include "cuda/experts/row_copies.h"
 #include "cuda/experts/stream.h"
 #include "cuda/experts/stream_products.h"
@@ -78,10 +78,6 @@ struct StreamCopies {
     }
   }
 };
-
-// MXFP4's words lie at known places where rows are aligned.
-template <DType kType, bool kAligned>
-using CodesOf = std::conditional_t<kType == DType::kMXFP4 && kAligned, Mxfp4Codes<4>, SliceCodes<kType>>;
 
 template <DType kType, int kTiles, bool kAligned>
 __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTiles, kAligned>::kBlocks)
@@ -182,7 +178,8 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
       }
       if constexpr (Tile::kCodes) {
         const auto zero = static_cast<std::uint32_t>((lane | p.k) >> 31);  // which the compiler does not know
-        multiply_codes<CodesOf<kType, kAligned>, kUsed>(rows, stage + Tile::kWeightBytes, kOver<kType> | zero, sums);
+        multiply_codes<typename CodesOf<kType, kAligned>::Type, kUsed>(rows, stage + Tile::kWeightBytes,
+                                                                       kOver<kType> | zero, sums);
       } else {
         multiply_weights<kType, Tile::kSlice, kUsed>(rows[0], rows[1], stage + Tile::kWeightBytes, sums[0]);
       }

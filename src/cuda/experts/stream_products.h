@@ -13,7 +13,6 @@
 #include "cuda/common/mma.h"
 #include "cuda/common/warp.h"
 #include "cuda/experts/activation_slices.h"
-#include "cuda/experts/formats/slice_codes.h"
 
 namespace thalweg::cu {
 

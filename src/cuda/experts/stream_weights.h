@@ -8,7 +8,7 @@
 
 #include "cuda/common/mma.h"
 #include "cuda/common/warp.h"
-#include "cuda/experts/formats/weights.h"
+#include "cuda/experts/formats/formats.h"
 
 namespace thalweg::cu {
 

@@ -8,14 +8,14 @@
 
 #include <cuda_fp16.h>
 
-#include "cuda/experts/formats/weights.h"
+#include "cuda/experts/formats/packed_weights.h"
 
 namespace thalweg::cu {
 
 // What weights are multiplied by: the scales of trained models can be below 2^-14, the smallest that f16 holds with
 // eleven bits. Weights up to 4094 have room.
 template <DType kType>
-constexpr float kHalfFactor = kType == DType::kF16 ? 1.0F : 16.0F;
+constexpr float kHalfFactor = 16.0F;
 
 // Eight codes (one in a byte) of one group.
 __device__ inline void scale_codes_to_halves(uint2 codes, Scaling group, float factor, std::uint32_t (&pairs)[4]) {
@@ -34,13 +34,8 @@ __device__ inline void scale_codes_to_halves(uint2 codes, Scaling group, float f
 // kHalfFactor times weights 8 j .. 8 j + 7, the first in the low half of pairs[0].
 template <DType kType>
 __device__ inline void eight_halves(const PackedWeights<kType>& packed, int j, std::uint32_t (&pairs)[4]) {
-  if constexpr (kType == DType::kF16) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) pairs[i] = packed.words[4 * j + i];
-  } else if constexpr (kType == DType::kQ4_K) {
-    // Codes stay where they are in their bytes, 16 times as large in the upper halves.
-    const Scaling group{packed.shift == 0 ? packed.group.scale : packed.group.scale / 16, packed.group.offset};
-    scale_codes_to_halves(eight_of(packed.words, j) & 0x0F0F0F0FU << packed.shift, group, kHalfFactor<kType>, pairs);
+  if constexpr (requires { packed.eight_halves(j, pairs); }) {
+    packed.eight_halves(j, pairs);
   } else {
     scale_codes_to_halves(packed.codes(j), packed.scaling(j / 2), kHalfFactor<kType>, pairs);
   }

@@ -1,0 +1,108 @@
+#pragma once
+
+// Products of packed weights with activations in fixed point: what the matrix-vector kernels multiply.
+//
+// Codes are multiplied as integers, four at a time (dp4a), with activations in units of 2^-14 of the largest of 32, in
+// two planes of bytes, x = scale (128 high + low). That rounds them to 15 bits.
+
+#include "cuda/common/elements.h"
+#include "cuda/experts/formats/packed_weights.h"
+
+namespace thalweg::cu {
+
+struct alignas(16) FixedUnit {  // 32 activations as they lie in memory
+  std::uint32_t high[8];
+  std::uint32_t low[8];
+  float scale;
+  float sums[2];  // of the two halves, in units of scale
+  float unused;   // lanes that read neighbouring units meet different banks
+
+  // Activation i in units of scale; i is a constant.
+  __device__ float fixed(int i) const {
+    const auto byte = [](std::uint32_t four, int at) {
+      return static_cast<float>(static_cast<std::int8_t>(four >> (8 * at)));
+    };
+    return fmaf(128.0F, byte(high[i / 4], i % 4), byte(low[i / 4], i % 4));
+  }
+};
+static_assert(sizeof(FixedUnit) == 80);
+constexpr float kFixedRange = 127 * 128;
+
+// A unit is five pieces of 16 bytes. In shared memory they follow each other; in device memory the first pieces of all
+// units of a row come first, then the second ones, so that lanes that read neighbouring units read neighbouring bytes.
+constexpr int kUnitPieces = sizeof(FixedUnit) / 16;
+__device__ inline FixedUnit read_unit(const uint4* row, int units, int unit) {
+  const uint4 high[2] = {row[unit], row[units + unit]};
+  const uint4 low[2] = {row[2 * units + unit], row[3 * units + unit]};
+  const uint4 rest = row[4 * units + unit];
+  return {{high[0].x, high[0].y, high[0].z, high[0].w, high[1].x, high[1].y, high[1].z, high[1].w},
+          {low[0].x, low[0].y, low[0].z, low[0].w, low[1].x, low[1].y, low[1].z, low[1].w},
+          __uint_as_float(rest.x),
+          {__uint_as_float(rest.y), __uint_as_float(rest.z)},
+          0.0F};
+}
+
+__device__ inline int dot_four(std::uint32_t codes, std::uint32_t x, int sum) {
+  int result;
+  asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(codes), "r"(x), "r"(sum));
+  return result;
+}
+
+// Orders activations as block_product() reads them, once for all rows that they are multiplied with.
+template <DType kType>
+__device__ inline void order_unit(FixedUnit&) {}
+
+// The product of 32 weights and activations, in units of the activations' scale.
+template <DType kType>
+__device__ inline float unit_product(const PackedWeights<kType>& packed, const FixedUnit& x) {
+  if constexpr (!PackedWeights<kType>::kCoded) {
+    float sum = 0.0F;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float values[8];
+      packed.eight(j, values);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum = fmaf(values[i], x.fixed(8 * j + i), sum);
+    }
+    return sum;
+  } else {
+    int sums[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int high = 0;
+      int low = 0;
+#pragma unroll
+      for (int j = 2 * half; j < 2 * half + 2; ++j) {
+        const uint2 codes = packed.codes(j);
+        high = dot_four(codes.y, x.high[2 * j + 1], dot_four(codes.x, x.high[2 * j], high));
+        low = dot_four(codes.y, x.low[2 * j + 1], dot_four(codes.x, x.low[2 * j], low));
+      }
+      sums[half] = 128 * high + low;
+    }
+    const Scaling first = packed.scaling(0);
+    if constexpr (PackedWeights<kType>::kGroup == 32) {
+      return fmaf(first.scale, static_cast<float>(sums[0] + sums[1]), first.offset * (x.sums[0] + x.sums[1]));
+    } else {
+      const Scaling second = packed.scaling(1);
+      return fmaf(first.scale, static_cast<float>(sums[0]), first.offset * x.sums[0]) +
+             fmaf(second.scale, static_cast<float>(sums[1]), second.offset * x.sums[1]);
+    }
+  }
+}
+
+// Two units of one row, still packed. `part` says which of a block's the first one is.
+template <DType kType>
+struct PackedPair {
+  PackedWeights<kType> even;
+  PackedWeights<kType> odd;
+
+  __device__ static PackedPair read(const std::uint8_t* first, const std::uint8_t* second, int part) {
+    return {PackedWeights<kType>::read(first, part),
+            PackedWeights<kType>::read(second, kBlockWeights<kType> == 256 ? part + 1 : part)};
+  }
+  __device__ float product(int, const FixedUnit& even_x, const FixedUnit& odd_x) const {
+    return fmaf(even_x.scale, unit_product<kType>(even, even_x), odd_x.scale * unit_product<kType>(odd, odd_x));
+  }
+};
+
+}  // namespace thalweg::cu

@@ -1,0 +1,44 @@
+#pragma once
+
+// Q4_K: blocks of 256 in 144 bytes: six_bit_scales.h, then 128 bytes of nibbles.
+
+#include "cuda/experts/formats/half_weights.h"
+#include "cuda/experts/formats/six_bit_scales.h"
+
+namespace thalweg::cu {
+
+template <>
+struct PackedWeights<DType::kQ4_K> : CodedWeights<PackedWeights<DType::kQ4_K>, false> {
+  static constexpr int kAlign = 16;
+  std::uint32_t words[8];
+  int shift;
+  Scaling group;
+
+  __device__ static PackedWeights read(const std::uint8_t* block, int part) {
+    PackedWeights packed;
+    std::uint32_t head[4];
+    read_words<kAlign>(block, head);
+    packed.group = q45_scaling(head, part);
+    read_words<kAlign>(block + 16 + part / 2 * 32, packed.words);
+    packed.shift = part % 2 * 4;
+    return packed;
+  }
+  __device__ uint2 codes(int j) const { return eight_of(words, j) >> shift & 0x0F0F0F0FU; }
+  __device__ Scaling scaling(int) const { return group; }
+  // Codes stay where they are in their bytes, 16 times as large in the high nibbles.
+  __device__ void eight_halves(int j, std::uint32_t (&pairs)[4]) const {
+    const Scaling shifted{shift == 0 ? group.scale : group.scale / 16, group.offset};
+    scale_codes_to_halves(eight_of(words, j) & 0x0F0F0F0FU << shift, shifted, kHalfFactor<DType::kQ4_K>, pairs);
+  }
+};
+
+template <>
+struct SliceCodes<DType::kQ4_K> : SuperBlockCodes<DType::kQ4_K, 16> {
+  using SuperBlockCodes::SuperBlockCodes;
+  // Codes of odd parts stay in the high halves of their bytes.
+  __device__ uint2 bytes(int part, int t) const {
+    return read_quarter(row + 16 + part / 2 * 32, t) & (part % 2 == 0 ? 0x0F0F0F0FU : 0xF0F0F0F0U);
+  }
+};
+
+}  // namespace thalweg::cu
