@@ -54,6 +54,9 @@ void prepare_tiles(const ExpertLists& lists, const ExpertIds& ids, const ConstTe
 // x[T,K] as bf16 [T,K], K a multiple of 8.
 void convert_rows(const ConstTensor& x, std::uint16_t* to, const Stream& stream, std::string_view operation);
 
+// Offsets and rows alone.
+void launch_lists(const ExpertIds& ids, const ExpertLists& lists, const Stream& stream, std::string_view operation);
+
 // Lists, items and activations: one launch.
 void prepare_experts(const ExpertPlan& plan, const ExpertIds& ids, const ConstTensor& x, const Stream& stream,
                      std::string_view operation);

@@ -65,6 +65,19 @@ struct StreamCopies {
   const std::uint16_t* activations;
   std::int32_t column_from[kColumnCopies];  // in pieces of 16 bytes; -1: beyond the item's rows
 
+  // Finds the thread's rows of activations: row_of(pair), in `slices` slices each.
+  template <class RowOf>
+  __device__ __forceinline__ void find_columns(const ExpertItem& item, const std::int32_t* pairs, RowOf row_of,
+                                               int slices, int thread) {
+#pragma unroll
+    for (int i = 0; i < kColumnCopies; ++i) {
+      const int piece = thread + i * kThreads;
+      const int n = piece / Tile::kColumnPieces;
+      column_from[i] = -1;
+      if (n >= item.count || n >= Tile::kColumns) continue;
+      column_from[i] = row_of(pairs[item.begin + n]) * slices * Tile::kColumnPieces + piece % Tile::kColumnPieces;
+    }
+  }
   // One slice of the warp's rows from first_row on, and of the activations, to a stage.
   __device__ void copy(int first_row, int slice, bool last, std::uint8_t* stage, int warp, int lane) const {
     weights.copy(first_row, slice, last, shared_address(stage + Tile::kWarpRows * warp * Tile::kPitch), lane);
@@ -78,6 +91,35 @@ struct StreamCopies {
     }
   }
 };
+
+// sums times factors plus bias to y: rows lane / 4 + 8 i from first_row on, columns 2 (lane % 4) and the next of each
+// tile.
+template <int kRowTiles, int kTiles>
+__device__ __forceinline__ void store_strip(const ExpertMatmul& p, const ExpertItem& item,
+                                            const float (&sums)[kRowTiles][kTiles][4], const std::int64_t* y_rows,
+                                            const float* y_factors, int first_row, int lane) {
+  const int g = lane / 4;
+  const int t = lane % 4;
+  const int rows = p.n - first_row - g;  // from the lane's first on
+  float bias[2 * kRowTiles];
+#pragma unroll
+  for (int i = 0; i < 2 * kRowTiles; ++i) {
+    bias[i] = p.bias != nullptr && 8 * i < rows ? p.bias[first_row + g + 8 * i] : 0.0F;
+  }
+  with_type(p.y.dtype, [&]<class Y>(Y) {
+#pragma unroll
+    for (int i = 0; i < 2 * kTiles; ++i) {
+      const int column = i / 2 * 8 + 2 * t + i % 2;
+      if (column >= item.count) continue;
+      Y* to = static_cast<Y*>(p.y.data) + y_rows[column] + first_row + g;
+      const float factor = y_factors[column];
+#pragma unroll
+      for (int j = 0; j < 2 * kRowTiles; ++j) {
+        if (8 * j < rows) to[8 * j] = from_f32<Y>(fmaf(sums[j / 2][i / 2][j % 2 * 2 + i % 2], factor, bias[j]));
+      }
+    }
+  });
+}
 
 template <DType kType, int kTiles, bool kAligned>
 __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTiles, kAligned>::kBlocks)
@@ -93,7 +135,6 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
   const int lane = thread % kWarpSize;
   const int warp = thread / kWarpSize;
   const int g = lane / 4;
-  const int t = lane % 4;
   pdl_wait();
   pdl_trigger();
   const int row_tiles = (p.n + strips * Tile::kRows - 1) / (strips * Tile::kRows);  // of an item
@@ -107,15 +148,7 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
   Copies copies;
   copies.activations = x.data;
   copies.weights.begin(p.weights + item.expert * p.expert_bytes, p.row_bytes, p.n, p.k, lane);
-#pragma unroll
-  for (int i = 0; i < Copies::kColumnCopies; ++i) {
-    const int piece = thread + i * Copies::kThreads;
-    const int n = piece / Tile::kColumnPieces;
-    copies.column_from[i] = -1;
-    if (n >= item.count || n >= Tile::kColumns) continue;
-    const int pair = lists.rows[item.begin + n];
-    copies.column_from[i] = row_of(pair) * slices * Tile::kColumnPieces + piece % Tile::kColumnPieces;
-  }
+  copies.find_columns(item, lists.rows, row_of, slices, thread);
   if (thread < item.count) {
     const int pair = lists.rows[item.begin + thread];
     const int token = pair / p.ids.slots;
@@ -137,27 +170,6 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
     next_row += Tile::kRows;
   };
   float sums[kRowTiles][kTiles][4] = {};
-  const auto write = [&](int first_row) {
-    const int rows = p.n - first_row - g;  // from the lane's first on
-    float bias[2 * kRowTiles];
-#pragma unroll
-    for (int i = 0; i < 2 * kRowTiles; ++i) {
-      bias[i] = p.bias != nullptr && 8 * i < rows ? p.bias[first_row + g + 8 * i] : 0.0F;
-    }
-    with_type(p.y.dtype, [&]<class Y>(Y) {
-#pragma unroll
-      for (int i = 0; i < 2 * kTiles; ++i) {
-        const int column = i / 2 * 8 + 2 * t + i % 2;
-        if (column >= item.count) continue;
-        Y* to = static_cast<Y*>(p.y.data) + y_rows[column] + first_row + g;
-        const float factor = y_factors[column];
-#pragma unroll
-        for (int j = 0; j < 2 * kRowTiles; ++j) {
-          if (8 * j < rows) to[8 * j] = from_f32<Y>(fmaf(sums[j / 2][i / 2][j % 2 * 2 + i % 2], factor, bias[j]));
-        }
-      }
-    });
-  };
   // With the first kUsed of the tiles.
   const auto multiply_all = [&]<int kUsed>() {
     int row = warp_row;
@@ -184,7 +196,7 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
         multiply_weights<kType, Tile::kSlice, kUsed>(rows[0], rows[1], stage + Tile::kWeightBytes, sums[0]);
       }
       if (++slice < slices) continue;
-      write(row);
+      store_strip(p, item, sums, y_rows, y_factors, row, lane);
       slice = 0;
       row += Tile::kRows;
 #pragma unroll
