@@ -8,15 +8,15 @@
 #include "cuda/common/mma.h"
 #include "cuda/common/pairs.h"
 #include "cuda/common/warp.h"
-#include "cuda/experts/activation_slices.h"
+#include "cuda/experts/activation_records.h"
 #include "cuda/experts/expert_lists.h"
 #include "cuda/experts/expert_sort.h"
 
 namespace thalweg::cu {
 
 // Rows of activations for a block of the conversion, in pieces of eight.
-constexpr int kPiecesPerThread = 2;
-constexpr int kPiecesPerBlock = kPrepareThreads * kPiecesPerThread;
+constexpr int kVectorsPerThread = 2;
+constexpr int kVectorsPerBlock = kPrepareThreads * kVectorsPerThread;
 
 struct Conversion {
   Elements x;
@@ -77,7 +77,7 @@ __device__ inline float4 read_four(const Conversion& c, const T* data, std::int6
 }
 
 template <class T>
-__device__ void convert_piece(const Conversion& c, std::int64_t row, int first) {
+__device__ void convert_vector(const Conversion& c, std::int64_t row, int first) {
   if (row >= c.rows) return;
   const T* data = c.begin<T>(row);
   float values[8];
@@ -97,32 +97,34 @@ __device__ void convert_piece(const Conversion& c, std::int64_t row, int first) 
   *reinterpret_cast<uint4*>(c.to + row * c.padded_k + first) = packed;
 }
 
-// ---- scaled rows, a slice by a warp
+// ---- scaled rows, a k_tile by a warp
 
-__host__ __device__ inline int slices_of(const Conversion& c) { return (c.padded_k + kSliceValues - 1) / kSliceValues; }
+__host__ __device__ inline int k_tiles_of(const Conversion& c) {
+  return (c.padded_k + kRecordValues - 1) / kRecordValues;
+}
 __host__ __device__ inline int rows_per_block(const Conversion& c) {
-  const int slices = slices_of(c);
-  return slices < kPrepareWarps ? kPrepareWarps / slices : 1;
+  const int k_tiles = k_tiles_of(c);
+  return k_tiles < kPrepareWarps ? kPrepareWarps / k_tiles : 1;
 }
 
-// The lane's eight values of a slice, in their order there.
+// The lane's eight values of a k_tile, in their order there.
 template <class T>
-__device__ inline void read_piece(const Conversion& c, std::int64_t row, int slice, float (&values)[8]) {
+__device__ inline void read_vector(const Conversion& c, std::int64_t row, int k_tile, float (&values)[8]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const T* data = c.begin<T>(row);
   if (c.order == ActivationOrder::kScaledTiles) {
-    return read_staged(c, data, slice * kSliceValues + 8 * lane, values);
+    return read_staged(c, data, k_tile * kRecordValues + 8 * lane, values);
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float4 read = read_four(c, data, row, slice * kSliceValues + slice_source(lane, 4 * half));
+    const float4 read = read_four(c, data, row, k_tile * kRecordValues + record_source(lane, 4 * half));
     const float four[4] = {read.x, read.y, read.z, read.w};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) values[4 * half + i] = four[slice_source(0, i)];
+    for (int i = 0; i < 4; ++i) values[4 * half + i] = four[record_source(0, i)];
   }
 }
 
-// A slice's record, by a warp.
+// A k_tile's record, by a warp.
 __device__ inline void write_record(const float (&values)[8], float factor, std::uint16_t* record) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   std::uint32_t packed[4];
@@ -146,12 +148,12 @@ __device__ inline void write_record(const float (&values)[8], float factor, std:
   const int part = lane / 4;  // of 32 activations
   const int which = lane % 4;
   if (which > 1) return;
-  auto* words = reinterpret_cast<std::uint32_t*>(record + kSliceValues);
+  auto* words = reinterpret_cast<std::uint32_t*>(record + kRecordValues);
   words[part / 2 * 4 + which * 2 + part % 2] = which == 0 ? upper : lower;
 }
 
 // The lane's values to their place in a staged row.
-__device__ inline void write_staged(const float (&values)[8], float factor, int columns, std::uint16_t* slice) {
+__device__ inline void write_staged(const float (&values)[8], float factor, int columns, std::uint16_t* k_tile) {
   const int first = static_cast<int>(threadIdx.x) % kWarpSize * 8;
   if (first >= columns) return;
   uint4 packed;
@@ -159,23 +161,23 @@ __device__ inline void write_staged(const float (&values)[8], float factor, int 
   packed.y = pack<__half>(values[2] * factor, values[3] * factor);
   packed.z = pack<__half>(values[4] * factor, values[5] * factor);
   packed.w = pack<__half>(values[6] * factor, values[7] * factor);
-  *reinterpret_cast<uint4*>(slice + first) = packed;
+  *reinterpret_cast<uint4*>(k_tile + first) = packed;
 }
 
-// A warp takes one slice after the other of the block's rows.
+// A warp takes one k_tile after the other of the block's rows.
 template <class T>
 __device__ void convert_scaled(const Conversion& c, std::int64_t block) {
   __shared__ unsigned largest[kPrepareWarps];  // as bits, in whose order positive floats are
   const int thread = static_cast<int>(threadIdx.x);
-  const int slices = slices_of(c);
+  const int k_tiles = k_tiles_of(c);
   const std::int64_t first_row = block * rows_per_block(c);
   const int rows = static_cast<int>(min(c.rows - first_row, static_cast<std::int64_t>(rows_per_block(c))));
   if (thread < kPrepareWarps) largest[thread] = 0;
   __syncthreads();
   float values[8];
-  for (int i = thread / kWarpSize; i < rows * slices; i += kPrepareWarps) {
-    const int row = i / slices;
-    read_piece<T>(c, first_row + row, i - row * slices, values);
+  for (int i = thread / kWarpSize; i < rows * k_tiles; i += kPrepareWarps) {
+    const int row = i / k_tiles;
+    read_vector<T>(c, first_row + row, i - row * k_tiles, values);
     float most = 0.0F;
 #pragma unroll
     for (const float value : values) most = fmaxf(most, fabsf(value));
@@ -183,21 +185,21 @@ __device__ void convert_scaled(const Conversion& c, std::int64_t block) {
     if (thread % kWarpSize == 0) atomicMax(largest + row, bits);
   }
   __syncthreads();
-  for (int i = thread / kWarpSize; i < rows * slices; i += kPrepareWarps) {
-    const int row = i / slices;
-    if (slices > kPrepareWarps)
-      read_piece<T>(c, first_row + row, i - row * slices, values);  // else they are still there
+  for (int i = thread / kWarpSize; i < rows * k_tiles; i += kPrepareWarps) {
+    const int row = i / k_tiles;
+    if (k_tiles > kPrepareWarps)
+      read_vector<T>(c, first_row + row, i - row * k_tiles, values);  // else they are still there
     // Powers of two with which, and by which, the row is divided; in range also for the smallest and for infinity.
     const unsigned exponent = max(largest[row] >> 23, 4U);
     const float factor = __uint_as_float((253 + kRowExponent - exponent) << 23);
-    const int slice = i - row * slices;
+    const int k_tile = i - row * k_tiles;
     if (c.order == ActivationOrder::kScaledTiles) {
-      const int first = slice * kSliceValues;
+      const int first = k_tile * kRecordValues;
       write_staged(values, factor, c.padded_k - first, c.to + (first_row + row) * c.padded_k + first);
     } else {
-      write_record(values, factor, c.to + ((first_row + row) * slices + slice) * kSliceRecord);
+      write_record(values, factor, c.to + ((first_row + row) * k_tiles + k_tile) * kRecordHalves);
     }
-    if (i == row * slices && thread % kWarpSize == 0) {
+    if (i == row * k_tiles && thread % kWarpSize == 0) {
       c.factors[first_row + row] = __uint_as_float((exponent + 1 - kRowExponent) << 23);
     }
   }

@@ -14,25 +14,25 @@ namespace thalweg::cu {
 namespace {
 
 __global__ void __launch_bounds__(kPrepareThreads, 2)
-    prepare_kernel(ExpertIds ids, ExpertLists lists, Stretches stretches, Conversion c) {
+    prepare_kernel(ExpertIds ids, ExpertLists lists, PairSegments segments, Conversion c) {
   extern __shared__ int counts[];
   pdl_wait();
-  const int list_blocks = stretches.blocks > 0 ? 1 + stretches.blocks : 0;
+  const int list_blocks = segments.blocks > 0 ? 1 + segments.blocks : 0;
   const int block = static_cast<int>(blockIdx.x);
   if (block < list_blocks) {
-    block == 0 ? write_tables(ids, lists, counts) : place_pairs(ids, lists, stretches, block - 1, counts);
+    block == 0 ? write_tables(ids, lists, counts) : write_rows(ids, lists, segments, block - 1, counts);
   } else if (c.factors != nullptr) {
     with_type(c.x.dtype, [&]<class T>(T) { convert_scaled<T>(c, block - list_blocks); });
   } else {
     const int per_row = c.padded_k / 8;
-    const std::int64_t first = static_cast<std::int64_t>(block - list_blocks) * kPiecesPerBlock;
+    const std::int64_t first = static_cast<std::int64_t>(block - list_blocks) * kVectorsPerBlock;
     const std::int64_t row = first / per_row;
     const int skipped = static_cast<int>(first - row * per_row) + static_cast<int>(threadIdx.x);
     with_type(c.x.dtype, [&]<class T>(T) {
 #pragma unroll
-      for (int i = 0; i < kPiecesPerThread; ++i) {
-        const int piece = skipped + i * kPrepareThreads;
-        convert_piece<T>(c, row + piece / per_row, piece % per_row * 8);
+      for (int i = 0; i < kVectorsPerThread; ++i) {
+        const int vector = skipped + i * kPrepareThreads;
+        convert_vector<T>(c, row + vector / per_row, vector % per_row * 8);
       }
     });
   }
@@ -41,11 +41,11 @@ __global__ void __launch_bounds__(kPrepareThreads, 2)
 
 void launch_prepare(const ExpertIds& ids, const ExpertLists& lists, const Conversion& conversion, const Stream& stream,
                     std::string_view operation) {
-  Stretches stretches;
+  PairSegments segments;
   std::int64_t counts = 0;
   if (lists.offsets != nullptr) {
-    stretches = cut_pairs(ids.experts, ids.pairs);
-    counts = std::int64_t{ids.experts} * stretches.counts();
+    segments = cut_pairs(ids.experts, ids.pairs);
+    counts = std::int64_t{ids.experts} * segments.counts();
   }
   if (lists.tiles != nullptr) counts = std::max<std::int64_t>(counts, kTileClassCount * kPrepareThreads);
   const auto shared = static_cast<std::size_t>(4 * counts);
@@ -53,11 +53,11 @@ void launch_prepare(const ExpertIds& ids, const ExpertLists& lists, const Conver
   if (shared > 48 * 1024) allow_shared_memory(reinterpret_cast<const void*>(prepare_kernel), shared, operation);
   const bool scaled = conversion.factors != nullptr && conversion.padded_k > 0;
   const std::int64_t work = scaled ? conversion.rows : conversion.rows * (conversion.padded_k / 8);
-  const std::int64_t share = scaled ? rows_per_block(conversion) : kPiecesPerBlock;
-  const int list_blocks = stretches.blocks > 0 ? 1 + stretches.blocks : 0;
+  const std::int64_t share = scaled ? rows_per_block(conversion) : kVectorsPerBlock;
+  const int list_blocks = segments.blocks > 0 ? 1 + segments.blocks : 0;
   const auto blocks = static_cast<unsigned>(list_blocks + (work + share - 1) / share);
   if (blocks == 0) return;
-  pdl_launch(prepare_kernel, blocks, kPrepareThreads, shared, device, native(stream), operation, ids, lists, stretches,
+  pdl_launch(prepare_kernel, blocks, kPrepareThreads, shared, device, native(stream), operation, ids, lists, segments,
              conversion);
 }
 
@@ -103,12 +103,12 @@ std::int64_t most_items(std::int64_t experts, std::int64_t pairs, int item_rows)
   return std::min(experts, pairs) + pairs / item_rows;
 }
 
-ExpertPlan::ExpertPlan(const ConstTensor& x, std::int64_t pairs, std::int64_t experts, int item_rows, int slice,
+ExpertPlan::ExpertPlan(const ConstTensor& x, std::int64_t pairs, std::int64_t experts, int item_rows, int tile_k,
                        ActivationOrder order_, Arena& arena)
-    : order(order_), slices((x.dim(x.rank - 1) + slice - 1) / slice), padded_k(slices * slice) {
-  const bool sliced = order == ActivationOrder::kSlices;
-  activations = arena.take<std::uint16_t>(rows_of(x) * slices * (sliced ? kSliceRecord : slice));
-  factors = sliced ? arena.take<float>(rows_of(x)) : nullptr;
+    : order(order_), k_tiles((x.dim(x.rank - 1) + tile_k - 1) / tile_k), padded_k(k_tiles * tile_k) {
+  const bool records = order == ActivationOrder::kRecords;
+  activations = arena.take<std::uint16_t>(rows_of(x) * k_tiles * (records ? kRecordHalves : tile_k));
+  factors = records ? arena.take<float>(rows_of(x)) : nullptr;
   lists.item_rows = item_rows;
   lists.offsets = arena.take<std::int32_t>(experts + 1);
   lists.rows = arena.take<std::int32_t>(pairs);

@@ -24,21 +24,21 @@ enum class ActivationOrder {
   kRows,         // bf16 [rows, K]
   kTiles,        // of the tiled matmuls, bf16: token_tiles.h
   kScaledTiles,  // the same, scaled f16
-  kSlices,       // of products of codes, scaled f16: activation_slices.h
+  kRecords,      // of products of codes, scaled f16: activation_records.h
 };
 
 // Row lists and converted activations in a workspace.
 struct ExpertPlan {
   ExpertLists lists;
   std::uint16_t* activations = nullptr;  // zeros from K on
-  float* factors = nullptr;              // [rows of x] of their results, for kSlices
+  float* factors = nullptr;              // [rows of x] of their results, for kRecords
   ActivationOrder order = ActivationOrder::kRows;
-  std::int64_t slices = 0;  // of a row
+  std::int64_t k_tiles = 0;  // of a row
   std::int64_t padded_k = 0;
 
   ExpertPlan() = default;
-  // x is [T,K] or [T,S,K]; each row becomes whole slices of `slice` values.
-  ExpertPlan(const ConstTensor& x, std::int64_t pairs, std::int64_t experts, int item_rows, int slice,
+  // x is [T,K] or [T,S,K]; each row becomes whole k_tiles of `tile_k` values.
+  ExpertPlan(const ConstTensor& x, std::int64_t pairs, std::int64_t experts, int item_rows, int tile_k,
              ActivationOrder order, Arena& arena);
 };
 

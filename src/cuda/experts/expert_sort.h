@@ -17,8 +17,8 @@ constexpr int kPrepareWarps = kPrepareThreads / kWarpSize;
 // What every GPU from 8.0 on has, less a little for the scan.
 constexpr std::int64_t kCounterBytes = 160 * 1024;
 
-// How the pairs are cut into stretches, by block and warp.
-struct Stretches {
+// How the pairs are cut into segments, by block and warp.
+struct PairSegments {
   int blocks = 0;
   int warps = 0;  // of a block
   int pairs = 0;  // of a warp
@@ -31,13 +31,13 @@ struct Stretches {
 
 // Few pairs have few warps: all counts of an expert are gone through. A block stores to one place after the other,
 // which takes it long; counting more often is cheap.
-inline Stretches cut_pairs(int experts, int pairs) {
+inline PairSegments cut_pairs(int experts, int pairs) {
   constexpr int kPairsPerWarp = 128;
   constexpr int kPairsPerBlock = 1024;
   constexpr int kMostBlocks = 64;
   const auto fit = static_cast<int>(std::min<std::int64_t>(kCounterBytes / (4 * std::int64_t{experts}), kPrepareWarps));
   const auto parts = [](int of, int each) { return (of + each - 1) / each; };
-  Stretches result;
+  PairSegments result;
   const int blocks = fit < 3 ? 1 : std::clamp(parts(pairs, kPairsPerBlock), 1, kMostBlocks);
   const int share = parts(pairs, blocks);
   result.warps = std::clamp(parts(share, kPairsPerWarp), 1, std::max(1, blocks > 1 ? fit - 2 : fit));
@@ -173,29 +173,29 @@ __device__ inline void write_tables(const ExpertIds& ids, const ExpertLists& lis
 }
 
 // The block's stretch of the pairs to the lists. Each warp counts its own, so that their order is that of the pairs.
-__device__ inline void place_pairs(const ExpertIds& ids, const ExpertLists& lists, const Stretches& stretches,
-                                   int block, int* counts) {
+__device__ inline void write_rows(const ExpertIds& ids, const ExpertLists& lists, const PairSegments& segments,
+                                  int block, int* counts) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarpSize;
   const int warp = thread / kWarpSize;
-  for (int i = thread; i < stretches.counts() * ids.experts; i += kPrepareThreads) counts[i] = 0;
+  for (int i = thread; i < segments.counts() * ids.experts; i += kPrepareThreads) counts[i] = 0;
   __syncthreads();
-  const int block_first = block * stretches.block_pairs();
-  const int block_end = min(ids.pairs, block_first + stretches.block_pairs());
-  const int first = block_first + warp * stretches.pairs;
-  const int end = warp < stretches.warps ? min(block_end, first + stretches.pairs) : 0;
-  int* own = counts + (stretches.first_warp() + warp) * ids.experts;
+  const int block_first = block * segments.block_pairs();
+  const int block_end = min(ids.pairs, block_first + segments.block_pairs());
+  const int first = block_first + warp * segments.pairs;
+  const int end = warp < segments.warps ? min(block_end, first + segments.pairs) : 0;
+  int* own = counts + (segments.first_warp() + warp) * ids.experts;
   count_pairs<kWarpSize>(ids, first + lane, end, own);
-  if (stretches.blocks > 1) {
+  if (segments.blocks > 1) {
     count_pairs<kPrepareThreads>(ids, thread, block_first, counts);
-    count_pairs<kPrepareThreads>(ids, block_end + thread, ids.pairs, counts + (stretches.counts() - 1) * ids.experts);
+    count_pairs<kPrepareThreads>(ids, block_end + thread, ids.pairs, counts + (segments.counts() - 1) * ids.experts);
   }
   __syncthreads();
   // Counts become where the first pair that was counted goes.
-  for_each_expert(counts, stretches.counts(), ids.experts, 0, [&](int expert, RowsAndItems begin, RowsAndItems) {
+  for_each_expert(counts, segments.counts(), ids.experts, 0, [&](int expert, RowsAndItems begin, RowsAndItems) {
     int next = begin.rows;
 #pragma unroll 4
-    for (int i = 0; i < stretches.counts(); ++i) {
+    for (int i = 0; i < segments.counts(); ++i) {
       int& count = counts[i * ids.experts + expert];
       const int counted = count;
       count = next;

@@ -161,12 +161,12 @@ bool fits(const AnyTensor& matrix) {
 
 bool converts(const LinearArgs& args) { return args.x.dtype != DType::kBF16; }
 
-struct Places {
+struct Buffers {
   std::uint16_t* x;  // [T,K] bf16, if x is something else
   std::byte* scratch;
   std::size_t bytes;
 
-  Places(const LinearArgs& args, Arena arena)
+  Buffers(const LinearArgs& args, Arena arena)
       : x(arena.take<std::uint16_t>(converts(args) ? args.x.size() : 0)),
         scratch(arena.take<std::byte>(kScratchBytes + kScratchAlignment)),
         bytes(arena.used()) {}
@@ -191,18 +191,18 @@ std::string linear_cublas_supports(const LinearArgs& args, const Stream&) {
   return {};
 }
 
-std::size_t linear_cublas_workspace(const LinearArgs& args) { return Places(args, Arena()).bytes; }
+std::size_t linear_cublas_workspace(const LinearArgs& args) { return Buffers(args, Arena()).bytes; }
 
 void run_linear_cublas(const LinearArgs& args, Workspace workspace, const Stream& stream) {
   if (args.y.size() == 0) return;
   const CurrentDevice current(stream, LinearArgs::kName);
   static Products products;
-  const Places places(args, Arena(workspace));
+  const Buffers buffers(args, Arena(workspace));
   const void* x = args.x.data;
   std::int64_t x_stride = row_stride(args.x);
   if (converts(args)) {
-    convert_rows(args.x, places.x, stream, LinearArgs::kName);
-    x = places.x;
+    convert_rows(args.x, buffers.x, stream, LinearArgs::kName);
+    x = buffers.x;
     x_stride = args.x.dim(1);
   }
   const auto [handle, product] =
@@ -211,8 +211,8 @@ void run_linear_cublas(const LinearArgs& args, Workspace workspace, const Stream
   const float one = 1.0F;
   const float zero = 0.0F;
   check(functions().matmul(handle, product.operation, &one, args.weight.data, product.weight, x, product.x, &zero,
-                           args.y.data, product.y, args.y.data, product.y, &product.algorithm, places.aligned_scratch(),
-                           kScratchBytes, native(stream)));
+                           args.y.data, product.y, args.y.data, product.y, &product.algorithm,
+                           buffers.aligned_scratch(), kScratchBytes, native(stream)));
 }
 
 }  // namespace thalweg::cu

@@ -115,23 +115,24 @@ void run_matvec(const ExpertMatmul& p, const ConstTensor& weight, const Stream& 
   const DeviceProperties& device = properties(stream.device.index);
   if (!is_block_format(weight.dtype)) return run_plain(p, weight, device, stream, operation);
 
-  const int units = p.k / 32;
+  const int k_blocks = p.k / 32;
   MatvecShape shape{};
-  shape.lanes = row_lanes(units);
+  shape.lanes = row_lanes(k_blocks);
   shape.step = kWarpSize / shape.lanes;
-  const int slice = kRowUnits * shape.lanes;
+  const int segment_blocks = kLaneBlocks * shape.lanes;
   shape.split = 1;
-  while (shape.split < kMatvecWarps && shape.split * slice < units) shape.split *= 2;
+  while (shape.split < kMatvecWarps && shape.split * segment_blocks < k_blocks) shape.split *= 2;
   shape.groups = kMatvecWarps / shape.split;
   const int pass_rows = kPassSteps * shape.step;
-  shape.stage_bytes = pass_rows * row_pitch(static_cast<int>(bytes_of(weight.dtype, 32 * std::min(slice, units))));
+  shape.stage_bytes =
+      pass_rows * row_pitch(static_cast<int>(bytes_of(weight.dtype, 32 * std::min(segment_blocks, k_blocks))));
   const MatvecKernel kernel = block_kernel(weight.dtype, uses_bulk_copies(weight, p.k, shape.lanes, device));
-  const auto shared_bytes = [&] { return shape.ring_at(units) + kMatvecWarps * kernel.stages * shape.stage_bytes; };
+  const auto shared_bytes = [&] { return shape.ring_at(k_blocks) + kMatvecWarps * kernel.stages * shape.stage_bytes; };
   shape.passes = kUsualPasses;
   const int fit = std::clamp(device.shared_bytes / (shared_bytes() + 1024), 1, kMatvecBlocks);
   const std::int64_t together = device.multiprocessors * fit;
   const std::int64_t passes = ceil_of(p.n, pass_rows);  // of a pair
-  const int block_passes = parts_of_block(passes, pairs, together, shape.groups * kUsualPasses);
+  const int block_passes = rows_per_block(passes, pairs, together, shape.groups * kUsualPasses);
   shape.passes = std::min(ceil_of(block_passes, shape.groups), 2 * kUsualPasses);
   const dim3 grid(static_cast<unsigned>(ceil_of(passes, static_cast<std::int64_t>(shape.passes) * shape.groups)),
                   static_cast<unsigned>(p.ids.slots), static_cast<unsigned>(pairs / p.ids.slots));

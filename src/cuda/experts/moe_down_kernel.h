@@ -34,14 +34,15 @@ __global__ void __launch_bounds__(kMostDownWarps* kWarpSize, PackedWeights<kType
     const int expert = shared ? 0 : p.ids[token * sizes.slots + slot];
     const RowRuns runs{
         {matrix.row(expert, first_row), nullptr}, 1, rows, matrix.row_bytes, shared ? shape.shared_chunk : shape.chunk};
-    const uint4* const x = p.activated + (token * sizes.inner_units() + slot * (sizes.inner / 32)) * kUnitPieces;
-    const int units = (shared ? sizes.shared_inner : sizes.inner) / 32;
+    const uint4* const x =
+        p.activated + (token * sizes.inner_blocks() + slot * (sizes.inner / 32)) * kFixedBlockVectors;
+    const int k_blocks = (shared ? sizes.shared_inner : sizes.inner) / 32;
     float* const own = products + (slot - shape.first_slot) * shape.outputs;
     __syncwarp();  // the ring's last chunk has been read
     if (kType != kSharedType && shared && shape.shared_type == kSharedType) {
-      row_products<kSharedType>(runs, ring, shape.stage_bytes, x, units, row_lanes(units), own, 0);
+      row_products<kSharedType>(runs, ring, shape.stage_bytes, x, k_blocks, row_lanes(k_blocks), own, 0);
     } else {
-      row_products<kType>(runs, ring, shape.stage_bytes, x, units, row_lanes(units), own, 0);
+      row_products<kType>(runs, ring, shape.stage_bytes, x, k_blocks, row_lanes(k_blocks), own, 0);
     }
   }
   __syncthreads();

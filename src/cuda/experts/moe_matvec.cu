@@ -33,7 +33,7 @@ void launch_gate_up(const MoeMatvec& p, DType type, bool experts, bool shared, c
   const auto blocks_of = [&](int outputs) {
     return sizes.tokens * ((experts ? sizes.slots * sizes.inner : 0) + (shared ? sizes.shared_inner : 0)) / outputs;
   };
-  // A unit of down's activations, or two where that keeps the device busy.
+  // A k_block of down's activations, or two where that keeps the device busy.
   const bool twice = sizes.inner % 64 == 0 && sizes.shared_inner % 64 == 0;
   shape.outputs = twice && blocks_of(64) >= 3 * device.multiprocessors ? 64 : 32;
   const int lanes = row_lanes(sizes.hidden / 32);

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "cuda/experts/fixed_units.h"
+#include "cuda/experts/fixed_blocks.h"
 #include "cuda/experts/row_products.h"
 #include "cuda/launch.h"
 
@@ -30,7 +30,7 @@ struct MoeMatvecSizes {
   __host__ __device__ int logits() const { return experts + (shared_inner > 0 ? 1 : 0); }
   __host__ __device__ int all_slots() const { return slots + (shared_inner > 0 ? 1 : 0); }
   // Units of a token's activations between up and down, of all of its slots.
-  __host__ __device__ int inner_units() const { return (slots * inner + shared_inner) / 32; }
+  __host__ __device__ int inner_blocks() const { return (slots * inner + shared_inner) / 32; }
 };
 
 struct MoeMatvec {
@@ -42,8 +42,8 @@ struct MoeMatvec {
   WeightRows shared_gate, shared_up, shared_down;
   // In the workspace:
   float* logits;           // [T,E], or [T,E+1] with the shared expert's
-  uint4* x_units;          // [T] rows of D/32 units
-  uint4* activated;        // [T] rows of units: I/32 of each slot, then J/32
+  uint4* x_blocks;         // [T] rows of D/32 k_blocks
+  uint4* activated;        // [T] rows of k_blocks: I/32 of each slot, then J/32
   std::int32_t* ids;       // [T,S]
   float* weights;          // [T,S], or [T,S+1] with the shared expert's
   float* shared_products;  // [T,D], of a shared expert with launches of its own

@@ -15,7 +15,7 @@ constexpr int kTokens = 8;  // at a time
 struct RouterParameters {
   Elements x, router, shared_router;
   float* logits;
-  uint4* x_units;
+  uint4* x_blocks;
   int tokens, hidden, experts, all_logits;
 };
 
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(kThreads) moe_router(const __grid_constant__ R
   pdl_wait();
   if (block >= row_blocks) {
     const int token = block - row_blocks;
-    fix_activations<kWarps>(p.x, p.x.offset(token), 0, p.hidden, p.x_units + token * kUnitPieces * (p.hidden / 32), 1,
-                            p.hidden / 32);
+    fix_activations<kWarps>(p.x, p.x.offset(token), 0, p.hidden,
+                            p.x_blocks + token * kFixedBlockVectors * (p.hidden / 32), 1, p.hidden / 32);
     return;
   }
 
@@ -121,7 +121,7 @@ void launch_moe_router(const MoeMatvec& p, const DeviceProperties& device, cudaS
                                     p.router,
                                     p.shared_router,
                                     p.logits,
-                                    p.x_units,
+                                    p.x_blocks,
                                     p.sizes.tokens,
                                     p.sizes.hidden,
                                     p.sizes.experts,

@@ -65,23 +65,24 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
   float* const logits = all_logits + warp * router.experts;  // each lane reads back only its own
   with_type(router.logits.dtype, [&]<class T>(T) {
     const T* row = static_cast<const T*>(router.logits.data) + router.logits.offset(token);
-    // Many loads at once; parts are added in order.
+    // Many loads at once; splits are added in order.
     constexpr int kAtOnce = 8;
-    constexpr int kParts = 2;
+    constexpr int kSplitsAtOnce = 2;
     for (int first = lane; first < router.experts; first += kAtOnce * kWarpSize) {
       float sums[kAtOnce] = {};
-      for (int part = 0; part < router.parts; part += kParts) {
-        T read[kParts][kAtOnce];
+      for (int split = 0; split < router.splits; split += kSplitsAtOnce) {
+        T read[kSplitsAtOnce][kAtOnce];
 #pragma unroll
-        for (int j = 0; j < kParts; ++j) {
+        for (int j = 0; j < kSplitsAtOnce; ++j) {
 #pragma unroll
           for (int i = 0; i < kAtOnce; ++i) {
             const int e = first + i * kWarpSize;
-            read[j][i] = part + j < router.parts && e < router.experts ? row[(part + j) * router.part_stride + e] : T{};
+            read[j][i] =
+                split + j < router.splits && e < router.experts ? row[(split + j) * router.split_stride + e] : T{};
           }
         }
 #pragma unroll
-        for (int j = 0; j < kParts; ++j) {
+        for (int j = 0; j < kSplitsAtOnce; ++j) {
 #pragma unroll
           for (int i = 0; i < kAtOnce; ++i) sums[i] += to_f32(read[j][i]);
         }

@@ -4,7 +4,7 @@
 
 #include "cuda/common/async_copy.h"
 #include "cuda/common/warp.h"
-#include "cuda/experts/fixed_units.h"
+#include "cuda/experts/fixed_blocks.h"
 #include "cuda/experts/formats/formats.h"
 
 namespace thalweg::cu {
@@ -21,10 +21,10 @@ struct WeightRows {
   }
 };
 
-// A lane takes two units of 32 weights of a row at a time, so that this many lanes of a warp share a row.
-constexpr int kRowUnits = 2;
-__host__ __device__ constexpr int row_lanes(int units) {
-  return units <= 8 * kRowUnits ? 8 : (units <= 16 * kRowUnits ? 16 : 32);
+// A lane takes two k_blocks of 32 weights of a row at a time, so that this many lanes of a warp share a row.
+constexpr int kLaneBlocks = 2;
+__host__ __device__ constexpr int row_lanes(int k_blocks) {
+  return k_blocks <= 8 * kLaneBlocks ? 8 : (k_blocks <= 16 * kLaneBlocks ? 16 : 32);
 }
 
 // Raw rows go through a ring of stages in shared memory that a warp has to itself, a chunk of some whole rows at a
@@ -72,39 +72,41 @@ __device__ __forceinline__ void copy_bytes(std::uint32_t to, const std::uint8_t*
   }
 }
 
-// What a lane has of a row: two units, and where their weights lie. The units are those from `first` on that the lanes
-// take at a time; lanes beyond the row's end have the last units again.
+// What a lane has of a row: two k_blocks, and where their weights lie. The k_blocks are those from `first` on that the
+// lanes take at a time; lanes beyond the row's end have the last k_blocks again.
 template <DType kType>
-struct LaneUnits {
+struct LaneBlocks {
   static constexpr bool kPlain = kBlockWeights<kType> == 1;
   static constexpr int kUnitBytes = kPlain ? 32 * kBlockBytes<kType> : kBlockBytes<kType>;  // of a block, or a unit
-  static constexpr int kParts = kPlain ? 1 : kBlockWeights<kType> / 32;                     // units of a block
-  static constexpr int kEvenStep = kParts > 1 ? kRowUnits : 1;
+  static constexpr int kSubBlocks = kPlain ? 1 : kBlockWeights<kType> / 32;                 // k_blocks of a block
+  static constexpr int kEvenStep = kSubBlocks > 1 ? kLaneBlocks : 1;
   int even;
   int odd;
   bool has_even;
   bool has_odd;
 
-  // Neighbouring units of a block have bytes in common, blocks of one unit are best read side by side.
-  __device__ LaneUnits(int units, int first, int lane, int lanes) {
+  // Neighbouring k_blocks of a block have bytes in common, blocks of one unit are best read side by side.
+  __device__ LaneBlocks(int k_blocks, int first, int lane, int lanes) {
     const int even_wanted = first + kEvenStep * lane;
-    const int odd_wanted = even_wanted + (kParts > 1 ? 1 : lanes);
-    even = min(even_wanted, units - kEvenStep);
-    odd = min(odd_wanted, units - 1);
-    has_even = even_wanted < units;
-    has_odd = odd_wanted < units;
+    const int odd_wanted = even_wanted + (kSubBlocks > 1 ? 1 : lanes);
+    even = min(even_wanted, k_blocks - kEvenStep);
+    odd = min(odd_wanted, k_blocks - 1);
+    has_even = even_wanted < k_blocks;
+    has_odd = odd_wanted < k_blocks;
   }
   // In bytes from the row's beginning.
-  __device__ int even_at() const { return even / kParts * kUnitBytes; }
-  __device__ int odd_at() const { return odd / kParts * kUnitBytes; }
+  __device__ int even_at() const { return even / kSubBlocks * kUnitBytes; }
+  __device__ int odd_at() const { return odd / kSubBlocks * kUnitBytes; }
   // Written so that it shows that it is even; of blocks of 32 the zero that PackedWeights<kMXFP4>::read() asks for.
-  __device__ int part() const { return kParts > 1 ? even % kParts / kRowUnits * kRowUnits : even >> 31; }
-  // The activations; units beyond the end count for nothing.
-  __device__ void read(const uint4* x, int units, FixedUnit& even_x, FixedUnit& odd_x) const {
-    even_x = read_unit(x, units, even);
-    odd_x = read_unit(x, units, odd);
-    order_unit<kType>(even_x);
-    order_unit<kType>(odd_x);
+  __device__ int sub_block() const {
+    return kSubBlocks > 1 ? even % kSubBlocks / kLaneBlocks * kLaneBlocks : even >> 31;
+  }
+  // The activations; k_blocks beyond the end count for nothing.
+  __device__ void read(const uint4* x, int k_blocks, FixedBlock& even_x, FixedBlock& odd_x) const {
+    even_x = read_fixed_block(x, k_blocks, even);
+    odd_x = read_fixed_block(x, k_blocks, odd);
+    order_block<kType>(even_x);
+    order_block<kType>(odd_x);
     if (!has_even) even_x.scale = 0.0F;
     if (!has_odd) odd_x.scale = 0.0F;
   }
@@ -121,15 +123,16 @@ __device__ inline float sum_pairs(float sum, int lanes) {
   return sum;
 }
 
-// products[run][row] = row . activations, by a warp. `x`: the activations' units (fixed_units.h); `ring`: kRingStages
-// stages of shared memory.
+// products[run][row] = row . activations, by a warp. `x`: the activations' k_blocks (fixed_blocks.h); `ring`:
+// kRingStages stages of shared memory.
 template <DType kType>
 __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* ring, int ring_stage_bytes,
-                                             const uint4* x, int units, int lanes, float* products, int run_products) {
+                                             const uint4* x, int k_blocks, int lanes, float* products,
+                                             int run_products) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   const int row_in_pass = static_cast<int>(threadIdx.x) % kWarpSize / lanes;
   const int row_step = kWarpSize / lanes;
-  const int slice = kRowUnits * lanes;  // units that the lanes take at a time
+  const int segment = kLaneBlocks * lanes;  // k_blocks that the lanes take at a time
   const auto chunk_bytes = rows.chunk * rows.row_bytes;
 
   // What is copied next.
@@ -151,17 +154,17 @@ __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* 
 #pragma unroll 1
   for (int i = 1; i < kRingStages; ++i) push();
 
-  FixedUnit even;
-  FixedUnit odd;
-  int part = 0;
+  FixedBlock even;
+  FixedBlock odd;
+  int sub_block = 0;
   int even_at = 0;
   int odd_at = 0;
   const auto read_activations = [&](int first) {
-    const LaneUnits<kType> own(units, first, lane, lanes);
-    own.read(x, units, even, odd);
+    const LaneBlocks<kType> own(k_blocks, first, lane, lanes);
+    own.read(x, k_blocks, even, odd);
     even_at = own.even_at();
     odd_at = own.odd_at();
-    part = own.part();
+    sub_block = own.sub_block();
   };
   read_activations(0);
   int stage = 0;
@@ -178,12 +181,12 @@ __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* 
       stage = stage + 1 < kRingStages ? stage + 1 : 0;
       off = (off + chunk_bytes) & 15;
 #pragma unroll 1
-      for (int first = 0; first < units; first += slice) {
-        if (units > slice) read_activations(first);
+      for (int first = 0; first < k_blocks; first += segment) {
+        if (k_blocks > segment) read_activations(first);
 #pragma unroll 1
         for (int row = row_in_pass; row < rows.chunk; row += row_step) {
           const std::uint8_t* const at = raw + row * rows.row_bytes;
-          float sum = PackedPair<kType>::read(at + even_at, at + odd_at, part).product(part, even, odd);
+          float sum = PackedPair<kType>::read(at + even_at, at + odd_at, sub_block).product(sub_block, even, odd);
           sum = sum_pairs(sum + __shfl_xor_sync(0xFFFFFFFFU, sum, 1), lanes);
           if (lane == 0) sums[done + row] = first == 0 ? sum : sums[done + row] + sum;
         }

@@ -8,19 +8,19 @@
 
 namespace thalweg::cu {
 
-// Of each row `slices` slices: of block formats as in activation_slices.h, else of bf16.
+// Of each row `k_tiles` k_tiles: of block formats as in activation_records.h, else of bf16.
 struct StreamActivations {
   const std::uint16_t* data;
   const float* factors;  // of the rows' results; null: 1
-  int slices;
+  int k_tiles;
 };
 
 struct StreamKernel {
   void (*kernel)(ExpertMatmul, ExpertLists, StreamActivations, int);
   int shared_bytes;
-  int rows;    // weight rows of a strip
-  int slice;   // weights of a row; activations are padded to whole slices
-  bool codes;  // takes activations in ActivationOrder::kSlices; else in kRows
+  int rows;    // weight rows of a row tile
+  int tile_k;  // weights of a row; activations are padded to whole k_tiles
+  bool codes;  // takes activations in ActivationOrder::kRecords; else in kRows
   int item_rows;
 };
 

@@ -24,7 +24,7 @@ struct ConsumerRings {
 
 __device__ inline float silu(float x) { return x / (1.0F + __expf(-x)); }
 
-// The sums of one thread to their place: rows lane / 4 and that + 8 of its warp's sixteen, columns 8 j + 2 (lane % 4)
+// The sums of one thread to their index: rows lane / 4 and that + 8 of its warp's sixteen, columns 8 j + 2 (lane % 4)
 // and the next.
 template <int kWidth>
 __device__ void store_products(const TiledMatmul& args, const TileWork& work, const TileRows& rows, float factor,
@@ -54,7 +54,7 @@ __device__ void store_gated(const TiledMatmul& args, const TileWork& work, const
                             const float (&sum)[kWidth / 2], int first_row, int lane) {
   const int n = work.first_n + first_row / 2 + lane / 4;
   const bool odd = lane / 4 % 2 != 0;
-  const int place = staged_place(n & ~1);
+  const int index = staged_index(n & ~1);
 #pragma unroll
   for (int j = 0; j < kWidth / 8; ++j) {
     const float first = n < args.n ? silu(sum[4 * j]) * sum[4 * j + 2] : 0.0F;
@@ -64,7 +64,7 @@ __device__ void store_gated(const TiledMatmul& args, const TileWork& work, const
     const std::uint32_t packed = odd ? pack<__nv_bfloat16>(other, second) : pack<__nv_bfloat16>(first, other);
     const int column = 8 * j + lane % 4 * 2 + (odd ? 1 : 0);
     if (column >= work.tokens.count) continue;
-    *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(args.y) + rows[column] + place) = packed;
+    *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(args.y) + rows[column] + index) = packed;
   }
 }
 
@@ -107,7 +107,7 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = (static_cast<int>(threadIdx.x) - kWarpgroup) / 32 * 16;
   const int row = first_row + lane / 4;
-  const auto place_of = [&](int of_row) {  // in a stage
+  const auto row_index = [&](int of_row) {  // in a stage
     if (kGated || args.period <= 1) return of_row;
     return of_row % args.period * (Shape::kTileRows / args.period) + of_row / args.period;
   };
@@ -119,33 +119,34 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
         weight.data + work.tokens.expert * weight.expert_stride + at.n * weight.row_stride));
   };
   const auto zero = static_cast<std::uint32_t>((row | args.k) >> 31);
-  RunWeights<kType> low(place_of(row) * args.pitch, phase_of(row), lane % 4, zero);
-  RunWeights<kType> high(place_of(row + 8) * args.pitch, phase_of(row + 8), lane % 4, zero);
+  LaneWeights<kType> low(row_index(row) * args.pitch, phase_of(row), lane % 4, zero);
+  LaneWeights<kType> high(row_index(row + 8) * args.pitch, phase_of(row + 8), lane % 4, zero);
 
   constexpr bool kHalves = std::is_same_v<X, __half>;
   // Weights that need no unpacking are loaded straight into the registers of the left operand, and the compiler would
   // load the next ones while products still read these: so they wait.
   constexpr bool kLoadedOperand = kType == DType::kBF16 || (kType == DType::kF16 && kHalves);
   constexpr int kPanels = Shared::panels(kWidth);
-  constexpr int kRuns = Ring::kUnit / kStagedRun;
-  constexpr int kUnitPanels = Ring::kUnit / kTileColumns;
+  constexpr int kRuns = Ring::kStageColumns / kStagedRun;
+  constexpr int kStagePanels = Ring::kStageColumns / kTileColumns;
   constexpr int kRunPanels = kStagedRun / kTileColumns;
-  constexpr int kStagePanels = kPanels < kUnitPanels ? kPanels : kUnitPanels;  // that a unit has of a stage of tokens
+  constexpr int kSharedPanels =
+      kPanels < kStagePanels ? kPanels : kStagePanels;  // that a k_stage has of a stage of tokens
   // Weights of the next run are read before these are multiplied: faster for MXFP4, slower for formats whose packed
   // weights take more registers.
   constexpr bool kEarly = kType == DType::kMXFP4 && kWidth <= 32;
   const int panels = staged(args.k) / kTileColumns;
-  const int units = (args.k + Ring::kUnit - 1) / Ring::kUnit;
+  const int k_stages = (args.k + Ring::kStageColumns - 1) / Ring::kStageColumns;
   const auto release = [&](int stage) {
     if (stage >= 0 && lane == 0) rings.tokens_empty[stage].arrive();
   };
-  const auto read_run = [&](int unit, int run) {
+  const auto read_run = [&](int k_stage, int run) {
     if (run == 0) rings.weights_full[weights_at.index].wait(weights_at.parity);
     const std::uint8_t* stage = rings.weights + weights_at.index * (Shape::kTileRows * args.pitch);
-    low.read(stage, unit, run);
-    high.read(stage, unit, run);
+    low.read(stage, k_stage, run);
+    high.read(stage, k_stage, run);
   };
-  const auto finish_unit = [&] {
+  const auto release_weights = [&] {
     __syncwarp();
     if (lane == 0) rings.weights_empty[weights_at.index].arrive();
     weights_at.advance(args.weight_stages);
@@ -155,28 +156,28 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
   std::uint32_t tokens = 0;  // the panel's
   int before = -1;           // the stage of tokens whose last products are under way
   if (kEarly) read_run(0, 0);
-  for (int unit = 0; unit < units; ++unit) {
+  for (int k_stage = 0; k_stage < k_stages; ++k_stage) {
 #pragma unroll
     for (int run = 0; run < kRuns; ++run) {
-      if (run > 0 && unit * Ring::kUnit + run * kStagedRun >= args.k) {
-        if (kEarly) finish_unit();
+      if (run > 0 && k_stage * Ring::kStageColumns + run * kStagedRun >= args.k) {
+        if (kEarly) release_weights();
         break;
       }
-      if (!kEarly) read_run(unit, run);
+      if (!kEarly) read_run(k_stage, run);
 #pragma unroll
       for (int half = 0; half < kRunPanels; ++half) {
         std::uint32_t a[4][4];
         unpack_panel<kHalves>(low, high, half, a);
         const bool last = half == kRunPanels - 1;
         if (last && kEarly && run + 1 < kRuns) {
-          read_run(unit, run + 1);  // what lies beyond K is not used
+          read_run(k_stage, run + 1);  // what lies beyond K is not used
         } else if (last && kEarly) {
-          finish_unit();
-          if (unit + 1 < units) read_run(unit + 1, 0);
+          release_weights();
+          if (k_stage + 1 < k_stages) read_run(k_stage + 1, 0);
         }
-        const int unit_panel = kRunPanels * run + half;
-        const int panel = unit * kUnitPanels + unit_panel;
-        if (unit_panel % kStagePanels == 0 && panel % kPanels == 0) {
+        const int stage_panel = kRunPanels * run + half;
+        const int panel = k_stage * kStagePanels + stage_panel;
+        if (stage_panel % kSharedPanels == 0 && panel % kPanels == 0) {
           rings.tokens_full[tokens_at.index].wait(tokens_at.parity);
           fence_proxy_async();
           tokens = rings.tokens + static_cast<std::uint32_t>(tokens_at.index * Shared::kTokenStageBytes);
@@ -186,7 +187,7 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
-          wgmma<X>(sum, a[step], describe_rows(tokens, step * 32), unit + unit_panel + step > 0 ? 1 : 0);
+          wgmma<X>(sum, a[step], describe_rows(tokens, step * 32), k_stage + stage_panel + step > 0 ? 1 : 0);
         }
         wgmma_commit();
         if (kLoadedOperand && last) {
@@ -196,13 +197,13 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
         }
         release(before);
         before = -1;
-        if ((unit_panel + 1) % kStagePanels == 0 && (panel + 1) % kPanels == 0) {
+        if ((stage_panel + 1) % kSharedPanels == 0 && (panel + 1) % kPanels == 0) {
           before = tokens_at.index;
           tokens_at.advance(Shared::kTokenStages);
         }
       }
     }
-    if (!kEarly) finish_unit();
+    if (!kEarly) release_weights();
   }
   wgmma_wait<0>();
   pin(sum);
@@ -216,7 +217,7 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
                              first_row, lane);
   __syncwarp();
   if (lane == 0) rings.rows_empty[rows_at.index].arrive();
-  rows_at.advance(kAhead);
+  rows_at.advance(kRowStages);
 }
 
 }  // namespace thalweg::cu::sm90

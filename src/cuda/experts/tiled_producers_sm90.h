@@ -19,18 +19,18 @@ __device__ inline void arrive_after_copies(Mbarrier barrier) {
 
 // The warp that looks ahead.
 template <bool kGated, int kGroups>
-__device__ void find_rows(const TiledMatmul& args, TileRows* rows, MbarrierArray full, MbarrierArray empty) {
+__device__ void find_tile_rows(const TiledMatmul& args, TileRows* rows, MbarrierArray full, MbarrierArray empty) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int columns = staged(args.n);
-  RingStage place;
+  RingStage stage;
   for_each_tile<kGated, kGroups>(args, [&](const TileWork& work) {
-    empty[place.index].wait(place.parity ^ 1);
-    TileRows& to = rows[place.index];
+    empty[stage.index].wait(stage.parity ^ 1);
+    TileRows& to = rows[stage.index];
     for (int i = lane; i < work.tokens.count; i += 32) {
       const int at = work.tokens.begin + i;
       const int pair = args.rows != nullptr ? __ldg(args.rows + at) : at;
       const int x_row = pair / args.pairs_per_x_row;
-      to.x[TileRows::place_of(i)] = x_row;
+      to.x[TileRows::index_of(i)] = x_row;
       to.factor[i] = args.factors != nullptr ? __ldg(args.factors + x_row) : 1.0F;
       if constexpr (kGated) {
         to.y[i] = static_cast<std::int64_t>(pair) * columns;
@@ -39,8 +39,8 @@ __device__ void find_rows(const TiledMatmul& args, TileRows* rows, MbarrierArray
         to.y[i] = token * args.y_token_stride + (pair - token * args.slots) * args.y_slot_stride;
       }
     }
-    full[place.index].arrive();
-    place.advance(kAhead);
+    full[stage.index].arrive();
+    stage.advance(kRowStages);
   });
 }
 
@@ -68,15 +68,15 @@ __device__ void copy_weight_boxes(const TiledMatmul& args, const WeightMaps& map
   using Ring = WeightRing<kType>;
   constexpr int kTileRows = TiledBlock<kGroups>::kTileRows;
   const int stage_bytes = kTileRows * args.pitch;
-  const int units = (args.k + Ring::kUnit - 1) / Ring::kUnit;
-  RingStage place;
+  const int k_stages = (args.k + Ring::kStageColumns - 1) / Ring::kStageColumns;
+  RingStage stage;
   for_each_tile<kGated, kGroups>(args, [&](const TileWork& work) {
-    for (int unit = 0; unit < units; ++unit) {
-      empty[place.index].wait(place.parity ^ 1);
-      const std::uint32_t to = ring + static_cast<std::uint32_t>(place.index * stage_bytes);
-      const Mbarrier barrier = full[place.index];
+    for (int k_stage = 0; k_stage < k_stages; ++k_stage) {
+      empty[stage.index].wait(stage.parity ^ 1);
+      const std::uint32_t to = ring + static_cast<std::uint32_t>(stage.index * stage_bytes);
+      const Mbarrier barrier = full[stage.index];
       const auto word_of = [&](int byte) { return byte / 16 * 8; };  // the engine begins at multiples of 16 bytes too
-      const int word = word_of(unit * Ring::kUnitBytes);
+      const int word = word_of(k_stage * Ring::kStageRowBytes);
       barrier.arrive_expect_tx(static_cast<std::uint32_t>(stage_bytes));
       if constexpr (kGated) {
         for (int i = 0; i < kTileRows / 16; ++i) {
@@ -88,11 +88,11 @@ __device__ void copy_weight_boxes(const TiledMatmul& args, const WeightMaps& map
       } else {
         for (int i = 0; i < args.period; ++i) {
           copy_box(to + static_cast<std::uint32_t>(i * (stage_bytes / args.period)), maps.weight,
-                   word_of(i * static_cast<int>(args.weight.row_stride) + unit * Ring::kUnitBytes),
+                   word_of(i * static_cast<int>(args.weight.row_stride) + k_stage * Ring::kStageRowBytes),
                    work.first_n / args.period, work.tokens.expert, barrier);
         }
       }
-      place.advance(args.weight_stages);
+      stage.advance(args.weight_stages);
     }
   });
 }
@@ -102,36 +102,36 @@ template <DType kType, bool kGated, int kGroups>
 __device__ void copy_weights(const TiledMatmul& args, std::uint32_t ring, MbarrierArray full, MbarrierArray empty) {
   using Ring = WeightRing<kType>;
   constexpr int kTileRows = TiledBlock<kGroups>::kTileRows;
-  constexpr int kPieces = Ring::row_bytes(Ring::kAlign) / 16;
+  constexpr int kVectors = Ring::row_bytes(Ring::kAlign) / 16;
   const int stage_bytes = kTileRows * args.pitch;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int units = (args.k + Ring::kUnit - 1) / Ring::kUnit;
+  const int k_stages = (args.k + Ring::kStageColumns - 1) / Ring::kStageColumns;
   const std::int64_t row_bytes = static_cast<std::int64_t>(args.k / Ring::kBlock) * Ring::kBlockBytes;
-  RingStage place;
+  RingStage stage;
   for_each_tile<kGated, kGroups>(args, [&](const TileWork& work) {
-    for (int unit = 0; unit < units; ++unit) {
-      empty[place.index].wait(place.parity ^ 1);
-      const std::uint32_t to = ring + static_cast<std::uint32_t>(place.index * stage_bytes);
+    for (int k_stage = 0; k_stage < k_stages; ++k_stage) {
+      empty[stage.index].wait(stage.parity ^ 1);
+      const std::uint32_t to = ring + static_cast<std::uint32_t>(stage.index * stage_bytes);
 #pragma unroll 4
-      for (int i = lane; i < kTileRows * kPieces; i += 32) {
-        const int row = i / kPieces;
-        const int piece = i % kPieces;
+      for (int i = lane; i < kTileRows * kVectors; i += 32) {
+        const int row = i / kVectors;
+        const int vector = i % kVectors;
         const WeightRow<kGated> at(row, work.first_n);
         if (at.n >= args.n) continue;
         const WeightView& weight = at.is_up ? args.up : args.weight;
         const std::uint8_t* begin = weight.data + work.tokens.expert * weight.expert_stride + at.n * weight.row_stride;
-        const std::uint8_t* from = begin + static_cast<std::int64_t>(unit) * Ring::kUnitBytes;
+        const std::uint8_t* from = begin + static_cast<std::int64_t>(k_stage) * Ring::kStageRowBytes;
         const auto phase = Ring::kAlign < 16 ? static_cast<int>(reinterpret_cast<std::uintptr_t>(from) & 15) : 0;
-        const std::uint8_t* piece_from = from - phase + 16 * piece;
-        const std::int64_t left = begin + row_bytes - piece_from;
+        const std::uint8_t* vector_from = from - phase + 16 * vector;
+        const std::int64_t left = begin + row_bytes - vector_from;
         const int valid = left >= 16 ? 16 : left > 0 ? static_cast<int>(left) : 0;
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                         to + static_cast<std::uint32_t>(row * args.pitch + 16 * piece)),
-                     "l"(valid > 0 ? piece_from : weight.data), "r"(valid)
+                         to + static_cast<std::uint32_t>(row * args.pitch + 16 * vector)),
+                     "l"(valid > 0 ? vector_from : weight.data), "r"(valid)
                      : "memory");
       }
-      arrive_after_copies(full[place.index]);
-      place.advance(args.weight_stages);
+      arrive_after_copies(full[stage.index]);
+      stage.advance(args.weight_stages);
     }
   });
 }
@@ -141,24 +141,24 @@ __device__ void copy_tokens(const TiledMatmul& args, std::uint32_t ring, const T
                             MbarrierArray empty, MbarrierArray rows_full, MbarrierArray rows_empty) {
   using Shared = TiledShared<kType, kGroups>;
   const int thread = static_cast<int>(threadIdx.x) % kTokenThreads;
-  const int piece = thread % 8;
+  const int vector = thread % 8;
   const int first_row = thread / 8;  // and every eighth from there
   const std::int64_t columns = staged(args.k);
   const auto panels = static_cast<int>(columns / kTileColumns);
-  const std::uint32_t to = ring + swizzled(first_row, piece);
-  RingStage place;
+  const std::uint32_t to = ring + swizzled(first_row, vector);
+  RingStage stage;
   RingStage rows_at;
   for_each_tile<kGated, kGroups>(args, [&](const TileWork& work) {
     constexpr int kEach = kTileTokens / 8;
     rows_full[rows_at.index].wait(rows_at.parity);
     const auto* own = reinterpret_cast<const int4*>(rows[rows_at.index].x + first_row * kEach);
-    const std::uint16_t* from = args.x + piece * 8;
+    const std::uint16_t* from = args.x + vector * 8;
     const int fours = (work.tokens.count - first_row + 31) / 32;
     const auto copy_stages = [&]<int kPanels>() {
       for (int done = 0; done < panels; done += kPanels) {
         int4 four = own[0];
-        empty[place.index].wait(place.parity ^ 1);
-        std::uint32_t at = to + static_cast<std::uint32_t>(place.index * Shared::kTokenStageBytes);
+        empty[stage.index].wait(stage.parity ^ 1);
+        std::uint32_t at = to + static_cast<std::uint32_t>(stage.index * Shared::kTokenStageBytes);
         int left = work.tokens.count - first_row;
         for (int i = 0; i < fours; ++i) {
           const int4 next = own[min(i + 1, kEach / 4 - 1)];  // on its way while these are copied
@@ -181,8 +181,8 @@ __device__ void copy_tokens(const TiledMatmul& args, std::uint32_t ring, const T
           left -= 32;
           four = next;
         }
-        arrive_after_copies(full[place.index]);
-        place.advance(Shared::kTokenStages);
+        arrive_after_copies(full[stage.index]);
+        stage.advance(Shared::kTokenStages);
         from += kPanels * kTileColumns;
       }
     };
@@ -196,7 +196,7 @@ __device__ void copy_tokens(const TiledMatmul& args, std::uint32_t ring, const T
     };
     copy_width();
     rows_empty[rows_at.index].arrive();
-    rows_at.advance(kAhead);
+    rows_at.advance(kRowStages);
   });
 }
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/experts/run_weights_sm90.h"
+#include "cuda/experts/lane_weights_sm90.h"
 #include "cuda/experts/tiled.h"
 
 namespace thalweg::cu::sm90 {
@@ -64,16 +64,16 @@ struct TiledShared {
 struct TileRows {
   std::int64_t y[kTileTokens];  // where the results go, in elements
   float factor[kTileTokens];    // of the results
-  std::int32_t x[kTileTokens];  // rows of activations: that of row i at place_of(i)
+  std::int32_t x[kTileTokens];  // rows of activations: that of row i at index_of(i)
 
   // A copying thread's rows, every eighth, lie together.
-  __device__ static int place_of(int row) { return row % 8 * (kTileTokens / 8) + row / 8; }
+  __device__ static int index_of(int row) { return row % 8 * (kTileTokens / 8) + row / 8; }
 };
-constexpr int kAhead = 3;  // tiles whose rows are known
+constexpr int kRowStages = 3;  // tiles whose rows are known
 
 struct TiledBarriers {
-  std::uint64_t rows_full[kAhead];
-  std::uint64_t rows_empty[kAhead];
+  std::uint64_t rows_full[kRowStages];
+  std::uint64_t rows_empty[kRowStages];
   std::uint64_t tokens_full[4];
   std::uint64_t tokens_empty[4];
   std::uint64_t weights_full[kMostWeightStages];
@@ -133,22 +133,22 @@ struct TileLoop {
 };
 // A tile, in parts of as many tokens as there is room for.
 template <int kGroups, class Body>
-__device__ void for_each_part(const TileWork& work, Body body) {
+__device__ void for_each_subtile(const TileWork& work, Body body) {
   if constexpr (TiledBlock<kGroups>::kMostTokens == kTileTokens) {
     body(work);
   } else {
-    TileWork part = work;
-    for (int left = work.tokens.count; left > 0; left -= part.width) {
-      part.tokens.count = min(left, part.width);
-      body(part);
-      part.tokens.begin += part.width;
+    TileWork subtile = work;
+    for (int left = work.tokens.count; left > 0; left -= subtile.width) {
+      subtile.tokens.count = min(left, subtile.width);
+      body(subtile);
+      subtile.tokens.begin += subtile.width;
     }
   }
 }
 template <bool kGated, int kGroups, class Body>
 __device__ void for_each_tile(const TiledMatmul& args, Body body) {
   for (TileLoop<kGated, kGroups> tiles(args); tiles.valid(); tiles.advance(args)) {
-    for_each_part<kGroups>(tiles.work, body);
+    for_each_subtile<kGroups>(tiles.work, body);
   }
 }
 

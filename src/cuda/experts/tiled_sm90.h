@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(TiledBlock<kGroups>::kThreads, 1)
   using Shared = TiledShared<kType, kGroups>;
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ TiledBarriers barriers;
-  __shared__ __align__(16) TileRows rows[kAhead];
+  __shared__ __align__(16) TileRows rows[kRowStages];
   const std::uint32_t offset = (1024 - shared_address(shared) % 1024) % 1024;
   const std::uint32_t tokens = shared_address(shared) + offset;
   const std::uint32_t weights = tokens + Shared::kTokenBytes;
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(TiledBlock<kGroups>::kThreads, 1)
   const MbarrierArray rows_full{shared_address(barriers.rows_full)};
   const MbarrierArray rows_empty{shared_address(barriers.rows_empty)};
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kAhead; ++i) {
+    for (int i = 0; i < kRowStages; ++i) {
       rows_full[i].init(32);
       rows_empty[i].init(kTokenThreads + Shape::kConsumerWarps);
     }
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(TiledBlock<kGroups>::kThreads, 1)
   if (threadIdx.x < kWarpgroup) {
     setmaxnreg_dec<Shape::kCopyRegisters>();
     if (threadIdx.x < 32) {
-      find_rows<kGated, kGroups>(args, rows, rows_full, rows_empty);
+      find_tile_rows<kGated, kGroups>(args, rows, rows_full, rows_empty);
     } else if (threadIdx.x < 64 && args.period > 0) {
       if (threadIdx.x == 32)
         copy_weight_boxes<kType, kGated, kGroups>(args, maps, weights, weights_full, weights_empty);
@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(TiledBlock<kGroups>::kThreads, 1)
     TileLoop<kGated, kGroups> tiles(args);
     const auto multiply_class = [&]<int kWidth, int kLess>() {
       while (tiles.valid() && tiles.work.tokens.count > kLess) {
-        for_each_part<kGroups>(tiles.work, [&](const TileWork& part) {
-          multiply_tile<kType, X, kGated, kGroups, kWidth>(args, part, rings, weights_at, tokens_at, rows_at);
+        for_each_subtile<kGroups>(tiles.work, [&](const TileWork& subtile) {
+          multiply_tile<kType, X, kGated, kGroups, kWidth>(args, subtile, rings, weights_at, tokens_at, rows_at);
         });
         tiles.advance(args);
       }
@@ -130,7 +130,7 @@ void launch_tiled_matmul_of(const TiledMatmul& args, bool gated, const DevicePro
     };
     // Columns that fill up a run are zeros in the activations; weights there have to be finite, which those of the row
     // that follows are, and what may lie between rows is not.
-    if (!make_maps(Ring::kUnitAlign) && !make_maps(Ring::kAlign) && (kGated || args.k % kStagedRun != 0)) {
+    if (!make_maps(Ring::kStageAlign) && !make_maps(Ring::kAlign) && (kGated || args.k % kStagedRun != 0)) {
       with_maps.period = 0;
     }
     const auto kernel = tiled_matmul<kType, X, kGated, kGroups>;

@@ -25,7 +25,7 @@ constexpr int kTileClassCount = static_cast<int>(sizeof(kTileClasses) / sizeof(i
 // neighbouring weights: within a run, 16 s + 8 j + 2 q + i is k = 32 q + 4 s + 2 j + i (s < 8, j < 2, q < 4, i < 2).
 constexpr int kStagedRun = 128;
 constexpr std::int64_t staged_columns(std::int64_t k) { return (k + kStagedRun - 1) / kStagedRun * kStagedRun; }
-__host__ __device__ constexpr int staged_place(int k) {
+__host__ __device__ constexpr int staged_index(int k) {
   return k / kStagedRun * kStagedRun + k % 32 / 4 * 16 + k % 4 / 2 * 8 + k % kStagedRun / 32 * 2 + k % 2;
 }
 

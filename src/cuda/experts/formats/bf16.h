@@ -7,16 +7,7 @@
 namespace thalweg::cu {
 
 template <>
-struct PackedWeights<DType::kBF16> {
-  static constexpr int kAlign = 16;
-  static constexpr bool kCoded = false;
-  std::uint32_t words[16];
-
-  __device__ static PackedWeights read(const std::uint8_t* block, int) {
-    PackedWeights packed;
-    read_words<kAlign>(block, packed.words);
-    return packed;
-  }
+struct PackedWeights<DType::kBF16> : PlainWeights<PackedWeights<DType::kBF16>, 16> {
   __device__ void eight(int j, float (&values)[8]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

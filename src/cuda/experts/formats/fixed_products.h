@@ -2,7 +2,7 @@
 
 // Products of packed weights with activations in fixed point: what the matrix-vector kernels multiply.
 //
-// Codes are multiplied as integers, four at a time (dp4a), with activations in units of 2^-14 of the largest of 32, in
+// Codes are multiplied as integers, four at a time (dp4a), with activations in blocks of 2^-14 of the largest of 32, in
 // two planes of bytes, x = scale (128 high + low). That rounds them to 15 bits.
 
 #include "cuda/common/elements.h"
@@ -10,14 +10,14 @@
 
 namespace thalweg::cu {
 
-struct alignas(16) FixedUnit {  // 32 activations as they lie in memory
+struct alignas(16) FixedBlock {  // 32 activations as they lie in memory
   std::uint32_t high[8];
   std::uint32_t low[8];
   float scale;
-  float sums[2];  // of the two halves, in units of scale
-  float unused;   // lanes that read neighbouring units meet different banks
+  float sums[2];  // of the two halves, in blocks of scale
+  float unused;   // lanes that read neighbouring blocks meet different banks
 
-  // Activation i in units of scale; i is a constant.
+  // Activation i in blocks of scale; i is a constant.
   __device__ float fixed(int i) const {
     const auto byte = [](std::uint32_t four, int at) {
       return static_cast<float>(static_cast<std::int8_t>(four >> (8 * at)));
@@ -25,16 +25,17 @@ struct alignas(16) FixedUnit {  // 32 activations as they lie in memory
     return fmaf(128.0F, byte(high[i / 4], i % 4), byte(low[i / 4], i % 4));
   }
 };
-static_assert(sizeof(FixedUnit) == 80);
+static_assert(sizeof(FixedBlock) == 80);
 constexpr float kFixedRange = 127 * 128;
 
-// A unit is five pieces of 16 bytes. In shared memory they follow each other; in device memory the first pieces of all
-// units of a row come first, then the second ones, so that lanes that read neighbouring units read neighbouring bytes.
-constexpr int kUnitPieces = sizeof(FixedUnit) / 16;
-__device__ inline FixedUnit read_unit(const uint4* row, int units, int unit) {
-  const uint4 high[2] = {row[unit], row[units + unit]};
-  const uint4 low[2] = {row[2 * units + unit], row[3 * units + unit]};
-  const uint4 rest = row[4 * units + unit];
+// A block is five pieces of 16 bytes. In shared memory they follow each other; in device memory the first pieces of all
+// blocks of a row come first, then the second ones, so that lanes that read neighbouring blocks read neighbouring
+// bytes.
+constexpr int kFixedBlockVectors = sizeof(FixedBlock) / 16;
+__device__ inline FixedBlock read_fixed_block(const uint4* row, int blocks, int block) {
+  const uint4 high[2] = {row[block], row[blocks + block]};
+  const uint4 low[2] = {row[2 * blocks + block], row[3 * blocks + block]};
+  const uint4 rest = row[4 * blocks + block];
   return {{high[0].x, high[0].y, high[0].z, high[0].w, high[1].x, high[1].y, high[1].z, high[1].w},
           {low[0].x, low[0].y, low[0].z, low[0].w, low[1].x, low[1].y, low[1].z, low[1].w},
           __uint_as_float(rest.x),
@@ -50,11 +51,11 @@ __device__ inline int dot_four(std::uint32_t codes, std::uint32_t x, int sum) {
 
 // Orders activations as block_product() reads them, once for all rows that they are multiplied with.
 template <DType kType>
-__device__ inline void order_unit(FixedUnit&) {}
+__device__ inline void order_block(FixedBlock&) {}
 
-// The product of 32 weights and activations, in units of the activations' scale.
+// The product of 32 weights and activations, in blocks of the activations' scale.
 template <DType kType>
-__device__ inline float unit_product(const PackedWeights<kType>& packed, const FixedUnit& x) {
+__device__ inline float block_product(const PackedWeights<kType>& packed, const FixedBlock& x) {
   if constexpr (!PackedWeights<kType>::kCoded) {
     float sum = 0.0F;
 #pragma unroll
@@ -90,18 +91,18 @@ __device__ inline float unit_product(const PackedWeights<kType>& packed, const F
   }
 }
 
-// Two units of one row, still packed. `part` says which of a block's the first one is.
+// Two blocks of one row, still packed. `sub_block` says which of a block's the first one is.
 template <DType kType>
 struct PackedPair {
   PackedWeights<kType> even;
   PackedWeights<kType> odd;
 
-  __device__ static PackedPair read(const std::uint8_t* first, const std::uint8_t* second, int part) {
-    return {PackedWeights<kType>::read(first, part),
-            PackedWeights<kType>::read(second, kBlockWeights<kType> == 256 ? part + 1 : part)};
+  __device__ static PackedPair read(const std::uint8_t* first, const std::uint8_t* second, int sub_block) {
+    return {PackedWeights<kType>::read(first, sub_block),
+            PackedWeights<kType>::read(second, kBlockWeights<kType> == 256 ? sub_block + 1 : sub_block)};
   }
-  __device__ float product(int, const FixedUnit& even_x, const FixedUnit& odd_x) const {
-    return fmaf(even_x.scale, unit_product<kType>(even, even_x), odd_x.scale * unit_product<kType>(odd, odd_x));
+  __device__ float product(int, const FixedBlock& even_x, const FixedBlock& odd_x) const {
+    return fmaf(even_x.scale, block_product<kType>(even, even_x), odd_x.scale * block_product<kType>(odd, odd_x));
   }
 };
 

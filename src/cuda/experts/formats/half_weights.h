@@ -23,8 +23,8 @@ __device__ inline void scale_codes_to_halves(uint2 codes, Scaling group, float f
   const std::uint32_t offset = pack<__half>(factor * group.offset, factor * group.offset);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const std::uint32_t over = __byte_perm(i < 2 ? codes.x : codes.y, 0x64U, i % 2 == 0 ? 0x4140 : 0x4342);
-    const __half2 code = __hadd2(reinterpret_cast<const __half2&>(over), __float2half2_rn(-1024.0F));
+    const std::uint32_t bias_bytes = __byte_perm(i < 2 ? codes.x : codes.y, 0x64U, i % 2 == 0 ? 0x4140 : 0x4342);
+    const __half2 code = __hadd2(reinterpret_cast<const __half2&>(bias_bytes), __float2half2_rn(-1024.0F));
     const __half2 weight =
         __hfma2(code, reinterpret_cast<const __half2&>(scale), reinterpret_cast<const __half2&>(offset));
     pairs[i] = reinterpret_cast<const std::uint32_t&>(weight);

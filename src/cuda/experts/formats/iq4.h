@@ -2,8 +2,8 @@
 
 // What IQ4_NL and IQ4_XS share: nibbles are indices into kIq4Levels, sixteen signed bytes.
 
+#include "cuda/experts/formats/k_tile_codes.h"
 #include "cuda/experts/formats/packed_weights.h"
-#include "cuda/experts/formats/slice_codes.h"
 
 namespace thalweg::cu {
 
@@ -15,7 +15,7 @@ __device__ inline std::uint32_t look_up_four(const std::uint32_t (&levels)[4], s
   return __byte_perm(__byte_perm(levels[0], levels[1], in_half), __byte_perm(levels[2], levels[3], in_half), which);
 }
 // The same for a word's low halves of bytes or its high ones. What serves both is worked out once.
-__device__ inline std::uint32_t look_up_halves(const std::uint32_t (&levels)[4], std::uint32_t word, bool high) {
+__device__ inline std::uint32_t look_up_nibbles(const std::uint32_t (&levels)[4], std::uint32_t word, bool high) {
   const std::uint32_t in_half = word & 0x77777777U;
   const std::uint32_t which = 0x32103210U | (word & 0x88888888U) >> 1;
   // Low, high, low, high half of two bytes.
@@ -28,7 +28,7 @@ __device__ inline std::uint32_t look_up_halves(const std::uint32_t (&levels)[4],
 // Eight levels from halves of 16 bytes, as of nibbles().
 __device__ inline uint2 look_up(const std::uint32_t (&levels)[4], const std::uint32_t (&words)[4], int j) {
   const int first = j % 2 * 2;
-  return {look_up_halves(levels, words[first], j >= 2), look_up_halves(levels, words[first + 1], j >= 2)};
+  return {look_up_nibbles(levels, words[first], j >= 2), look_up_nibbles(levels, words[first + 1], j >= 2)};
 }
 
 // kIq4Levels + 128

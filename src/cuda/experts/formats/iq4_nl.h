@@ -23,9 +23,9 @@ struct PackedWeights<DType::kIQ4_NL> : CodedWeights<PackedWeights<DType::kIQ4_NL
 };
 
 template <>
-struct SliceCodes<DType::kIQ4_NL> : BlockCodes<DType::kIQ4_NL, 128> {
+struct KTileCodes<DType::kIQ4_NL> : BlockCodes<DType::kIQ4_NL, 128> {
   using BlockCodes::BlockCodes;
-  __device__ uint2 bytes(int part, int t) const { return iq4_bytes(word(part, 2, t)); }
+  __device__ uint2 bytes(int sub_block, int t) const { return iq4_bytes(word(sub_block, 2, t)); }
 };
 
 }  // namespace thalweg::cu

@@ -3,8 +3,8 @@
 // MXFP4: blocks of 32 in 17 bytes: an exponent, 16 bytes of nibbles, which are E2M1 numbers.
 
 #include "cuda/experts/formats/fixed_products.h"
+#include "cuda/experts/formats/k_tile_codes.h"
 #include "cuda/experts/formats/packed_weights.h"
-#include "cuda/experts/formats/slice_codes.h"
 
 namespace thalweg::cu {
 
@@ -97,8 +97,8 @@ struct PackedWeights<DType::kMXFP4> : CodedWeights<PackedWeights<DType::kMXFP4>,
     const __nv_bfloat162 offsets = __hmul2(both, __float2bfloat162_rn(-70.0F));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const std::uint32_t over = __byte_perm(mixed[j % 2 * 4 + i], 0x43U | zero, j < 2 ? 0x4240 : 0x4341);
-      const __nv_bfloat162 weight = __hfma2(reinterpret_cast<const __nv_bfloat162&>(over), scales, offsets);
+      const std::uint32_t bias_bytes = __byte_perm(mixed[j % 2 * 4 + i], 0x43U | zero, j < 2 ? 0x4240 : 0x4341);
+      const __nv_bfloat162 weight = __hfma2(reinterpret_cast<const __nv_bfloat162&>(bias_bytes), scales, offsets);
       pairs[i] = reinterpret_cast<const std::uint32_t&>(weight);
     }
   }
@@ -107,7 +107,7 @@ struct PackedWeights<DType::kMXFP4> : CodedWeights<PackedWeights<DType::kMXFP4>,
 // ---- products with activations in fixed point
 
 // Activations in the order of MXFP4's codes (PackedWeights::mixed).
-__device__ inline void mix_halves(std::uint32_t (&plane)[8]) {
+__device__ inline void interleave_plane(std::uint32_t (&plane)[8]) {
   std::uint32_t mixed[8];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -120,15 +120,15 @@ __device__ inline void mix_halves(std::uint32_t (&plane)[8]) {
 
 // Twice the levels, plus 12, are multiplied.
 template <>
-__device__ inline void order_unit<DType::kMXFP4>(FixedUnit& x) {
-  mix_halves(x.high);
-  mix_halves(x.low);
+__device__ inline void order_block<DType::kMXFP4>(FixedBlock& x) {
+  interleave_plane(x.high);
+  interleave_plane(x.low);
   x.scale *= 0.5F;
   x.sums[0] = __int_as_float(-12 * static_cast<int>(x.sums[0] + x.sums[1]));
 }
 
 template <>
-__device__ inline float unit_product<DType::kMXFP4>(const PackedWeights<DType::kMXFP4>& packed, const FixedUnit& x) {
+__device__ inline float block_product<DType::kMXFP4>(const PackedWeights<DType::kMXFP4>& packed, const FixedBlock& x) {
   int high = 0;
   int low = __float_as_int(x.sums[0]);
 #pragma unroll
@@ -161,12 +161,12 @@ struct Mxfp4Codes {
   static constexpr bool kSecond = false;
   const std::uint8_t* row;
 
-  __device__ explicit Mxfp4Codes(const std::uint8_t* slice) : row(slice) {}
-  __device__ float scale(int part, int, std::uint32_t) const {
-    return mxfp4_scale(row[part * kBlockBytes<DType::kMXFP4>]);
+  __device__ explicit Mxfp4Codes(const std::uint8_t* tile) : row(tile) {}
+  __device__ float scale(int sub_block, int, std::uint32_t) const {
+    return mxfp4_scale(row[sub_block * kBlockBytes<DType::kMXFP4>]);
   }
-  __device__ void pairs(int part, int t, std::uint32_t (&pairs)[4]) const {
-    const std::uint32_t codes = word(part * kBlockBytes<DType::kMXFP4> + 1, t);
+  __device__ void pairs(int sub_block, int t, std::uint32_t (&pairs)[4]) const {
+    const std::uint32_t codes = word(sub_block * kBlockBytes<DType::kMXFP4> + 1, t);
     // Upper bytes of f16 numbers: of the low halves of bytes and of the high ones. Signs that are not of their half
     // fall among the bits that are taken from the levels.
     std::uint32_t signs = codes & 0x88888888U;
@@ -187,7 +187,7 @@ struct Mxfp4Codes {
   }
 };
 template <>
-struct SliceCodes<DType::kMXFP4> : Mxfp4Codes<1> {
+struct KTileCodes<DType::kMXFP4> : Mxfp4Codes<1> {
   using Mxfp4Codes::Mxfp4Codes;
 };
 

@@ -3,7 +3,7 @@
 // What the formats share of PackedWeights<kType>: 32 consecutive weights of a row in registers, still packed, which it
 // gives eight at a time, in order, as bf16 or f32. The formats' own are in a file each.
 //
-//   const auto packed = PackedWeights<DType::kQ4_K>::read(block, part);  // shared or global memory
+//   const auto packed = PackedWeights<DType::kQ4_K>::read(block, sub_block);  // shared or global memory
 //   std::uint32_t pairs[4];
 //   packed.eight(j, pairs);  // j 0..3, a constant: weights 8 j .. 8 j + 7 as bf16, the first in bits 0..15 of pairs[0]
 //   float values[8];
@@ -83,21 +83,21 @@ struct Scaling {
   float offset;
 };
 
-// Codes above 127 have no room in seven bits of a mantissa: with kWide they stand in the next byte, over 32768.
+// Codes above 127 have no room in seven bits of a mantissa: with kWide they stand in the next byte, bias_bytes 32768.
 template <bool kWide>
 __device__ inline float code_float(std::uint32_t four_codes, int i) {
-  constexpr std::uint32_t kOver = kWide ? 0x47000000U : 0x43000000U;
-  // kOver (bytes 4 to 7), with the code in place of byte 2 or, wide, byte 1.
+  constexpr std::uint32_t kBiasBytes = kWide ? 0x47000000U : 0x43000000U;
+  // kBiasBytes (bytes 4 to 7), with the code in index of byte 2 or, wide, byte 1.
   const auto code = static_cast<std::uint32_t>(i);
-  return __uint_as_float(__byte_perm(four_codes, kOver, kWide ? 0x7404U | code << 4 : 0x7044U | code << 8));
+  return __uint_as_float(__byte_perm(four_codes, kBiasBytes, kWide ? 0x7404U | code << 4 : 0x7044U | code << 8));
 }
 template <bool kWide>
-constexpr float kFloatOver = kWide ? 32768.0F : 128.0F;
+constexpr float kFloatBias = kWide ? 32768.0F : 128.0F;
 
 // Eight codes (one in a byte) of one group, as weights.
 template <bool kWide>
 __device__ inline void scale_codes(uint2 codes, Scaling group, float (&values)[8]) {
-  const float offset = fmaf(-kFloatOver<kWide>, group.scale, group.offset);
+  const float offset = fmaf(-kFloatBias<kWide>, group.scale, group.offset);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     values[i] = fmaf(code_float<kWide>(i < 4 ? codes.x : codes.y, i % 4), group.scale, offset);
@@ -156,12 +156,31 @@ struct CodedWeights {
 // Specialised for each dtype but I32:
 //   kAlign              what a block's address must be a multiple of
 //   kCoded              whether it has codes
-//   read(block, part)   of the `part`-th 32 weights of a block; of a plain type, `block` is where 32 begin
+//   read(block, sub_block)   of the `sub_block`-th 32 weights of a block; of a plain type, `block` is where 32 begin
 //   eight(j, pairs or values)
 template <DType kType>
 struct PackedWeights;
 
 // ---- shared by several formats
+
+// 32 weights of F32, F16 or BF16, which Format gives as f32.
+template <class Format, int kWords>
+struct PlainWeights {
+  static constexpr int kAlign = 16;
+  static constexpr bool kCoded = false;
+  std::uint32_t words[kWords];
+
+  __device__ static Format read(const std::uint8_t* block, int) {
+    Format packed;
+    read_words<kAlign>(block, packed.words);
+    return packed;
+  }
+  __device__ void eight(int j, std::uint32_t (&pairs)[4]) const {
+    float values[8];
+    static_cast<const Format*>(this)->eight(j, values);
+    pack_eight(values, pairs);
+  }
+};
 
 // Halves of 16 bytes: codes 0..15 in the low ones, 16..31 in the high ones.
 __device__ inline uint2 nibbles(const std::uint32_t (&words)[4], int j) {

@@ -2,8 +2,8 @@
 
 // Q4_0: blocks of 32 in 18 bytes: a scale in f16, 16 bytes of nibbles.
 
+#include "cuda/experts/formats/k_tile_codes.h"
 #include "cuda/experts/formats/packed_weights.h"
-#include "cuda/experts/formats/slice_codes.h"
 
 namespace thalweg::cu {
 
@@ -24,9 +24,9 @@ struct PackedWeights<DType::kQ4_0> : CodedWeights<PackedWeights<DType::kQ4_0>, f
 };
 
 template <>
-struct SliceCodes<DType::kQ4_0> : BlockCodes<DType::kQ4_0, 8> {
+struct KTileCodes<DType::kQ4_0> : BlockCodes<DType::kQ4_0, 8> {
   using BlockCodes::BlockCodes;
-  __device__ uint2 bytes(int part, int t) const { return both_nibbles(word(part, 2, t)); }
+  __device__ uint2 bytes(int sub_block, int t) const { return both_nibbles(word(sub_block, 2, t)); }
 };
 
 }  // namespace thalweg::cu

@@ -2,8 +2,8 @@
 
 // Q4_1: blocks of 32 in 20 bytes: a scale and a minimum in f16, 16 bytes of nibbles.
 
+#include "cuda/experts/formats/k_tile_codes.h"
 #include "cuda/experts/formats/packed_weights.h"
-#include "cuda/experts/formats/slice_codes.h"
 
 namespace thalweg::cu {
 
@@ -26,9 +26,9 @@ struct PackedWeights<DType::kQ4_1> : CodedWeights<PackedWeights<DType::kQ4_1>, f
 };
 
 template <>
-struct SliceCodes<DType::kQ4_1> : LevelledBlockCodes<DType::kQ4_1> {
+struct KTileCodes<DType::kQ4_1> : LevelledBlockCodes<DType::kQ4_1> {
   using LevelledBlockCodes::LevelledBlockCodes;
-  __device__ uint2 bytes(int part, int t) const { return both_nibbles(word(part, 4, t)); }
+  __device__ uint2 bytes(int sub_block, int t) const { return both_nibbles(word(sub_block, 4, t)); }
 };
 
 }  // namespace thalweg::cu

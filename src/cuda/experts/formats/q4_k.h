@@ -14,13 +14,13 @@ struct PackedWeights<DType::kQ4_K> : CodedWeights<PackedWeights<DType::kQ4_K>, f
   int shift;
   Scaling group;
 
-  __device__ static PackedWeights read(const std::uint8_t* block, int part) {
+  __device__ static PackedWeights read(const std::uint8_t* block, int sub_block) {
     PackedWeights packed;
     std::uint32_t head[4];
     read_words<kAlign>(block, head);
-    packed.group = q45_scaling(head, part);
-    read_words<kAlign>(block + 16 + part / 2 * 32, packed.words);
-    packed.shift = part % 2 * 4;
+    packed.group = q45_scaling(head, sub_block);
+    read_words<kAlign>(block + 16 + sub_block / 2 * 32, packed.words);
+    packed.shift = sub_block % 2 * 4;
     return packed;
   }
   __device__ uint2 codes(int j) const { return eight_of(words, j) >> shift & 0x0F0F0F0FU; }
@@ -33,11 +33,11 @@ struct PackedWeights<DType::kQ4_K> : CodedWeights<PackedWeights<DType::kQ4_K>, f
 };
 
 template <>
-struct SliceCodes<DType::kQ4_K> : SuperBlockCodes<DType::kQ4_K, 16> {
+struct KTileCodes<DType::kQ4_K> : SuperBlockCodes<DType::kQ4_K, 16> {
   using SuperBlockCodes::SuperBlockCodes;
   // Codes of odd parts stay in the high halves of their bytes.
-  __device__ uint2 bytes(int part, int t) const {
-    return read_quarter(row + 16 + part / 2 * 32, t) & (part % 2 == 0 ? 0x0F0F0F0FU : 0xF0F0F0F0U);
+  __device__ uint2 bytes(int sub_block, int t) const {
+    return read_quarter(row + 16 + sub_block / 2 * 32, t) & (sub_block % 2 == 0 ? 0x0F0F0F0FU : 0xF0F0F0F0U);
   }
 };
 

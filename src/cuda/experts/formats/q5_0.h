@@ -2,8 +2,8 @@
 
 // Q5_0: blocks of 32 in 22 bytes: a scale in f16, the fifth bits in 4 bytes, 16 bytes of nibbles.
 
+#include "cuda/experts/formats/k_tile_codes.h"
 #include "cuda/experts/formats/packed_weights.h"
-#include "cuda/experts/formats/slice_codes.h"
 
 namespace thalweg::cu {
 
@@ -29,9 +29,11 @@ struct PackedWeights<DType::kQ5_0> : CodedWeights<PackedWeights<DType::kQ5_0>, f
 };
 
 template <>
-struct SliceCodes<DType::kQ5_0> : BlockCodes<DType::kQ5_0, 16> {
+struct KTileCodes<DType::kQ5_0> : BlockCodes<DType::kQ5_0, 16> {
   using BlockCodes::BlockCodes;
-  __device__ uint2 bytes(int part, int t) const { return quarter_of_five_bits(word(part, 6, t), word(part, 2, 0), t); }
+  __device__ uint2 bytes(int sub_block, int t) const {
+    return quarter_of_five_bits(word(sub_block, 6, t), word(sub_block, 2, 0), t);
+  }
 };
 
 }  // namespace thalweg::cu

@@ -2,8 +2,8 @@
 
 // Q5_1: blocks of 32 in 24 bytes: a scale and a minimum in f16, the fifth bits in 4 bytes, 16 bytes of nibbles.
 
+#include "cuda/experts/formats/k_tile_codes.h"
 #include "cuda/experts/formats/packed_weights.h"
-#include "cuda/experts/formats/slice_codes.h"
 
 namespace thalweg::cu {
 
@@ -28,9 +28,11 @@ struct PackedWeights<DType::kQ5_1> : CodedWeights<PackedWeights<DType::kQ5_1>, f
 };
 
 template <>
-struct SliceCodes<DType::kQ5_1> : LevelledBlockCodes<DType::kQ5_1> {
+struct KTileCodes<DType::kQ5_1> : LevelledBlockCodes<DType::kQ5_1> {
   using LevelledBlockCodes::LevelledBlockCodes;
-  __device__ uint2 bytes(int part, int t) const { return quarter_of_five_bits(word(part, 8, t), word(part, 4, 0), t); }
+  __device__ uint2 bytes(int sub_block, int t) const {
+    return quarter_of_five_bits(word(sub_block, 8, t), word(sub_block, 4, 0), t);
+  }
 };
 
 }  // namespace thalweg::cu

@@ -15,15 +15,15 @@ struct PackedWeights<DType::kQ5_K> : CodedWeights<PackedWeights<DType::kQ5_K>, f
   int high_shift;
   Scaling group;
 
-  __device__ static PackedWeights read(const std::uint8_t* block, int part) {
+  __device__ static PackedWeights read(const std::uint8_t* block, int sub_block) {
     PackedWeights packed;
     std::uint32_t head[4];
     read_words<kAlign>(block, head);
-    packed.group = q45_scaling(head, part);
+    packed.group = q45_scaling(head, sub_block);
     read_words<kAlign>(block + 16, packed.high);
-    read_words<kAlign>(block + 48 + part / 2 * 32, packed.words);
-    packed.shift = part % 2 * 4;
-    packed.high_shift = part;
+    read_words<kAlign>(block + 48 + sub_block / 2 * 32, packed.words);
+    packed.shift = sub_block % 2 * 4;
+    packed.high_shift = sub_block;
     return packed;
   }
   __device__ uint2 codes(int j) const {
@@ -33,11 +33,11 @@ struct PackedWeights<DType::kQ5_K> : CodedWeights<PackedWeights<DType::kQ5_K>, f
 };
 
 template <>
-struct SliceCodes<DType::kQ5_K> : SuperBlockCodes<DType::kQ5_K, 1> {
+struct KTileCodes<DType::kQ5_K> : SuperBlockCodes<DType::kQ5_K, 1> {
   using SuperBlockCodes::SuperBlockCodes;
-  __device__ uint2 bytes(int part, int t) const {
-    const uint2 low = read_quarter(row + 48 + part / 2 * 32, t) >> (part % 2 * 4) & 0x0F0F0F0FU;
-    const uint2 high = read_quarter(row + 16, t) >> part & 0x01010101U;
+  __device__ uint2 bytes(int sub_block, int t) const {
+    const uint2 low = read_quarter(row + 48 + sub_block / 2 * 32, t) >> (sub_block % 2 * 4) & 0x0F0F0F0FU;
+    const uint2 high = read_quarter(row + 16, t) >> sub_block & 0x01010101U;
     return low | high << 4;
   }
 };

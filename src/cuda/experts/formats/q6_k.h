@@ -4,8 +4,8 @@
 // scale in f16.
 
 #include "cuda/experts/formats/fixed_products.h"
+#include "cuda/experts/formats/k_tile_codes.h"
 #include "cuda/experts/formats/packed_weights.h"
-#include "cuda/experts/formats/slice_codes.h"
 
 namespace thalweg::cu {
 
@@ -20,16 +20,16 @@ struct PackedWeights<DType::kQ6_K> : CodedWeights<PackedWeights<DType::kQ6_K>, f
   std::uint32_t high_factor;  // 16 or 4: brings the upper two bits above the lower four
   Scaling groups[2];
 
-  __device__ static PackedWeights read(const std::uint8_t* block, int part) {
+  __device__ static PackedWeights read(const std::uint8_t* block, int sub_block) {
     PackedWeights packed;
-    const int half = part / 4;
-    const int quarter = part % 4;
+    const int half = sub_block / 4;
+    const int quarter = sub_block % 4;
     const auto off = static_cast<int>(reinterpret_cast<std::uintptr_t>(block) & 2);
     read_words<4>(block - off + 64 * half + 32 * (quarter % 2), packed.words);
     read_words<4>(block - off + 128 + 32 * half, packed.high);
     packed.shift = 8 * off + quarter / 2 * 4;
     packed.high_factor = quarter % 2 == 0 ? 16 : 4;
-    const std::uint32_t both = read_half<kAlign>(block + 192 + 2 * part);
+    const std::uint32_t both = read_half<kAlign>(block + 192 + 2 * sub_block);
     const float scale = f16_bits_to_f32(read_half<kAlign>(block + 208));
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -59,9 +59,9 @@ struct PackedPair<DType::kQ6_K> {
   float scale;
   int shift;  // of words[0] to the first byte
 
-  __device__ static PackedPair read(const std::uint8_t* block, const std::uint8_t*, int part) {
+  __device__ static PackedPair read(const std::uint8_t* block, const std::uint8_t*, int sub_block) {
     PackedPair packed;
-    const int half = part / 4;
+    const int half = sub_block / 4;
     const auto off = static_cast<int>(reinterpret_cast<std::uintptr_t>(block) & 2);
     const auto* const aligned = reinterpret_cast<const std::uint32_t*>(block - off + 64 * half);
 #pragma unroll
@@ -69,18 +69,18 @@ struct PackedPair<DType::kQ6_K> {
     const auto* const upper = reinterpret_cast<const std::uint32_t*>(block - off + 128 + 32 * half);
 #pragma unroll
     for (int i = 0; i < 9; ++i) packed.high[i] = upper[i];
-    packed.groups = read_half<2>(block + 192 + 2 * part) | read_half<2>(block + 194 + 2 * part) << 16;
+    packed.groups = read_half<2>(block + 192 + 2 * sub_block) | read_half<2>(block + 194 + 2 * sub_block) << 16;
     packed.scale = f16_bits_to_f32(read_half<2>(block + 208));
     packed.shift = 8 * off;
     return packed;
   }
-  __device__ float product(int part, const FixedUnit& even_x, const FixedUnit& odd_x) const {
-    const int quarter_shift = shift + part % 4 / 2 * 4;
+  __device__ float product(int sub_block, const FixedBlock& even_x, const FixedBlock& odd_x) const {
+    const int quarter_shift = shift + sub_block % 4 / 2 * 4;
     const auto group = [&](int i) { return static_cast<float>(static_cast<std::int8_t>(groups >> (8 * i))); };
     float sum = 0.0F;
 #pragma unroll
     for (int unit = 0; unit < 2; ++unit) {
-      const FixedUnit& x = unit == 0 ? even_x : odd_x;
+      const FixedBlock& x = unit == 0 ? even_x : odd_x;
       float of_unit = 0.0F;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -105,27 +105,27 @@ struct PackedPair<DType::kQ6_K> {
 };
 
 template <>
-constexpr std::uint32_t kOver<DType::kQ6_K> = 0x47000064U;
+constexpr std::uint32_t kBiasBytes<DType::kQ6_K> = 0x47000064U;
 
 template <>
-struct SliceCodes<DType::kQ6_K> {
+struct KTileCodes<DType::kQ6_K> {
   static constexpr int kGroup = 16;
   static constexpr bool kFirst = true;
   static constexpr bool kSecond = false;
   ShiftedWords words;
   float d;
 
-  __device__ explicit SliceCodes(const std::uint8_t* slice)
-      : words(slice), d(f16_bits_to_f32(read_half<2>(slice + 208))) {}
-  __device__ float scale(int part, int half, std::uint32_t over) const {
+  __device__ explicit KTileCodes(const std::uint8_t* tile)
+      : words(tile), d(f16_bits_to_f32(read_half<2>(tile + 208))) {}
+  __device__ float scale(int sub_block, int half, std::uint32_t bias_bytes) const {
     // Exact: d has eleven bits, the factor nine.
-    const std::uint32_t scales = words[48 + part / 2] ^ 0x80808080U;
-    const auto at = static_cast<std::uint32_t>(part % 2 * 2 + half);
-    return fmaf(__uint_as_float(__byte_perm(scales, over, 0x7505U | at << 4)), d, -32896.0F * d);
+    const std::uint32_t scales = words[48 + sub_block / 2] ^ 0x80808080U;
+    const auto at = static_cast<std::uint32_t>(sub_block % 2 * 2 + half);
+    return fmaf(__uint_as_float(__byte_perm(scales, bias_bytes, 0x7505U | at << 4)), d, -32896.0F * d);
   }
-  __device__ uint2 bytes(int part, int t) const {
-    const int half = part / 4;
-    const int quarter = part % 4;
+  __device__ uint2 bytes(int sub_block, int t) const {
+    const int half = sub_block / 4;
+    const int quarter = sub_block % 4;
     const uint2 low = words.quarter(64 * half + 32 * (quarter % 2), t) >> (quarter / 2 * 4) & 0x0F0F0F0FU;
     const uint2 high = words.quarter(128 + 32 * half, t) >> (quarter * 2) & 0x03030303U;
     return low | high << 4;
@@ -133,7 +133,7 @@ struct SliceCodes<DType::kQ6_K> {
   __device__ std::uint32_t first(int t, int i) const {
     return add_halves(halves_of(words[48 + t] ^ 0x80808080U, i), -1152.0F);
   }
-  __device__ float first_factor() const { return (-kCodeOver - 32.0F) * d; }
+  __device__ float first_factor() const { return (-kCodeBias - 32.0F) * d; }
 };
 
 }  // namespace thalweg::cu

@@ -2,8 +2,8 @@
 
 // Q8_0: blocks of 32 in 34 bytes: a scale in f16, 32 signed bytes.
 
+#include "cuda/experts/formats/k_tile_codes.h"
 #include "cuda/experts/formats/packed_weights.h"
-#include "cuda/experts/formats/slice_codes.h"
 
 namespace thalweg::cu {
 
@@ -24,10 +24,10 @@ struct PackedWeights<DType::kQ8_0> : CodedWeights<PackedWeights<DType::kQ8_0>, t
 };
 
 template <>
-struct SliceCodes<DType::kQ8_0> : BlockCodes<DType::kQ8_0, 128> {
+struct KTileCodes<DType::kQ8_0> : BlockCodes<DType::kQ8_0, 128> {
   using BlockCodes::BlockCodes;
-  __device__ uint2 bytes(int part, int t) const {
-    return {word(part, 2, t) ^ 0x80808080U, word(part, 18, t) ^ 0x80808080U};
+  __device__ uint2 bytes(int sub_block, int t) const {
+    return {word(sub_block, 2, t) ^ 0x80808080U, word(sub_block, 18, t) ^ 0x80808080U};
   }
 };
 

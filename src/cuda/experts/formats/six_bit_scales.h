@@ -4,8 +4,8 @@
 // a minimum of 6 bits, in 12 bytes.
 
 #include "cuda/experts/formats/fixed_products.h"
+#include "cuda/experts/formats/k_tile_codes.h"
 #include "cuda/experts/formats/packed_weights.h"
-#include "cuda/experts/formats/slice_codes.h"
 
 namespace thalweg::cu {
 
@@ -21,17 +21,17 @@ __device__ inline Scaling q45_scaling(const std::uint32_t (&head)[4], int g) {
 }
 
 // Scales (and minima) of 6 bits as bytes: of parts 0..3 and 4..7.
-struct SixBits {
+struct SixBitScales {
   std::uint32_t scales[2];
   std::uint32_t minima[2];
 
-  __device__ explicit SixBits(const std::uint32_t (&head)[4]) {
+  __device__ explicit SixBitScales(const std::uint32_t (&head)[4]) {
     scales[0] = head[1] & 0x3F3F3F3FU;
     scales[1] = (head[3] & 0x0F0F0F0FU) | (head[1] >> 2 & 0x30303030U);
     minima[0] = head[2] & 0x3F3F3F3FU;
     minima[1] = (head[3] >> 4 & 0x0F0F0F0FU) | (head[2] >> 2 & 0x30303030U);
   }
-  // Of part 2 t + i, twice, over 1024.
+  // Of sub_block 2 t + i, twice, bias_bytes 1024.
   __device__ static std::uint32_t pair(const std::uint32_t (&words)[2], int t, int i) {
     const std::uint32_t word = t < 2 ? words[0] : words[1];
     const auto at = static_cast<std::uint32_t>(t % 2 * 2 + i);
@@ -48,33 +48,35 @@ struct SuperBlockCodes {
   const std::uint8_t* row;
   float d;
   float minimum;
-  SixBits six;
+  SixBitScales six;
 
-  __device__ explicit SuperBlockCodes(const std::uint8_t* slice) : SuperBlockCodes(slice, head_of(slice)) {}
-  __device__ float scale(int part, int, std::uint32_t over) const {
-    const float factor = part % 2 == 0 ? d : d / kSpread;
-    return fmaf(byte_over_128(six.scales[part / 4], part % 4, over), factor, -128.0F * factor);
+  __device__ explicit SuperBlockCodes(const std::uint8_t* tile) : SuperBlockCodes(tile, head_of(tile)) {}
+  __device__ float scale(int sub_block, int, std::uint32_t bias_bytes) const {
+    const float factor = sub_block % 2 == 0 ? d : d / kSpread;
+    return fmaf(biased_byte(six.scales[sub_block / 4], sub_block % 4, bias_bytes), factor, -128.0F * factor);
   }
   __device__ std::uint32_t first(int t, int i) const {
-    constexpr float kPart = 1.0F / kSpread;
-    const std::uint32_t pair = SixBits::pair(six.scales, t, i);
-    return i == 0 || kSpread == 1 ? add_halves(pair, -1024.0F) : scale_halves(pair, kPart, -1024.0F * kPart);
+    constexpr float kFraction = 1.0F / kSpread;
+    const std::uint32_t pair = SixBitScales::pair(six.scales, t, i);
+    return i == 0 || kSpread == 1 ? add_halves(pair, -1024.0F) : scale_halves(pair, kFraction, -1024.0F * kFraction);
   }
-  __device__ std::uint32_t second(int t, int i) const { return add_halves(SixBits::pair(six.minima, t, i), -1024.0F); }
-  __device__ float first_factor() const { return -kCodeOver * d; }
+  __device__ std::uint32_t second(int t, int i) const {
+    return add_halves(SixBitScales::pair(six.minima, t, i), -1024.0F);
+  }
+  __device__ float first_factor() const { return -kCodeBias * d; }
   __device__ float second_factor() const { return -minimum; }
 
  private:
   struct Head {
     std::uint32_t words[4];
   };
-  __device__ static Head head_of(const std::uint8_t* slice) {
+  __device__ static Head head_of(const std::uint8_t* tile) {
     Head head;
-    read_words<16>(slice, head.words);
+    read_words<16>(tile, head.words);
     return head;
   }
-  __device__ SuperBlockCodes(const std::uint8_t* slice, const Head& head)
-      : row(slice), d(low_f16(head.words[0])), minimum(high_f16(head.words[0])), six(head.words) {}
+  __device__ SuperBlockCodes(const std::uint8_t* tile, const Head& head)
+      : row(tile), d(low_f16(head.words[0])), minimum(high_f16(head.words[0])), six(head.words) {}
 };
 
 // Both have the same 32 bytes: one the low, one the high halves, and these stay where they are. Their scales and
@@ -86,15 +88,15 @@ requires(kType == DType::kQ4_K || kType == DType::kQ5_K) struct PackedPair<kType
   std::uint32_t words[8];
   std::uint32_t fifth[kFifth ? 8 : 1];
 
-  __device__ static PackedPair read(const std::uint8_t* block, const std::uint8_t*, int part) {
+  __device__ static PackedPair read(const std::uint8_t* block, const std::uint8_t*, int sub_block) {
     PackedPair packed;
     read_words<16>(block, packed.head);
-    read_words<16>(block + (kFifth ? 48 : 16) + part / 2 * 32, packed.words);
+    read_words<16>(block + (kFifth ? 48 : 16) + sub_block / 2 * 32, packed.words);
     if constexpr (kFifth) read_words<16>(block + 16, packed.fifth);
     return packed;
   }
-  __device__ float product(int part, const FixedUnit& even_x, const FixedUnit& odd_x) const {
-    const int quarter = part / 2;
+  __device__ float product(int sub_block, const FixedBlock& even_x, const FixedBlock& odd_x) const {
+    const int quarter = sub_block / 2;
     const std::uint32_t a = head[1] >> (quarter % 2 * 16);
     const std::uint32_t b = head[2] >> (quarter % 2 * 16);
     const std::uint32_t c = head[3] >> (quarter % 2 * 16);
@@ -112,8 +114,8 @@ requires(kType == DType::kQ4_K || kType == DType::kQ5_K) struct PackedPair<kType
       std::uint32_t even_codes = words[i] & 0x0F0F0F0FU;
       std::uint32_t odd_codes = words[i];
       if constexpr (kFifth) {
-        even_codes |= (fifth[i] >> part & 0x01010101U) << 4;
-        odd_codes = (odd_codes >> 4 & 0x0F0F0F0FU) | (fifth[i] >> part & 0x02020202U) << 3;
+        even_codes |= (fifth[i] >> sub_block & 0x01010101U) << 4;
+        odd_codes = (odd_codes >> 4 & 0x0F0F0F0FU) | (fifth[i] >> sub_block & 0x02020202U) << 3;
       } else {
         odd_codes &= 0xF0F0F0F0U;
       }

@@ -1,21 +1,21 @@
 #pragma once
 
-// What products of codes take of the block formats (stream_products.h): SliceCodes<kType> is one weight row's slice of
+// What products of codes take of the block formats (stream_products.h): KTileCodes<kType> is one weight row's tile of
 // 256. A weight is
 //
-//   scale code' + first_factor first + second_factor second,    code' = kCodeOver + a multiple of its code
+//   scale code' + first_factor first + second_factor second,    code' = kCodeBias + a multiple of its code
 //
 // with codes and the numbers `first` and `second` exact in f16, so that all three are for the matrix units:
 //
-//   codes.scale(part, half, over)  of the half-th 16 of the part-th 32 weights; both constants
-//   codes.bytes(part, t)           of these, code' - kCodeOver of 4 t .. 4 t + 3 and 16 + 4 t .., one in a byte
-//   codes.first(t, i)              of the two halves of part 2 t + i; t is the lane's, i a constant
+//   codes.scale(sub_block, half, bias_bytes)  of the half-th 16 of the sub_block-th 32 weights; both constants
+//   codes.bytes(sub_block, t)           of these, code' - kCodeBias of 4 t .. 4 t + 3 and 16 + 4 t .., one in a byte
+//   codes.first(t, i)              of the two halves of sub_block 2 t + i; t is the lane's, i a constant
 //   codes.second(t, i)             only if kSecond
 //
-// A byte becomes f16 by a permutation: 0x6400 is 1024, whose last place is one. Where code' is taken from higher bits
-// than the lowest, the scale and `first` are smaller instead. `over` has what permutations add to bytes: 0x64 below,
-// the upper byte of a float on top (kOver). It is an argument since the compiler must not know it: it moves what it
-// knows into a register at every use.
+// A byte becomes f16 by a permutation: 0x6400 is 1024, whose last index is one. Where code' is taken from higher bits
+// than the lowest, the scale and `first` are smaller instead. `bias_bytes` has what permutations add to bytes: 0x64
+// below, the upper byte of a float on top (kBiasBytes). It is an argument since the compiler must not know it: it moves
+// what it knows into a register at every use.
 
 #include <cuda_fp16.h>
 
@@ -24,22 +24,22 @@
 
 namespace thalweg::cu {
 
-constexpr float kCodeOver = 1024.0F;
+constexpr float kCodeBias = 1024.0F;
 
 template <DType kType>
-constexpr std::uint32_t kOver = 0x43000064U;
+constexpr std::uint32_t kBiasBytes = 0x43000064U;
 
 // What results are multiplied by besides.
 template <DType kType>
 constexpr float kCodesFactor = 1.0F;
 
 template <DType kType>
-struct SliceCodes;
+struct KTileCodes;
 
 // The codes of a kernel; kAligned: weight rows begin at multiples of 16 bytes.
 template <DType kType, bool kAligned>
 struct CodesOf {
-  using Type = SliceCodes<kType>;
+  using Type = KTileCodes<kType>;
 };
 
 // ---- reading
@@ -54,18 +54,18 @@ __device__ inline std::uint32_t scale_halves(std::uint32_t pair, float factor, f
   return reinterpret_cast<const std::uint32_t&>(sum);
 }
 
-// The word at an even constant `offset` plus 4 t from where a slice begins that begins at a multiple of 16.
-__device__ inline std::uint32_t even_word(const std::uint8_t* slice, int offset, int t) {
-  const auto* words = reinterpret_cast<const std::uint32_t*>(slice + offset / 4 * 4 + 4 * t);
+// The word at an even constant `offset` plus 4 t from where a tile begins that begins at a multiple of 16.
+__device__ inline std::uint32_t even_word(const std::uint8_t* tile, int offset, int t) {
+  const auto* words = reinterpret_cast<const std::uint32_t*>(tile + offset / 4 * 4 + 4 * t);
   return offset % 4 == 0 ? words[0] : __byte_perm(words[0], words[1], 0x5432);
 }
 
-// Words of a slice that begins anywhere, at multiples of 4 from there.
+// Words of a tile that begins anywhere, at multiples of 4 from there.
 class ShiftedWords {
  public:
-  __device__ explicit ShiftedWords(const std::uint8_t* slice)
-      : words_(reinterpret_cast<const std::uint32_t*>(slice - (reinterpret_cast<std::uintptr_t>(slice) & 3))),
-        shift_(static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(slice)) * 8) {}
+  __device__ explicit ShiftedWords(const std::uint8_t* tile)
+      : words_(reinterpret_cast<const std::uint32_t*>(tile - (reinterpret_cast<std::uintptr_t>(tile) & 3))),
+        shift_(static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(tile)) * 8) {}
   __device__ std::uint32_t operator[](int word) const {
     return __funnelshift_r(words_[word], words_[word + 1], shift_);  // by the last five bits of shift_
   }
@@ -86,24 +86,25 @@ __device__ inline uint2 read_quarter(const std::uint8_t* from, int t) {
 }
 
 // Bytes (0, 2), (1, 3) of both words as f16: plus 1024.
-__device__ inline void bytes_to_pairs(uint2 bytes, std::uint32_t over, std::uint32_t (&pairs)[4]) {
+__device__ inline void bytes_to_pairs(uint2 bytes, std::uint32_t bias_bytes, std::uint32_t (&pairs)[4]) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) pairs[i] = __byte_perm(i < 2 ? bytes.x : bytes.y, over, i % 2 == 0 ? 0x4240 : 0x4341);
+  for (int i = 0; i < 4; ++i)
+    pairs[i] = __byte_perm(i < 2 ? bytes.x : bytes.y, bias_bytes, i % 2 == 0 ? 0x4240 : 0x4341);
 }
 // Byte `at` of a word, a constant, up to 127: plus 128.
-__device__ inline float byte_over_128(std::uint32_t word, int at, std::uint32_t over) {
-  return __uint_as_float(__byte_perm(word, over, 0x7055U | static_cast<std::uint32_t>(at) << 8));
+__device__ inline float biased_byte(std::uint32_t word, int at, std::uint32_t bias_bytes) {
+  return __uint_as_float(__byte_perm(word, bias_bytes, 0x7055U | static_cast<std::uint32_t>(at) << 8));
 }
 // Bytes a and b as f16: plus 1024.
-__device__ inline std::uint32_t bytes_over_1024(std::uint32_t word, int a, int b) {
+__device__ inline std::uint32_t biased_bytes(std::uint32_t word, int a, int b) {
   return __byte_perm(word, 0x64U, 0x4040U | static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b) << 8);
 }
 
 // Halves of bytes: the low ones are codes of the first sixteen, the high ones of the last.
 __device__ inline uint2 both_nibbles(std::uint32_t word) { return {word & 0x0F0F0F0FU, word >> 4 & 0x0F0F0F0FU}; }
 
-// Bytes 2 i and 2 i + 1 of a word: the halves of part 2 t + i where the word has those of 2 t and 2 t + 1.
-__device__ inline std::uint32_t halves_of(std::uint32_t word, int i) { return bytes_over_1024(word, 2 * i, 2 * i + 1); }
+// Bytes 2 i and 2 i + 1 of a word: the halves of sub_block 2 t + i where the word has those of 2 t and 2 t + 1.
+__device__ inline std::uint32_t halves_of(std::uint32_t word, int i) { return biased_bytes(word, 2 * i, 2 * i + 1); }
 
 // ---- blocks of 32
 
@@ -115,17 +116,17 @@ struct BlockCodes {
   static constexpr bool kSecond = false;
   const std::uint8_t* row;
 
-  __device__ explicit BlockCodes(const std::uint8_t* slice) : row(slice) {}
+  __device__ explicit BlockCodes(const std::uint8_t* tile) : row(tile) {}
   // The word 4 t of what begins `offset` bytes into a block.
-  __device__ std::uint32_t word(int part, int offset, int t) const {
-    return even_word(row, part * kBlockBytes<kType> + offset, t);
+  __device__ std::uint32_t word(int sub_block, int offset, int t) const {
+    return even_word(row, sub_block * kBlockBytes<kType> + offset, t);
   }
-  __device__ std::uint32_t half(int part, int offset) const {
-    return read_half<2>(row + part * kBlockBytes<kType> + offset);
+  __device__ std::uint32_t half(int sub_block, int offset) const {
+    return read_half<2>(row + sub_block * kBlockBytes<kType> + offset);
   }
-  __device__ float scale(int part, int, std::uint32_t) const { return f16_bits_to_f32(half(part, 0)); }
+  __device__ float scale(int sub_block, int, std::uint32_t) const { return f16_bits_to_f32(half(sub_block, 0)); }
   __device__ std::uint32_t first(int t, int i) const { return half(2 * t + i, 0) * 0x10001U; }
-  __device__ static float first_factor() { return -kCodeOver - static_cast<float>(kCenter); }
+  __device__ static float first_factor() { return -kCodeBias - static_cast<float>(kCenter); }
 };
 
 // With a minimum of its own.

@@ -14,15 +14,15 @@
 
 namespace thalweg::cu {
 
-constexpr int kSliceValues = 256;
-constexpr int kSliceRecord = kSliceValues + 32;  // 16-bit numbers
-constexpr int kRecordBytes = kSliceRecord * 2;
+constexpr int kRecordValues = 256;
+constexpr int kRecordHalves = kRecordValues + 32;  // 16-bit numbers
+constexpr int kRecordBytes = kRecordHalves * 2;
 
 // The largest of a row becomes less than 2^kRowExponent and at least half of that.
 constexpr int kRowExponent = 4;
 
 // Where in a slice value i of the piece of eight at `piece` comes from.
-__device__ constexpr int slice_source(int piece, int i) {
+__device__ constexpr int record_source(int piece, int i) {
   return piece / 4 * 32 + i / 4 * 16 + piece % 4 * 4 + (i % 4 == 1 ? 2 : (i % 4 == 2 ? 1 : i % 4));
 }
 

@@ -8,10 +8,10 @@
 
 namespace thalweg::cu {
 
-// Four of a unit's activations, from 4 place on; a piece of the unit is `piece_step` pieces behind the one before it.
-// Eight neighbouring lanes have a unit; all of `lanes` come here together, and only what is `wanted` is written.
-__device__ inline void fix_four(float4 four, unsigned place, unsigned lanes, void* unit, int piece_step,
-                                bool wanted = true) {
+// Four of a block's activations, from 4 index on; a piece of the block is `vector_step` pieces behind the one before
+// it. Eight neighbouring lanes have a block; all of `lanes` come here together, and only what is `write` is written.
+__device__ inline void fix_four(float4 four, unsigned index, unsigned lanes, void* block, int vector_step,
+                                bool write = true) {
   const float values[4] = {four.x, four.y, four.z, four.w};
   // As bits, so that infinities and NaN are the largest.
   std::uint32_t largest = 0;
@@ -21,7 +21,7 @@ __device__ inline void fix_four(float4 four, unsigned place, unsigned lanes, voi
   for (int distance = 1; distance < 8; distance *= 2) {
     largest = max(largest, __shfl_xor_sync(lanes, largest, distance));
   }
-  // With an infinity there are no units: it makes the scale NaN, as NaN does.
+  // With an infinity there are no blocks: it makes the scale NaN, as NaN does.
   const bool finite = largest < 0x7F800000U;
   constexpr float kNothing = 1e-30F;  // below, neither factor would be a normal number
   const float most = __uint_as_float(largest) > kNothing ? __uint_as_float(largest) : 0.0F;
@@ -30,12 +30,12 @@ __device__ inline void fix_four(float4 four, unsigned place, unsigned lanes, voi
   const float scale = most * (1.0F / kFixedRange);
   const float inverse = most > 0.0F ? kFixedRange * reciprocal : 0.0F;
   // A float of 1.5 2^23 and an integer has the integer, rounded, in its lower bits.
-  constexpr std::uint32_t kOver = 0x4B400000U;
+  constexpr std::uint32_t kBiasBytes = 0x4B400000U;
   std::uint32_t doubled[4];  // 2 (fixed + 64): byte 1 is what is to be `high`, byte 0 twice what `low` is above -64
   std::uint32_t sum_over = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const std::uint32_t fixed_over = __float_as_uint(fmaf(values[i], inverse, __uint_as_float(kOver)));
+    const std::uint32_t fixed_over = __float_as_uint(fmaf(values[i], inverse, __uint_as_float(kBiasBytes)));
     doubled[i] = 2 * fixed_over + 128;
     sum_over += fixed_over;
   }
@@ -46,17 +46,17 @@ __device__ inline void fix_four(float4 four, unsigned place, unsigned lanes, voi
   const std::uint32_t high = gather(1);
   const std::uint32_t above = (gather(0) >> 1 & 0x7F7F7F7FU) ^ 0x40404040U;
   const std::uint32_t low = above | (above & 0x40404040U) << 1;  // less 64, byte by byte
-  auto sum = static_cast<std::int32_t>(sum_over - 4 * kOver);
+  auto sum = static_cast<std::int32_t>(sum_over - 4 * kBiasBytes);
 #pragma unroll
   for (int distance = 1; distance < 4; distance *= 2) sum += __shfl_xor_sync(lanes, sum, distance);
-  if (!wanted) return;
-  auto* const words = static_cast<std::uint32_t*>(unit);
-  const int half = static_cast<int>(place / 4);
-  words[half * piece_step * 4 + place % 4] = high;
-  words[(2 + half) * piece_step * 4 + place % 4] = low;
-  std::uint32_t* const last = words + 4 * piece_step * 4;
-  if (place == 0) last[0] = __float_as_uint(finite ? scale : __int_as_float(0x7FC00000));
-  if (place % 4 == 0) last[1 + half] = __float_as_uint(static_cast<float>(sum));
+  if (!write) return;
+  auto* const words = static_cast<std::uint32_t*>(block);
+  const int half = static_cast<int>(index / 4);
+  words[half * vector_step * 4 + index % 4] = high;
+  words[(2 + half) * vector_step * 4 + index % 4] = low;
+  std::uint32_t* const last = words + 4 * vector_step * 4;
+  if (index == 0) last[0] = __float_as_uint(finite ? scale : __int_as_float(0x7FC00000));
+  if (index % 4 == 0) last[1 + half] = __float_as_uint(static_cast<float>(sum));
 }
 
 // Up to kCount of a row of k activations, a multiple of 32, from `first` on, by all kWarps warps of a block; still as
@@ -73,7 +73,7 @@ class RawActivations {
       const T* const from = static_cast<const T*>(x.data) + offset;
 #pragma unroll
       for (int i = 0; i < kFours; ++i) {
-        const int at = place(first, i);
+        const int at = index(first, i);
         if (at >= k) break;
         if (!x.fours) {
           const auto bits = [&](int j) { return __float_as_uint(to_f32(from[at + j])); };
@@ -88,21 +88,21 @@ class RawActivations {
     });
   }
   // Makes them fixed point; pieces as of fix_four().
-  __device__ void fix(int first, int k, uint4* units, int unit_step, int piece_step) const {
+  __device__ void fix(int first, int k, uint4* blocks, int block_step, int vector_step) const {
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
-      const int at = place(first, i);
+      const int at = index(first, i);
       if (at - static_cast<int>(4 * (threadIdx.x % kWarpSize)) >= k) break;  // of the warp
       float4 four;
       with_type(dtype_, [&]<class T>(T) { four = load_four(reinterpret_cast<const T*>(raw_ + i)); });
       const auto from_start = static_cast<unsigned>(at);
-      fix_four(four, from_start % 32 / 4, 0xFFFFFFFFU, units + static_cast<int>(from_start / 32) * unit_step,
-               piece_step, at < k);
+      fix_four(four, from_start % 32 / 4, 0xFFFFFFFFU, blocks + static_cast<int>(from_start / 32) * block_step,
+               vector_step, at < k);
     }
   }
 
  private:
-  __device__ static int place(int first, int i) {
+  __device__ static int index(int first, int i) {
     return first + 4 * (static_cast<int>(threadIdx.x) + i * kWarps * kWarpSize);
   }
 
@@ -112,14 +112,14 @@ class RawActivations {
 
 // All from `first` on.
 template <int kWarps>
-__device__ inline void fix_activations(const Elements& x, std::int64_t offset, int first, int k, uint4* units,
-                                       int unit_step, int piece_step) {
+__device__ inline void fix_activations(const Elements& x, std::int64_t offset, int first, int k, uint4* blocks,
+                                       int block_step, int vector_step) {
   using Raw = RawActivations<kWarps, 2>;
 #pragma unroll 1
   for (; first < k; first += Raw::kCount) {
     Raw raw;
     raw.read(x, offset, first, k);
-    raw.fix(first, k, units, unit_step, piece_step);
+    raw.fix(first, k, blocks, block_step, vector_step);
   }
 }
 

@@ -12,8 +12,8 @@
 
 namespace thalweg::cu {
 
-// A warp's rows. 32 / lanes of them are `step`, a pass is two such steps; of a row it has the units that the lanes take
-// at a time.
+// A warp's rows. 32 / lanes of them are `step`, a pass is two such steps; of a row it has the k_blocks that the lanes
+// take at a time.
 constexpr int kPassSteps = 2;
 struct PassRows {
   const std::uint8_t* from;
@@ -29,60 +29,62 @@ struct PassRows {
 };
 
 template <DType kType>
-constexpr int kFeedStages = kBlockBytes<kType> >= kBlockWeights<kType> ? 2 : 3;
-constexpr int kFeedWarps = 8;  // of a block, at most
-__host__ __device__ constexpr int row_pitch(int slice_bytes) { return (slice_bytes + 15 + 15) / 16 * 16; }
+constexpr int kMatvecStages = kBlockBytes<kType> >= kBlockWeights<kType> ? 2 : 3;
+constexpr int kRowRingWarps = 8;  // of a block, at most
+__host__ __device__ constexpr int row_pitch(int segment_bytes) { return (segment_bytes + 15 + 15) / 16 * 16; }
 
-// Where a lane's units are in a stage. Rows that lie together are copied as one, others begin every row_pitch() bytes.
+// Where a lane's k_blocks are in a stage. Rows that lie together are copied as one, others begin every row_pitch()
+// bytes.
 template <DType kType>
-struct StagePlaces {
-  int slice_bytes;
+struct StageOffsets {
+  int segment_bytes;
   int pitch;  // from copy to copy; 0: one copy
   int step_bytes;
   int even_at;
   int odd_at;
-  int part;
+  int sub_block;
 
-  __device__ StagePlaces(const PassRows& rows, const LaneUnits<kType>& lane_units, int units, int first) {
-    slice_bytes = min(kRowUnits * rows.lanes, units - first) / LaneUnits<kType>::kParts * LaneUnits<kType>::kUnitBytes;
-    pitch = rows.row_bytes == slice_bytes ? 0 : row_pitch(slice_bytes);
-    const int row_bytes = pitch == 0 ? slice_bytes : pitch;
+  __device__ StageOffsets(const PassRows& rows, const LaneBlocks<kType>& lane_blocks, int k_blocks, int first) {
+    segment_bytes =
+        min(kLaneBlocks * rows.lanes, k_blocks - first) / LaneBlocks<kType>::kSubBlocks * LaneBlocks<kType>::kUnitBytes;
+    pitch = rows.row_bytes == segment_bytes ? 0 : row_pitch(segment_bytes);
+    const int row_bytes = pitch == 0 ? segment_bytes : pitch;
     step_bytes = rows.step * row_bytes;
     const int row_at = rows.row_in_step() * row_bytes - begin_bytes(first);
-    even_at = row_at + lane_units.even_at();
-    odd_at = row_at + lane_units.odd_at();
-    part = lane_units.part();
+    even_at = row_at + lane_blocks.even_at();
+    odd_at = row_at + lane_blocks.odd_at();
+    sub_block = lane_blocks.sub_block();
   }
   // From a row's beginning to where the slice begins.
   __device__ static int begin_bytes(int first) {
-    return first / LaneUnits<kType>::kParts * LaneUnits<kType>::kUnitBytes;
+    return first / LaneBlocks<kType>::kSubBlocks * LaneBlocks<kType>::kUnitBytes;
   }
 };
 
 // Both kinds have
-//   place(ring, stage_bytes)                 the warp's own kFeedStages<kType> stages
-//   begin(rows, lane_units, units, first)    asks for the first passes of the units from `first` on
+//   init(ring, stage_bytes)                 the warp's own kMatvecStages<kType> stages
+//   begin(rows, lane_blocks, k_blocks, first)    asks for the first passes of the k_blocks from `first` on
 //   products(even_x, odd_x, sums)            the lane's, of the next pass; asks for a later one
 
 // By copies of 16 bytes. Slices may begin anywhere; in shared memory they begin as far behind a multiple of 16 as in
 // memory, those of rows that lie together as the first one.
 template <DType kType>
-class RingFeed {
+class AsyncCopyRing {
  public:
-  __device__ void place(std::uint8_t* ring, int stage_bytes) {
+  __device__ void init(std::uint8_t* ring, int stage_bytes) {
     ring_ = ring;
-    end_ = kFeedStages<kType> * stage_bytes;
+    end_ = kMatvecStages<kType> * stage_bytes;
     stage_bytes_ = stage_bytes;
   }
-  __device__ void begin(const PassRows& rows, const LaneUnits<kType>& lane_units, int units, int first) {
-    const StagePlaces<kType> places(rows, lane_units, units, first);
-    slice_bytes_ = places.slice_bytes;
-    pitch_ = places.pitch;
-    step_bytes_ = places.step_bytes;
-    even_at_ = places.even_at;
-    odd_at_ = places.odd_at;
-    part_ = places.part;
-    next_ = rows.from + StagePlaces<kType>::begin_bytes(first);
+  __device__ void begin(const PassRows& rows, const LaneBlocks<kType>& lane_blocks, int k_blocks, int first) {
+    const StageOffsets<kType> offsets(rows, lane_blocks, k_blocks, first);
+    segment_bytes_ = offsets.segment_bytes;
+    pitch_ = offsets.pitch;
+    step_bytes_ = offsets.step_bytes;
+    even_at_ = offsets.even_at;
+    odd_at_ = offsets.odd_at;
+    sub_block_ = offsets.sub_block;
+    next_ = rows.from + StageOffsets<kType>::begin_bytes(first);
     row_bytes_ = rows.row_bytes;
     rows_ = rows.rows;
     pass_rows_ = rows.pass_rows();
@@ -93,10 +95,10 @@ class RingFeed {
     free_ = 0;
     __syncwarp();  // what was in the ring has been read
 #pragma unroll 1
-    for (int i = 1; i < kFeedStages<kType>; ++i) push();
+    for (int i = 1; i < kMatvecStages<kType>; ++i) push();
   }
-  __device__ void products(const FixedUnit& even_x, const FixedUnit& odd_x, float (&sums)[kPassSteps]) {
-    wait_for_copies<kFeedStages<kType> - 2>();
+  __device__ void products(const FixedBlock& even_x, const FixedBlock& odd_x, float (&sums)[kPassSteps]) {
+    wait_for_copies<kMatvecStages<kType> - 2>();
     __syncwarp();
     push();
     const std::uint8_t* const stage = ring_ + stage_;
@@ -104,7 +106,7 @@ class RingFeed {
     for (int i = 0; i < kPassSteps; ++i) {
       const unsigned begins = begins_ + (pitch_ == 0 ? 0U : static_cast<unsigned>(i * step_ * row_bytes_));
       const std::uint8_t* const at = stage + i * step_bytes_ + (begins & 15U);
-      sums[i] = PackedPair<kType>::read(at + even_at_, at + odd_at_, part_).product(part_, even_x, odd_x);
+      sums[i] = PackedPair<kType>::read(at + even_at_, at + odd_at_, sub_block_).product(sub_block_, even_x, odd_x);
     }
     begins_ += static_cast<unsigned>(pass_rows_ * row_bytes_);
     stage_ = stage_ + stage_bytes_ < end_ ? stage_ + stage_bytes_ : 0;
@@ -114,7 +116,7 @@ class RingFeed {
   __device__ void push() {
     const int count = min(pass_rows_, rows_);
     const int copies = pitch_ == 0 ? min(count, 1) : count;
-    const int bytes = pitch_ == 0 ? count * slice_bytes_ : slice_bytes_;
+    const int bytes = pitch_ == 0 ? count * segment_bytes_ : segment_bytes_;
     std::uint32_t to = shared_address(ring_) + static_cast<std::uint32_t>(free_);
     const std::uint8_t* from = next_;
 #pragma unroll 1
@@ -136,11 +138,11 @@ class RingFeed {
   unsigned begins_;           // in memory
   int even_at_;
   int odd_at_;
-  int part_;
+  int sub_block_;
   std::uint8_t* ring_;
   int end_;
   int stage_bytes_;
-  int slice_bytes_;
+  int segment_bytes_;
   int step_bytes_;
   int pitch_;
   int step_;
@@ -151,13 +153,13 @@ class RingFeed {
 // By the copy engine: compute capability 9.0, and all that is copied at once at multiples of 16 bytes.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 template <DType kType>
-class BulkFeed : public RingFeed<kType> {};
+class BulkCopyRing : public AsyncCopyRing<kType> {};
 #else
 template <DType kType>
-class BulkFeed {
+class BulkCopyRing {
  public:
-  __device__ void place(std::uint8_t* ring, int stage_bytes) {
-    __shared__ std::uint64_t barriers[kFeedWarps][kFeedStages<kType>];
+  __device__ void init(std::uint8_t* ring, int stage_bytes) {
+    __shared__ std::uint64_t barriers[kRowRingWarps][kMatvecStages<kType>];
     const int thread = static_cast<int>(threadIdx.x);
     ring_ = ring;
     stage_bytes_ = stage_bytes;
@@ -167,31 +169,31 @@ class BulkFeed {
     parity_ = 0;
     if (thread % kWarpSize == 0) {
 #pragma unroll
-      for (int i = 0; i < kFeedStages<kType>; ++i) full_[i].init(1);
+      for (int i = 0; i < kMatvecStages<kType>; ++i) full_[i].init(1);
       fence_mbarrier_init();
     }
   }
-  __device__ void begin(const PassRows& rows, const LaneUnits<kType>& lane_units, int units, int first) {
-    const StagePlaces<kType> places(rows, lane_units, units, first);
+  __device__ void begin(const PassRows& rows, const LaneBlocks<kType>& lane_blocks, int k_blocks, int first) {
+    const StageOffsets<kType> offsets(rows, lane_blocks, k_blocks, first);
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-    slice_bytes_ = places.slice_bytes;
-    step_bytes_ = places.step_bytes;
-    even_at_ = places.even_at;
-    odd_at_ = places.odd_at;
-    part_ = places.part;
+    segment_bytes_ = offsets.segment_bytes;
+    step_bytes_ = offsets.step_bytes;
+    even_at_ = offsets.even_at;
+    odd_at_ = offsets.odd_at;
+    sub_block_ = offsets.sub_block;
     // A lane copies one row, or the first one all of them.
-    own_row_ = places.pitch == 0 && lane > 0 ? kWarpSize : lane;
-    own_rows_ = places.pitch == 0 ? kWarpSize : 1;
-    own_to_ = shared_address(ring_) + static_cast<std::uint32_t>(lane * places.pitch);
-    next_ = rows.from + StagePlaces<kType>::begin_bytes(first) + (places.pitch == 0 ? 0 : lane * rows.row_bytes);
+    own_row_ = offsets.pitch == 0 && lane > 0 ? kWarpSize : lane;
+    own_rows_ = offsets.pitch == 0 ? kWarpSize : 1;
+    own_to_ = shared_address(ring_) + static_cast<std::uint32_t>(lane * offsets.pitch);
+    next_ = rows.from + StageOffsets<kType>::begin_bytes(first) + (offsets.pitch == 0 ? 0 : lane * rows.row_bytes);
     rows_ = rows.rows;
     pass_rows_ = rows.pass_rows();
     next_step_ = pass_rows_ * rows.row_bytes;
     __syncwarp();  // barriers are ready, and what was in the ring has been read
 #pragma unroll 1
-    for (int i = 1; i < kFeedStages<kType>; ++i) push();
+    for (int i = 1; i < kMatvecStages<kType>; ++i) push();
   }
-  __device__ void products(const FixedUnit& even_x, const FixedUnit& odd_x, float (&sums)[kPassSteps]) {
+  __device__ void products(const FixedBlock& even_x, const FixedBlock& odd_x, float (&sums)[kPassSteps]) {
     Mbarrier{full_.address + read_at_}.wait(parity_);
     __syncwarp();  // the last pass has been read
     push();
@@ -199,7 +201,7 @@ class BulkFeed {
 #pragma unroll
     for (int i = 0; i < kPassSteps; ++i) {
       const std::uint8_t* const at = stage + i * step_bytes_;
-      sums[i] = PackedPair<kType>::read(at + even_at_, at + odd_at_, part_).product(part_, even_x, odd_x);
+      sums[i] = PackedPair<kType>::read(at + even_at_, at + odd_at_, sub_block_).product(sub_block_, even_x, odd_x);
     }
     read_at_ = after(read_at_);
     if (read_at_ == 0) parity_ ^= 1U;
@@ -208,7 +210,7 @@ class BulkFeed {
  private:
   // Stages are counted in bytes of their barriers, which saves a multiplication in each pass.
   __device__ static std::uint32_t after(std::uint32_t at) {
-    return at < MbarrierArray::kBytes * (kFeedStages<kType> - 1) ? at + MbarrierArray::kBytes : 0;
+    return at < MbarrierArray::kBytes * (kMatvecStages<kType> - 1) ? at + MbarrierArray::kBytes : 0;
   }
   // All lanes keep count of barriers; those with rows copy.
   __device__ void push() {
@@ -216,9 +218,9 @@ class BulkFeed {
     if (count <= 0) return;
     const Mbarrier barrier{full_.address + fill_at_};
     if (own_row_ < count) {
-      if (own_row_ == 0) barrier.arrive_expect_tx(static_cast<std::uint32_t>(count * slice_bytes_));
+      if (own_row_ == 0) barrier.arrive_expect_tx(static_cast<std::uint32_t>(count * segment_bytes_));
       bulk_copy(own_to_ + fill_at_ / MbarrierArray::kBytes * static_cast<std::uint32_t>(stage_bytes_), next_,
-                static_cast<std::uint32_t>(min(own_rows_, count) * slice_bytes_), barrier);
+                static_cast<std::uint32_t>(min(own_rows_, count) * segment_bytes_), barrier);
     }
     next_ += next_step_;
     rows_ -= pass_rows_;
@@ -235,11 +237,11 @@ class BulkFeed {
   std::uint32_t own_to_;
   int even_at_;
   int odd_at_;
-  int part_;
+  int sub_block_;
   std::uint8_t* ring_;
   MbarrierArray full_;
   int stage_bytes_;
-  int slice_bytes_;
+  int segment_bytes_;
   int step_bytes_;
   int pass_rows_;
   std::int64_t next_step_;
