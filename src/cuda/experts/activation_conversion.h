@@ -14,29 +14,29 @@
 
 namespace thalweg::cu {
 
-// Rows of activations for a block of the conversion, in pieces of eight.
+// A thread of the conversion writes kVectorsPerThread vectors of eight values.
 constexpr int kVectorsPerThread = 2;
 constexpr int kVectorsPerBlock = kPrepareThreads * kVectorsPerThread;
 
 struct Conversion {
   Elements x;
-  const float* up = nullptr;  // not null: of silu(x) * up, both f32 and without gaps
+  const float* up = nullptr;  // not null: converts silu(x) * up; both are f32 and contiguous
   int slots = 0;              // 0: x is [T,K]
   std::int64_t rows = 0;
   int k = 0;
   int padded_k = 0;
   std::uint16_t* to = nullptr;
-  float* factors = nullptr;  // of the rows, where they are scaled
+  float* factors = nullptr;  // [rows] if rows are scaled, else null
   ActivationOrder order = ActivationOrder::kRows;
 
   template <class T>
   __device__ const T* begin(std::int64_t row) const {
-    const int r = static_cast<int>(row);  // a pair, or fewer
+    const int r = static_cast<int>(row);  // at most the number of pairs
     return static_cast<const T*>(x.data) + (slots == 0 ? x.offset(r) : x.offset(r / slots, r % slots));
   }
 };
 
-// Eight values in the order of the tiled matmuls: pairs of four runs of 32.
+// Eight values in the staged order (token_tiles.h): a pair of each quarter of a run.
 template <class T>
 __device__ inline void read_staged(const Conversion& c, const T* data, int first, float (&values)[8]) {
   const int base = first / kStagedRun * kStagedRun + first % kStagedRun / 4;
@@ -97,7 +97,7 @@ __device__ void convert_vector(const Conversion& c, std::int64_t row, int first)
   *reinterpret_cast<uint4*>(c.to + row * c.padded_k + first) = packed;
 }
 
-// ---- scaled rows, a k_tile by a warp
+// ---- scaled rows: a warp converts a K tile
 
 __host__ __device__ inline int k_tiles_of(const Conversion& c) {
   return (c.padded_k + kRecordValues - 1) / kRecordValues;
@@ -107,7 +107,7 @@ __host__ __device__ inline int rows_per_block(const Conversion& c) {
   return k_tiles < kPrepareWarps ? kPrepareWarps / k_tiles : 1;
 }
 
-// The lane's eight values of a k_tile, in their order there.
+// The lane's eight values of a K tile, in the order of the record.
 template <class T>
 __device__ inline void read_vector(const Conversion& c, std::int64_t row, int k_tile, float (&values)[8]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -124,7 +124,7 @@ __device__ inline void read_vector(const Conversion& c, std::int64_t row, int k_
   }
 }
 
-// A k_tile's record, by a warp.
+// Writes the record of a K tile, by a warp.
 __device__ inline void write_record(const float (&values)[8], float factor, std::uint16_t* record) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   std::uint32_t packed[4];
@@ -145,14 +145,14 @@ __device__ inline void write_record(const float (&values)[8], float factor, std:
   const std::uint32_t upper = pack<__half>(sums[0], sums[1]);
   const float2 rounded = unpack<__half>(upper);
   const std::uint32_t lower = pack<__half>(sums[0] - rounded.x, sums[1] - rounded.y);
-  const int part = lane / 4;  // of 32 activations
+  const int sub_block = lane / 4;  // 32 activations
   const int which = lane % 4;
   if (which > 1) return;
   auto* words = reinterpret_cast<std::uint32_t*>(record + kRecordValues);
-  words[part / 2 * 4 + which * 2 + part % 2] = which == 0 ? upper : lower;
+  words[sub_block / 2 * 4 + which * 2 + sub_block % 2] = which == 0 ? upper : lower;
 }
 
-// The lane's values to their place in a staged row.
+// Writes the lane's values to a staged row.
 __device__ inline void write_staged(const float (&values)[8], float factor, int columns, std::uint16_t* k_tile) {
   const int first = static_cast<int>(threadIdx.x) % kWarpSize * 8;
   if (first >= columns) return;
@@ -164,10 +164,10 @@ __device__ inline void write_staged(const float (&values)[8], float factor, int 
   *reinterpret_cast<uint4*>(k_tile + first) = packed;
 }
 
-// A warp takes one k_tile after the other of the block's rows.
+// Converts the block's rows; each warp takes one K tile after the other.
 template <class T>
 __device__ void convert_scaled(const Conversion& c, std::int64_t block) {
-  __shared__ unsigned largest[kPrepareWarps];  // as bits, in whose order positive floats are
+  __shared__ unsigned largest[kPrepareWarps];  // as bits, which are in the order of positive floats
   const int thread = static_cast<int>(threadIdx.x);
   const int k_tiles = k_tiles_of(c);
   const std::int64_t first_row = block * rows_per_block(c);
@@ -188,8 +188,9 @@ __device__ void convert_scaled(const Conversion& c, std::int64_t block) {
   for (int i = thread / kWarpSize; i < rows * k_tiles; i += kPrepareWarps) {
     const int row = i / k_tiles;
     if (k_tiles > kPrepareWarps)
-      read_vector<T>(c, first_row + row, i - row * k_tiles, values);  // else they are still there
-    // Powers of two with which, and by which, the row is divided; in range also for the smallest and for infinity.
+      read_vector<T>(c, first_row + row, i - row * k_tiles, values);  // else `values` still holds them
+    // The row is multiplied by 2^kRowExponent over its largest power of two, its results by the inverse. Both are
+    // normal numbers for the smallest rows and for infinities too.
     const unsigned exponent = max(largest[row] >> 23, 4U);
     const float factor = __uint_as_float((253 + kRowExponent - exponent) << 23);
     const int k_tile = i - row * k_tiles;

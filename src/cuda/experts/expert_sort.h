@@ -1,8 +1,8 @@
 #pragma once
 
-// The row lists of the experts: a counting sort of the pairs of token and slot. One block writes the tables that follow
-// from the counts: offsets, work items, tiles. Each of the others writes the rows of a segment of the pairs. No block
-// waits for another: each counts all pairs.
+// The row lists of the experts: a counting sort of the pairs of token and slot. Block 0 writes the tables that follow
+// from the counts: offsets, work items, tiles. Each other block writes the rows of a segment of the pairs. No block
+// waits for another: each counts all pairs. Shared memory: counters, one for each expert and counting warp.
 
 #include <algorithm>
 
@@ -14,39 +14,39 @@ namespace thalweg::cu {
 
 constexpr int kPrepareThreads = 1024;
 constexpr int kPrepareWarps = kPrepareThreads / kWarpSize;
-// What every GPU from 8.0 on has, less a little for the scan.
+// Every GPU from 8.0 on has this much, and some more for the scan.
 constexpr std::int64_t kCounterBytes = 160 * 1024;
 
-// How the pairs are cut into segments, by block and warp.
+// How the pairs are divided between blocks and warps.
 struct PairSegments {
   int blocks = 0;
   int warps = 0;  // of a block
   int pairs = 0;  // of a warp
 
   __host__ __device__ int block_pairs() const { return warps * pairs; }
-  // Counts of each expert: those of the block's warps between those of the pairs before and behind.
+  // Counters of each expert: the block's warps, between the pairs before and after the block's.
   __host__ __device__ int first_warp() const { return blocks > 1 ? 1 : 0; }
   __host__ __device__ int counts() const { return warps + 2 * first_warp(); }
 };
 
-// Few pairs have few warps: all counts of an expert are gone through. A block stores to one place after the other,
-// which takes it long; counting more often is cheap.
+// Few pairs use few warps, since all counters of an expert are read. Scattered stores limit a block; counting more
+// often is cheap.
 inline PairSegments cut_pairs(int experts, int pairs) {
   constexpr int kPairsPerWarp = 128;
   constexpr int kPairsPerBlock = 1024;
   constexpr int kMostBlocks = 64;
   const auto fit = static_cast<int>(std::min<std::int64_t>(kCounterBytes / (4 * std::int64_t{experts}), kPrepareWarps));
-  const auto parts = [](int of, int each) { return (of + each - 1) / each; };
+  const auto ceil_div = [](int of, int each) { return (of + each - 1) / each; };
   PairSegments result;
-  const int blocks = fit < 3 ? 1 : std::clamp(parts(pairs, kPairsPerBlock), 1, kMostBlocks);
-  const int share = parts(pairs, blocks);
-  result.warps = std::clamp(parts(share, kPairsPerWarp), 1, std::max(1, blocks > 1 ? fit - 2 : fit));
-  result.pairs = std::max(1, parts(share, result.warps * kWarpSize)) * kWarpSize;
-  result.blocks = std::max(1, parts(pairs, result.block_pairs()));
+  const int blocks = fit < 3 ? 1 : std::clamp(ceil_div(pairs, kPairsPerBlock), 1, kMostBlocks);
+  const int share = ceil_div(pairs, blocks);
+  result.warps = std::clamp(ceil_div(share, kPairsPerWarp), 1, std::max(1, blocks > 1 ? fit - 2 : fit));
+  result.pairs = std::max(1, ceil_div(share, result.warps * kWarpSize)) * kWarpSize;
+  result.blocks = std::max(1, ceil_div(pairs, result.block_pairs()));
   return result;
 }
 
-// The exclusive sums of rows and items over the block's threads, and the totals.
+// Exclusive sums of rows and items over the block's threads, and the totals.
 struct RowsAndItems {
   int rows;
   int items;
@@ -81,7 +81,8 @@ __device__ inline RowsAndItems block_scan(RowsAndItems value, RowsAndItems* warp
 }
 static_assert(kPrepareWarps == kWarpSize);
 
-// The experts of the pairs `pair`, `pair + kStep`, ... below `end`, all asked for at once; -1 beyond and for none.
+// Reads the experts of the pairs `pair`, `pair + kStep`, ... below `end`; -1 beyond `end` and for pairs without an
+// expert.
 constexpr int kAtOnce = 8;
 template <int kStep>
 __device__ inline void read_ids(const ExpertIds& ids, int pair, int end, int (&experts)[kAtOnce]) {
@@ -89,7 +90,7 @@ __device__ inline void read_ids(const ExpertIds& ids, int pair, int end, int (&e
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) experts[i] = pair + i * kStep < end ? id_of(pair + i * kStep) : -1;
   };
-  // Nothing but loads in the loop, or each waits for the one before.
+  // Only loads in the loop, so that none waits for the one before.
   if (ids.data == nullptr) {
     read([](int) { return 0; });
   } else if (ids.stride == ids.slots) {
@@ -103,12 +104,12 @@ __device__ inline void read_ids(const ExpertIds& ids, int pair, int end, int (&e
   }
 }
 
-// One more in shared memory. Of atomicAdd the compiler works out the address again each time, slowly.
+// Adds one in shared memory. For atomicAdd the compiler computes the address again each time.
 __device__ inline void add_one(std::uint32_t address) {
   asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(address) : "memory");
 }
 
-// The pairs from `pair` on in steps of kStep to the counts of their experts. Returns whether one has no expert.
+// Counts the pairs `pair`, `pair + kStep`, ... below `end` by expert. Returns whether one has no expert.
 template <int kStep>
 __device__ inline bool count_pairs(const ExpertIds& ids, int pair, int end, int* counts) {
   const std::uint32_t to = shared_address(counts);
@@ -125,7 +126,8 @@ __device__ inline bool count_pairs(const ExpertIds& ids, int pair, int end, int*
   return wrong;
 }
 
-// Gives each expert's rows and items to `use`, with where they begin; returns the totals. counts[num_counts][experts].
+// Calls use(expert, begin, count) for each expert, with the rows and items before it and its own; returns the totals.
+// counts[num_counts][experts].
 template <class Use>
 __device__ RowsAndItems for_each_expert(const int* counts, int num_counts, int experts, int item_rows, Use use) {
   __shared__ RowsAndItems warp_sums[kPrepareWarps];
@@ -146,7 +148,7 @@ __device__ RowsAndItems for_each_expert(const int* counts, int num_counts, int e
   return before;
 }
 
-// By the block that places no pairs.
+// Writes the tables, by block 0.
 __device__ inline void write_tables(const ExpertIds& ids, const ExpertLists& lists, int* counts) {
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < ids.experts; i += kPrepareThreads) counts[i] = 0;
@@ -172,7 +174,8 @@ __device__ inline void write_tables(const ExpertIds& ids, const ExpertLists& lis
     cut_tiles<kPrepareThreads>(lists.offsets, ids.experts, lists.tiles, lists.tile_count, counts);
 }
 
-// The block's stretch of the pairs to the lists. Each warp counts its own, so that their order is that of the pairs.
+// Writes the rows of the block's segment of the pairs. Each warp counts its own pairs, so that lists keep the order of
+// pairs.
 __device__ inline void write_rows(const ExpertIds& ids, const ExpertLists& lists, const PairSegments& segments,
                                   int block, int* counts) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -191,7 +194,7 @@ __device__ inline void write_rows(const ExpertIds& ids, const ExpertLists& lists
     count_pairs<kPrepareThreads>(ids, block_end + thread, ids.pairs, counts + (segments.counts() - 1) * ids.experts);
   }
   __syncthreads();
-  // Counts become where the first pair that was counted goes.
+  // Replaces each count by the index at which its first pair is written.
   for_each_expert(counts, segments.counts(), ids.experts, 0, [&](int expert, RowsAndItems begin, RowsAndItems) {
     int next = begin.rows;
 #pragma unroll 4

@@ -1,6 +1,6 @@
 #pragma once
 
-// Makes activations fixed point (formats/fixed_products.h).
+// Converts activations to fixed point (formats/fixed_products.h).
 
 #include "cuda/common/elements.h"
 #include "cuda/common/warp.h"
@@ -8,8 +8,8 @@
 
 namespace thalweg::cu {
 
-// Four of a block's activations, from 4 index on; a piece of the block is `vector_step` pieces behind the one before
-// it. Eight neighbouring lanes have a block; all of `lanes` come here together, and only what is `write` is written.
+// Converts four activations of a block, from 4 index on. Vectors of the block are `vector_step` vectors apart. Eight
+// neighboring lanes convert a block; all of `lanes` call this together, and store only if `write`.
 __device__ inline void fix_four(float4 four, unsigned index, unsigned lanes, void* block, int vector_step,
                                 bool write = true) {
   const float values[4] = {four.x, four.y, four.z, four.w};
@@ -21,17 +21,17 @@ __device__ inline void fix_four(float4 four, unsigned index, unsigned lanes, voi
   for (int distance = 1; distance < 8; distance *= 2) {
     largest = max(largest, __shfl_xor_sync(lanes, largest, distance));
   }
-  // With an infinity there are no blocks: it makes the scale NaN, as NaN does.
+  // An infinity makes the scale NaN, as NaN does.
   const bool finite = largest < 0x7F800000U;
-  constexpr float kNothing = 1e-30F;  // below, neither factor would be a normal number
+  constexpr float kNothing = 1e-30F;  // below this, a factor would not be a normal number
   const float most = __uint_as_float(largest) > kNothing ? __uint_as_float(largest) : 0.0F;
   float reciprocal;
   asm("rcp.approx.f32 %0, %1;" : "=f"(reciprocal) : "f"(most));
   const float scale = most * (1.0F / kFixedRange);
   const float inverse = most > 0.0F ? kFixedRange * reciprocal : 0.0F;
-  // A float of 1.5 2^23 and an integer has the integer, rounded, in its lower bits.
+  // 1.5 2^23 + x has x, rounded to an integer, in its lower bits.
   constexpr std::uint32_t kBiasBytes = 0x4B400000U;
-  std::uint32_t doubled[4];  // 2 (fixed + 64): byte 1 is what is to be `high`, byte 0 twice what `low` is above -64
+  std::uint32_t doubled[4];  // 2 (fixed + 64): byte 1 is `high`, byte 0 is 2 (`low` + 64)
   std::uint32_t sum_over = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -59,14 +59,14 @@ __device__ inline void fix_four(float4 four, unsigned index, unsigned lanes, voi
   if (index % 4 == 0) last[1 + half] = __float_as_uint(static_cast<float>(sum));
 }
 
-// Up to kCount of a row of k activations, a multiple of 32, from `first` on, by all kWarps warps of a block; still as
-// they lie in memory, so that all reads are in flight at the same time.
+// Up to kCount activations of a row of k, a multiple of 32, from `first` on, read by all kWarps warps of a block and
+// kept unconverted, so that all reads are in flight at the same time.
 template <int kWarps, int kFours>
 class RawActivations {
  public:
   static constexpr int kCount = 4 * kFours * kWarps * kWarpSize;
 
-  // The row begins at `offset`.
+  // The row begins at element `offset`.
   __device__ void read(const Elements& x, std::int64_t offset, int first, int k) {
     dtype_ = x.fours ? x.dtype : DType::kF32;
     with_type(x.dtype, [&]<class T>(T) {
@@ -87,12 +87,12 @@ class RawActivations {
       }
     });
   }
-  // Makes them fixed point; pieces as of fix_four().
+  // Converts them; block_step and vector_step are in vectors.
   __device__ void fix(int first, int k, uint4* blocks, int block_step, int vector_step) const {
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
       const int at = index(first, i);
-      if (at - static_cast<int>(4 * (threadIdx.x % kWarpSize)) >= k) break;  // of the warp
+      if (at - static_cast<int>(4 * (threadIdx.x % kWarpSize)) >= k) break;  // for the whole warp
       float4 four;
       with_type(dtype_, [&]<class T>(T) { four = load_four(reinterpret_cast<const T*>(raw_ + i)); });
       const auto from_start = static_cast<unsigned>(at);
@@ -110,7 +110,7 @@ class RawActivations {
   DType dtype_;
 };
 
-// All from `first` on.
+// Converts all activations from `first` on.
 template <int kWarps>
 __device__ inline void fix_activations(const Elements& x, std::int64_t offset, int first, int k, uint4* blocks,
                                        int block_step, int vector_step) {

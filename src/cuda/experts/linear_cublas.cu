@@ -37,7 +37,7 @@ std::string library_name() { return "libcublasLt.so." + std::to_string(CUBLAS_VE
 const Functions& functions() {
   static const Functions all = [] {
     Functions f{};
-    void* library = dlopen(library_name().c_str(), RTLD_NOW | RTLD_LOCAL);  // for as long as the process lives
+    void* library = dlopen(library_name().c_str(), RTLD_NOW | RTLD_LOCAL);  // stays loaded until the process ends
     if (library == nullptr) return f;
     f.found = true;
     const auto find = [&](auto& function, const char* name) {
@@ -66,7 +66,7 @@ void check(cublasStatus_t status) {
 
 // ---- products, each planned once
 
-// Recommended for Hopper; what a product takes of it is its own choice.
+// The recommended size for Hopper.
 constexpr std::size_t kScratchBytes = 32 << 20;
 constexpr std::uintptr_t kScratchAlignment = 256;
 constexpr int kAlignment = 16;  // of rows
@@ -122,12 +122,12 @@ Product plan(cublasLtHandle_t handle, const Shape& shape) {
   return p;
 }
 
-// The plans and the devices' handles live as long as the process: planning takes longer than most products.
+// Plans and handles live as long as the process: planning takes longer than most products.
 class Products {
  public:
   std::pair<cublasLtHandle_t, Product> find(const Shape& shape) {
     const std::scoped_lock lock(mutex_);
-    // What is allocated here belongs to no graph that the caller may be capturing.
+    // Allocations made here must not become part of a graph that the caller captures.
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     cu::check(cudaThreadExchangeStreamCaptureMode(&mode), LinearArgs::kName);
     const struct Restore {
@@ -147,7 +147,7 @@ class Products {
   std::map<Shape, Product> products_;
 };
 
-// From one row to the next; a single one may have any stride.
+// The stride of rows; that of a single row is arbitrary.
 template <class AnyTensor>
 std::int64_t row_stride(const AnyTensor& matrix) {
   return matrix.dim(0) > 1 ? matrix.stride(0) : matrix.dim(1);

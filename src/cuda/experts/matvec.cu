@@ -130,9 +130,9 @@ void run_matvec(const ExpertMatmul& p, const ConstTensor& weight, const Stream& 
   const auto shared_bytes = [&] { return shape.ring_at(k_blocks) + kMatvecWarps * kernel.stages * shape.stage_bytes; };
   shape.passes = kUsualPasses;
   const int fit = std::clamp(device.shared_bytes / (shared_bytes() + 1024), 1, kMatvecBlocks);
-  const std::int64_t together = device.multiprocessors * fit;
+  const std::int64_t resident = device.multiprocessors * fit;
   const std::int64_t passes = ceil_of(p.n, pass_rows);  // of a pair
-  const int block_passes = rows_per_block(passes, pairs, together, shape.groups * kUsualPasses);
+  const int block_passes = groups_per_block(passes, pairs, resident, shape.groups * kUsualPasses);
   shape.passes = std::min(ceil_of(block_passes, shape.groups), 2 * kUsualPasses);
   const dim3 grid(static_cast<unsigned>(ceil_of(passes, static_cast<std::int64_t>(shape.passes) * shape.groups)),
                   static_cast<unsigned>(p.ids.slots), static_cast<unsigned>(pairs / p.ids.slots));

@@ -1,6 +1,11 @@
 #pragma once
 
-// Products of one row of activations with the weights of one expert: the kernels for few tokens.
+// Products of one row of activations with the weights of one expert, for few tokens.
+//
+// Roles: all warps are alike. A warp multiplies some rows of one pair; where rows are long, `split` warps share them,
+// each with a segment of the columns. Shared memory: the activations in fixed point [FixedBlock], results
+// [split][rows], a ring for each warp. Pipeline: each warp fills its ring with raw rows, before the activations are
+// converted, and waits for no other warp.
 
 #include "cuda/common/async_copy.h"
 #include "cuda/common/pdl.h"
@@ -14,13 +19,11 @@ namespace thalweg::cu {
 
 // ---- block formats
 
-// The sums over `lanes` lanes of two values: even lanes of them get the first one's, odd ones the second one's.
+// The sums over `lanes` lanes of two values: even lanes get the first, odd lanes the second.
 __device__ inline float sum_two(const float (&values)[2], int lanes) {
   return sum_pairs(sum_two_of_pairs(values), lanes);
 }
 
-// A block has some rows of one pair, a warp a segment_blocks of some of these. Weights are asked for before the
-// activations are made fixed point.
 template <DType kType, class Ring>
 __global__ void __launch_bounds__(kMatvecThreads, kMatvecBlocks)
     block_matvec_kernel(const __grid_constant__ ExpertMatmul p, const __grid_constant__ MatvecShape shape) {
@@ -86,7 +89,7 @@ __global__ void __launch_bounds__(kMatvecThreads, kMatvecBlocks)
 
 // ---- F32, F16 and BF16
 
-// The row of activations of a pair, and where its results go; false for a pair without an expert.
+// The activations and results of a pair; false if the pair has no expert.
 struct MatvecPair {
   int expert;
   std::int64_t x;  // offset in elements
@@ -101,8 +104,7 @@ __device__ inline bool find_pair(const ExpertMatmul& p, int pair, MatvecPair& fo
   return false;
 }
 
-// A warp works on kPlainRows rows; a lane reads 16 bytes of each at a time, or single elements where rows are not
-// aligned for that.
+// A warp multiplies kPlainRows rows. A lane reads 16 bytes of each at a time, or single elements of unaligned rows.
 constexpr int kPlainRows = 4;
 constexpr int kPlainBlockRows = kPlainRows * kMatvecWarps;
 

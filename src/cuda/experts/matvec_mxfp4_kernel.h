@@ -1,12 +1,14 @@
 #pragma once
 
-// Products of one row of activations with the MXFP4 weights of one expert, by the matrix k_blocks; compute
-// capability 9.0.
+// Products of one row of activations with the MXFP4 weights of one expert, on the tensor cores; compute capability 9.0.
 //
-// A block has some rows of one pair, in tiles that the copy engine brings, asked for by warps of their own.
-// A warp multiplies 16 rows of a tile, a k_tile of 256 of their weights (mma.m16n8k32, levels as bytes). Of the eight
-// columns that the k_blocks multiply with, two are the planes of one block's activations (fixed_blocks.h), zero outside
-// of that block: so the products of four blocks of a row come out side by side, and each is scaled once.
+// Roles: 4 producer warps bring tiles of the rows of one pair by bulk copies; 16 consumer warps each multiply 16 rows
+// of a tile by a K tile of 256 columns (mma.m16n8k32, levels as bytes). Shared memory: barriers, activations in fixed
+// point, results [columns][rows], a ring of tiles. Pipeline: kMxfp4Stages tiles; a full mbarrier and a named barrier
+// for reuse per stage.
+//
+// Of the eight columns of the mma, two are the byte planes of one block's activations (FixedBlock), zero outside of
+// that block: the products of four blocks of a row are four pairs of columns, and each is scaled once.
 
 #include "cuda/common/mbarrier.h"
 #include "cuda/common/mma.h"
@@ -18,45 +20,45 @@
 
 namespace thalweg::cu {
 
-constexpr int kMxfp4Warps = 16;         // that multiply, of a block that has a multiprocessor to itself
-constexpr int kMxfp4ProducerWarps = 4;  // for tiles: a thread takes its time for each copy
+constexpr int kMxfp4Warps = 16;         // consumers; one block per multiprocessor
+constexpr int kMxfp4ProducerWarps = 4;  // issuing a bulk copy takes a thread 45 ns
 constexpr int kMxfp4Threads = (kMxfp4Warps + kMxfp4ProducerWarps) * kWarpSize;
-constexpr int kMxfp4Rows = 16;  // of a warp
-// More tiles ahead would fill the memory's queues at the beginning, when the first ones are waited for.
+constexpr int kMxfp4Rows = 16;  // per warp
+// More stages would fill the memory queues at the start, when the first tiles are waited for.
 constexpr int kMxfp4Stages = 3;
 constexpr int kMxfp4BarrierBytes = 128;
 constexpr int kChainBlocks = 4;
-constexpr int kChains = 2;                                       // of kChainBlocks
+constexpr int kChains = 2;                                       // mma chains of kChainBlocks blocks
 constexpr int kMxfp4TileK = 32 * kChainBlocks * kChains;         // weights
-constexpr int kMxfp4Block = kBlockBytes<DType::kMXFP4>;          // an exponent, then the codes
+constexpr int kMxfp4Block = kBlockBytes<DType::kMXFP4>;          // bytes: an exponent, then the codes
 constexpr int kMxfp4TileBytes = kMxfp4TileK / 32 * kMxfp4Block;  // a multiple of 8
 
 struct Mxfp4Shape {
-  int tiles;        // of a block
-  int tile_rows;    // kMxfp4Rows for each group of warps that share rows
-  int columns_log;  // these warps, of which not all need have weights
-  int columns;      // that have
+  int tiles;        // of a thread block
+  int tile_rows;    // kMxfp4Rows for each group of warps that share columns
+  int columns_log;  // log2 of the warps that share rows
+  int columns;      // K tiles of a row; the other warps of a group idle
   int row_bytes;
-  // Rows that are copied at once. Where these are less than eight, 16 bytes are left behind them in shared memory, so
-  // that of eight rows no two begin in the same banks.
+  // Rows per bulk copy. Fewer than eight are followed by 16 bytes of padding, so that no two of eight rows begin in the
+  // same banks.
   int run;
   int run_bytes;
   int stage_bytes;
-  // Shared memory: barriers, activations, results, then the tiles, at a whole line.
+  // Offsets in shared memory: barriers, activations, results, tiles.
   int results_at;
   int ring_at;
 
   __host__ __device__ int row_offset(int row) const { return row / run * run_bytes + row % run * row_bytes; }
 };
 
-// What a warp multiplies a k_tile with.
+// The activations of a K tile as right operands.
 struct Mxfp4Activations {
   std::uint32_t fragments[kChains][kChainBlocks][2];
-  // Of block lane % 4 of a chain:
-  float scales[kChains];          // of half levels
-  std::int32_t offsets[kChains];  // what products begin with, since levels are counted from -12
+  // For block lane % 4 of a chain:
+  float scales[kChains];          // of twice the levels
+  std::int32_t offsets[kChains];  // initial products: levels have a bias of 12
 
-  // x: k_blocks as read_fixed_block() takes them; the k_tile's first one is `first`.
+  // x: the row's fixed blocks in vectors, as read_fixed_block() reads them; `first`: the first block of the K tile.
   __device__ void read(const uint4* x, int k_blocks, int first) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
     const int column = lane / 4;
@@ -81,9 +83,8 @@ struct Mxfp4Activations {
   }
 };
 
-// The lane's part of the products of rows lane / 4 and lane / 4 + 8 with a k_tile: the sum over the blocks lane % 4 of
-// its chains. k_tile: where that of row lane / 4 begins, at a multiple of 8; that of the other row is `eight` behind
-// it.
+// Adds the lane's products of rows lane / 4 and lane / 4 + 8 with a K tile: those of blocks lane % 4 of the chains.
+// k_tile: where that of row lane / 4 begins, at a multiple of 8 bytes; that of the other row is `eight` bytes further.
 __device__ __forceinline__ void multiply_mxfp4(const std::uint8_t* k_tile, int eight, const Mxfp4Activations& x,
                                                const Mxfp4Table& table, float (&sums)[2]) {
   const int t = static_cast<int>(threadIdx.x) % 4;
@@ -101,7 +102,7 @@ __device__ __forceinline__ void multiply_mxfp4(const std::uint8_t* k_tile, int e
         const auto* const words = reinterpret_cast<const std::uint32_t*>(rows[row] + codes_at / 4 * 4 + 4 * t);
 #pragma unroll
         for (int two = 0; two < 2; ++two) {
-          // Two bytes of codes, below others.
+          // Two bytes of codes, in the low half.
           const int first = codes_at % 4 + 2 * two;
           const std::uint32_t codes =
               first % 4 == 3 ? __funnelshift_r(words[0], words[1], 24) : words[first / 4] >> 8 * (first % 4);
@@ -137,8 +138,8 @@ __global__ void __launch_bounds__(kMxfp4Threads, 1)
   const int rows = min(p.n - block_row, block_rows);
   auto* const x = reinterpret_cast<uint4*>(memory + kMxfp4BarrierBytes);      // [kFixedBlockVectors][k_blocks]
   auto* const results = reinterpret_cast<float*>(memory + shape.results_at);  // [columns][block_rows]
-  const MbarrierArray full{shared_address(memory)};                           // a stage has its tile
-  constexpr int kRead = 1;  // the named barriers of stages that have been read
+  const MbarrierArray full{shared_address(memory)};                           // a stage holds its tile
+  constexpr int kRead = 1;  // first of the named barriers of stages that have been read
 
   if (thread == 0) {
     for (int i = 0; i < kMxfp4Stages; ++i) full[i].init(1);
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(kMxfp4Threads, 1)
   if (expert < 0) return report_missing_expert(p.ids);
 
   RingStage stage;
-  // A thread of the asking warps asks for a run of each tile.
+  // Each producer thread copies a run of rows of each tile.
   const int run = lane * kMxfp4ProducerWarps + warp - kMxfp4Warps;
   const auto copy_tile = [&](int row) {
     const int first = row + run * shape.run;
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(kMxfp4Threads, 1)
       if (has_weights) multiply_mxfp4(own_k_tile + stage.index * shape.stage_bytes, eight, own, table, sums);
       if (row + kMxfp4Stages * shape.tile_rows < rows) named_barrier_arrive(kRead + stage.index, kMxfp4Threads);
       stage.advance(kMxfp4Stages);
-      // Of four lanes; even ones get the first row's, odd ones the second one's.
+      // The sums of four lanes; even lanes get the first row's, odd lanes the second's.
       float sum = sum_two_of_pairs(sums);
       sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
       if (has_weights && lane % 4 < 2) *own_results = sum;

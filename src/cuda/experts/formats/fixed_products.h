@@ -1,23 +1,23 @@
 #pragma once
 
-// Products of packed weights with activations in fixed point: what the matrix-vector kernels multiply.
+// Products of packed weights with activations in fixed point, for the matrix-vector kernels.
 //
-// Codes are multiplied as integers, four at a time (dp4a), with activations in blocks of 2^-14 of the largest of 32, in
-// two planes of bytes, x = scale (128 high + low). That rounds them to 15 bits.
+// Codes are multiplied as integers, four at a time (dp4a), with activations in units of 2^-14 of the largest of 32, in
+// two planes of bytes, x = scale (128 high + low). That rounds activations to 15 bits.
 
 #include "cuda/common/elements.h"
 #include "cuda/experts/formats/packed_weights.h"
 
 namespace thalweg::cu {
 
-struct alignas(16) FixedBlock {  // 32 activations as they lie in memory
+struct alignas(16) FixedBlock {  // 32 activations
   std::uint32_t high[8];
   std::uint32_t low[8];
   float scale;
-  float sums[2];  // of the two halves, in blocks of scale
-  float unused;   // lanes that read neighbouring blocks meet different banks
+  float sums[2];  // of the two halves, in units of scale
+  float unused;   // so that lanes that read neighboring blocks access different banks
 
-  // Activation i in blocks of scale; i is a constant.
+  // Activation i in units of scale; i is a constant.
   __device__ float fixed(int i) const {
     const auto byte = [](std::uint32_t four, int at) {
       return static_cast<float>(static_cast<std::int8_t>(four >> (8 * at)));
@@ -28,8 +28,8 @@ struct alignas(16) FixedBlock {  // 32 activations as they lie in memory
 static_assert(sizeof(FixedBlock) == 80);
 constexpr float kFixedRange = 127 * 128;
 
-// A block is five pieces of 16 bytes. In shared memory they follow each other; in device memory the first pieces of all
-// blocks of a row come first, then the second ones, so that lanes that read neighbouring blocks read neighbouring
+// A block is five vectors of 16 bytes. In shared memory they follow each other. In device memory the first vectors of
+// all blocks of a row come first, then the second ones, so that lanes that read neighboring blocks read neighboring
 // bytes.
 constexpr int kFixedBlockVectors = sizeof(FixedBlock) / 16;
 __device__ inline FixedBlock read_fixed_block(const uint4* row, int blocks, int block) {
@@ -53,7 +53,7 @@ __device__ inline int dot_four(std::uint32_t codes, std::uint32_t x, int sum) {
 template <DType kType>
 __device__ inline void order_block(FixedBlock&) {}
 
-// The product of 32 weights and activations, in blocks of the activations' scale.
+// The product of 32 weights and activations, in units of the activations' scale.
 template <DType kType>
 __device__ inline float block_product(const PackedWeights<kType>& packed, const FixedBlock& x) {
   if constexpr (!PackedWeights<kType>::kCoded) {
@@ -91,7 +91,7 @@ __device__ inline float block_product(const PackedWeights<kType>& packed, const 
   }
 }
 
-// Two blocks of one row, still packed. `sub_block` says which of a block's the first one is.
+// Two times 32 weights of a row, still packed; `sub_block` is the index of the first in its block.
 template <DType kType>
 struct PackedPair {
   PackedWeights<kType> even;

@@ -1,6 +1,7 @@
 #pragma once
 
-// MXFP4: blocks of 32 in 17 bytes: an exponent, 16 bytes of nibbles, which are E2M1 numbers.
+// MXFP4: blocks of 32 in 17 bytes: an exponent, 16 bytes of nibbles, which are E2M1 numbers ("levels": kMxfp4Levels is
+// twice their values).
 
 #include "cuda/experts/formats/fixed_products.h"
 #include "cuda/experts/formats/k_tile_codes.h"
@@ -8,33 +9,33 @@
 
 namespace thalweg::cu {
 
-// 2^(exponent - 127). The smallest, 0, counts as zero.
+// 2^(exponent - 127); zero for the smallest exponent, 0.
 __device__ inline float mxfp4_scale(std::uint32_t exponent) { return __uint_as_float(exponent << 23); }
 
-// Bytes from a table of eight, by the lower three bits of a word's first four halves of bytes. Where the fourth is set,
-// what is found is replaced by its sign: a table without signs gives zero.
+// Looks up the lower three bits of a word's first four nibbles in a table of eight bytes. Where a nibble's fourth bit
+// is set, the result is the sign of the byte found: zero, if the table has no negative bytes.
 __device__ inline std::uint32_t look_up_unless_signed(std::uint32_t first, std::uint32_t last, std::uint32_t word) {
   std::uint32_t found;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(found) : "r"(first), "r"(last), "r"(word));
   return found;
 }
 
-// kMxfp4Levels + 12 of a word's first four halves of bytes, as the sum of what two tables have: one for signs that are
-// not set, one for others.
+// kMxfp4Levels + 12 of a word's first four nibbles, as the sum of two lookups: one for levels without a sign, one for
+// levels with a sign.
 class Mxfp4Table {
  public:
-  // zero: one that the compiler does not know to be that, and that differs between threads for all it knows; else it
-  // moves constants into registers at every use.
+  // zero: a zero that is not a constant to the compiler and may differ between threads; else it moves the tables into
+  // registers at every use.
   __device__ explicit Mxfp4Table(std::uint32_t zero) : zero_(zero) {}
 
   __device__ std::uint32_t positive(std::uint32_t word) const {
     return look_up_unless_signed(0x0F0E0D0CU | zero_, 0x18141210U, word);
   }
-  // Of a word's opposite: other signs, and other lower bits.
+  // Of the inverted word.
   __device__ std::uint32_t negative(std::uint32_t opposite) const {
     return look_up_unless_signed(0x08060400U | zero_, 0x0C0B0A09U, opposite);
   }
-  // Logic has more to do than multipliers, so these invert and join.
+  // The logic pipe is the bottleneck, so that multiply-adds invert and add.
   __device__ std::uint32_t opposite(std::uint32_t word) const { return multiply_and_add(word, ~zero_, ~zero_); }
   __device__ std::uint32_t both(std::uint32_t word) const {
     return multiply_and_add(positive(word), zero_ + 1, negative(opposite(word)));
@@ -53,21 +54,21 @@ class Mxfp4Table {
 template <>
 struct PackedWeights<DType::kMXFP4> : CodedWeights<PackedWeights<DType::kMXFP4>, false> {
   static constexpr int kAlign = 1;
-  std::uint32_t mixed[8];  // kMxfp4Levels + 12 of weights 2 i, 2 i + 16, 2 i + 1, 2 i + 17, as halves of bytes come
+  std::uint32_t mixed[8];  // kMxfp4Levels + 12 of weights 2 i, 2 i + 16, 2 i + 1, 2 i + 17: the order of nibbles
   std::uint32_t exponent;
   std::uint32_t zero;
 
-  // zero: as of Mxfp4Table.
+  // zero: see Mxfp4Table.
   __device__ static PackedWeights read(const std::uint8_t* block, int zero) {
     const auto offset = static_cast<int>(reinterpret_cast<std::uintptr_t>(block) & 3);
     return read_words(block - offset, offset, static_cast<std::uint32_t>(zero));
   }
-  // Of a block `offset` bytes behind whole words.
+  // Reads a block that begins `offset` bytes after `words`.
   __device__ static PackedWeights read_words(const std::uint8_t* words, int offset, std::uint32_t zero) {
     PackedWeights packed;
     packed.zero = zero;
     const Mxfp4Table table(zero);
-    std::uint32_t aligned[5];  // all of the block, wherever it begins
+    std::uint32_t aligned[5];  // these hold the block, wherever it begins
     thalweg::cu::read_words<4>(words, aligned);
     packed.exponent = __byte_perm(aligned[0], 0, 0x4440U + static_cast<std::uint32_t>(offset));
 #pragma unroll
@@ -87,8 +88,8 @@ struct PackedWeights<DType::kMXFP4> : CodedWeights<PackedWeights<DType::kMXFP4>,
   __device__ float scale() const { return mxfp4_scale(exponent); }
   __device__ Scaling scaling(int) const { return {0.5F * scale(), -6.0F * scale()}; }
 
-  // A level is exact in bf16, with any power of two: one permutation makes two codes numbers, plus 128, and one
-  // multiply-add weights. Those of 2^122 and more become infinite.
+  // A level is exact in bf16, times any power of two: one permutation makes two codes 128 + level, one multiply-add
+  // scales them. Weights of 2^122 and more become infinite.
   using CodedWeights::eight;
   __device__ void eight(int j, std::uint32_t (&pairs)[4]) const {
     const std::uint32_t twice = exponent * 0x00800080U;  // the scale
@@ -106,7 +107,7 @@ struct PackedWeights<DType::kMXFP4> : CodedWeights<PackedWeights<DType::kMXFP4>,
 
 // ---- products with activations in fixed point
 
-// Activations in the order of MXFP4's codes (PackedWeights::mixed).
+// Puts activations into the order of PackedWeights::mixed.
 __device__ inline void interleave_plane(std::uint32_t (&plane)[8]) {
   std::uint32_t mixed[8];
 #pragma unroll
@@ -118,7 +119,7 @@ __device__ inline void interleave_plane(std::uint32_t (&plane)[8]) {
   for (int i = 0; i < 8; ++i) plane[i] = mixed[i];
 }
 
-// Twice the levels, plus 12, are multiplied.
+// The products are those with twice the levels, plus 12.
 template <>
 __device__ inline void order_block<DType::kMXFP4>(FixedBlock& x) {
   interleave_plane(x.high);
@@ -144,16 +145,16 @@ __device__ inline float block_product<DType::kMXFP4>(const PackedWeights<DType::
 template <>
 constexpr float kCodesFactor<DType::kMXFP4> = 16384.0F;
 
-// Bits of `set` where the mask's are, else of `clear`, as one instruction. Of the same in C++ the compiler makes two:
-// it masks what is shifted, before and behind.
+// Bits of `set` where the mask is set, else of `clear`: one instruction, where the compiler makes two of the same in
+// C++.
 __device__ inline std::uint32_t choose_bits(std::uint32_t mask, std::uint32_t set, std::uint32_t clear) {
   std::uint32_t bits;
   asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(bits) : "r"(mask), "r"(set), "r"(clear));
   return bits;
 }
 
-// Levels and not codes, as f16 (pairs() for bytes()), so that nothing is added to them: the bits of a level, below
-// three zeros of the exponent, are 2^-14 of it. Slices begin at multiples of kAlign.
+// Levels instead of codes, as f16 (pairs() instead of bytes()), so that they have no bias: the bits of a level, below
+// three zero bits of the exponent, are 2^-14 of it. K tiles begin at multiples of kAlign.
 template <int kAlign>
 struct Mxfp4Codes {
   static constexpr int kGroup = 32;
@@ -167,8 +168,8 @@ struct Mxfp4Codes {
   }
   __device__ void pairs(int sub_block, int t, std::uint32_t (&pairs)[4]) const {
     const std::uint32_t codes = word(sub_block * kBlockBytes<DType::kMXFP4> + 1, t);
-    // Upper bytes of f16 numbers: of the low halves of bytes and of the high ones. Signs that are not of their half
-    // fall among the bits that are taken from the levels.
+    // Upper bytes of f16 numbers, of the low and of the high nibbles. Sign bits of the other nibble are masked by
+    // choose_bits.
     std::uint32_t signs = codes & 0x88888888U;
     asm("" : "+r"(signs));
     const std::uint32_t first = choose_bits(0x0E0E0E0EU, codes << 1, signs << 4);

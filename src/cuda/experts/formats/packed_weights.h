@@ -1,17 +1,16 @@
 #pragma once
 
-// What the formats share of PackedWeights<kType>: 32 consecutive weights of a row in registers, still packed, which it
-// gives eight at a time, in order, as bf16 or f32. The formats' own are in a file each.
+// What the formats share of PackedWeights<kType>, which holds 32 consecutive weights of a row in registers, still
+// packed, and converts them eight at a time, in order, to bf16 or f32. Each format has a file beside this one.
 //
 //   const auto packed = PackedWeights<DType::kQ4_K>::read(block, sub_block);  // shared or global memory
 //   std::uint32_t pairs[4];
-//   packed.eight(j, pairs);  // j 0..3, a constant: weights 8 j .. 8 j + 7 as bf16, the first in bits 0..15 of pairs[0]
-//   float values[8];
-//   packed.eight(j, values);
+//   packed.eight(j, pairs);  // j = 0..3, a constant: weights 8 j .. 8 j + 7 as bf16, the first in bits 0..15 of
+//   pairs[0] float values[8]; packed.eight(j, values);
 //
-// A weight costs two to three instructions: one byte permutation makes a code a float, since 0x43cc0000 is 128 + cc as
-// f32, and one multiply-add scales it and takes the 128 out again. So a bf16 weight is the exact one rounded once,
-// whatever the format.
+// A weight costs two to three instructions: a byte permutation makes a code a float, since 0x43cc0000 is 128 + cc as
+// f32, and a multiply-add scales it and subtracts the 128. So a bf16 weight is the exact weight rounded once, whatever
+// the format.
 
 #include <cuda_bf16.h>
 
@@ -31,8 +30,7 @@ constexpr int kBlockBytes = dtype_info(kType).block_bytes;
 
 // ---- reading at any address
 
-// N words from an address that is a multiple of kAlign. Where that is less than four, whole aligned words are read, of
-// which each holds some byte that was asked for.
+// Reads N words from an address that is a multiple of kAlign. Below four, reads the aligned words that hold them.
 template <int kAlign, int N>
 __device__ inline void read_words(const std::uint8_t* from, std::uint32_t (&words)[N]) {
   if constexpr (kAlign >= 16 && N % 4 == 0) {
@@ -77,24 +75,25 @@ __device__ inline float high_f16(std::uint32_t word) { return f16_bits_to_f32(wo
 
 // ---- codes to weights
 
-// weight = scale code + offset, for the unsigned codes of a format.
+// weight = scale code + offset, for a format's unsigned codes.
 struct Scaling {
   float scale;
   float offset;
 };
 
-// Codes above 127 have no room in seven bits of a mantissa: with kWide they stand in the next byte, bias_bytes 32768.
+// A code of up to 127 fits into the mantissa's byte 2: the float is 128 + code. kWide: larger codes go into byte 1: the
+// float is 32768 + code.
 template <bool kWide>
 __device__ inline float code_float(std::uint32_t four_codes, int i) {
   constexpr std::uint32_t kBiasBytes = kWide ? 0x47000000U : 0x43000000U;
-  // kBiasBytes (bytes 4 to 7), with the code in index of byte 2 or, wide, byte 1.
+  // The bytes of kBiasBytes, numbered 4 to 7, with the code in place of byte 2 or, if kWide, of byte 1.
   const auto code = static_cast<std::uint32_t>(i);
   return __uint_as_float(__byte_perm(four_codes, kBiasBytes, kWide ? 0x7404U | code << 4 : 0x7044U | code << 8));
 }
 template <bool kWide>
 constexpr float kFloatBias = kWide ? 32768.0F : 128.0F;
 
-// Eight codes (one in a byte) of one group, as weights.
+// Converts eight codes of a group, one in a byte, to weights.
 template <bool kWide>
 __device__ inline void scale_codes(uint2 codes, Scaling group, float (&values)[8]) {
   const float offset = fmaf(-kFloatBias<kWide>, group.scale, group.offset);
@@ -104,10 +103,10 @@ __device__ inline void scale_codes(uint2 codes, Scaling group, float (&values)[8
   }
 }
 
-// The same to bf16, for codes up to 127. Two codes become floats at once, bytes 0x43 between them: the upper one is a
-// float as it stands, 128 + code + kBelow and a trifle (at most 127 / 65536, far below the rounding that follows) for
-// the lower one. Byte permutations and conversions have half the rate of multiply-adds, and shifts to the left can be
-// these.
+// The same to bf16, for codes up to 127. One permutation makes two codes floats, with the byte 0x43 between them: the
+// word is the upper one, 128 + code + kBelow plus at most 127 / 65536 from the lower one, far below the rounding that
+// follows. Shifted left by 16 it is the lower one. Permutations and conversions have half the rate of multiply-adds,
+// and left shifts can be multiply-adds.
 __device__ inline void scale_codes(uint2 codes, Scaling group, std::uint32_t (&pairs)[4]) {
   constexpr float kBelow = 0x4300 / 65536.0F;
   const float offset = fmaf(-128.0F, group.scale, group.offset);
@@ -131,8 +130,8 @@ __device__ inline void pack_eight(const float (&values)[8], std::uint32_t (&pair
 
 // ---- the formats
 
-// A format with codes provides read(), codes(j) (the eight from 8 j on, j a constant) and scaling(half) (of the 16
-// weights from 16 half on); what it gives of them is the same for all.
+// A format with codes derives from this and provides read(), codes(j), the eight codes from 8 j on (j a constant), and
+// scaling(half), that of the 16 weights from 16 half on.
 template <class Format, bool kWide, int kGroupWeights = 32>
 struct CodedWeights {
   __device__ void eight(int j, float (&values)[8]) const {
@@ -153,17 +152,17 @@ struct CodedWeights {
   static constexpr bool kCoded = true;
 };
 
-// Specialised for each dtype but I32:
-//   kAlign              what a block's address must be a multiple of
-//   kCoded              whether it has codes
-//   read(block, sub_block)   of the `sub_block`-th 32 weights of a block; of a plain type, `block` is where 32 begin
-//   eight(j, pairs or values)
+// Specialized for each dtype but I32:
+//   kAlign                  what a block's address is a multiple of
+//   kCoded                  whether the format has codes
+//   read(block, sub_block)  reads the 32 weights from 32 sub_block on; of a plain type, the 32 from `block` on
+//   eight(j, pairs)         weights 8 j .. 8 j + 7 as bf16; eight(j, values): as f32
 template <DType kType>
 struct PackedWeights;
 
 // ---- shared by several formats
 
-// 32 weights of F32, F16 or BF16, which Format gives as f32.
+// 32 weights of F32, F16 or BF16; Format converts them to f32.
 template <class Format, int kWords>
 struct PlainWeights {
   static constexpr int kAlign = 16;
@@ -182,26 +181,26 @@ struct PlainWeights {
   }
 };
 
-// Halves of 16 bytes: codes 0..15 in the low ones, 16..31 in the high ones.
+// Codes 8 j .. 8 j + 7 from 16 bytes of nibbles: codes 0..15 are the low nibbles, 16..31 the high ones.
 __device__ inline uint2 nibbles(const std::uint32_t (&words)[4], int j) {
   const int first = j % 2 * 2;
   const int shift = j / 2 * 4;
   return {words[first] >> shift & 0x0F0F0F0FU, words[first + 1] >> shift & 0x0F0F0F0FU};
 }
 
-// Eight bytes of 32, from 8 j on.
+// Bytes 8 j .. 8 j + 7 of 32.
 __device__ inline uint2 eight_of(const std::uint32_t (&words)[8], int j) { return {words[2 * j], words[2 * j + 1]}; }
 __device__ inline uint2 operator>>(uint2 x, int shift) { return {x.x >> shift, x.y >> shift}; }
 __device__ inline uint2 operator<<(uint2 x, int shift) { return {x.x << shift, x.y << shift}; }
 __device__ inline uint2 operator&(uint2 x, std::uint32_t mask) { return {x.x & mask, x.y & mask}; }
 __device__ inline uint2 operator|(uint2 x, uint2 y) { return {x.x | y.x, x.y | y.y}; }
 
-// Four bits to bit 4 of four bytes.
+// Moves bits 0..3 to bit 4 of bytes 0..3.
 __device__ inline std::uint32_t spread_fifth_bits(std::uint32_t four_bits) {
   return (four_bits & 15U) * 0x02040810U & 0x10101010U;
 }
 
-// The lower four bits as in Q4_0, the fifth bits of all 32 in a word.
+// Codes 8 j .. 8 j + 7 from 16 bytes of nibbles and a word of fifth bits.
 __device__ inline uint2 five_bits(const std::uint32_t (&words)[4], std::uint32_t high, int j) {
   const uint2 low = nibbles(words, j);
   return {low.x | spread_fifth_bits(high >> (8 * j)), low.y | spread_fifth_bits(high >> (8 * j + 4))};

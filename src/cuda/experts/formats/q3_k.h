@@ -23,8 +23,8 @@ struct PackedWeights<DType::kQ3_K> : CodedWeights<PackedWeights<DType::kQ3_K>, f
     read_words<kAlign>(block + 32 + sub_block / 4 * 32, packed.words);
     packed.shift = sub_block % 4 * 2;
     packed.high_shift = sub_block;
-    // Groups 2 sub_block and 2 sub_block + 1: the lower four bits in halves of bytes 0..7, the upper two in
-    // bytes 8..11.
+    // Groups 2 sub_block and 2 sub_block + 1: the lower four bits are nibbles of bytes 0..7, the upper two in bytes
+    // 8..11.
     const std::uint32_t low = read_half<kAlign>(block + 96 + sub_block % 4 * 2) >> (sub_block / 4 * 4);
     const std::uint32_t upper = read_half<kAlign>(block + 104 + sub_block % 2 * 2) >> (sub_block / 2 * 2);
     const std::uint32_t both = (low & 0x0F0FU) | (upper & 0x0303U) << 4;
@@ -49,11 +49,11 @@ struct KTileCodes<DType::kQ3_K> {
   static constexpr bool kSecond = false;
   ShiftedWords words;
   float d;
-  std::uint32_t head[3];  // the lower four bits of the scales in halves of bytes 0..7, the upper two in bytes 8..11
+  std::uint32_t head[3];  // the lower four bits of the scales are nibbles of bytes 0..7, the upper two in bytes 8..11
 
   __device__ explicit KTileCodes(const std::uint8_t* tile)
       : words(tile), d(f16_bits_to_f32(read_half<2>(tile + 108))), head{words[24], words[25], words[26]} {}
-  // The scales of four groups plus 32, `four` of 0..3.
+  // The scales of four groups plus 32; `four` is 0..3.
   __device__ std::uint32_t scales(int four) const {
     return ((four % 2 == 0 ? head[0] : head[1]) >> (four / 2 * 4) & 0x0F0F0F0FU) | (head[2] >> (2 * four) & 0x03030303U)
                                                                                        << 4;

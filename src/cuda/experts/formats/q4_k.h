@@ -25,7 +25,7 @@ struct PackedWeights<DType::kQ4_K> : CodedWeights<PackedWeights<DType::kQ4_K>, f
   }
   __device__ uint2 codes(int j) const { return eight_of(words, j) >> shift & 0x0F0F0F0FU; }
   __device__ Scaling scaling(int) const { return group; }
-  // Codes stay where they are in their bytes, 16 times as large in the high nibbles.
+  // Codes stay where they are in their bytes: those of high nibbles are 16 times as large.
   __device__ void eight_halves(int j, std::uint32_t (&pairs)[4]) const {
     const Scaling shifted{shift == 0 ? group.scale : group.scale / 16, group.offset};
     scale_codes_to_halves(eight_of(words, j) & 0x0F0F0F0FU << shift, shifted, kHalfFactor<DType::kQ4_K>, pairs);
@@ -35,7 +35,7 @@ struct PackedWeights<DType::kQ4_K> : CodedWeights<PackedWeights<DType::kQ4_K>, f
 template <>
 struct KTileCodes<DType::kQ4_K> : SuperBlockCodes<DType::kQ4_K, 16> {
   using SuperBlockCodes::SuperBlockCodes;
-  // Codes of odd parts stay in the high halves of their bytes.
+  // Codes of odd sub-blocks stay in the high nibbles.
   __device__ uint2 bytes(int sub_block, int t) const {
     return read_quarter(row + 16 + sub_block / 2 * 32, t) & (sub_block % 2 == 0 ? 0x0F0F0F0FU : 0xF0F0F0F0U);
   }

@@ -9,15 +9,14 @@
 
 namespace thalweg::cu {
 
-// Blocks begin at even bytes: the shift that makes whole words of them brings the bits that are wanted to their places
-// too.
+// Blocks begin at even bytes: one shift aligns words and selects the bits.
 template <>
 struct PackedWeights<DType::kQ6_K> : CodedWeights<PackedWeights<DType::kQ6_K>, false, 16> {
   static constexpr int kAlign = 2;
   std::uint32_t words[9];
   std::uint32_t high[9];
   int shift;
-  std::uint32_t high_factor;  // 16 or 4: brings the upper two bits above the lower four
+  std::uint32_t high_factor;  // 16 or 4: moves the upper two bits above the lower four
   Scaling groups[2];
 
   __device__ static PackedWeights read(const std::uint8_t* block, int sub_block) {
@@ -49,15 +48,15 @@ struct PackedWeights<DType::kQ6_K> : CodedWeights<PackedWeights<DType::kQ6_K>, f
   __device__ Scaling scaling(int half) const { return groups[half]; }
 };
 
-// Both have the same upper bits, and words one behind the other. Blocks begin at even bytes: the shift that makes whole
-// words of them brings the bits that are wanted to their places too.
+// The two share their upper bits, and their words follow each other. Blocks begin at even bytes: one shift aligns words
+// and selects the bits.
 template <>
 struct PackedPair<DType::kQ6_K> {
   std::uint32_t words[17];
   std::uint32_t high[9];
   std::uint32_t groups;  // four factors
   float scale;
-  int shift;  // of words[0] to the first byte
+  int shift;  // from words[0] to the first byte
 
   __device__ static PackedPair read(const std::uint8_t* block, const std::uint8_t*, int sub_block) {
     PackedPair packed;

@@ -9,7 +9,7 @@
 
 namespace thalweg::cu {
 
-// Scale and minimum of group g of Q4_K and Q5_K, from the first 16 bytes of their blocks.
+// Scale and minimum of 32 weights, the g-th, from the first 16 bytes of a block.
 __device__ inline Scaling q45_scaling(const std::uint32_t (&head)[4], int g) {
   const std::uint32_t shift = static_cast<std::uint32_t>(g % 4) * 8;
   const std::uint32_t a = head[1] >> shift;
@@ -20,7 +20,7 @@ __device__ inline Scaling q45_scaling(const std::uint32_t (&head)[4], int g) {
   return {low_f16(head[0]) * static_cast<float>(scale), -high_f16(head[0]) * static_cast<float>(minimum)};
 }
 
-// Scales (and minima) of 6 bits as bytes: of parts 0..3 and 4..7.
+// Scales and minima of 6 bits as bytes: of sub-blocks 0..3 and 4..7.
 struct SixBitScales {
   std::uint32_t scales[2];
   std::uint32_t minima[2];
@@ -31,7 +31,7 @@ struct SixBitScales {
     minima[0] = head[2] & 0x3F3F3F3FU;
     minima[1] = (head[3] >> 4 & 0x0F0F0F0FU) | (head[2] >> 2 & 0x30303030U);
   }
-  // Of sub_block 2 t + i, twice, bias_bytes 1024.
+  // Of sub-block 2 t + i, twice, plus 1024.
   __device__ static std::uint32_t pair(const std::uint32_t (&words)[2], int t, int i) {
     const std::uint32_t word = t < 2 ? words[0] : words[1];
     const auto at = static_cast<std::uint32_t>(t % 2 * 2 + i);
@@ -39,7 +39,7 @@ struct SixBitScales {
   }
 };
 
-// Q4_K and Q5_K. kSpread: what code' of odd parts is a multiple by.
+// kSpread: the factor of code' in odd sub-blocks.
 template <DType kType, int kSpread>
 struct SuperBlockCodes {
   static constexpr int kGroup = 32;
@@ -79,8 +79,8 @@ struct SuperBlockCodes {
       : row(tile), d(low_f16(head.words[0])), minimum(high_f16(head.words[0])), six(head.words) {}
 };
 
-// Both have the same 32 bytes: one the low, one the high halves, and these stay where they are. Their scales and
-// minimums are neighbours too.
+// The two share 32 bytes: one is the low, the other the high nibbles, which stay where they are. Their scales and
+// minima are neighbors too.
 template <DType kType>
 requires(kType == DType::kQ4_K || kType == DType::kQ5_K) struct PackedPair<kType> {
   static constexpr bool kFifth = kType == DType::kQ5_K;
@@ -100,7 +100,8 @@ requires(kType == DType::kQ4_K || kType == DType::kQ5_K) struct PackedPair<kType
     const std::uint32_t a = head[1] >> (quarter % 2 * 16);
     const std::uint32_t b = head[2] >> (quarter % 2 * 16);
     const std::uint32_t c = head[3] >> (quarter % 2 * 16);
-    // The lanes of a warp have all quarters; the compiler would branch around everything that follows.
+    // The lanes of a warp have different quarters; with a constant mask the compiler would branch around all that
+    // follows.
     std::uint32_t upper = quarter < 2 ? 0U : 0xFFFFFFFFU;
     asm("" : "+r"(upper));
     const std::uint32_t factors = (a & 0x3F3FU & ~upper) | (((c & 0x0F0FU) | (a >> 2 & 0x3030U)) & upper);
