@@ -1,13 +1,16 @@
 #pragma once
 
-// The third launch of moe_ffn for few tokens (moe_matvec.h).
+// The third launch of moe_ffn's `matvec` (moe_matvec.h): down, and the sum over slots.
+//
+// Roles: a block computes some outputs of a token; a warp multiplies them for one slot after the other. Shared memory:
+// products [slots][outputs], a ring for each warp. Pipeline: each warp fills its ring with raw rows and waits for no
+// other warp. Sums are taken in the order of slots.
 
 #include "cuda/common/pdl.h"
 #include "cuda/experts/moe_matvec.h"
 
 namespace thalweg::cu {
 
-// A block has some outputs of a token, a warp these of one slot after the other; sums are taken in the order of slots.
 template <DType kType>
 __global__ void __launch_bounds__(kMostDownWarps* kWarpSize, PackedWeights<kType>::kCoded ? 2 : 1)
     moe_down(const __grid_constant__ MoeMatvec p, const __grid_constant__ DownShape shape) {

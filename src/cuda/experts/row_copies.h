@@ -1,6 +1,6 @@
 #pragma once
 
-// Copies of raw weights from rows of an expert to shared memory, by one warp: a k_tile of each of a few rows.
+// Copies a K tile of raw weights of each of a few rows of an expert to shared memory, by one warp.
 
 #include <algorithm>
 
@@ -15,13 +15,13 @@ template <DType kType, int kRows, int kTileK, bool kAlignedRows>
 class RowCopies {
  public:
   static constexpr int kTileBytes = kTileK / kBlockWeights<kType> * kBlockBytes<kType>;
-  // Slices begin at multiples of this many bytes. The copies take any 16 bytes that hold some of a k_tile.
+  // K tiles begin at multiples of this many bytes. The copies cover every 16 bytes that hold some of a K tile.
   static constexpr int kStep = kAlignedRows ? std::min(kTileBytes & -kTileBytes, 16) : PackedWeights<kType>::kAlign;
-  static constexpr int kVectors = (kTileBytes + 31 - kStep) / 16;  // of 16 bytes, of a row
-  // From row to row in shared memory. Odd multiples of 16 bytes: rows then begin in different banks.
+  static constexpr int kVectors = (kTileBytes + 31 - kStep) / 16;  // vectors of 16 bytes per row
+  // Bytes between rows in shared memory: an odd multiple of 16, so that rows begin in different banks.
   static constexpr int kPitch = 16 * (kVectors | 1);
 
-  // Weights of an expert with `rows` rows of k.
+  // Starts with the weights of an expert with `rows` rows of k.
   __device__ void begin(const std::uint8_t* weights, std::int64_t row_bytes, int rows, int k, int lane) {
     move_to(weights);
     row_bytes_ = row_bytes;
@@ -32,15 +32,15 @@ class RowCopies {
       from_[i] = static_cast<std::int32_t>(row_of(i, lane) * row_bytes) + (lane + i * kWarpSize) % kVectors * 16;
     }
   }
-  // On to another expert.
+  // Moves on to another expert.
   __device__ void move_to(const std::uint8_t* weights) {
     weights_ = weights;
-    // Or the compiler works the address out again for each copy.
+    // Else the compiler computes the address again for each copy.
     asm volatile("" : "+l"(weights_));
   }
 
-  // A k_tile of kRows rows from first_row on. Rows beyond the last are that one again. Only the last k_tile may end
-  // beyond the rows' ends.
+  // Copies a K tile of kRows rows from first_row on. Rows beyond the last repeat it. Only the last K tile may end
+  // beyond the rows.
   __device__ void copy(int first_row, int k_tile, bool last, std::uint32_t to, int lane) const {
     const bool whole = !last || (kAlignedRows && (k_tile * kTileBytes & -16) + 16 * kVectors <= row_length_);
     if (whole && first_row + kRows <= rows_) {
@@ -49,7 +49,7 @@ class RowCopies {
 #pragma unroll
       for (int i = 0; i < kCopies; ++i) {
         if (kRows * kVectors % kWarpSize != 0 && row_of(i, lane) >= kRows) break;
-        // Pieces of 16 bytes are counted from where the row's first begins.
+        // Vectors are counted from the beginning of the first row.
         copy_16_bytes(to + shared_offset(i, lane), kAlignedRows ? from + from_[i] : aligned(from + from_[i]));
       }
     } else {
@@ -64,14 +64,14 @@ class RowCopies {
     }
   }
 
-  // How far beyond the beginning of its place in shared memory a row's k_tile begins.
+  // The bytes between the row's offset in shared memory and the first byte of its K tile.
   __device__ int misalignment(int row, int k_tile) const {
     if constexpr (kAlignedRows) return kTileBytes * k_tile & 15;
     return static_cast<int>(reinterpret_cast<std::uintptr_t>(k_tile_of(row, k_tile)) & 15);
   }
 
  private:
-  static constexpr int kCopies = (kRows * kVectors + kWarpSize - 1) / kWarpSize;  // of a lane
+  static constexpr int kCopies = (kRows * kVectors + kWarpSize - 1) / kWarpSize;  // per lane
 
   __device__ static int row_of(int i, int lane) { return (lane + i * kWarpSize) / kVectors; }
   __device__ static std::uint32_t shared_offset(int i, int lane) {
@@ -88,7 +88,7 @@ class RowCopies {
   const std::uint8_t* weights_;
   std::int64_t row_bytes_;
   int rows_;
-  int row_length_;  // bytes
+  int row_length_;  // in bytes
   std::int32_t from_[kCopies];
 };
 

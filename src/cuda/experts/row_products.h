@@ -1,6 +1,6 @@
 #pragma once
 
-// Products of some rows of a matrix of any format with one row of activations in fixed point, by one warp.
+// Products of rows of a matrix of any format with one row of activations in fixed point, by one warp.
 
 #include "cuda/common/async_copy.h"
 #include "cuda/common/warp.h"
@@ -9,11 +9,11 @@
 
 namespace thalweg::cu {
 
-// Matrices of one format, one for each expert, whose rows lie together.
+// Matrices of one format, one per expert, with contiguous rows.
 struct WeightRows {
   const std::uint8_t* data = nullptr;
-  std::int64_t expert_bytes = 0;  // from matrix to matrix
-  int row_bytes = 0;              // from row to row
+  std::int64_t expert_bytes = 0;  // between matrices
+  int row_bytes = 0;              // between rows
   DType type = DType::kF32;
 
   __device__ const std::uint8_t* row(int expert, int row) const {
@@ -21,27 +21,27 @@ struct WeightRows {
   }
 };
 
-// A lane takes two k_blocks of 32 weights of a row at a time, so that this many lanes of a warp share a row.
+// A lane multiplies two blocks of 32 weights of a row at a time, so that this many lanes share a row.
 constexpr int kLaneBlocks = 2;
 __host__ __device__ constexpr int row_lanes(int k_blocks) {
   return k_blocks <= 8 * kLaneBlocks ? 8 : (k_blocks <= 16 * kLaneBlocks ? 16 : 32);
 }
 
-// Raw rows go through a ring of stages in shared memory that a warp has to itself, a chunk of some whole rows at a
-// time. Copies know nothing of formats, and none of them waits for another warp.
+// Raw rows pass through a ring of stages in shared memory that one warp owns, a chunk of whole rows per stage. Copies
+// do not depend on formats, and no warp waits for another.
 constexpr int kRingStages = 3;
 
-// As many rows as fit into a stage: a power of two, at least those that a warp works on at a time.
+// Rows of a chunk: a power of two, at least those that a warp multiplies at a time.
 constexpr int chunk_rows(int row_bytes, int lanes, int most) {
-  constexpr int kUsualBytes = 2304;  // two rows of 2048 weights of Q4_K
+  constexpr int kUsualBytes = 2304;  // two rows of 2048 weights in Q4_K
   int rows = kWarpSize / lanes;
   while (2 * rows <= most && 2 * rows * row_bytes <= kUsualBytes) rows *= 2;
   return rows;
 }
-// A chunk may begin at any byte of 16.
+// A chunk may begin at any byte.
 constexpr int stage_bytes(int row_bytes, int rows) { return (rows * row_bytes + 15 + 15) / 16 * 16; }
 
-// Runs of rows that lie together, one after the other, as a warp takes them: `runs` of `rows` rows each.
+// Runs of contiguous rows that a warp multiplies one after the other: `runs` of `rows` rows each.
 struct RowRuns {
   const std::uint8_t* from[2];
   int runs;
@@ -50,12 +50,12 @@ struct RowRuns {
   int chunk;  // rows; a multiple of 32 / lanes
 };
 
-// Copies some bytes to shared memory, by a warp; there they begin as far behind a multiple of 16 as in memory.
+// Copies bytes to shared memory, by a warp; their address modulo 16 stays the same.
 __device__ __forceinline__ void copy_bytes(std::uint32_t to, const std::uint8_t* from, int bytes) {
   const int off = static_cast<int>(reinterpret_cast<std::uintptr_t>(from) & 15);
   const int begin = 16 * (static_cast<int>(threadIdx.x) % kWarpSize);
   constexpr int kStep = 16 * kWarpSize;
-  constexpr int kUsualSteps = 5;  // of a stage
+  constexpr int kUsualSteps = 5;  // per stage
   const std::uint8_t* source = from - off + begin;
   to += static_cast<std::uint32_t>(begin);
   int left = off + bytes - begin;
@@ -72,20 +72,21 @@ __device__ __forceinline__ void copy_bytes(std::uint32_t to, const std::uint8_t*
   }
 }
 
-// What a lane has of a row: two k_blocks, and where their weights lie. The k_blocks are those from `first` on that the
-// lanes take at a time; lanes beyond the row's end have the last k_blocks again.
+// A lane's two blocks of 32 weights of a row, of the blocks from `first` on that the lanes multiply at a time. Lanes
+// beyond the row's end repeat the last blocks.
 template <DType kType>
 struct LaneBlocks {
   static constexpr bool kPlain = kBlockWeights<kType> == 1;
-  static constexpr int kUnitBytes = kPlain ? 32 * kBlockBytes<kType> : kBlockBytes<kType>;  // of a block, or a unit
-  static constexpr int kSubBlocks = kPlain ? 1 : kBlockWeights<kType> / 32;                 // k_blocks of a block
+  static constexpr int kFormatBlockBytes =
+      kPlain ? 32 * kBlockBytes<kType> : kBlockBytes<kType>;  // of a format's block, or of 32 plain weights
+  static constexpr int kSubBlocks = kPlain ? 1 : kBlockWeights<kType> / 32;  // blocks of 32 in a format's block
   static constexpr int kEvenStep = kSubBlocks > 1 ? kLaneBlocks : 1;
   int even;
   int odd;
   bool has_even;
   bool has_odd;
 
-  // Neighbouring k_blocks of a block have bytes in common, blocks of one unit are best read side by side.
+  // Neighboring 32 weights of a format's block share bytes; formats with blocks of 32 are best read side by side.
   __device__ LaneBlocks(int k_blocks, int first, int lane, int lanes) {
     const int even_wanted = first + kEvenStep * lane;
     const int odd_wanted = even_wanted + (kSubBlocks > 1 ? 1 : lanes);
@@ -94,14 +95,15 @@ struct LaneBlocks {
     has_even = even_wanted < k_blocks;
     has_odd = odd_wanted < k_blocks;
   }
-  // In bytes from the row's beginning.
-  __device__ int even_at() const { return even / kSubBlocks * kUnitBytes; }
-  __device__ int odd_at() const { return odd / kSubBlocks * kUnitBytes; }
-  // Written so that it shows that it is even; of blocks of 32 the zero that PackedWeights<kMXFP4>::read() asks for.
+  // Byte offsets in the row.
+  __device__ int even_at() const { return even / kSubBlocks * kFormatBlockBytes; }
+  __device__ int odd_at() const { return odd / kSubBlocks * kFormatBlockBytes; }
+  // Written so that the compiler sees that it is even; for blocks of 32 it is the zero that
+  // PackedWeights<kMXFP4>::read() needs.
   __device__ int sub_block() const {
     return kSubBlocks > 1 ? even % kSubBlocks / kLaneBlocks * kLaneBlocks : even >> 31;
   }
-  // The activations; k_blocks beyond the end count for nothing.
+  // Reads the activations; blocks beyond the row's end count as zeros.
   __device__ void read(const uint4* x, int k_blocks, FixedBlock& even_x, FixedBlock& odd_x) const {
     even_x = read_fixed_block(x, k_blocks, even);
     odd_x = read_fixed_block(x, k_blocks, odd);
@@ -112,7 +114,7 @@ struct LaneBlocks {
   }
 };
 
-// The sum over `lanes` lanes, 8 or more, of what pairs of them have the sum of already.
+// The sum over `lanes` lanes, 8 or more, of values that pairs of lanes have summed already.
 __device__ inline float sum_pairs(float sum, int lanes) {
   sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
   sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 4);
@@ -123,8 +125,8 @@ __device__ inline float sum_pairs(float sum, int lanes) {
   return sum;
 }
 
-// products[run][row] = row . activations, by a warp. `x`: the activations' k_blocks (fixed_blocks.h); `ring`:
-// kRingStages stages of shared memory.
+// products[run][row] = row . activations, by a warp. x: the activations' fixed blocks; ring: kRingStages stages of
+// shared memory.
 template <DType kType>
 __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* ring, int ring_stage_bytes,
                                              const uint4* x, int k_blocks, int lanes, float* products,
@@ -132,10 +134,10 @@ __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* 
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   const int row_in_pass = static_cast<int>(threadIdx.x) % kWarpSize / lanes;
   const int row_step = kWarpSize / lanes;
-  const int segment = kLaneBlocks * lanes;  // k_blocks that the lanes take at a time
+  const int segment = kLaneBlocks * lanes;  // blocks that the lanes multiply at a time
   const auto chunk_bytes = rows.chunk * rows.row_bytes;
 
-  // What is copied next.
+  // The next copy.
   int next_run = 0;
   int next_row = 0;
   int next_stage = 0;
@@ -195,7 +197,7 @@ __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* 
   }
 }
 
-// Asks for the lines of some bytes from memory, by `threads` threads of which this one is the `thread`-th.
+// Prefetches bytes into the L2 cache, by `threads` threads, of which this is the `thread`-th.
 __device__ inline void prefetch_to_l2(const std::uint8_t* from, std::int64_t bytes, int thread, int threads) {
   constexpr int kLine = 128;
   for (std::int64_t at = kLine * thread; at < bytes; at += kLine * threads) {

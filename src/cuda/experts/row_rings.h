@@ -1,7 +1,7 @@
 #pragma once
 
-// How raw rows of one expert come to a warp: through a ring in shared memory, a stage for each pass, which no other
-// warp waits for.
+// The ring in shared memory through which a warp reads raw rows of one expert: a stage per pass. No other warp waits
+// for it.
 
 #include <cstdint>
 
@@ -12,12 +12,11 @@
 
 namespace thalweg::cu {
 
-// A warp's rows. 32 / lanes of them are `step`, a pass is two such steps; of a row it has the k_blocks that the lanes
-// take at a time.
+// The rows of a warp. `step` = 32 / lanes rows are multiplied at a time; a pass is two steps.
 constexpr int kPassSteps = 2;
 struct PassRows {
   const std::uint8_t* from;
-  std::int64_t row_bytes;  // from row to row
+  std::int64_t row_bytes;  // between rows
   int rows;
   int lanes;
   int step;
@@ -30,23 +29,22 @@ struct PassRows {
 
 template <DType kType>
 constexpr int kMatvecStages = kBlockBytes<kType> >= kBlockWeights<kType> ? 2 : 3;
-constexpr int kRowRingWarps = 8;  // of a block, at most
+constexpr int kRowRingWarps = 8;  // the most per block
 __host__ __device__ constexpr int row_pitch(int segment_bytes) { return (segment_bytes + 15 + 15) / 16 * 16; }
 
-// Where a lane's k_blocks are in a stage. Rows that lie together are copied as one, others begin every row_pitch()
-// bytes.
+// Where a lane's weights are in a stage. Contiguous rows are one copy; others begin every row_pitch() bytes.
 template <DType kType>
 struct StageOffsets {
   int segment_bytes;
-  int pitch;  // from copy to copy; 0: one copy
+  int pitch;  // between copies; 0: one copy
   int step_bytes;
   int even_at;
   int odd_at;
   int sub_block;
 
   __device__ StageOffsets(const PassRows& rows, const LaneBlocks<kType>& lane_blocks, int k_blocks, int first) {
-    segment_bytes =
-        min(kLaneBlocks * rows.lanes, k_blocks - first) / LaneBlocks<kType>::kSubBlocks * LaneBlocks<kType>::kUnitBytes;
+    segment_bytes = min(kLaneBlocks * rows.lanes, k_blocks - first) / LaneBlocks<kType>::kSubBlocks *
+                    LaneBlocks<kType>::kFormatBlockBytes;
     pitch = rows.row_bytes == segment_bytes ? 0 : row_pitch(segment_bytes);
     const int row_bytes = pitch == 0 ? segment_bytes : pitch;
     step_bytes = rows.step * row_bytes;
@@ -55,19 +53,19 @@ struct StageOffsets {
     odd_at = row_at + lane_blocks.odd_at();
     sub_block = lane_blocks.sub_block();
   }
-  // From a row's beginning to where the slice begins.
+  // The offset of the segment in a row.
   __device__ static int begin_bytes(int first) {
-    return first / LaneBlocks<kType>::kSubBlocks * LaneBlocks<kType>::kUnitBytes;
+    return first / LaneBlocks<kType>::kSubBlocks * LaneBlocks<kType>::kFormatBlockBytes;
   }
 };
 
 // Both kinds have
-//   init(ring, stage_bytes)                 the warp's own kMatvecStages<kType> stages
-//   begin(rows, lane_blocks, k_blocks, first)    asks for the first passes of the k_blocks from `first` on
-//   products(even_x, odd_x, sums)            the lane's, of the next pass; asks for a later one
+//   init(ring, stage_bytes)                    takes the warp's own kMatvecStages<kType> stages
+//   begin(rows, lane_blocks, k_blocks, first)  starts the copies of the first passes, from block `first` of each row on
+//   products(even_x, odd_x, sums)              the lane's products of the next pass; starts the copies of a later one
 
-// By copies of 16 bytes. Slices may begin anywhere; in shared memory they begin as far behind a multiple of 16 as in
-// memory, those of rows that lie together as the first one.
+// By cp.async, 16 bytes at a time. Segments may begin at any byte: in shared memory they keep their address modulo 16,
+// contiguous rows that of the first.
 template <DType kType>
 class AsyncCopyRing {
  public:
@@ -93,7 +91,7 @@ class AsyncCopyRing {
               (pitch_ == 0 ? 0U : static_cast<unsigned>(rows.row_in_step() * row_bytes_));
     stage_ = 0;
     free_ = 0;
-    __syncwarp();  // what was in the ring has been read
+    __syncwarp();  // the ring's contents have been read
 #pragma unroll 1
     for (int i = 1; i < kMatvecStages<kType>; ++i) push();
   }
@@ -131,11 +129,11 @@ class AsyncCopyRing {
     free_ = free_ + stage_bytes_ < end_ ? free_ + stage_bytes_ : 0;
   }
 
-  const std::uint8_t* next_;  // what is copied next
-  int rows_;                  // from there on
-  int free_;                  // where to
-  int stage_;                 // what is read next
-  unsigned begins_;           // in memory
+  const std::uint8_t* next_;  // the next copy's source
+  int rows_;                  // rows left to copy
+  int free_;                  // its stage
+  int stage_;                 // the next stage to read
+  unsigned begins_;           // address of the next pass, modulo 2^32
   int even_at_;
   int odd_at_;
   int sub_block_;
@@ -150,7 +148,7 @@ class AsyncCopyRing {
   std::int64_t row_bytes_;
 };
 
-// By the copy engine: compute capability 9.0, and all that is copied at once at multiples of 16 bytes.
+// By bulk copies: compute capability 9.0, all copies at multiples of 16 bytes.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 template <DType kType>
 class BulkCopyRing : public AsyncCopyRing<kType> {};
@@ -181,7 +179,7 @@ class BulkCopyRing {
     even_at_ = offsets.even_at;
     odd_at_ = offsets.odd_at;
     sub_block_ = offsets.sub_block;
-    // A lane copies one row, or the first one all of them.
+    // Each lane copies one row, or lane 0 copies all.
     own_row_ = offsets.pitch == 0 && lane > 0 ? kWarpSize : lane;
     own_rows_ = offsets.pitch == 0 ? kWarpSize : 1;
     own_to_ = shared_address(ring_) + static_cast<std::uint32_t>(lane * offsets.pitch);
@@ -189,7 +187,7 @@ class BulkCopyRing {
     rows_ = rows.rows;
     pass_rows_ = rows.pass_rows();
     next_step_ = pass_rows_ * rows.row_bytes;
-    __syncwarp();  // barriers are ready, and what was in the ring has been read
+    __syncwarp();  // barriers are initialized, and the ring's contents have been read
 #pragma unroll 1
     for (int i = 1; i < kMatvecStages<kType>; ++i) push();
   }
@@ -208,11 +206,11 @@ class BulkCopyRing {
   }
 
  private:
-  // Stages are counted in bytes of their barriers, which saves a multiplication in each pass.
+  // Stages are counted in bytes of their barriers, which saves a multiplication per pass.
   __device__ static std::uint32_t after(std::uint32_t at) {
     return at < MbarrierArray::kBytes * (kMatvecStages<kType> - 1) ? at + MbarrierArray::kBytes : 0;
   }
-  // All lanes keep count of barriers; those with rows copy.
+  // All lanes count stages; lanes with rows copy.
   __device__ void push() {
     const int count = min(pass_rows_, rows_);
     if (count <= 0) return;
@@ -227,10 +225,10 @@ class BulkCopyRing {
     fill_at_ = after(fill_at_);
   }
 
-  const std::uint8_t* next_;  // what the lane copies next
-  int rows_;                  // from there on
-  std::uint32_t fill_at_;     // of the stage that it goes to
-  std::uint32_t read_at_;     // of the stage that is read next
+  const std::uint8_t* next_;  // source of the lane's next copy
+  int rows_;                  // rows left to copy
+  std::uint32_t fill_at_;     // of the stage to fill next
+  std::uint32_t read_at_;     // of the stage to read next
   std::uint32_t parity_;
   int own_row_;
   int own_rows_;

@@ -15,7 +15,7 @@ StreamKernel kernel_of(DType type, int item_rows, bool aligned) {
   return dispatch_format(type, [&]<DType kType>() { return stream_kernel<kType>(item_rows, aligned); });
 }
 
-// Rows of an item: enough for the experts' usual numbers of rows.
+// Rows of a work item: enough for the usual number of rows of an expert.
 int item_rows_for(std::int64_t pairs, std::int64_t experts) {
   return pairs <= 3 * experts ? 8 : (pairs <= 10 * experts ? 16 : 32);
 }
@@ -26,7 +26,7 @@ StreamKernel kernel_for(const ConstTensor& weight, std::int64_t pairs) {
   return kernel_of(weight.dtype, item_rows_for(pairs, experts_of(weight)), aligned_rows(weight).empty());
 }
 
-// Row tiles of a block: where K is short, enough that the wait for the first of its k_tiles is a small part.
+// Row tiles of a block: more where K is short, so that the latency of the first K tile is a small fraction.
 int row_tiles_for(const StreamPlan& plan) {
   const std::int64_t steps = plan.kernel.codes ? 4 : 8;
   return static_cast<int>(std::clamp<std::int64_t>(steps / std::max<std::int64_t>(plan.experts.k_tiles, 1), 1, 4));

@@ -1,12 +1,13 @@
 #pragma once
 
-// Products of a few rows of activations with an expert's weights on the matrix units: bound by reading the weights,
-// each once for all the rows of an item.
+// Products of a few rows of activations with an expert's weights on the tensor cores, bound by reading the weights:
+// each is read once for all rows of a work item.
 //
-// A block takes row_tiles of weight rows of one expert, one after the other, each warp 16 or 32 of them, as the left
-// operand (16 x 16) of mma.m16n8k16; up to 8 kTiles rows of activations are the right one. Along K the block goes in
-// k_tiles. Raw blocks and activations come into shared memory by asynchronous copies, several k_tiles ahead. What is
-// multiplied depends on the format: codes (stream_products.h) or weights (stream_weights.h).
+// Roles: all four warps are alike. A block multiplies one row tile of an expert's weights after the other; each warp 16
+// or 32 of their rows, the left operand of mma.m16n8k16. Up to 8 kTiles rows of activations are the right operand.
+// Shared memory: stages of raw blocks of the row tile and of activations; offsets and factors of the results. Pipeline:
+// K tiles by cp.async, kStages - 1 ahead. What is multiplied depends on the format: codes (stream_products.h) or
+// weights (stream_weights.h).
 
 #include <type_traits>
 
@@ -27,45 +28,44 @@ constexpr int kStreamWarps = 4;
 // kAligned: weight rows begin at multiples of 16 bytes.
 template <DType kType, int kTiles, bool kAligned>
 struct StreamTile {
-  // Scaling products costs an instruction for each weight and 32 rows of activations, scaling weights two for any
-  // number.
+  // Scaling products costs an instruction per weight and 32 rows of activations; scaling weights, two for any number.
   static constexpr bool kCodes = is_block_format(kType) && kTiles <= 2;
   static constexpr float kResultFactor = kCodes ? kCodesFactor<kType> : 1.0F;
-  static constexpr int kMmaRows = kCodes ? kCodeMmaRows : 1;  // of 16 weight rows, of a warp
+  static constexpr int kMmaRows = kCodes ? kCodeMmaRows : 1;  // mma tiles of 16 weight rows per warp
   static constexpr int kWarpRows = 16 * kMmaRows;
-  static constexpr int kRows = kStreamWarps * kWarpRows;                       // of a row tile
-  static constexpr int kTileK = is_block_format(kType) ? kRecordValues : 128;  // weights of a row
+  static constexpr int kRows = kStreamWarps * kWarpRows;                       // per row tile
+  static constexpr int kTileK = is_block_format(kType) ? kRecordValues : 128;  // columns of a K tile
   using Rows = RowCopies<kType, kWarpRows, kTileK, kAligned>;
   static constexpr int kPitch = Rows::kPitch;
 
   static constexpr int kColumns = 8 * kTiles;                                     // rows of activations
-  static constexpr int kColumnVectors = kCodes ? kRecordBytes / 16 : kTileK / 8;  // of 16 bytes, of a k_tile
+  static constexpr int kColumnVectors = kCodes ? kRecordBytes / 16 : kTileK / 8;  // 16-byte vectors of a row per K tile
   static constexpr int kWeightBytes = kRows * kPitch;
   static constexpr int kStageBytes = kWeightBytes + kColumns * kColumnVectors * 16;
-  // Blocks on a multiprocessor: many small ones, so that few warps wait for each other.
+  // Blocks per multiprocessor: many small ones, so that few warps wait for each other.
   static constexpr int kBlocks = kCodes ? 3 : 4;
   static constexpr int kMostBytes = 227 * 1024 / kBlocks - 2048;
   static constexpr int kStages = 4 * kStageBytes <= kMostBytes ? 4 : (3 * kStageBytes <= kMostBytes ? 3 : 2);
   static constexpr int kSharedBytes = kStages * kStageBytes;
 
-  // Where vector c of a row of activations lies among them.
+  // Byte offset of vector c of a row of activations in a stage.
   __device__ static std::uint32_t column_offset(int row, int c) {
     if constexpr (kCodes) return static_cast<std::uint32_t>(row * kRecordBytes + c * 16);
     return activation_vector<kTileK>(row, c);
   }
 };
 
-// What a thread copies of every k_tile: the places do not change, all sources move on by a k_tile.
+// The copies of a thread for each K tile: destinations stay, sources advance by a K tile.
 template <class Tile>
 struct StreamCopies {
   static constexpr int kThreads = kStreamWarps * kWarpSize;
   static constexpr int kColumnCopies = (Tile::kColumns * Tile::kColumnVectors + kThreads - 1) / kThreads;
 
-  typename Tile::Rows weights;  // of the warp
+  typename Tile::Rows weights;  // the warp's
   const std::uint16_t* activations;
-  std::int32_t column_from[kColumnCopies];  // in pieces of 16 bytes; -1: beyond the item's rows
+  std::int32_t column_from[kColumnCopies];  // in vectors; -1: beyond the item's rows
 
-  // Finds the thread's rows of activations: row_of(pair), in `k_tiles` k_tiles each.
+  // Finds the rows of activations that the thread copies: row_of(pair), k_tiles K tiles each.
   template <class RowOf>
   __device__ __forceinline__ void find_columns(const ExpertItem& item, const std::int32_t* pairs, RowOf row_of,
                                                int k_tiles, int thread) {
@@ -78,7 +78,7 @@ struct StreamCopies {
       column_from[i] = row_of(pairs[item.begin + n]) * k_tiles * Tile::kColumnVectors + vector % Tile::kColumnVectors;
     }
   }
-  // One k_tile of the warp's rows from first_row on, and of the activations, to a stage.
+  // Copies a K tile of the warp's rows from first_row on, and of the activations, to a stage.
   __device__ void copy(int first_row, int k_tile, bool last, std::uint8_t* stage, int warp, int lane) const {
     weights.copy(first_row, k_tile, last, shared_address(stage + Tile::kWarpRows * warp * Tile::kPitch), lane);
     const std::uint32_t columns = shared_address(stage + Tile::kWeightBytes);
@@ -92,14 +92,14 @@ struct StreamCopies {
   }
 };
 
-// sums times factors plus bias to y: rows lane / 4 + 8 i from first_row on, columns 2 (lane % 4) and the next of each
-// tile.
+// y = sums times factors plus bias: rows g + 8 i from first_row on, columns 2 t and 2 t + 1 of each tile, for lane 4 g
+// + t.
 template <int kMmaRows, int kTiles>
 __device__ __forceinline__ void store_row_tile(const ExpertMatmul& p, const ExpertItem& item,
                                                const float (&sums)[kMmaRows][kTiles][4],
                                                const std::int64_t (&y_rows)[8 * kTiles],
                                                const float (&y_factors)[8 * kTiles], int first_row, int g, int t) {
-  const int rows = p.n - first_row - g;  // from the lane's first on
+  const int rows = p.n - first_row - g;  // left from the lane's first on
   float bias[2 * kMmaRows];
 #pragma unroll
   for (int i = 0; i < 2 * kMmaRows; ++i) {
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
   using Copies = StreamCopies<Tile>;
   constexpr int kMmaRows = Tile::kMmaRows;
   extern __shared__ __align__(128) std::uint8_t shared[];
-  __shared__ std::int64_t y_rows[Tile::kColumns];  // offsets
+  __shared__ std::int64_t y_rows[Tile::kColumns];  // in elements
   __shared__ float y_factors[Tile::kColumns];
   const int k_tiles = x.k_tiles;
   const int thread = static_cast<int>(threadIdx.x);
@@ -137,14 +137,14 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
   const int t = lane % 4;
   pdl_wait();
   pdl_trigger();
-  const int item_blocks = (p.n + row_tiles * Tile::kRows - 1) / (row_tiles * Tile::kRows);  // of an item
+  const int item_blocks = (p.n + row_tiles * Tile::kRows - 1) / (row_tiles * Tile::kRows);  // blocks per item
   const int item_index = static_cast<int>(blockIdx.x) / item_blocks;
-  const ExpertItem item = lists.items[item_index];  // anything, beyond the last one
+  const ExpertItem item = lists.items[item_index];  // undefined beyond the last one
   if (item_index >= *lists.num_items) return;
   const int block_row = (static_cast<int>(blockIdx.x) - item_index * item_blocks) * row_tiles * Tile::kRows;
   const int warp_row = block_row + Tile::kWarpRows * warp;  // the warp's first row in the first row tile
 
-  const auto row_of = [&](int pair) { return p.x_per_slot ? pair : pair / p.ids.slots; };  // of the activations
+  const auto row_of = [&](int pair) { return p.x_per_slot ? pair : pair / p.ids.slots; };  // of activations
   Copies copies;
   copies.activations = x.data;
   copies.weights.begin(p.weights + item.expert * p.expert_bytes, p.row_bytes, p.n, p.k, lane);
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
 
   const int own_row_tiles = min(row_tiles, (p.n - block_row + Tile::kRows - 1) / Tile::kRows);
   const int steps = own_row_tiles * k_tiles;
-  // What is copied next.
+  // The next copy.
   int next_row = warp_row;
   int next_k_tile = 0;
   int next_stage = 0;
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
     next_row += Tile::kRows;
   };
   float sums[kMmaRows][kTiles][4] = {};
-  // With the first kUsed of the tiles.
+  // Multiplies by the first kUsed column tiles.
   const auto multiply_all = [&]<int kUsed>() {
     int row = warp_row;
     int k_tile = 0;
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
                   copies.weights.misalignment(row + g + 8 * i, k_tile);
       }
       if constexpr (Tile::kCodes) {
-        const auto zero = static_cast<std::uint32_t>((lane | p.k) >> 31);  // which the compiler does not know
+        const auto zero = static_cast<std::uint32_t>((lane | p.k) >> 31);  // unknown to the compiler
         multiply_codes<typename CodesOf<kType, kAligned>::Type, kUsed>(rows, stage + Tile::kWeightBytes,
                                                                        kBiasBytes<kType> | zero, sums);
       } else {
@@ -224,7 +224,7 @@ StreamKernel stream_kernel_for() {
           Tile::kCodes,
           Tile::kColumns};
 }
-// Formats whose k_tiles are whole multiples of 16 bytes have no kernel for other rows.
+// Formats whose K tiles are multiples of 16 bytes have no kernel for unaligned rows.
 template <DType kType, int kTiles>
 StreamKernel stream_kernel_of(bool aligned) {
   if (aligned) return stream_kernel_for<kType, kTiles, true>();

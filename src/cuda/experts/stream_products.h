@@ -1,14 +1,15 @@
 #pragma once
 
-// Sums of products of a K tile of 256 weights of a block format: the matrix units multiply the codes as they are, in
-// f16, and what is scaled are the products of a group of 16 or 32.
+// Products of a K tile of 256 weights of a block format. The tensor cores multiply the codes as they are, in f16; the
+// products of a group of 16 or 32 are scaled.
 //
 //   sum_k weight_k x_k  =  sum_g scale_g (sum_k code'_k x_k) + first_factor sum_g first_g X_g
 //                          + second_factor sum_g second_g X_g,      X_g = sum_k x_k
 //
-// bias_bytes the groups g of the K tile and the k of each (k_tile_codes.h). Codes are exact in f16, so the activations
-// are all that is rounded. A weight costs an instruction to decode instead of almost three; each group costs a scaling
-// for each of the rows of activations instead. The last sums are products of matrices too, 16 long, with X in two f16.
+// over the groups g of the K tile and the k of each (formats/k_tile_codes.h). Codes are exact in f16, so only
+// activations are rounded. Decoding a weight costs one instruction instead of almost three; in exchange, each group is
+// scaled for each row of activations. The sums over X_g are matrix products too, 16 long, with X_g as the sum of two
+// f16.
 
 #include "cuda/common/mma.h"
 #include "cuda/common/warp.h"
@@ -16,21 +17,21 @@
 
 namespace thalweg::cu {
 
-constexpr int kCodeMmaRows = 2;  // of 16 weight rows, of a warp
+constexpr int kCodeMmaRows = 2;  // mma tiles of 16 weight rows per warp
 
-// sums += weights[32, 256] x[256, 8 kUsed]. rows[i]: where the K tile of weight row 8 i + lane / 4 begins; records:
-// kRecordBytes for each row of activations. Shared memory. bias_bytes: as of k_tile_codes.h.
+// sums += weights[32, 256] x[256, 8 kUsed], in shared memory. rows[i]: the K tile of weight row 8 i + lane / 4;
+// records: kRecordBytes per row of activations; bias_bytes: see k_tile_codes.h.
 template <class Codes, int kUsed, int kTiles>
 __device__ inline void multiply_codes(const std::uint8_t* const (&rows)[2 * kCodeMmaRows], const std::uint8_t* records,
                                       std::uint32_t bias_bytes, float (&sums)[kCodeMmaRows][kTiles][4]) {
   constexpr int kHalves = 32 / Codes::kGroup;  // groups in 32 weights
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int t = lane % 4;
-  // Column lane / 4 of the first tile; that of tile n is 8 n further.
+  // Column lane / 4 of the first tile; tile n begins 8 n columns further.
   const std::uint8_t* record = records + lane / 4 * kRecordBytes + 16 * t;
   const Codes codes[2 * kCodeMmaRows] = {Codes(rows[0]), Codes(rows[1]), Codes(rows[2]), Codes(rows[3])};
 
-  // sums += the columns' sums, by what `numbers` are of the parts, by `factors` of the rows.
+  // sums += factor of the row times the product of `numbers` of the sub-blocks with the columns' X.
   const auto add_sums = [&](auto&& numbers, auto&& factor) {
 #pragma unroll
     for (int m = 0; m < kCodeMmaRows; ++m) {
@@ -61,7 +62,7 @@ __device__ inline void multiply_codes(const std::uint8_t* const (&rows)[2 * kCod
 
 #pragma unroll
   for (int sub_block = 0; sub_block < 8; ++sub_block) {
-    std::uint32_t weights[kCodeMmaRows][2][4];  // fragments, of the first and the last sixteen
+    std::uint32_t weights[kCodeMmaRows][2][4];  // fragments of the first and of the last sixteen
     float scales[2 * kCodeMmaRows][kHalves];
 #pragma unroll
     for (int row = 0; row < 2 * kCodeMmaRows; ++row) {

@@ -1,10 +1,9 @@
 #pragma once
 
-// Sums of products of a K tile of weights that are made bf16 first: of plain types and of formats with codes of 8 bits.
+// Products of a K tile of weights that are converted to bf16: plain types, and block formats with many rows.
 //
-// The order of k within a K tile is free as long as both operands agree: lane 4 g + t holds of weight rows g and g + 8
-// the t-th quarter of the K tile, so that its weights are consecutive, as they are packed, and no scale is decoded
-// twice.
+// The order of k within a K tile is free as long as both operands agree. Lane 4 g + t holds the t-th quarter of the K
+// tile of weight rows g and g + 8, so that its weights are consecutive and no scale is decoded twice.
 
 #include "cuda/common/mma.h"
 #include "cuda/common/warp.h"
@@ -12,28 +11,28 @@
 
 namespace thalweg::cu {
 
-// Where piece c of a row of activations lies in shared memory: vectors that the lanes of a quarter of a warp read at
-// the same time meet different banks.
+// Byte offset of vector c of a row of activations: vectors that a quarter of a warp reads at once are in different
+// banks.
 template <int kTileK>
 __device__ inline std::uint32_t activation_vector(int row, int c) {
-  constexpr int kOfLane = kTileK / 32;  // vectors
+  constexpr int kOfLane = kTileK / 32;  // vectors per lane
   const int t = c / kOfLane;
   const int swizzle = kOfLane == 8 ? 2 * t + (row & 1) : (t >> 1) + 2 * (row & 1);
   return static_cast<std::uint32_t>(row * (kTileK / 8) + (c ^ swizzle)) * 16;
 }
 
-// sums += weights[16, kTileK] x[kTileK, 8 kUsed]. row0, row1: where the K tile of weight rows lane / 4 and lane / 4 + 8
-// begins; columns: rows of activations, in vectors as above. Shared memory.
+// sums += weights[16, kTileK] x[kTileK, 8 kUsed], in shared memory. row0, row1: the K tile of weight rows lane / 4 and
+// lane / 4 + 8; columns: rows of activations, at activation_vector().
 template <DType kType, int kTileK, int kUsed, int kTiles>
 __device__ inline void multiply_weights(const std::uint8_t* row0, const std::uint8_t* row1, const std::uint8_t* columns,
                                         float (&sums)[kTiles][4]) {
-  constexpr int kSubBlocks = kTileK / 128;  // of 32 weights, in a lane's quarter
+  constexpr int kSubBlocks = kTileK / 128;  // per lane
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int g = lane / 4;
   const int t = lane % 4;
 #pragma unroll
   for (int i = 0; i < kSubBlocks; ++i) {
-    const int index = kSubBlocks * t + i;  // of 32 weights in the K tile
+    const int index = kSubBlocks * t + i;  // of the sub-block in the K tile
     const int block = kBlockWeights<kType> == 1    ? index * 32 * kBlockBytes<kType>
                       : kBlockWeights<kType> == 32 ? index * kBlockBytes<kType>
                                                    : 0;
