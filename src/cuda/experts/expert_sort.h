@@ -215,12 +215,12 @@ __device__ inline void write_rows(const ExpertIds& ids, const ExpertLists& lists
       const int expert = experts[i];
       const unsigned same = __match_any_sync(0xFFFFFFFFU, expert);
       const int rank = __popc(same & ((1U << lane) - 1));
-      int place = 0;
-      if (expert >= 0) place = own[expert] + rank;
+      int index = 0;
+      if (expert >= 0) index = own[expert] + rank;
       __syncwarp();
       if (expert >= 0) {
-        lists.rows[place] = step + i * kWarpSize + lane;
-        if (rank == 0) own[expert] = place + __popc(same);
+        lists.rows[index] = step + i * kWarpSize + lane;
+        if (rank == 0) own[expert] = index + __popc(same);
       }
       __syncwarp();
     }

@@ -187,7 +187,7 @@ std::string linear_cublas_supports(const LinearArgs& args, const Stream&) {
   if (!fits(args.weight) || !fits(args.y) || (!converts(args) && !fits(args.x))) {
     return "takes rows that begin at multiples of 16 bytes and do not overlap";
   }
-  if (!functions().found) return "finds no " + library_name();
+  if (!functions().found) return "needs " + library_name();
   return {};
 }
 

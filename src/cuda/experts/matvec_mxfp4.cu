@@ -46,7 +46,7 @@ void run_matvec_mxfp4(const ExpertMatmul& p, const Stream& stream, std::string_v
   shape.run = vectors % 2 != 0 ? shape.tile_rows : (vectors % 4 != 0 ? 4 : (vectors % 8 != 0 ? 2 : 1));
   shape.run_bytes = shape.run * shape.row_bytes + (shape.run < 8 ? 16 : 0);
   shape.stage_bytes = shape.row_offset(shape.tile_rows);
-  const int tiles = ceil_of(p.n, shape.tile_rows);  // of a pair
+  const int tiles = ceil_of(p.n, shape.tile_rows);  // per pair
   shape.tiles = std::min(groups_per_block(tiles, p.ids.pairs, device.multiprocessors, kUsualTiles), kUsualTiles);
   shape.results_at = kMxfp4BarrierBytes + static_cast<int>(sizeof(FixedBlock)) * k_blocks;
   const int results = shape.columns * shape.tiles * shape.tile_rows;

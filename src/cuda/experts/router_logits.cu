@@ -1,5 +1,5 @@
-// Router logits with the accuracy of f32 on matrix units: each operand is the sum of three bf16 splits, of whose
-// products those that count in f32 are taken.
+// Router logits with the accuracy of f32 on the tensor cores: each operand is the sum of three bf16 terms, and the six
+// products that count in f32 are added. A block computes 64 tokens by 64 experts of one split of the columns.
 
 #include <algorithm>
 
@@ -14,7 +14,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kTile = 64;   // tokens and experts of a block
 constexpr int kDepth = 32;  // columns at a time
-constexpr int kPitch = 40;  // of a row in shared memory, so that eight rows spread over the banks
+constexpr int kPitch = 40;  // of a row in shared memory: eight rows are in different banks
 constexpr int kTerms = 3;
 constexpr int kEach = kTile * kDepth / kThreads;
 
@@ -31,7 +31,7 @@ struct Planes {
   std::uint16_t rows[kTerms][kTile * kPitch];
 };
 
-// 64 rows and 32 columns of a matrix, zeros outside.
+// Loads 64 rows and 32 columns of a matrix; zeros outside.
 __device__ void load(const Elements& matrix, std::int64_t first_row, std::int64_t rows, int first, int end,
                      std::uint32_t (&bits)[kEach]) {
   const int column = first + static_cast<int>(threadIdx.x) % kDepth;
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) router_logits(const __grid_constant_
   const int first_expert = static_cast<int>(blockIdx.y) * kTile;
   const int first = static_cast<int>(blockIdx.z) * p.split_columns;
   const int end = min(p.columns, first + p.split_columns);
-  // A warp has 32 tokens by 32 experts.
+  // A warp computes 32 tokens by 32 experts.
   const int row = warp / 2 * 32 + lane % 16;
   const int expert = warp % 2 * 32 + lane / 16 * 8 + lane % 8;
   const std::uint32_t x_at = shared_address(x.rows[0]) + static_cast<std::uint32_t>(2 * (row * kPitch + lane / 16 * 8));
@@ -149,10 +149,10 @@ int split_columns(std::int64_t columns, int splits) {
 
 int router_splits(std::int64_t tokens, std::int64_t experts, std::int64_t columns, int multiprocessors) {
   const std::int64_t blocks = std::max<std::int64_t>((tokens + kTile - 1) / kTile * ((experts + kTile - 1) / kTile), 1);
-  constexpr std::int64_t kMostParts = 16;  // all of which are read again
-  const std::int64_t most = std::clamp<std::int64_t>(columns / (2 * kDepth), 1, kMostParts);
+  constexpr std::int64_t kMostSplits = 16;  // all splits are read again
+  const std::int64_t most = std::clamp<std::int64_t>(columns / (2 * kDepth), 1, kMostSplits);
   const std::int64_t wanted = std::clamp<std::int64_t>(2 * multiprocessors / blocks, 1, most);
-  // None may be empty.
+  // No split may be empty.
   const std::int64_t each = split_columns(columns, static_cast<int>(wanted));
   return static_cast<int>((columns + each - 1) / each);
 }

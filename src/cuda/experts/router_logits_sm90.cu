@@ -1,8 +1,9 @@
-// Router logits on Hopper, for many tokens: as in ../router_logits.cu each operand is three bf16 terms, of whose
-// products six count.
+// Router logits on Hopper, for many tokens: as in router_logits.cu, each operand is three bf16 terms, and six products
+// count. A launch splits the router into its terms first, in the tiles that the products read.
 //
-// The router is taken apart once, into the tiles that the products read, which come by bulk copies. A block has 64
-// tokens, whose activations a thread takes apart in registers, as the left operand, with all of up to 256 experts.
+// Roles: a block computes 64 tokens by up to 256 experts of one split of the columns. One producer thread copies the
+// router's tiles in bulk; a consumer warpgroup splits activations into terms in registers, the left operand of wgmma.
+// Shared memory: a ring of kStages tiles of 32 columns. Pipeline: full and empty mbarriers per stage.
 
 #include <algorithm>
 
@@ -22,13 +23,13 @@ constexpr int kExperts = 256;
 constexpr int kTerms = 3;
 constexpr int kConsumers = 128;
 constexpr int kThreads = kConsumers + 32;
-constexpr int kColumns = 32;  // of a stage
+constexpr int kColumns = 32;  // per stage
 constexpr int kStages = 4;
 constexpr int kPlaneBytes = kExperts * kColumns * 2;
 constexpr int kStageBytes = kTerms * kPlaneBytes;
 constexpr int kSharedBytes = kStages * kStageBytes + 1024;
 
-// Two numbers to their terms, each pair packed.
+// Splits two numbers into their terms, in pairs.
 __device__ inline void split(float low, float high, std::uint32_t (&terms)[kTerms]) {
 #pragma unroll
   for (std::uint32_t& term : terms) {
@@ -41,11 +42,11 @@ __device__ inline void split(float low, float high, std::uint32_t (&terms)[kTerm
 
 // ---- the router's tiles: [expert tile][32 columns][term], each kExperts swizzled rows; zeros beyond the last expert
 
-// Where the tensor cores look for 16 bytes of a row of 64: the "64-byte swizzle".
+// Byte offset of 16 bytes of a row of 64 in the "64-byte swizzle" of wgmma.
 __device__ inline std::uint32_t swizzled_offset(int row, int vector) {
   return static_cast<std::uint32_t>(row * 64 + ((vector ^ (row / 2 % 4)) << 4));
 }
-// As describe_rows() of common/wgmma.h for such rows.
+// See describe_rows() of common/wgmma.h.
 __device__ inline std::uint64_t describe_plane(std::uint32_t address, std::uint32_t offset) {
   constexpr std::uint64_t kSwizzleAndRowGroups = (std::uint64_t{2} << 62) | (std::uint64_t{512 >> 4} << 32);
   return kSwizzleAndRowGroups | ((address >> 4 | 1U << 16) + (offset >> 4));
@@ -88,7 +89,7 @@ struct RouterProduct {
   float* logits;
   std::int64_t tokens;
   int experts;
-  int chunks;  // of kColumns
+  int chunks;  // of kColumns columns
   int split_chunks;
 };
 
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, 1) router_logits(const __grid_consta
   };
   const X* const low = row_of(token);
   const X* const high = row_of(token + 8);
-  // Steps of 16 columns; the activations of two are under way.
+  // Steps of 16 columns; the activations of two steps are loaded ahead.
   constexpr int kSteps = kColumns / 16;
   const int steps = kSteps * chunks;
   float2 ahead[2][4];
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(kThreads, 1) router_logits(const __grid_consta
   load(0, ahead[0]);
   load(1, ahead[1]);
   float sum[kExperts / 2];
-  std::uint32_t a[2][kTerms][4];  // those of the products under way, and the next
+  std::uint32_t a[2][kTerms][4];  // of the running products, and of the next
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const int stage = chunk % kStages;
 #pragma unroll
@@ -206,8 +207,8 @@ std::int64_t staged_router_bytes(std::int64_t experts, std::int64_t columns) {
 int router_splits(std::int64_t tokens, std::int64_t experts, std::int64_t columns, int multiprocessors) {
   const std::int64_t chunks = columns / kColumns;
   const std::int64_t blocks = tiles_of(tokens, kTokens) * tiles_of(experts, kExperts);
-  constexpr std::int64_t kMostParts = 16;
-  const auto wanted = static_cast<int>(std::clamp<std::int64_t>(multiprocessors / blocks, 1, kMostParts));
+  constexpr std::int64_t kMostSplits = 16;
+  const auto wanted = static_cast<int>(std::clamp<std::int64_t>(multiprocessors / blocks, 1, kMostSplits));
   return static_cast<int>(tiles_of(chunks, static_cast<int>(tiles_of(chunks, wanted))));
 }
 

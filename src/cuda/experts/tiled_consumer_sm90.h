@@ -14,7 +14,7 @@
 
 namespace thalweg::cu::sm90 {
 
-// What a consumer knows of the rings.
+// The rings as consumers access them.
 struct ConsumerRings {
   const std::uint8_t* weights;
   std::uint32_t tokens;
@@ -24,8 +24,8 @@ struct ConsumerRings {
 
 __device__ inline float silu(float x) { return x / (1.0F + __expf(-x)); }
 
-// The sums of one thread to their index: rows lane / 4 and that + 8 of its warp's sixteen, columns 8 j + 2 (lane % 4)
-// and the next.
+// Stores the sums of a thread: rows lane / 4 and lane / 4 + 8 of the warp's sixteen, columns 8 j + 2 (lane % 4) and the
+// next.
 template <int kWidth>
 __device__ void store_products(const TiledMatmul& args, const TileWork& work, const TileRows& rows, float factor,
                                const float (&sum)[kWidth / 2], int first_row, int lane) {
@@ -47,8 +47,8 @@ __device__ void store_products(const TiledMatmul& args, const TileWork& work, co
   });
 }
 
-// silu(gate) * up, staged; zeros in the columns that fill up the last run. Two lanes exchange their neighbours, so that
-// each has a pair.
+// Stores silu(gate) * up, staged, with zeros in the columns beyond N of the last run. Two lanes exchange values, so
+// that each stores a pair of neighboring columns.
 template <int kWidth>
 __device__ void store_gated(const TiledMatmul& args, const TileWork& work, const std::int64_t* rows,
                             const float (&sum)[kWidth / 2], int first_row, int lane) {
@@ -59,7 +59,7 @@ __device__ void store_gated(const TiledMatmul& args, const TileWork& work, const
   for (int j = 0; j < kWidth / 8; ++j) {
     const float first = n < args.n ? silu(sum[4 * j]) * sum[4 * j + 2] : 0.0F;
     const float second = n < args.n ? silu(sum[4 * j + 1]) * sum[4 * j + 3] : 0.0F;
-    // The even lane keeps the first token, the odd one the second.
+    // Even rows keep the first token, odd rows the second.
     const float other = __shfl_xor_sync(0xFFFFFFFFU, odd ? first : second, 4);
     const std::uint32_t packed = odd ? pack<__nv_bfloat16>(other, second) : pack<__nv_bfloat16>(first, other);
     const int column = 8 * j + lane % 4 * 2 + (odd ? 1 : 0);
@@ -78,7 +78,7 @@ __device__ __forceinline__ void store_tile(const TiledMatmul& args, const TileWo
   }
 }
 
-// The left operands of the four products of panel `half` of a run: rows lane / 4 (low) and that + 8 (high).
+// Unpacks the left operands of the four products of panel `half` of a run: rows lane / 4 (low) and lane / 4 + 8 (high).
 template <bool kHalves, class Weights>
 __device__ __forceinline__ void unpack_panel(const Weights& low, const Weights& high, int half,
                                              std::uint32_t (&a)[4][4]) {
@@ -96,8 +96,8 @@ __device__ __forceinline__ void unpack_panel(const Weights& low, const Weights& 
   }
 }
 
-// Unpacks the weights of a tile's rows, half a run of columns at a time, while the products of the half before are
-// under way.
+// Multiplies a tile: unpacks the weights of its rows, half a run of columns at a time, while the products of the half
+// before run; then stores the sums.
 template <DType kType, class X, bool kGated, int kGroups, int kWidth>
 __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, const ConsumerRings& rings,
                               RingStage& weights_at, RingStage& tokens_at, RingStage& rows_at) {
@@ -111,7 +111,7 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
     if (kGated || args.period <= 1) return of_row;
     return of_row % args.period * (Shape::kTileRows / args.period) + of_row / args.period;
   };
-  const auto phase_of = [&](int of_row) {  // of the row's beginning
+  const auto phase_of = [&](int of_row) {  // the row's address, modulo 16
     if (Ring::kAlign == 16 || args.period == 1) return std::uint32_t{0};
     const WeightRow<kGated> at(of_row, work.first_n);
     const WeightView& weight = at.is_up ? args.up : args.weight;
@@ -123,17 +123,17 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
   LaneWeights<kType> high(row_index(row + 8) * args.pitch, phase_of(row + 8), lane % 4, zero);
 
   constexpr bool kHalves = std::is_same_v<X, __half>;
-  // Weights that need no unpacking are loaded straight into the registers of the left operand, and the compiler would
-  // load the next ones while products still read these: so they wait.
+  // F16 and BF16 weights are loaded straight into the registers of the left operand. The compiler would load the next
+  // ones while products still read these, so the loop waits for all products.
   constexpr bool kLoadedOperand = kType == DType::kBF16 || (kType == DType::kF16 && kHalves);
   constexpr int kPanels = Shared::panels(kWidth);
   constexpr int kRuns = Ring::kStageColumns / kStagedRun;
   constexpr int kStagePanels = Ring::kStageColumns / kTileColumns;
   constexpr int kRunPanels = kStagedRun / kTileColumns;
   constexpr int kSharedPanels =
-      kPanels < kStagePanels ? kPanels : kStagePanels;  // that a k_stage has of a stage of tokens
-  // Weights of the next run are read before these are multiplied: faster for MXFP4, slower for formats whose packed
-  // weights take more registers.
+      kPanels < kStagePanels ? kPanels : kStagePanels;  // of a stage of weights in one of tokens
+  // Reads the weights of the next run before multiplying these: faster for MXFP4, slower for formats whose packed
+  // weights need more registers.
   constexpr bool kEarly = kType == DType::kMXFP4 && kWidth <= 32;
   const int panels = staged(args.k) / kTileColumns;
   const int k_stages = (args.k + Ring::kStageColumns - 1) / Ring::kStageColumns;
@@ -153,8 +153,8 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
   };
 
   float sum[kWidth / 2];
-  std::uint32_t tokens = 0;  // the panel's
-  int before = -1;           // the stage of tokens whose last products are under way
+  std::uint32_t tokens = 0;  // address of the panel
+  int before = -1;           // the stage of tokens whose last products still run
   if (kEarly) read_run(0, 0);
   for (int k_stage = 0; k_stage < k_stages; ++k_stage) {
 #pragma unroll
@@ -170,7 +170,7 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
         unpack_panel<kHalves>(low, high, half, a);
         const bool last = half == kRunPanels - 1;
         if (last && kEarly && run + 1 < kRuns) {
-          read_run(k_stage, run + 1);  // what lies beyond K is not used
+          read_run(k_stage, run + 1);  // weights beyond K are not used
         } else if (last && kEarly) {
           release_weights();
           if (k_stage + 1 < k_stages) read_run(k_stage + 1, 0);

@@ -12,12 +12,12 @@
 
 namespace thalweg::cu::sm90 {
 
-// Arrives at a barrier of the block once all copies that this thread has begun are complete.
+// Arrives at a barrier once all copies that this thread has issued are complete.
 __device__ inline void arrive_after_copies(Mbarrier barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier.address) : "memory");
 }
 
-// The warp that looks ahead.
+// Warp 0: finds the rows of the next tiles.
 template <bool kGated, int kGroups>
 __device__ void find_tile_rows(const TiledMatmul& args, TileRows* rows, MbarrierArray full, MbarrierArray empty) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -44,8 +44,8 @@ __device__ void find_tile_rows(const TiledMatmul& args, TileRows* rows, Mbarrier
   });
 }
 
-// The weights as the copy engine sees them: words of 16 bits [E,N/P,.], P rows together being a multiple of 16 bytes
-// (args.period). A box is the rows of a tile (eight, with gates) by args.pitch bytes, or every P-th of them.
+// The tensor maps of the weights: words of 16 bits [E,N/P,.], where P rows together are a multiple of 16 bytes
+// (args.period). A box is args.pitch bytes of the rows of a tile (if gated, of eight rows), or of every P-th row.
 struct WeightMaps {
   CUtensorMap weight;
   CUtensorMap up;
@@ -60,8 +60,8 @@ __device__ inline void copy_box(std::uint32_t to, const CUtensorMap& map, int wo
       : "memory");
 }
 
-// By the copy engine, for one thread. What lies outside of the matrix becomes zeros. With P > 1 the rows of a tile lie
-// in the order 0, P, 2 P, .. 1, P + 1, ..; never so with gates.
+// Warp 1, one thread: copies weights by tensor map; rows beyond the matrix become zeros. With P > 1, never if gated,
+// the rows of a tile lie in the order 0, P, 2 P, .. 1, P + 1, ..
 template <DType kType, bool kGated, int kGroups>
 __device__ void copy_weight_boxes(const TiledMatmul& args, const WeightMaps& maps, std::uint32_t ring,
                                   MbarrierArray full, MbarrierArray empty) {
@@ -75,7 +75,7 @@ __device__ void copy_weight_boxes(const TiledMatmul& args, const WeightMaps& map
       empty[stage.index].wait(stage.parity ^ 1);
       const std::uint32_t to = ring + static_cast<std::uint32_t>(stage.index * stage_bytes);
       const Mbarrier barrier = full[stage.index];
-      const auto word_of = [&](int byte) { return byte / 16 * 8; };  // the engine begins at multiples of 16 bytes too
+      const auto word_of = [&](int byte) { return byte / 16 * 8; };  // boxes begin at multiples of 16 bytes
       const int word = word_of(k_stage * Ring::kStageRowBytes);
       barrier.arrive_expect_tx(static_cast<std::uint32_t>(stage_bytes));
       if constexpr (kGated) {
@@ -97,7 +97,7 @@ __device__ void copy_weight_boxes(const TiledMatmul& args, const WeightMaps& map
   });
 }
 
-// The same by a warp, for rows that do not begin at multiples of 16 bytes.
+// Warp 1, all lanes: copies weights whose rows no tensor map describes, by cp.async.
 template <DType kType, bool kGated, int kGroups>
 __device__ void copy_weights(const TiledMatmul& args, std::uint32_t ring, MbarrierArray full, MbarrierArray empty) {
   using Ring = WeightRing<kType>;
@@ -136,13 +136,14 @@ __device__ void copy_weights(const TiledMatmul& args, std::uint32_t ring, Mbarri
   });
 }
 
+// Warps 2 and 3: gather the staged activations of a tile, by cp.async.
 template <DType kType, bool kGated, int kGroups>
 __device__ void copy_tokens(const TiledMatmul& args, std::uint32_t ring, const TileRows* rows, MbarrierArray full,
                             MbarrierArray empty, MbarrierArray rows_full, MbarrierArray rows_empty) {
   using Shared = TiledShared<kType, kGroups>;
   const int thread = static_cast<int>(threadIdx.x) % kTokenThreads;
   const int vector = thread % 8;
-  const int first_row = thread / 8;  // and every eighth from there
+  const int first_row = thread / 8;  // then every eighth
   const std::int64_t columns = staged(args.k);
   const auto panels = static_cast<int>(columns / kTileColumns);
   const std::uint32_t to = ring + swizzled(first_row, vector);
@@ -161,7 +162,7 @@ __device__ void copy_tokens(const TiledMatmul& args, std::uint32_t ring, const T
         std::uint32_t at = to + static_cast<std::uint32_t>(stage.index * Shared::kTokenStageBytes);
         int left = work.tokens.count - first_row;
         for (int i = 0; i < fours; ++i) {
-          const int4 next = own[min(i + 1, kEach / 4 - 1)];  // on its way while these are copied
+          const int4 next = own[min(i + 1, kEach / 4 - 1)];  // loads while these are copied
           const auto copy_row = [&](int row, int number) {
             if (left <= 8 * row) return;
             const std::uint16_t* source = from + number * columns;

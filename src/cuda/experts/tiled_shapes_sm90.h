@@ -11,37 +11,37 @@
 namespace thalweg::cu::sm90 {
 
 constexpr int kWarpgroup = 128;
-constexpr int kTokenThreads = 64;  // that copy activations
+constexpr int kTokenThreads = 64;  // of warps 2 and 3
 
-// A block by its warpgroups that multiply: two for tiles of any number of tokens, three where experts have few, which
-// leaves less room for sums, but unpacks faster.
+// The shape of a block with kGroups consumer warpgroups: two for tiles of any number of tokens, three for experts with
+// few, which leaves fewer registers for sums, but unpacks faster.
 template <int kGroups>
 struct TiledBlock {
   static constexpr int kThreads = (1 + kGroups) * kWarpgroup;
   static constexpr int kConsumerWarps = 4 * kGroups;
-  static constexpr int kTileRows = 64 * kGroups;  // of weights
+  static constexpr int kTileRows = 64 * kGroups;  // weight rows
   static constexpr int kMostTokens = kGroups == 2 ? kTileTokens : 64;
   static constexpr int kCopyRegisters = 72;
   static constexpr int kRegisters = kGroups == 2 ? 216 : 144;
   static_assert(kCopyRegisters + kGroups * kRegisters <= 512);
 };
 
-constexpr int kMostSharedBytes = 227 * 1024 - 13 * 1024;  // less barriers and TileRows
+constexpr int kMostSharedBytes = 227 * 1024 - 13 * 1024;  // minus barriers and TileRows
 constexpr int kAlignmentBytes = 1024;
 constexpr int kMostWeightStages = 8;
 
 template <DType kType, int kGroups>
 struct TiledShared {
-  // From row to row of weights that begin at multiples of `align`. Odd multiples of 16 have no two rows in the same
-  // banks, multiples of 64 have four; what is between is taken where room is short.
+  // Bytes between rows of weights that begin at multiples of `align`. With odd multiples of 16, no two of eight rows
+  // share banks; with multiples of 64, four do; those between are used where room is short.
   static constexpr int pitch(int align) {
     const int bytes = WeightRing<kType>::row_bytes(align);
     return bytes % 64 == 0 || (kGroups > 2 && bytes % 32 == 0) ? bytes + 16 : bytes;
   }
   static constexpr int kMostStageBytes = TiledBlock<kGroups>::kTileRows * pitch(WeightRing<kType>::kAlign);
 
-  // A stage of tokens holds some panels of 64 columns, the more the fewer tokens there are. Large stages are better,
-  // unless they leave no room for three of weights.
+  // A stage of tokens holds more panels of 64 columns, the fewer tokens there are. Large stages are faster, unless they
+  // leave no room for three of weights.
   static constexpr int kRoom = kMostSharedBytes - kAlignmentBytes;
   static constexpr bool kSmall = kGroups > 2 && (kRoom - 3 * 32768) / kMostStageBytes < 3 &&
                                  (kRoom - 4 * 16384) / kMostStageBytes >= 3;
@@ -49,8 +49,8 @@ struct TiledShared {
   static constexpr int kTokenStages = kGroups > 2 && !kSmall ? 3 : 4;
   static constexpr int kTokenBytes = kTokenStages * kTokenStageBytes;
   __host__ __device__ static constexpr int panels(int tokens) {
-    const int places = tokens > 128 ? 256 : tokens > 64 ? 128 : tokens > 32 ? 64 : 32;
-    return kTokenStageBytes / (places * 128);
+    const int rows = tokens > 128 ? 256 : tokens > 64 ? 128 : tokens > 32 ? 64 : 32;
+    return kTokenStageBytes / (rows * 128);
   }
 
   static constexpr int kWeightBytes = kRoom - kTokenBytes < kMostWeightStages * kMostStageBytes
@@ -62,14 +62,14 @@ struct TiledShared {
 
 // The rows of a tile's tokens.
 struct TileRows {
-  std::int64_t y[kTileTokens];  // where the results go, in elements
+  std::int64_t y[kTileTokens];  // offsets of the results, in elements
   float factor[kTileTokens];    // of the results
-  std::int32_t x[kTileTokens];  // rows of activations: that of row i at index_of(i)
+  std::int32_t x[kTileTokens];  // rows of activations; row i is at index_of(i)
 
-  // A copying thread's rows, every eighth, lie together.
+  // The rows of a copying thread, every eighth, are contiguous.
   __device__ static int index_of(int row) { return row % 8 * (kTileTokens / 8) + row / 8; }
 };
-constexpr int kRowStages = 3;  // tiles whose rows are known
+constexpr int kRowStages = 3;  // tiles whose rows are known ahead
 
 struct TiledBarriers {
   std::uint64_t rows_full[kRowStages];
@@ -82,14 +82,14 @@ struct TiledBarriers {
 
 __device__ inline int staged(int columns) { return (columns + kStagedRun - 1) / kStagedRun * kStagedRun; }
 
-// The tile of weight rows and tokens that a block works on.
+// A tile of weight rows and tokens.
 struct TileWork {
   TokenTile tokens;
   int first_n;
-  int width;  // tokens that are multiplied at once, at most
+  int width;  // the most tokens that are multiplied at once
 };
 
-// Walks through a block's tiles. The next one is asked for while the one before is worked on.
+// Iterates over the tiles of a block. The next tile is loaded while the current one is multiplied.
 template <bool kGated, int kGroups>
 struct TileLoop {
   static constexpr int kTileRows = TiledBlock<kGroups>::kTileRows;
@@ -131,7 +131,7 @@ struct TileLoop {
     return result;
   }
 };
-// A tile, in parts of as many tokens as there is room for.
+// Calls body for each subtile of at most kMostTokens tokens.
 template <int kGroups, class Body>
 __device__ void for_each_subtile(const TileWork& work, Body body) {
   if constexpr (TiledBlock<kGroups>::kMostTokens == kTileTokens) {
@@ -152,8 +152,8 @@ __device__ void for_each_tile(const TiledMatmul& args, Body body) {
   }
 }
 
-// Row of the tile's weights: a matrix and a row in it. With gates, eight rows of one matrix and eight of the other take
-// turns, so that a thread gets the sums of both for the same output.
+// A weight row of the tile: its matrix and its row there. If gated, eight rows of one matrix alternate with eight of
+// the other, so that a thread gets the sums of both for the same output.
 template <bool kGated>
 struct WeightRow {
   bool is_up;

@@ -1,18 +1,15 @@
 #pragma once
 
-// The tiled matmul on Hopper. A persistent block takes tiles of 128 weight rows by up to 256 tokens, or of 192 rows by
-// up to 64:
+// The tiled matmul on Hopper: persistent blocks, tiles of 128 weight rows by up to 256 tokens or of 192 by up to 64.
 //
-//   one warp          looks ahead: where the rows of the next tiles are, and where their results go
-//   one copying warp  weights as they lie in the file, 256 of each row at a time, into a ring
-//   two copying warps the tile's rows of staged activations, gathered, 64 to 512 columns at a time, into another ring
-//   two or three warpgroups
-//                     unpack the 64 weight rows each owns straight into the left operand of the tensor cores, in
-//                     registers, while the products of the columns before are under way
+// Roles: warp 0 finds the rows of the next tiles; warp 1 copies raw weights, by the copy engine where it can read the
+// rows; warps 2 and 3 gather staged activations by cp.async; two or three consumer warpgroups unpack 64 weight rows
+// each into registers, the left operand of wgmma, while the products of the columns before run. Shared memory: TileRows
+// of kRowStages tiles, a ring of activations (64 to 512 columns per stage), a ring of weights (256). Pipeline: full and
+// empty mbarriers per stage of the three rings.
 //
-// A weight row is unpacked by the four lanes that need it, 32 neighbouring weights each: the staged order of the
-// activations (tiled_matmul.h) makes up for that. No weight is unpacked twice for the same tile, none is written to
-// shared memory unpacked.
+// Four lanes unpack a weight row, 32 consecutive weights each, in the order of the staged activations (token_tiles.h).
+// No weight is unpacked twice for a tile, and none passes through shared memory unpacked.
 
 #include <algorithm>
 #include <cstdint>
@@ -86,7 +83,7 @@ __global__ void __launch_bounds__(TiledBlock<kGroups>::kThreads, 1)
     RingStage weights_at;
     RingStage tokens_at;
     RingStage rows_at;
-    // Tiles come in the order of their classes.
+    // Tiles are sorted by class, so that each width has a loop of its own.
     TileLoop<kGated, kGroups> tiles(args);
     const auto multiply_class = [&]<int kWidth, int kLess>() {
       while (tiles.valid() && tiles.work.tokens.count > kLess) {
@@ -128,8 +125,8 @@ void launch_tiled_matmul_of(const TiledMatmul& args, bool gated, const DevicePro
       }
       return with_maps.period == 1;
     };
-    // Columns that fill up a run are zeros in the activations; weights there have to be finite, which those of the row
-    // that follows are, and what may lie between rows is not.
+    // Activations are zero in the columns beyond K of the last run, but weights there must be finite: bytes of the next
+    // row are, bytes between rows may not be.
     if (!make_maps(Ring::kStageAlign) && !make_maps(Ring::kAlign) && (kGated || args.k % kStagedRun != 0)) {
       with_maps.period = 0;
     }
@@ -146,7 +143,7 @@ void launch_tiled_matmul_of(const TiledMatmul& args, bool gated, const DevicePro
   launch.template operator()<Most, false, 2>();
 }
 
-// Each format is compiled in a file with others that take as long.
+// Instantiates a format.
 #define THALWEG_TILED_MATMUL(type)                                                                                   \
   template void launch_tiled_matmul_of<DType::type>(const TiledMatmul&, bool, const DeviceProperties&, cudaStream_t, \
                                                     std::string_view)

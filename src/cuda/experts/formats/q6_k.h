@@ -78,26 +78,26 @@ struct PackedPair<DType::kQ6_K> {
     const auto group = [&](int i) { return static_cast<float>(static_cast<std::int8_t>(groups >> (8 * i))); };
     float sum = 0.0F;
 #pragma unroll
-    for (int unit = 0; unit < 2; ++unit) {
-      const FixedBlock& x = unit == 0 ? even_x : odd_x;
-      float of_unit = 0.0F;
+    for (int which = 0; which < 2; ++which) {
+      const FixedBlock& x = which == 0 ? even_x : odd_x;
+      float of_block = 0.0F;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         int upper = 0;
         int lower = 0;
 #pragma unroll
         for (int i = 4 * half; i < 4 * half + 4; ++i) {
-          const std::uint32_t low = __funnelshift_r(words[8 * unit + i], words[8 * unit + i + 1], quarter_shift);
+          const std::uint32_t low = __funnelshift_r(words[8 * which + i], words[8 * which + i + 1], quarter_shift);
           const std::uint32_t bits = __funnelshift_r(high[i], high[i + 1], quarter_shift);
-          const std::uint32_t codes = (low & 0x0F0F0F0FU) | (bits << (unit == 0 ? 4 : 2) & 0x30303030U);
+          const std::uint32_t codes = (low & 0x0F0F0F0FU) | (bits << (which == 0 ? 4 : 2) & 0x30303030U);
           upper = dot_four(codes, x.high[i], upper);
           lower = dot_four(codes, x.low[i], lower);
         }
         // Codes are counted from -32.
-        of_unit =
-            fmaf(group(2 * unit + half), fmaf(-32.0F, x.sums[half], static_cast<float>(128 * upper + lower)), of_unit);
+        of_block = fmaf(group(2 * which + half), fmaf(-32.0F, x.sums[half], static_cast<float>(128 * upper + lower)),
+                        of_block);
       }
-      sum = fmaf(x.scale, of_unit, sum);
+      sum = fmaf(x.scale, of_block, sum);
     }
     return scale * sum;
   }
