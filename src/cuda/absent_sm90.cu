@@ -17,7 +17,7 @@ namespace sm90 {
 
 bool router_takes(std::int64_t, std::int64_t, std::int64_t, const DeviceProperties&) { return false; }
 std::int64_t staged_router_bytes(std::int64_t, std::int64_t) { return 0; }
-int router_parts(std::int64_t, std::int64_t, std::int64_t, int) { return 1; }
+int router_splits(std::int64_t, std::int64_t, std::int64_t, int) { return 1; }
 void launch_router_logits(const ConstTensor&, const ConstTensor&, void*, float*, int, const DeviceProperties&,
                           cudaStream_t, std::string_view) {}
 

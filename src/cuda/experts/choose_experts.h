@@ -1,6 +1,6 @@
 #pragma once
 
-// The choice of a token's experts by one warp, its logits in registers.
+// Chooses a token's experts by one warp, with the logits in registers.
 
 #include <cmath>
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace thalweg::cu {
 
-// Lane s has what was chosen for slot s.
+// Lane s holds slot s.
 struct ChosenExpert {
   int id = -1;
   float logit = -INFINITY;
 };
 
-// Floats in order as integers, none of which is 0. NaN counts as minus infinity.
+// Maps floats to integers in the same order, none of which is 0. NaN counts as minus infinity.
 __device__ inline std::uint32_t ordered_bits(float x) {
   const std::uint32_t bits = __float_as_uint(isnan(x) ? -INFINITY : x + 0.0F);  // no -0
   return bits & 0x80000000U ? ~bits : bits | 0x80000000U;
@@ -24,8 +24,8 @@ __device__ inline float from_ordered_bits(std::uint32_t ordered) {
   return __uint_as_float(ordered & 0x80000000U ? ordered & 0x7FFFFFFFU : ~ordered);
 }
 
-// The first `slots` (at most 32, and at most `experts`) by falling logit, of equals the lower id. Of all experts'
-// exp(logit - largest), `total` is the sum if it is asked for.
+// Chooses `slots` experts (at most 32 and at most `experts`) in the order of falling logits, among equals the lower id
+// first. If `total` is not null, sets it to the sum of exp(logit - largest) over all experts.
 template <int kPerLane>
 __device__ inline ChosenExpert choose_experts(const float* logits, int experts, int slots, float* total) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;

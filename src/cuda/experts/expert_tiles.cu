@@ -7,7 +7,7 @@ namespace {
 
 std::int64_t activation_rows(const ConstTensor& x) { return x.rank == 3 ? x.dim(0) * x.dim(1) : x.dim(0); }
 
-// Places in the workspace.
+// Layout of the workspace.
 struct Plan {
   ExpertTiles tiles;
   std::uint16_t* staged;
@@ -45,7 +45,7 @@ void run_expert_tiles(const ExpertMatmulArgs& args, Workspace workspace, const S
                 stream, operation, plan.factors);
   TiledMatmul matmul = tiled_product(args.weight, plan.staged, plan.factors);
   plan.tiles.use(matmul);
-  constexpr std::int64_t kFewRows = 40;  // of an expert, on average
+  constexpr std::int64_t kFewRows = 40;  // per expert, on average
   matmul.few = args.expert_ids.size() <= kFewRows * args.weight.dim(0);
   matmul.pairs_per_x_row = args.x.rank == 3 ? 1 : static_cast<int>(args.expert_ids.dim(1));
   matmul.y = args.y.data;

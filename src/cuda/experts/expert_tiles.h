@@ -1,6 +1,6 @@
 #pragma once
 
-// The expert matmuls by tiles: rows grouped by expert, for many rows per expert (tiled_matmul.h).
+// The expert matmuls by tiles, for many rows per expert (tiled.h).
 
 #include <string>
 #include <string_view>
@@ -12,7 +12,7 @@
 
 namespace thalweg::cu {
 
-// The experts' rows and how they are cut, in a workspace.
+// Row lists and tiles of the experts, in a workspace.
 struct ExpertTiles {
   ExpertLists lists;
 
@@ -35,7 +35,7 @@ std::size_t expert_tiles_workspace(const ExpertMatmulArgs& args);
 void run_expert_tiles(const ExpertMatmulArgs& args, Workspace workspace, const Stream& stream,
                       std::string_view operation);
 
-// One matrix.
+// linear by tiles.
 std::string linear_tiles_supports(const LinearArgs& args, const Stream& stream);
 std::size_t linear_tiles_workspace(const LinearArgs& args);
 void run_linear_tiles(const LinearArgs& args, Workspace workspace, const Stream& stream);

@@ -1,6 +1,6 @@
 #pragma once
 
-// What kernels of the experts get: ids, row lists, an expert matmul.
+// Parameters of the expert kernels: ids, row lists, a matmul.
 
 #include <cstdint>
 
@@ -10,7 +10,7 @@
 
 namespace thalweg::cu {
 
-// expert_ids[T,S] as kernels read them. Nobody has checked the values.
+// expert_ids[T,S]; kernels check the values.
 struct ExpertIds {
   const std::int32_t* data;  // null: every pair's expert is 0
   std::int64_t stride;       // from token to token
@@ -19,7 +19,7 @@ struct ExpertIds {
   int experts;
   std::int32_t* fault;  // may be null
 
-  // -1 where there is no such expert. A pair is token * S + slot.
+  // The expert of a pair, token * S + slot; -1 if the id is out of range.
   __device__ int of(int pair) const {
     if (data == nullptr) return 0;
     std::int64_t at = pair;
@@ -32,25 +32,25 @@ struct ExpertIds {
   __device__ int checked(int id) const { return id >= 0 && id < experts ? id : -1; }
 };
 
-// Some rows of one expert that are multiplied together: rows[begin .. begin + count) of the lists.
+// A work item: rows of one expert that are multiplied together, rows[begin .. begin + count) of the lists.
 struct ExpertItem {
   std::int32_t expert;
   std::int32_t begin;
   std::int32_t count;
 };
 
-// All in device memory. Pairs without an expert are in no list.
+// Row lists in device memory. Pairs without an expert are in no list.
 struct ExpertLists {
-  std::int32_t* offsets = nullptr;  // [E+1]
-  std::int32_t* rows = nullptr;     // [pairs]: rows[offsets[e] .. offsets[e+1]) are e's pairs, ascending
-  ExpertItem* items = nullptr;      // [most_items()]: in order of experts, then of rows; at most `item_rows` rows each
+  std::int32_t* offsets = nullptr;    // [E+1]
+  std::int32_t* rows = nullptr;       // [pairs]: rows[offsets[e] .. offsets[e+1]) are e's pairs, ascending
+  ExpertItem* items = nullptr;        // [most_items()]: by expert, then by row; at most `item_rows` rows each
   std::int32_t* num_items = nullptr;  // [1]
   int item_rows = 0;
-  TokenTile* tiles = nullptr;  // [most_tiles()]: the same rows cut for the tiled matmuls
+  TokenTile* tiles = nullptr;  // [most_tiles()]: the same rows in tiles of the tiled matmuls
   std::int32_t* tile_count = nullptr;
 };
 
-// y[pair] = weights[expert of pair] x[pair's row] + bias. Sizes and addresses as the kernels take them.
+// y[pair] = weights[expert of pair] x[row of pair] + bias.
 struct ExpertMatmul {
   const std::uint8_t* weights = nullptr;  // [E,N,K]
   std::int64_t expert_bytes = 0;          // from expert to expert
@@ -64,14 +64,14 @@ struct ExpertMatmul {
   ExpertIds ids{};              // of linear: one expert, pairs are tokens
 };
 
-// Of a pair without an expert, by all threads of all its blocks.
+// Reports a pair without an expert; called by all threads of all its blocks.
 __device__ inline void report_missing_expert(const ExpertIds& ids) {
   if (blockIdx.x == 0 && threadIdx.x == 0 && ids.fault != nullptr) {
     atomicOr(ids.fault, static_cast<std::int32_t>(kFaultExpertIds));
   }
 }
 
-// sum + bias to y at `offset`.
+// Stores sum + bias to y at `offset`.
 __device__ inline void store_result(const ExpertMatmul& p, std::int64_t offset, int row, float sum) {
   if (p.bias != nullptr) sum += p.bias[row];
   p.y.store(offset, sum);

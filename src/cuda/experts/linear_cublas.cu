@@ -37,7 +37,7 @@ std::string library_name() { return "libcublasLt.so." + std::to_string(CUBLAS_VE
 const Functions& functions() {
   static const Functions all = [] {
     Functions f{};
-    void* library = dlopen(library_name().c_str(), RTLD_NOW | RTLD_LOCAL);  // for as long as the process lives
+    void* library = dlopen(library_name().c_str(), RTLD_NOW | RTLD_LOCAL);  // stays loaded until the process ends
     if (library == nullptr) return f;
     f.found = true;
     const auto find = [&](auto& function, const char* name) {
@@ -66,7 +66,7 @@ void check(cublasStatus_t status) {
 
 // ---- products, each planned once
 
-// Recommended for Hopper; what a product takes of it is its own choice.
+// The recommended size for Hopper.
 constexpr std::size_t kScratchBytes = 32 << 20;
 constexpr std::uintptr_t kScratchAlignment = 256;
 constexpr int kAlignment = 16;  // of rows
@@ -122,12 +122,12 @@ Product plan(cublasLtHandle_t handle, const Shape& shape) {
   return p;
 }
 
-// The plans and the devices' handles live as long as the process: planning takes longer than most products.
+// Plans and handles live as long as the process: planning takes longer than most products.
 class Products {
  public:
   std::pair<cublasLtHandle_t, Product> find(const Shape& shape) {
     const std::scoped_lock lock(mutex_);
-    // What is allocated here belongs to no graph that the caller may be capturing.
+    // Allocations made here must not become part of a graph that the caller captures.
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     cu::check(cudaThreadExchangeStreamCaptureMode(&mode), LinearArgs::kName);
     const struct Restore {
@@ -147,7 +147,7 @@ class Products {
   std::map<Shape, Product> products_;
 };
 
-// From one row to the next; a single one may have any stride.
+// The stride of rows; that of a single row is arbitrary.
 template <class AnyTensor>
 std::int64_t row_stride(const AnyTensor& matrix) {
   return matrix.dim(0) > 1 ? matrix.stride(0) : matrix.dim(1);
@@ -161,12 +161,12 @@ bool fits(const AnyTensor& matrix) {
 
 bool converts(const LinearArgs& args) { return args.x.dtype != DType::kBF16; }
 
-struct Places {
+struct Buffers {
   std::uint16_t* x;  // [T,K] bf16, if x is something else
   std::byte* scratch;
   std::size_t bytes;
 
-  Places(const LinearArgs& args, Arena arena)
+  Buffers(const LinearArgs& args, Arena arena)
       : x(arena.take<std::uint16_t>(converts(args) ? args.x.size() : 0)),
         scratch(arena.take<std::byte>(kScratchBytes + kScratchAlignment)),
         bytes(arena.used()) {}
@@ -187,22 +187,22 @@ std::string linear_cublas_supports(const LinearArgs& args, const Stream&) {
   if (!fits(args.weight) || !fits(args.y) || (!converts(args) && !fits(args.x))) {
     return "takes rows that begin at multiples of 16 bytes and do not overlap";
   }
-  if (!functions().found) return "finds no " + library_name();
+  if (!functions().found) return "needs " + library_name();
   return {};
 }
 
-std::size_t linear_cublas_workspace(const LinearArgs& args) { return Places(args, Arena()).bytes; }
+std::size_t linear_cublas_workspace(const LinearArgs& args) { return Buffers(args, Arena()).bytes; }
 
 void run_linear_cublas(const LinearArgs& args, Workspace workspace, const Stream& stream) {
   if (args.y.size() == 0) return;
   const CurrentDevice current(stream, LinearArgs::kName);
   static Products products;
-  const Places places(args, Arena(workspace));
+  const Buffers buffers(args, Arena(workspace));
   const void* x = args.x.data;
   std::int64_t x_stride = row_stride(args.x);
   if (converts(args)) {
-    convert_rows(args.x, places.x, stream, LinearArgs::kName);
-    x = places.x;
+    convert_rows(args.x, buffers.x, stream, LinearArgs::kName);
+    x = buffers.x;
     x_stride = args.x.dim(1);
   }
   const auto [handle, product] =
@@ -211,8 +211,8 @@ void run_linear_cublas(const LinearArgs& args, Workspace workspace, const Stream
   const float one = 1.0F;
   const float zero = 0.0F;
   check(functions().matmul(handle, product.operation, &one, args.weight.data, product.weight, x, product.x, &zero,
-                           args.y.data, product.y, args.y.data, product.y, &product.algorithm, places.aligned_scratch(),
-                           kScratchBytes, native(stream)));
+                           args.y.data, product.y, args.y.data, product.y, &product.algorithm,
+                           buffers.aligned_scratch(), kScratchBytes, native(stream)));
 }
 
 }  // namespace thalweg::cu

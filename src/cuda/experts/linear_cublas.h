@@ -1,7 +1,7 @@
 #pragma once
 
-// linear over bf16 weights by NVIDIA's cuBLASLt, whose library is looked for when the first such linear comes: nothing
-// is linked, and a machine without it has this library's own kernels.
+// linear with BF16 weights by NVIDIA's cuBLASLt. The library is loaded at the first such call, not linked; without it,
+// the other kernels of linear run.
 
 #include <string>
 

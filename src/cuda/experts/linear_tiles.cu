@@ -5,7 +5,7 @@
 namespace thalweg::cu {
 namespace {
 
-// Places in the workspace.
+// Layout of the workspace.
 struct TiledPlan {
   std::uint16_t* staged;  // [T,staged_columns(K)]
   float* factors;         // [T]; null: staged as bf16

@@ -12,9 +12,9 @@
 namespace thalweg::cu {
 namespace {
 
-constexpr std::int64_t kMostPairs = 65535;  // blocks along y
-constexpr std::int64_t kMostK = 32768;      // activations that fit into shared memory beside the weights
-constexpr int kUsualPasses = 32;            // of a warp
+constexpr std::int64_t kMostPairs = 65535;  // gridDim.y
+constexpr std::int64_t kMostK = 32768;      // activations beyond this do not fit into shared memory beside the weights
+constexpr int kUsualPasses = 32;            // per warp
 
 MatvecKernel block_kernel(DType type, bool bulk) {
   return dispatch_block_format(type, [&]<DType kType>() { return block_matvec<kType>(bulk); });
@@ -33,7 +33,7 @@ int block_alignment(DType type) {
   });
 }
 
-// 0 where there is no next one.
+// Bytes between elements of dimension `dim`; 0 if it has one.
 std::int64_t step_bytes(const ConstTensor& weight, int dim) {
   return weight.dim(dim) > 1 ? bytes_of(weight.dtype, weight.stride(dim)) : 0;
 }
@@ -88,7 +88,7 @@ namespace {
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, std::size_t shared, const DeviceProperties& device,
             const Stream& stream, std::string_view operation, const Arguments&... arguments) {
-  // Some is taken by the kernels themselves.
+  // The kernels have static shared memory too.
   if (shared > 40 * 1024) allow_shared_memory(reinterpret_cast<const void*>(kernel), shared, operation);
   pdl_launch(kernel, grid, kMatvecThreads, shared, device, native(stream), operation, arguments...);
 }
@@ -115,23 +115,24 @@ void run_matvec(const ExpertMatmul& p, const ConstTensor& weight, const Stream& 
   const DeviceProperties& device = properties(stream.device.index);
   if (!is_block_format(weight.dtype)) return run_plain(p, weight, device, stream, operation);
 
-  const int units = p.k / 32;
+  const int k_blocks = p.k / 32;
   MatvecShape shape{};
-  shape.lanes = row_lanes(units);
+  shape.lanes = row_lanes(k_blocks);
   shape.step = kWarpSize / shape.lanes;
-  const int slice = kRowUnits * shape.lanes;
+  const int segment_blocks = kLaneBlocks * shape.lanes;
   shape.split = 1;
-  while (shape.split < kMatvecWarps && shape.split * slice < units) shape.split *= 2;
+  while (shape.split < kMatvecWarps && shape.split * segment_blocks < k_blocks) shape.split *= 2;
   shape.groups = kMatvecWarps / shape.split;
   const int pass_rows = kPassSteps * shape.step;
-  shape.stage_bytes = pass_rows * row_pitch(static_cast<int>(bytes_of(weight.dtype, 32 * std::min(slice, units))));
+  shape.stage_bytes =
+      pass_rows * row_pitch(static_cast<int>(bytes_of(weight.dtype, 32 * std::min(segment_blocks, k_blocks))));
   const MatvecKernel kernel = block_kernel(weight.dtype, uses_bulk_copies(weight, p.k, shape.lanes, device));
-  const auto shared_bytes = [&] { return shape.ring_at(units) + kMatvecWarps * kernel.stages * shape.stage_bytes; };
+  const auto shared_bytes = [&] { return shape.ring_at(k_blocks) + kMatvecWarps * kernel.stages * shape.stage_bytes; };
   shape.passes = kUsualPasses;
   const int fit = std::clamp(device.shared_bytes / (shared_bytes() + 1024), 1, kMatvecBlocks);
-  const std::int64_t together = device.multiprocessors * fit;
-  const std::int64_t passes = ceil_of(p.n, pass_rows);  // of a pair
-  const int block_passes = parts_of_block(passes, pairs, together, shape.groups * kUsualPasses);
+  const std::int64_t resident = device.multiprocessors * fit;
+  const std::int64_t passes = ceil_of(p.n, pass_rows);  // per pair
+  const int block_passes = groups_per_block(passes, pairs, resident, shape.groups * kUsualPasses);
   shape.passes = std::min(ceil_of(block_passes, shape.groups), 2 * kUsualPasses);
   const dim3 grid(static_cast<unsigned>(ceil_of(passes, static_cast<std::int64_t>(shape.passes) * shape.groups)),
                   static_cast<unsigned>(p.ids.slots), static_cast<unsigned>(pairs / p.ids.slots));

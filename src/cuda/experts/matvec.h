@@ -1,57 +1,57 @@
 #pragma once
 
-// The kernels of one product of matrix and vector, by format: each is instantiated in a file of its own family.
+// The matrix-vector kernels by format, instantiated in instances/.
 
 #include <algorithm>
 
 #include "cuda/experts/experts.h"
-#include "cuda/experts/row_feeds.h"
+#include "cuda/experts/row_rings.h"
 
 namespace thalweg::cu {
 
 constexpr int kMatvecWarps = 8;
 constexpr int kMatvecThreads = kMatvecWarps * kWarpSize;
-constexpr int kMatvecBlocks = 2;  // of a multiprocessor
+constexpr int kMatvecBlocks = 2;  // per multiprocessor
 
-// How block formats are shared out.
+// How a matrix is divided between blocks, warps and lanes.
 struct MatvecShape {
-  int lanes;        // of a warp that share a row
-  int step;         // rows of a warp at a time: 32 / lanes
-  int split;        // warps that share a row, each with a slice of it: a power of two
-  int groups;       // of such warps, of a block
-  int passes;       // of a warp, of kPassSteps steps each
-  int stage_bytes;  // of a pass in shared memory
+  int lanes;        // lanes of a warp that share a row
+  int step;         // rows that a warp multiplies at a time: 32 / lanes
+  int split;        // warps that share a row: a power of two
+  int groups;       // groups of `split` warps in a block
+  int passes;       // passes of a warp, kPassSteps steps each
+  int stage_bytes;  // shared memory of a pass
 
-  // Shared memory: activations, results, the warps' rings.
-  __host__ __device__ int ring_at(int units) const {
-    return static_cast<int>(sizeof(FixedUnit)) * units + (4 * split * groups * passes * 2 * step + 15) / 16 * 16;
+  // Where the rings of the warps begin in shared memory, after activations and results.
+  __host__ __device__ int ring_at(int k_blocks) const {
+    return static_cast<int>(sizeof(FixedBlock)) * k_blocks + (4 * split * groups * passes * 2 * step + 15) / 16 * 16;
   }
 };
 
 inline int ceil_of(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
-// How many of the `parts` of each of `pairs` a block takes: as few waves of blocks as leave it no more than `usual`,
-// `together` of which are on the device at a time.
-inline int parts_of_block(std::int64_t parts, std::int64_t pairs, std::int64_t together, int usual) {
-  const std::int64_t waves = ceil_of(pairs * parts, together * usual);
-  return ceil_of(parts, std::max<std::int64_t>(together * waves / pairs, 1));
+// How many of `groups` row groups of each of `pairs` a block multiplies: at most `usual`, in as few waves as possible,
+// with `resident` blocks on the device at a time.
+inline int groups_per_block(std::int64_t groups, std::int64_t pairs, std::int64_t resident, int usual) {
+  const std::int64_t waves = ceil_of(pairs * groups, resident * usual);
+  return ceil_of(groups, std::max<std::int64_t>(resident * waves / pairs, 1));
 }
 
 struct MatvecKernel {
   void (*kernel)(ExpertMatmul, MatvecShape);
   int stages;
 };
-// `bulk`: all that is copied at once lies at multiples of 16 bytes, on compute capability 9.0.
+// bulk: by bulk copies, for rows that begin at multiples of 16 bytes, on compute capability 9.0.
 template <DType kType>
 MatvecKernel block_matvec(bool bulk);
 
 }  // namespace thalweg::cu
 
-// For a file that includes matvec_kernel.h.
-#define THALWEG_BLOCK_MATVEC(type)                                          \
-  template <>                                                               \
-  MatvecKernel block_matvec<DType::type>(bool bulk) {                       \
-    return {bulk ? block_matvec_kernel<DType::type, BulkFeed<DType::type>>  \
-                 : block_matvec_kernel<DType::type, RingFeed<DType::type>>, \
-            kFeedStages<DType::type>};                                      \
+// Instantiates a format; for files that include matvec_kernel.h.
+#define THALWEG_BLOCK_MATVEC(type)                                               \
+  template <>                                                                    \
+  MatvecKernel block_matvec<DType::type>(bool bulk) {                            \
+    return {bulk ? block_matvec_kernel<DType::type, BulkCopyRing<DType::type>>   \
+                 : block_matvec_kernel<DType::type, AsyncCopyRing<DType::type>>, \
+            kMatvecStages<DType::type>};                                         \
   }

@@ -1,27 +1,30 @@
 #pragma once
 
-// Products of one row of activations with the weights of one expert: the kernels for few tokens.
+// Products of one row of activations with the weights of one expert, for few tokens.
+//
+// Roles: all warps are alike. A warp multiplies some rows of one pair; where rows are long, `split` warps share them,
+// each with a segment of the columns. Shared memory: the activations in fixed point [FixedBlock], results
+// [split][rows], a ring for each warp. Pipeline: each warp fills its ring with raw rows, before the activations are
+// converted, and waits for no other warp.
 
 #include "cuda/common/async_copy.h"
 #include "cuda/common/pdl.h"
 #include "cuda/common/warp.h"
 #include "cuda/experts/experts.h"
 #include "cuda/experts/matvec.h"
-#include "cuda/experts/row_feeds.h"
 #include "cuda/experts/row_products.h"
+#include "cuda/experts/row_rings.h"
 
 namespace thalweg::cu {
 
 // ---- block formats
 
-// The sums over `lanes` lanes of two values: even lanes of them get the first one's, odd ones the second one's.
+// The sums over `lanes` lanes of two values: even lanes get the first, odd lanes the second.
 __device__ inline float sum_two(const float (&values)[2], int lanes) {
   return sum_pairs(sum_two_of_pairs(values), lanes);
 }
 
-// A block has some rows of one pair, a warp a slice of some of these. Weights are asked for before the activations are
-// made fixed point.
-template <DType kType, class Feed>
+template <DType kType, class Ring>
 __global__ void __launch_bounds__(kMatvecThreads, kMatvecBlocks)
     block_matvec_kernel(const __grid_constant__ ExpertMatmul p, const __grid_constant__ MatvecShape shape) {
   extern __shared__ __align__(16) std::uint8_t memory[];
@@ -30,21 +33,21 @@ __global__ void __launch_bounds__(kMatvecThreads, kMatvecBlocks)
   const int lane = thread & (shape.lanes - 1);
   const int slot = static_cast<int>(blockIdx.y);
   const int token = static_cast<int>(blockIdx.z);
-  const int units = p.k / 32;
+  const int k_blocks = p.k / 32;
   const int group = warp * shape.groups / kMatvecWarps;
-  const int segment = warp & (shape.split - 1);
+  const int split_index = warp & (shape.split - 1);
   const int pass_rows = kPassSteps * shape.step;
   const int warp_rows = shape.passes * pass_rows;
   const int block_rows = shape.groups * warp_rows;
   const int block_row = static_cast<int>(blockIdx.x) * block_rows;
   const int first_row = block_row + group * warp_rows;
-  const int slice = kRowUnits * shape.lanes;
-  int first = segment * slice;
-  const int rows = first < units ? max(min(p.n - first_row, warp_rows), 0) : 0;
-  auto* const x = reinterpret_cast<uint4*>(memory);                         // [units]
-  auto* const results = reinterpret_cast<float*>(x + kUnitPieces * units);  // [split][block_rows]
-  Feed feed;
-  feed.place(memory + shape.ring_at(units) + warp * kFeedStages<kType> * shape.stage_bytes, shape.stage_bytes);
+  const int segment_blocks = kLaneBlocks * shape.lanes;
+  int first = split_index * segment_blocks;
+  const int rows = first < k_blocks ? max(min(p.n - first_row, warp_rows), 0) : 0;
+  auto* const x = reinterpret_cast<uint4*>(memory);                                   // [k_blocks]
+  auto* const results = reinterpret_cast<float*>(x + kFixedBlockVectors * k_blocks);  // [split][block_rows]
+  Ring weights;
+  weights.init(memory + shape.ring_at(k_blocks) + warp * kMatvecStages<kType> * shape.stage_bytes, shape.stage_bytes);
   pdl_trigger_and_wait();
   const std::int64_t x_row = p.x.offset(token, p.x_per_slot ? slot : 0);
   RawActivations<kMatvecWarps, 4> raw;
@@ -52,40 +55,41 @@ __global__ void __launch_bounds__(kMatvecThreads, kMatvecBlocks)
   const int expert = p.ids.of(token, slot);
   if (expert < 0) return report_missing_expert(p.ids);
 
-  const PassRows warp_part{p.weights + expert * p.expert_bytes + first_row * p.row_bytes, p.row_bytes, rows,
+  const PassRows warp_pass{p.weights + expert * p.expert_bytes + first_row * p.row_bytes, p.row_bytes, rows,
                            shape.lanes, shape.step};
-  feed.begin(warp_part, LaneUnits<kType>(units, first, lane, shape.lanes), units, first);
-  raw.fix(0, p.k, x, 1, units);
-  fix_activations<kMatvecWarps>(p.x, x_row, raw.kCount, p.k, x, 1, units);
+  weights.begin(warp_pass, LaneBlocks<kType>(k_blocks, first, lane, shape.lanes), k_blocks, first);
+  raw.fix(0, p.k, x, 1, k_blocks);
+  fix_activations<kMatvecWarps>(p.x, x_row, raw.kCount, p.k, x, 1, k_blocks);
   __syncthreads();
-  float* const own = results + segment * block_rows + group * warp_rows;
-  const int own_row = (lane & 1) * shape.step + warp_part.row_in_step();
-  for (bool again = false; first < units; again = true) {
-    FixedUnit even;
-    FixedUnit odd;
-    LaneUnits<kType>(units, first, lane, shape.lanes).read(x, units, even, odd);
+  float* const own = results + split_index * block_rows + group * warp_rows;
+  const int own_row = (lane & 1) * shape.step + warp_pass.row_in_step();
+  for (bool again = false; first < k_blocks; again = true) {
+    FixedBlock even;
+    FixedBlock odd;
+    LaneBlocks<kType>(k_blocks, first, lane, shape.lanes).read(x, k_blocks, even, odd);
 #pragma unroll 1
     for (int row = 0; row < rows; row += pass_rows) {
       float values[kPassSteps];
-      feed.products(even, odd, values);
+      weights.products(even, odd, values);
       const float sum = sum_two(values, shape.lanes);
       if (lane < kPassSteps) own[row + own_row] = again ? own[row + own_row] + sum : sum;
     }
-    first += slice * shape.split;
-    if (first < units) feed.begin(warp_part, LaneUnits<kType>(units, first, lane, shape.lanes), units, first);
+    first += segment_blocks * shape.split;
+    if (first < k_blocks)
+      weights.begin(warp_pass, LaneBlocks<kType>(k_blocks, first, lane, shape.lanes), k_blocks, first);
   }
   __syncthreads();
   const std::int64_t y = p.y.offset(token, slot);
   for (int row = thread; row < block_rows && block_row + row < p.n; row += kMatvecThreads) {
     float sum = 0.0F;
-    for (int i = 0; i < shape.split && i * slice < units; ++i) sum += results[i * block_rows + row];
+    for (int i = 0; i < shape.split && i * segment_blocks < k_blocks; ++i) sum += results[i * block_rows + row];
     store_result(p, y + block_row + row, block_row + row, sum);
   }
 }
 
 // ---- F32, F16 and BF16
 
-// The row of activations of a pair, and where its results go; false for a pair without an expert.
+// The activations and results of a pair; false if the pair has no expert.
 struct MatvecPair {
   int expert;
   std::int64_t x;  // offset in elements
@@ -100,8 +104,7 @@ __device__ inline bool find_pair(const ExpertMatmul& p, int pair, MatvecPair& fo
   return false;
 }
 
-// A warp works on kPlainRows rows; a lane reads 16 bytes of each at a time, or single elements where rows are not
-// aligned for that.
+// A warp multiplies kPlainRows rows. A lane reads 16 bytes of each at a time, or single elements of unaligned rows.
 constexpr int kPlainRows = 4;
 constexpr int kPlainBlockRows = kPlainRows * kMatvecWarps;
 

@@ -1,98 +1,100 @@
 #pragma once
 
-// Products of one row of activations with the MXFP4 weights of one expert, by the matrix units; compute
-// capability 9.0.
+// Products of one row of activations with the MXFP4 weights of one expert, on the tensor cores; compute capability 9.0.
 //
-// A block has some rows of one pair, in tiles that the copy engine brings, asked for by warps of their own.
-// A warp multiplies 16 rows of a tile, a slice of 256 of their weights (mma.m16n8k32, levels as bytes). Of the eight
-// columns that the units multiply with, two are the planes of one block's activations (fixed_units.h), zero outside of
-// that block: so the products of four blocks of a row come out side by side, and each is scaled once.
+// Roles: 4 producer warps bring tiles of the rows of one pair by bulk copies; 16 consumer warps each multiply 16 rows
+// of a tile by a K tile of 256 columns (mma.m16n8k32, levels as bytes). Shared memory: barriers, activations in fixed
+// point, results [columns][rows], a ring of tiles. Pipeline: kMxfp4Stages tiles; a full mbarrier and a named barrier
+// for reuse per stage.
+//
+// Of the eight columns of the mma, two are the byte planes of one block's activations (FixedBlock), zero outside of
+// that block: the products of four blocks of a row are four pairs of columns, and each is scaled once.
 
 #include "cuda/common/mbarrier.h"
 #include "cuda/common/mma.h"
 #include "cuda/common/pdl.h"
 #include "cuda/common/warp.h"
 #include "cuda/experts/experts.h"
-#include "cuda/experts/fixed_units.h"
-#include "cuda/experts/formats/weights.h"
+#include "cuda/experts/fixed_blocks.h"
+#include "cuda/experts/formats/formats.h"
 
 namespace thalweg::cu {
 
-constexpr int kLevelWarps = 16;  // that multiply, of a block that has a multiprocessor to itself
-constexpr int kAskingWarps = 4;  // for tiles: a thread takes its time for each copy
-constexpr int kLevelThreads = (kLevelWarps + kAskingWarps) * kWarpSize;
-constexpr int kLevelRows = 16;  // of a warp
-// More tiles ahead would fill the memory's queues at the beginning, when the first ones are waited for.
-constexpr int kLevelStages = 3;
-constexpr int kLevelBarriersBytes = 128;
-constexpr int kBlocksTogether = 4;
-constexpr int kSliceChains = 2;                                   // of kBlocksTogether
-constexpr int kLevelSlice = 32 * kBlocksTogether * kSliceChains;  // weights
-constexpr int kMxfp4Block = kBlockBytes<DType::kMXFP4>;           // an exponent, then the codes
-constexpr int kLevelSliceBytes = kLevelSlice / 32 * kMxfp4Block;  // a multiple of 8
+constexpr int kMxfp4Warps = 16;         // consumers; one block per multiprocessor
+constexpr int kMxfp4ProducerWarps = 4;  // issuing a bulk copy takes a thread 45 ns
+constexpr int kMxfp4Threads = (kMxfp4Warps + kMxfp4ProducerWarps) * kWarpSize;
+constexpr int kMxfp4Rows = 16;  // per warp
+// More stages would fill the memory queues at the start, when the first tiles are waited for.
+constexpr int kMxfp4Stages = 3;
+constexpr int kMxfp4BarrierBytes = 128;
+constexpr int kChainBlocks = 4;
+constexpr int kChains = 2;                                       // mma chains of kChainBlocks blocks
+constexpr int kMxfp4TileK = 32 * kChainBlocks * kChains;         // weights
+constexpr int kMxfp4Block = kBlockBytes<DType::kMXFP4>;          // bytes: an exponent, then the codes
+constexpr int kMxfp4TileBytes = kMxfp4TileK / 32 * kMxfp4Block;  // a multiple of 8
 
-struct LevelShape {
-  int tiles;        // of a block
-  int tile_rows;    // kLevelRows for each group of warps that share rows
-  int columns_log;  // these warps, of which not all need have weights
-  int columns;      // that have
+struct Mxfp4Shape {
+  int tiles;        // of a thread block
+  int tile_rows;    // kMxfp4Rows for each group of warps that share columns
+  int columns_log;  // log2 of the warps that share rows
+  int columns;      // K tiles of a row; the other warps of a group idle
   int row_bytes;
-  // Rows that are copied at once. Where these are less than eight, 16 bytes are left behind them in shared memory, so
-  // that of eight rows no two begin in the same banks.
+  // Rows per bulk copy. Fewer than eight are followed by 16 bytes of padding, so that no two of eight rows begin in the
+  // same banks.
   int run;
   int run_bytes;
   int stage_bytes;
-  // Shared memory: barriers, activations, results, then the tiles, at a whole line.
+  // Offsets in shared memory: barriers, activations, results, tiles.
   int results_at;
   int ring_at;
 
-  __host__ __device__ int place_of(int row) const { return row / run * run_bytes + row % run * row_bytes; }
+  __host__ __device__ int row_offset(int row) const { return row / run * run_bytes + row % run * row_bytes; }
 };
 
-// What a warp multiplies a slice with.
-struct LevelActivations {
-  std::uint32_t fragments[kSliceChains][kBlocksTogether][2];
-  // Of block lane % 4 of a chain:
-  float scales[kSliceChains];          // of half levels
-  std::int32_t offsets[kSliceChains];  // what products begin with, since levels are counted from -12
+// The activations of a K tile as right operands.
+struct Mxfp4Activations {
+  std::uint32_t fragments[kChains][kChainBlocks][2];
+  // For block lane % 4 of a chain:
+  float scales[kChains];          // of twice the levels
+  std::int32_t offsets[kChains];  // initial products: levels have a bias of 12
 
-  // x: units as read_unit() takes them; the slice's first one is `first`.
-  __device__ void read(const uint4* x, int units, int first) {
+  // x: the row's fixed blocks in vectors, as read_fixed_block() reads them; `first`: the first block of the K tile.
+  __device__ void read(const uint4* x, int k_blocks, int first) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
     const int column = lane / 4;
 #pragma unroll
-    for (int chain = 0; chain < kSliceChains; ++chain) {
-      const int unit = first + kBlocksTogether * chain;
+    for (int chain = 0; chain < kChains; ++chain) {
+      const int k_block = first + kChainBlocks * chain;
       const auto word = [&](int half) {
-        return reinterpret_cast<const std::uint32_t*>(x + (column % 2 * 2 + half) * units + unit +
+        return reinterpret_cast<const std::uint32_t*>(x + (column % 2 * 2 + half) * k_blocks + k_block +
                                                       column / 2)[lane % 4];
       };
       const std::uint32_t words[2] = {word(0), word(1)};
 #pragma unroll
-      for (int block = 0; block < kBlocksTogether; ++block) {
+      for (int block = 0; block < kChainBlocks; ++block) {
         const bool own = column / 2 == block;
         fragments[chain][block][0] = own ? __byte_perm(words[0], words[1], 0x5140) : 0;
         fragments[chain][block][1] = own ? __byte_perm(words[0], words[1], 0x7362) : 0;
       }
-      const uint4 rest = x[4 * units + unit + lane % 4];
+      const uint4 rest = x[4 * k_blocks + k_block + lane % 4];
       scales[chain] = 0.5F * __uint_as_float(rest.x);
       offsets[chain] = -12 * static_cast<int>(__uint_as_float(rest.y) + __uint_as_float(rest.z));
     }
   }
 };
 
-// The lane's part of the products of rows lane / 4 and lane / 4 + 8 with a slice: the sum over the blocks lane % 4 of
-// its chains. slice: where that of row lane / 4 begins, at a multiple of 8; that of the other row is `eight` behind it.
-__device__ __forceinline__ void multiply_levels(const std::uint8_t* slice, int eight, const LevelActivations& x,
-                                                const Mxfp4Table& table, float (&sums)[2]) {
+// Adds the lane's products of rows lane / 4 and lane / 4 + 8 with a K tile: those of blocks lane % 4 of the chains.
+// k_tile: where that of row lane / 4 begins, at a multiple of 8 bytes; that of the other row is `eight` bytes further.
+__device__ __forceinline__ void multiply_mxfp4(const std::uint8_t* k_tile, int eight, const Mxfp4Activations& x,
+                                               const Mxfp4Table& table, float (&sums)[2]) {
   const int t = static_cast<int>(threadIdx.x) % 4;
-  const std::uint8_t* const rows[2] = {slice, slice + eight};
+  const std::uint8_t* const rows[2] = {k_tile, k_tile + eight};
 #pragma unroll
-  for (int chain = 0; chain < kSliceChains; ++chain) {
+  for (int chain = 0; chain < kChains; ++chain) {
     std::int32_t products[4] = {0, x.offsets[chain], 0, x.offsets[chain]};
 #pragma unroll
-    for (int block = 0; block < kBlocksTogether; ++block) {
-      const int codes_at = (kBlocksTogether * chain + block) * kMxfp4Block + 1;
+    for (int block = 0; block < kChainBlocks; ++block) {
+      const int codes_at = (kChainBlocks * chain + block) * kMxfp4Block + 1;
       std::uint32_t positive[4];
       std::uint32_t negative[4];
 #pragma unroll
@@ -100,7 +102,7 @@ __device__ __forceinline__ void multiply_levels(const std::uint8_t* slice, int e
         const auto* const words = reinterpret_cast<const std::uint32_t*>(rows[row] + codes_at / 4 * 4 + 4 * t);
 #pragma unroll
         for (int two = 0; two < 2; ++two) {
-          // Two bytes of codes, below others.
+          // Two bytes of codes, in the low half.
           const int first = codes_at % 4 + 2 * two;
           const std::uint32_t codes =
               first % 4 == 3 ? __funnelshift_r(words[0], words[1], 24) : words[first / 4] >> 8 * (first % 4);
@@ -113,48 +115,48 @@ __device__ __forceinline__ void multiply_levels(const std::uint8_t* slice, int e
     }
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      const std::uint32_t exponent = rows[row][(kBlocksTogether * chain + t) * kMxfp4Block];
+      const std::uint32_t exponent = rows[row][(kChainBlocks * chain + t) * kMxfp4Block];
       const auto product = static_cast<float>(128 * products[2 * row] + products[2 * row + 1]);
       sums[row] = fmaf(mxfp4_scale(exponent), x.scales[chain] * product, sums[row]);
     }
   }
 }
 
-__global__ void __launch_bounds__(kLevelThreads, 1)
-    mxfp4_matvec_kernel(const __grid_constant__ ExpertMatmul p, const __grid_constant__ LevelShape shape) {
+__global__ void __launch_bounds__(kMxfp4Threads, 1)
+    mxfp4_matvec_kernel(const __grid_constant__ ExpertMatmul p, const __grid_constant__ Mxfp4Shape shape) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) std::uint8_t memory[];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarpSize;
   const int warp = thread / kWarpSize;
-  const bool multiplies = warp < kLevelWarps;
+  const bool multiplies = warp < kMxfp4Warps;
   const int slot = static_cast<int>(blockIdx.y);
   const int token = static_cast<int>(blockIdx.z);
-  const int units = p.k / 32;
+  const int k_blocks = p.k / 32;
   const int block_rows = shape.tiles * shape.tile_rows;
   const int block_row = static_cast<int>(blockIdx.x) * block_rows;
   const int rows = min(p.n - block_row, block_rows);
-  auto* const x = reinterpret_cast<uint4*>(memory + kLevelBarriersBytes);     // [kUnitPieces][units]
+  auto* const x = reinterpret_cast<uint4*>(memory + kMxfp4BarrierBytes);      // [kFixedBlockVectors][k_blocks]
   auto* const results = reinterpret_cast<float*>(memory + shape.results_at);  // [columns][block_rows]
-  const MbarrierArray full{shared_address(memory)};                           // a stage has its tile
-  constexpr int kRead = 1;  // the named barriers of stages that have been read
+  const MbarrierArray full{shared_address(memory)};                           // a stage holds its tile
+  constexpr int kRead = 1;  // first of the named barriers of stages that have been read
 
   if (thread == 0) {
-    for (int i = 0; i < kLevelStages; ++i) full[i].init(1);
+    for (int i = 0; i < kMxfp4Stages; ++i) full[i].init(1);
     fence_mbarrier_init();
   }
   __syncthreads();
   pdl_trigger_and_wait();
   const std::int64_t x_row = p.x.offset(token, p.x_per_slot ? slot : 0);
-  RawActivations<kLevelWarps, kLevelSlice / (4 * kWarpSize)> raw;
+  RawActivations<kMxfp4Warps, kMxfp4TileK / (4 * kWarpSize)> raw;
   if (multiplies) raw.read(p.x, x_row, 0, p.k);
   const int expert = p.ids.of(token, slot);
   if (expert < 0) return report_missing_expert(p.ids);
 
   RingStage stage;
-  // A thread of the asking warps asks for a run of each tile.
-  const int run = lane * kAskingWarps + warp - kLevelWarps;
-  const auto ask = [&](int row) {
+  // Each producer thread copies a run of rows of each tile.
+  const int run = lane * kMxfp4ProducerWarps + warp - kMxfp4Warps;
+  const auto copy_tile = [&](int row) {
     const int first = row + run * shape.run;
     const int last = min(row + shape.tile_rows, rows);
     const int own_bytes = min(last - first, shape.run) * shape.row_bytes;
@@ -166,37 +168,38 @@ __global__ void __launch_bounds__(kLevelThreads, 1)
           static_cast<std::uint32_t>(own_bytes), full[stage.index]);
     }
     __syncwarp();
-    stage.advance(kLevelStages);
+    stage.advance(kMxfp4Stages);
   };
   if (multiplies) {
-    raw.fix(0, p.k, x, 1, units);
+    raw.fix(0, p.k, x, 1, k_blocks);
   } else {
-    ask(0);
+    copy_tile(0);
   }
   __syncthreads();
   if (!multiplies) {
     for (int row = shape.tile_rows; row < rows; row += shape.tile_rows) {
-      if (row >= kLevelStages * shape.tile_rows) named_barrier(kRead + stage.index, kLevelThreads);
-      ask(row);
+      if (row >= kMxfp4Stages * shape.tile_rows) named_barrier(kRead + stage.index, kMxfp4Threads);
+      copy_tile(row);
     }
   } else {
     const int column = warp & ((1 << shape.columns_log) - 1);
     const bool has_weights = column < shape.columns;
-    LevelActivations own;
-    if (has_weights) own.read(x, units, column * (kLevelSlice / 32));
+    Mxfp4Activations own;
+    if (has_weights) own.read(x, k_blocks, column * (kMxfp4TileK / 32));
     const Mxfp4Table table(static_cast<std::uint32_t>((lane | p.k) >> 31));
-    const int warp_row = (warp >> shape.columns_log) * kLevelRows + lane / 4;
-    const std::uint8_t* const own_slice = memory + shape.ring_at + shape.place_of(warp_row) + column * kLevelSliceBytes;
-    const int eight = shape.place_of(warp_row + 8) - shape.place_of(warp_row);
+    const int warp_row = (warp >> shape.columns_log) * kMxfp4Rows + lane / 4;
+    const std::uint8_t* const own_k_tile =
+        memory + shape.ring_at + shape.row_offset(warp_row) + column * kMxfp4TileBytes;
+    const int eight = shape.row_offset(warp_row + 8) - shape.row_offset(warp_row);
     float* own_results = results + column * block_rows + warp_row + lane % 2 * 8;
 #pragma unroll 1
     for (int row = 0; row < rows; row += shape.tile_rows) {
       full[stage.index].wait(stage.parity);
       float sums[2] = {};
-      if (has_weights) multiply_levels(own_slice + stage.index * shape.stage_bytes, eight, own, table, sums);
-      if (row + kLevelStages * shape.tile_rows < rows) named_barrier_arrive(kRead + stage.index, kLevelThreads);
-      stage.advance(kLevelStages);
-      // Of four lanes; even ones get the first row's, odd ones the second one's.
+      if (has_weights) multiply_mxfp4(own_k_tile + stage.index * shape.stage_bytes, eight, own, table, sums);
+      if (row + kMxfp4Stages * shape.tile_rows < rows) named_barrier_arrive(kRead + stage.index, kMxfp4Threads);
+      stage.advance(kMxfp4Stages);
+      // The sums of four lanes; even lanes get the first row's, odd lanes the second's.
       float sum = sum_two_of_pairs(sums);
       sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
       if (has_weights && lane % 4 < 2) *own_results = sum;
@@ -205,7 +208,7 @@ __global__ void __launch_bounds__(kLevelThreads, 1)
   }
   __syncthreads();
   const std::int64_t y = p.y.offset(token, slot);
-  for (int row = thread; row < rows; row += kLevelThreads) {
+  for (int row = thread; row < rows; row += kMxfp4Threads) {
     float sum = 0.0F;
 #pragma unroll 4
     for (int i = 0; i < shape.columns; ++i) sum += results[i * block_rows + row];

@@ -46,7 +46,7 @@ __device__ float shared_gate(const Combine<Product>& p, std::int64_t token) {
   if (threadIdx.x % kWarpSize == 0) warp_sums[threadIdx.x / kWarpSize] = logit;
   __syncthreads();
   logit = 0.0F;
-  for (const float part : warp_sums) logit += part;
+  for (const float sum : warp_sums) logit += sum;
   return 1.0F / (1.0F + expf(-logit));
 }
 

@@ -1,13 +1,16 @@
 #pragma once
 
-// The third launch of moe_ffn for few tokens (moe_matvec.h).
+// The third launch of moe_ffn's `matvec` (moe_matvec.h): down, and the sum over slots.
+//
+// Roles: a block computes some outputs of a token; a warp multiplies them for one slot after the other. Shared memory:
+// products [slots][outputs], a ring for each warp. Pipeline: each warp fills its ring with raw rows and waits for no
+// other warp. Sums are taken in the order of slots.
 
 #include "cuda/common/pdl.h"
 #include "cuda/experts/moe_matvec.h"
 
 namespace thalweg::cu {
 
-// A block has some outputs of a token, a warp these of one slot after the other; sums are taken in the order of slots.
 template <DType kType>
 __global__ void __launch_bounds__(kMostDownWarps* kWarpSize, PackedWeights<kType>::kCoded ? 2 : 1)
     moe_down(const __grid_constant__ MoeMatvec p, const __grid_constant__ DownShape shape) {
@@ -34,14 +37,15 @@ __global__ void __launch_bounds__(kMostDownWarps* kWarpSize, PackedWeights<kType
     const int expert = shared ? 0 : p.ids[token * sizes.slots + slot];
     const RowRuns runs{
         {matrix.row(expert, first_row), nullptr}, 1, rows, matrix.row_bytes, shared ? shape.shared_chunk : shape.chunk};
-    const uint4* const x = p.activated + (token * sizes.inner_units() + slot * (sizes.inner / 32)) * kUnitPieces;
-    const int units = (shared ? sizes.shared_inner : sizes.inner) / 32;
+    const uint4* const x =
+        p.activated + (token * sizes.inner_blocks() + slot * (sizes.inner / 32)) * kFixedBlockVectors;
+    const int k_blocks = (shared ? sizes.shared_inner : sizes.inner) / 32;
     float* const own = products + (slot - shape.first_slot) * shape.outputs;
     __syncwarp();  // the ring's last chunk has been read
     if (kType != kSharedType && shared && shape.shared_type == kSharedType) {
-      row_products<kSharedType>(runs, ring, shape.stage_bytes, x, units, row_lanes(units), own, 0);
+      row_products<kSharedType>(runs, ring, shape.stage_bytes, x, k_blocks, row_lanes(k_blocks), own, 0);
     } else {
-      row_products<kType>(runs, ring, shape.stage_bytes, x, units, row_lanes(units), own, 0);
+      row_products<kType>(runs, ring, shape.stage_bytes, x, k_blocks, row_lanes(k_blocks), own, 0);
     }
   }
   __syncthreads();

@@ -13,7 +13,7 @@ namespace {
 struct MatvecPlan {
   MoeMatvecSizes sizes;
   float* logits;
-  uint4* x_units;
+  uint4* x_blocks;
   uint4* activated;
   std::int32_t* ids;
   float* weights;
@@ -24,8 +24,8 @@ struct MatvecPlan {
               static_cast<int>(num_experts(args)), args.top_k,
               static_cast<int>(inner_size(args)),  static_cast<int>(shared_inner_size(args))},
         logits(arena.take<float>(num_tokens(args) * sizes.logits())),
-        x_units(arena.take<uint4>(num_tokens(args) * (sizes.hidden / 32) * kUnitPieces)),
-        activated(arena.take<uint4>(num_tokens(args) * sizes.inner_units() * kUnitPieces)),
+        x_blocks(arena.take<uint4>(num_tokens(args) * (sizes.hidden / 32) * kFixedBlockVectors)),
+        activated(arena.take<uint4>(num_tokens(args) * sizes.inner_blocks() * kFixedBlockVectors)),
         ids(arena.take<std::int32_t>(num_pairs(args))),
         weights(arena.take<float>(num_tokens(args) * sizes.all_slots())),
         shared_products(arena.take<float>(has_shared(args) ? num_tokens(args) * hidden_size(args) : 0)),
@@ -102,7 +102,7 @@ void run_moe_matvec(const MoeFfnArgs& args, Workspace workspace, const Stream& s
   p.shared_up = weight_rows(args.shared_up);
   p.shared_down = weight_rows(args.shared_down);
   p.logits = plan.logits;
-  p.x_units = plan.x_units;
+  p.x_blocks = plan.x_blocks;
   p.activated = plan.activated;
   p.ids = plan.ids;
   p.weights = plan.weights;

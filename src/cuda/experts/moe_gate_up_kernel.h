@@ -1,6 +1,10 @@
 #pragma once
 
-// The second launch of moe_ffn for few tokens (moe_matvec.h).
+// The second launch of moe_ffn's `matvec` (moe_matvec.h): the choice of experts, gate, up and SwiGLU.
+//
+// Roles: a block computes some outputs of one slot of a token; each of its warps, the rows of gate and up of a few. The
+// blocks of the shared expert come first, since they need no choice. Shared memory: results of gate and up
+// [2][outputs], a ring for each warp. Pipeline: each warp fills its ring with raw rows and waits for no other warp.
 
 #include "cuda/common/pdl.h"
 #include "cuda/experts/choose_experts.h"
@@ -8,7 +12,8 @@
 
 namespace thalweg::cu {
 
-// Chooses the experts of a token, by a whole warp, and, if `write`, lets the next launch know. Lane s has slot s's.
+// Chooses the experts of a token, by a whole warp; if `write`, stores them and their weights for the next launch. Lane
+// s holds slot s.
 __device__ inline int choose(const MoeMatvec& p, int token, bool write) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const float* logits = p.logits + token * p.sizes.logits();
@@ -31,8 +36,6 @@ __device__ inline int choose(const MoeMatvec& p, int token, bool write) {
   return chosen.id;
 }
 
-// A block has some outputs of one slot of a token, each of its warps the rows of gate and of up of a few. The shared
-// expert's blocks come first: they need not know who was chosen.
 template <DType kType>
 __global__ void __launch_bounds__(kGateUpThreads, PackedWeights<kType>::kCoded ? 3 : 2)
     moe_gate_up(const __grid_constant__ MoeMatvec p, const __grid_constant__ GateUpShape shape) {
@@ -41,8 +44,8 @@ __global__ void __launch_bounds__(kGateUpThreads, PackedWeights<kType>::kCoded ?
   const MoeMatvecSizes& sizes = p.sizes;
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / kWarpSize;
-  const int units = sizes.hidden / 32;
-  const int lanes = row_lanes(units);
+  const int k_blocks = sizes.hidden / 32;
+  const int lanes = row_lanes(k_blocks);
   const int block = static_cast<int>(blockIdx.x);
   const bool shared = block < shape.shared_blocks;
   const int tiles = (shared ? sizes.shared_inner : sizes.inner) / shape.outputs;
@@ -75,12 +78,12 @@ __global__ void __launch_bounds__(kGateUpThreads, PackedWeights<kType>::kCoded ?
                      warp_rows,
                      gate.row_bytes,
                      shared ? shape.shared_chunk : shape.chunk};
-  const uint4* const x = p.x_units + token * kUnitPieces * units;
+  const uint4* const x = p.x_blocks + token * kFixedBlockVectors * k_blocks;
   float* const own = results + warp * warp_rows;
   if (kType != kSharedType && shared && shape.shared_type == kSharedType) {
-    row_products<kSharedType>(runs, ring, shape.stage_bytes, x, units, lanes, own, shape.outputs);
+    row_products<kSharedType>(runs, ring, shape.stage_bytes, x, k_blocks, lanes, own, shape.outputs);
   } else {
-    row_products<kType>(runs, ring, shape.stage_bytes, x, units, lanes, own, shape.outputs);
+    row_products<kType>(runs, ring, shape.stage_bytes, x, k_blocks, lanes, own, shape.outputs);
   }
   if (p.fetch_down && !shared) {
     const int rows = sizes.hidden / tiles;
@@ -92,11 +95,11 @@ __global__ void __launch_bounds__(kGateUpThreads, PackedWeights<kType>::kCoded ?
   const auto activate = [](float g, float u) { return g / (1.0F + expf(-g)) * u; };
   const float4 g = reinterpret_cast<const float4*>(results)[thread];
   const float4 u = reinterpret_cast<const float4*>(results + shape.outputs)[thread];
-  // The units of a slot are a row for down.
-  uint4* const row = p.activated + (token * sizes.inner_units() + slot * (sizes.inner / 32)) * kUnitPieces;
-  const int unit = (tile * shape.outputs + 4 * thread) / 32;
+  // The blocks of a slot are a row of activations for down.
+  uint4* const row = p.activated + (token * sizes.inner_blocks() + slot * (sizes.inner / 32)) * kFixedBlockVectors;
+  const int k_block = (tile * shape.outputs + 4 * thread) / 32;
   fix_four({activate(g.x, u.x), activate(g.y, u.y), activate(g.z, u.z), activate(g.w, u.w)}, thread % 8,
-           0xFFU << (thread % kWarpSize / 8 * 8), row + unit, tiles * (shape.outputs / 32));
+           0xFFU << (thread % kWarpSize / 8 * 8), row + k_block, tiles * (shape.outputs / 32));
 }
 
 }  // namespace thalweg::cu

@@ -12,7 +12,7 @@ MoeMatvecKernels kernels_for(DType type) {
   return dispatch_format(type, [&]<DType kType>() { return moe_matvec_kernels<kType>(); });
 }
 
-bool goes_along(DType shared, DType experts) { return shared == experts || shared == kSharedType; }
+bool shares_launch(DType shared, DType experts) { return shared == experts || shared == kSharedType; }
 
 template <class Kernel, class Shape>
 void launch(Kernel kernel, dim3 grid, int threads, int shared_bytes, const MoeMatvec& p, const Shape& shape,
@@ -25,7 +25,7 @@ void launch(Kernel kernel, dim3 grid, int threads, int shared_bytes, const MoeMa
              MoeFfnArgs::kName, p, shape);
 }
 
-// Of the experts, the shared expert or both, by the kernel for `type`.
+// Launches the kernel for `type`: for the experts, the shared expert or both.
 void launch_gate_up(const MoeMatvec& p, DType type, bool experts, bool shared, const DeviceProperties& device,
                     cudaStream_t stream) {
   const MoeMatvecSizes& sizes = p.sizes;
@@ -33,7 +33,7 @@ void launch_gate_up(const MoeMatvec& p, DType type, bool experts, bool shared, c
   const auto blocks_of = [&](int outputs) {
     return sizes.tokens * ((experts ? sizes.slots * sizes.inner : 0) + (shared ? sizes.shared_inner : 0)) / outputs;
   };
-  // A unit of down's activations, or two where that keeps the device busy.
+  // One block of down's activations, or two where that keeps the device busy.
   const bool twice = sizes.inner % 64 == 0 && sizes.shared_inner % 64 == 0;
   shape.outputs = twice && blocks_of(64) >= 3 * device.multiprocessors ? 64 : 32;
   const int lanes = row_lanes(sizes.hidden / 32);
@@ -56,7 +56,7 @@ void launch_down(const MoeMatvec& p, DType type, bool experts, bool shared, cons
                  cudaStream_t stream) {
   const MoeMatvecSizes& sizes = p.sizes;
   DownShape shape{};
-  // Of 64 outputs, of fewer if blocks, of which two fit on a multiprocessor, would leave more than a tenth of it idle.
+  // 64 outputs per block; fewer if that would idle more than a tenth of the device, with two blocks per multiprocessor.
   shape.outputs = kMostDownOutputs;
   while (shape.outputs > 16 && 10 * sizes.tokens * sizes.hidden < 9 * 2 * device.multiprocessors * shape.outputs) {
     shape.outputs /= 2;
@@ -75,7 +75,7 @@ void launch_down(const MoeMatvec& p, DType type, bool experts, bool shared, cons
   shape.only_shared = !experts;
   shape.add_shared = !shared && sizes.shared_inner > 0;
   const int slots = shape.last_slot - shape.first_slot;
-  // As many threads as outputs, at least.
+  // At least one thread per output.
   const int warps = std::clamp(slots, 2, kMostDownWarps);
   const dim3 grid(static_cast<unsigned>((sizes.hidden + shape.outputs - 1) / shape.outputs),
                   static_cast<unsigned>(sizes.tokens));
@@ -87,16 +87,16 @@ void launch_down(const MoeMatvec& p, DType type, bool experts, bool shared, cons
 
 void launch_moe_gate_up(const MoeMatvec& p, const DeviceProperties& device, cudaStream_t stream) {
   const bool shared = p.sizes.shared_inner > 0;
-  const bool along = shared && goes_along(p.shared_gate.type, p.gate.type);
-  if (shared && !along) launch_gate_up(p, p.shared_gate.type, false, true, device, stream);
-  launch_gate_up(p, p.gate.type, true, along, device, stream);
+  const bool together = shared && shares_launch(p.shared_gate.type, p.gate.type);
+  if (shared && !together) launch_gate_up(p, p.shared_gate.type, false, true, device, stream);
+  launch_gate_up(p, p.gate.type, true, together, device, stream);
 }
 
 void launch_moe_down(const MoeMatvec& p, const DeviceProperties& device, cudaStream_t stream) {
   const bool shared = p.sizes.shared_inner > 0;
-  const bool along = shared && goes_along(p.shared_down.type, p.down.type);
-  if (shared && !along) launch_down(p, p.shared_down.type, false, true, device, stream);
-  launch_down(p, p.down.type, true, along, device, stream);
+  const bool together = shared && shares_launch(p.shared_down.type, p.down.type);
+  if (shared && !together) launch_down(p, p.shared_down.type, false, true, device, stream);
+  launch_down(p, p.down.type, true, together, device, stream);
 }
 
 }  // namespace thalweg::cu

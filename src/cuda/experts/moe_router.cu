@@ -1,4 +1,7 @@
-// The first launch of moe_ffn for few tokens: the router's logits in f32, and the activations in fixed point.
+// The first launch of moe_ffn's `matvec`: the router's logits in f32, and the activations in fixed point.
+//
+// Roles: a block multiplies two rows of the router, or the row of the shared expert's gate, with all tokens, eight at a
+// time; after these blocks, one for each token converts its activations.
 
 #include "cuda/common/pdl.h"
 #include "cuda/experts/moe_matvec.h"
@@ -9,13 +12,13 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarpSize;
-constexpr int kRows = 2;    // of the router, of a block
+constexpr int kRows = 2;    // of the router, per block
 constexpr int kTokens = 8;  // at a time
 
 struct RouterParameters {
   Elements x, router, shared_router;
   float* logits;
-  uint4* x_units;
+  uint4* x_blocks;
   int tokens, hidden, experts, all_logits;
 };
 
@@ -25,7 +28,7 @@ __device__ inline float4 read_four(const T* row, bool fours, int column) {
   return {to_f32(row[column]), to_f32(row[column + 1]), to_f32(row[column + 2]), to_f32(row[column + 3])};
 }
 
-// The sums over columns of some rows of a matrix with kCount tokens; beyond the last of either, those of the last.
+// Adds the products of `rows` rows with kCount tokens over the thread's columns; indices beyond the last repeat it.
 template <int kCount, class Weight, class X>
 __device__ inline void add_products(const RouterParameters& p, const Elements& matrix, int first_row, int rows,
                                     int first_token, int tokens, float (&acc)[kRows][kTokens]) {
@@ -52,8 +55,6 @@ __device__ inline void add_products(const RouterParameters& p, const Elements& m
   }
 }
 
-// Two rows of the router, or the shared expert's one, with all tokens; behind these blocks, one for each token's
-// activations.
 __global__ void __launch_bounds__(kThreads) moe_router(const __grid_constant__ RouterParameters p) {
   __shared__ float sums[kWarps][kRows * kTokens];
   const int thread = static_cast<int>(threadIdx.x);
@@ -75,8 +76,8 @@ __global__ void __launch_bounds__(kThreads) moe_router(const __grid_constant__ R
   pdl_wait();
   if (block >= row_blocks) {
     const int token = block - row_blocks;
-    fix_activations<kWarps>(p.x, p.x.offset(token), 0, p.hidden, p.x_units + token * kUnitPieces * (p.hidden / 32), 1,
-                            p.hidden / 32);
+    fix_activations<kWarps>(p.x, p.x.offset(token), 0, p.hidden,
+                            p.x_blocks + token * kFixedBlockVectors * (p.hidden / 32), 1, p.hidden / 32);
     return;
   }
 
@@ -121,7 +122,7 @@ void launch_moe_router(const MoeMatvec& p, const DeviceProperties& device, cudaS
                                     p.router,
                                     p.shared_router,
                                     p.logits,
-                                    p.x_units,
+                                    p.x_blocks,
                                     p.sizes.tokens,
                                     p.sizes.hidden,
                                     p.sizes.experts,

@@ -25,8 +25,8 @@ std::string routing_remark(const MoeFfnArgs& args) {
 
 MoeRouting::MoeRouting(const MoeFfnArgs& args, const DeviceProperties& device, Arena& arena)
     : wgmma(routes_by_wgmma(args, device)),
-      splits((wgmma ? sm90::router_parts : router_parts)(num_tokens(args), num_experts(args), hidden_size(args),
-                                                         device.multiprocessors)),
+      splits((wgmma ? sm90::router_splits : router_splits)(num_tokens(args), num_experts(args), hidden_size(args),
+                                                           device.multiprocessors)),
       logits(arena.take<float>(splits * num_tokens(args) * num_experts(args))),
       staged(arena.take<std::byte>(wgmma ? sm90::staged_router_bytes(num_experts(args), hidden_size(args)) : 0)),
       ids(arena.take<std::int32_t>(num_pairs(args))),
@@ -44,8 +44,8 @@ void MoeRouting::run(const MoeFfnArgs& args, const DeviceProperties& device, cud
   }
   RouterLogits sums;
   sums.logits = elements(Tensor(logits, DType::kF32, {num_tokens(args), num_experts(args)}, args.x.device));
-  sums.parts = splits;
-  sums.part_stride = num_tokens(args) * num_experts(args);
+  sums.splits = splits;
+  sums.split_stride = num_tokens(args) * num_experts(args);
   sums.tokens = num_tokens(args);
   sums.experts = static_cast<int>(num_experts(args));
   launch_route(sums, {ids, args.top_k, weights, args.top_k, args.top_k, args.renormalize}, device, stream, args.kName);

@@ -15,11 +15,11 @@ namespace {
 
 constexpr int kWarps = 4;
 
-// Whether (a, i) stands before (b, j): the larger logit, of equals the lower id.
+// Whether (a, i) precedes (b, j): the larger logit, among equals the lower id.
 __device__ bool before(float a, int i, float b, int j) { return a > b || (a == b && i < j); }
 
-// The experts of any number of slots, one after the other: each is the first of those that stand behind the one before
-// it, so nothing needs to be marked. Returns the largest logit.
+// Chooses experts for any number of slots, one after the other: each is the first that follows the one before it, so
+// that nothing needs to be marked. Returns the largest logit.
 __device__ float choose_slots(const float* logits, int experts, const Routing& routing, std::int32_t* ids,
                               float* weights, float& total) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -51,7 +51,7 @@ __device__ float choose_slots(const float* logits, int experts, const Routing& r
   return largest;
 }
 
-// A warp per token. With kPerLane, at most that many logits for each lane, which stay in its registers, and a slot.
+// A warp per token. kPerLane > 0: at most that many logits per lane, kept in registers, and at most one slot per lane.
 template <int kPerLane>
 __global__ void __launch_bounds__(kWarps* kWarpSize)
     route(const __grid_constant__ RouterLogits router, const __grid_constant__ Routing routing) {
@@ -62,26 +62,27 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
   const int warps = static_cast<int>(blockDim.x) / kWarpSize;
   const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * warps + warp;
   if (token >= router.tokens) return;
-  float* const logits = all_logits + warp * router.experts;  // each lane reads back only its own
+  float* const logits = all_logits + warp * router.experts;  // a lane reads only what it has written
   with_type(router.logits.dtype, [&]<class T>(T) {
     const T* row = static_cast<const T*>(router.logits.data) + router.logits.offset(token);
-    // Many loads at once; parts are added in order.
+    // Many loads at once; splits are added in order.
     constexpr int kAtOnce = 8;
-    constexpr int kParts = 2;
+    constexpr int kSplitsAtOnce = 2;
     for (int first = lane; first < router.experts; first += kAtOnce * kWarpSize) {
       float sums[kAtOnce] = {};
-      for (int part = 0; part < router.parts; part += kParts) {
-        T read[kParts][kAtOnce];
+      for (int split = 0; split < router.splits; split += kSplitsAtOnce) {
+        T read[kSplitsAtOnce][kAtOnce];
 #pragma unroll
-        for (int j = 0; j < kParts; ++j) {
+        for (int j = 0; j < kSplitsAtOnce; ++j) {
 #pragma unroll
           for (int i = 0; i < kAtOnce; ++i) {
             const int e = first + i * kWarpSize;
-            read[j][i] = part + j < router.parts && e < router.experts ? row[(part + j) * router.part_stride + e] : T{};
+            read[j][i] =
+                split + j < router.splits && e < router.experts ? row[(split + j) * router.split_stride + e] : T{};
           }
         }
 #pragma unroll
-        for (int j = 0; j < kParts; ++j) {
+        for (int j = 0; j < kSplitsAtOnce; ++j) {
 #pragma unroll
           for (int i = 0; i < kAtOnce; ++i) sums[i] += to_f32(read[j][i]);
         }

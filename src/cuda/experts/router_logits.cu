@@ -1,5 +1,5 @@
-// Router logits with the accuracy of f32 on matrix units: each operand is the sum of three bf16 parts, of whose
-// products those that count in f32 are taken.
+// Router logits with the accuracy of f32 on the tensor cores: each operand is the sum of three bf16 terms, and the six
+// products that count in f32 are added. A block computes 64 tokens by 64 experts of one split of the columns.
 
 #include <algorithm>
 
@@ -14,8 +14,8 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kTile = 64;   // tokens and experts of a block
 constexpr int kDepth = 32;  // columns at a time
-constexpr int kPitch = 40;  // of a row in shared memory, so that eight rows spread over the banks
-constexpr int kSplits = 3;
+constexpr int kPitch = 40;  // of a row in shared memory: eight rows are in different banks
+constexpr int kTerms = 3;
 constexpr int kEach = kTile * kDepth / kThreads;
 
 struct RouterProduct {
@@ -24,14 +24,14 @@ struct RouterProduct {
   std::int64_t tokens;
   int experts;
   int columns;
-  int part_columns;  // a multiple of kDepth
+  int split_columns;  // a multiple of kDepth
 };
 
 struct Planes {
-  std::uint16_t rows[kSplits][kTile * kPitch];
+  std::uint16_t rows[kTerms][kTile * kPitch];
 };
 
-// 64 rows and 32 columns of a matrix, zeros outside.
+// Loads 64 rows and 32 columns of a matrix; zeros outside.
 __device__ void load(const Elements& matrix, std::int64_t first_row, std::int64_t rows, int first, int end,
                      std::uint32_t (&bits)[kEach]) {
   const int column = first + static_cast<int>(threadIdx.x) % kDepth;
@@ -57,10 +57,10 @@ __device__ void split(const Elements& matrix, const std::uint32_t (&bits)[kEach]
     const int at = static_cast<int>(threadIdx.x) + i * kThreads;
     float rest = matrix.convert(bits[i]);
 #pragma unroll
-    for (int plane = 0; plane < kSplits; ++plane) {
-      const Bf16 part = from_f32<Bf16>(rest);
-      planes.rows[plane][at / kDepth * kPitch + at % kDepth] = part.bits;
-      rest -= to_f32(part);
+    for (int plane = 0; plane < kTerms; ++plane) {
+      const Bf16 split = from_f32<Bf16>(rest);
+      planes.rows[plane][at / kDepth * kPitch + at % kDepth] = split.bits;
+      rest -= to_f32(split);
     }
   }
 }
@@ -73,9 +73,9 @@ __global__ void __launch_bounds__(kThreads) router_logits(const __grid_constant_
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const std::int64_t first_token = static_cast<std::int64_t>(blockIdx.x) * kTile;
   const int first_expert = static_cast<int>(blockIdx.y) * kTile;
-  const int first = static_cast<int>(blockIdx.z) * p.part_columns;
-  const int end = min(p.columns, first + p.part_columns);
-  // A warp has 32 tokens by 32 experts.
+  const int first = static_cast<int>(blockIdx.z) * p.split_columns;
+  const int end = min(p.columns, first + p.split_columns);
+  // A warp computes 32 tokens by 32 experts.
   const int row = warp / 2 * 32 + lane % 16;
   const int expert = warp % 2 * 32 + lane / 16 * 8 + lane % 8;
   const std::uint32_t x_at = shared_address(x.rows[0]) + static_cast<std::uint32_t>(2 * (row * kPitch + lane / 16 * 8));
@@ -97,10 +97,10 @@ __global__ void __launch_bounds__(kThreads) router_logits(const __grid_constant_
     load(p.router, first_expert, p.experts, column + kDepth, end, router_bits);
 #pragma unroll
     for (int step = 0; step < kDepth / 16; ++step) {
-      std::uint32_t a[kSplits][2][4];
-      std::uint32_t b[kSplits][2][4];
+      std::uint32_t a[kTerms][2][4];
+      std::uint32_t b[kTerms][2][4];
 #pragma unroll
-      for (int plane = 0; plane < kSplits; ++plane) {
+      for (int plane = 0; plane < kTerms; ++plane) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const std::uint32_t offset =
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kThreads) router_logits(const __grid_constant_
       }
       // The small products first.
 #pragma unroll
-      for (int order = kSplits - 1; order >= 0; --order) {
+      for (int order = kTerms - 1; order >= 0; --order) {
 #pragma unroll
         for (int of_x = 0; of_x <= order; ++of_x) {
 #pragma unroll
@@ -141,23 +141,23 @@ __global__ void __launch_bounds__(kThreads) router_logits(const __grid_constant_
   }
 }
 
-int part_columns(std::int64_t columns, int parts) {
-  return static_cast<int>((columns + parts * std::int64_t{kDepth} - 1) / (parts * std::int64_t{kDepth}) * kDepth);
+int split_columns(std::int64_t columns, int splits) {
+  return static_cast<int>((columns + splits * std::int64_t{kDepth} - 1) / (splits * std::int64_t{kDepth}) * kDepth);
 }
 
 }  // namespace
 
-int router_parts(std::int64_t tokens, std::int64_t experts, std::int64_t columns, int multiprocessors) {
+int router_splits(std::int64_t tokens, std::int64_t experts, std::int64_t columns, int multiprocessors) {
   const std::int64_t blocks = std::max<std::int64_t>((tokens + kTile - 1) / kTile * ((experts + kTile - 1) / kTile), 1);
-  constexpr std::int64_t kMostParts = 16;  // all of which are read again
-  const std::int64_t most = std::clamp<std::int64_t>(columns / (2 * kDepth), 1, kMostParts);
+  constexpr std::int64_t kMostSplits = 16;  // all splits are read again
+  const std::int64_t most = std::clamp<std::int64_t>(columns / (2 * kDepth), 1, kMostSplits);
   const std::int64_t wanted = std::clamp<std::int64_t>(2 * multiprocessors / blocks, 1, most);
-  // None may be empty.
-  const std::int64_t each = part_columns(columns, static_cast<int>(wanted));
+  // No split may be empty.
+  const std::int64_t each = split_columns(columns, static_cast<int>(wanted));
   return static_cast<int>((columns + each - 1) / each);
 }
 
-void launch_router_logits(const ConstTensor& x, const ConstTensor& router, float* logits, int parts,
+void launch_router_logits(const ConstTensor& x, const ConstTensor& router, float* logits, int splits,
                           const DeviceProperties& device, cudaStream_t stream, std::string_view operation) {
   if (x.dim(0) == 0) return;
   RouterProduct p{};
@@ -167,9 +167,9 @@ void launch_router_logits(const ConstTensor& x, const ConstTensor& router, float
   p.tokens = x.dim(0);
   p.experts = static_cast<int>(router.dim(0));
   p.columns = static_cast<int>(x.dim(1));
-  p.part_columns = part_columns(p.columns, parts);
+  p.split_columns = split_columns(p.columns, splits);
   const dim3 grid(static_cast<unsigned>((p.tokens + kTile - 1) / kTile),
-                  static_cast<unsigned>((p.experts + kTile - 1) / kTile), static_cast<unsigned>(parts));
+                  static_cast<unsigned>((p.experts + kTile - 1) / kTile), static_cast<unsigned>(splits));
   pdl_launch(router_logits, grid, kThreads, 0, device, stream, operation, p);
 }
 

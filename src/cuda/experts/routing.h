@@ -1,6 +1,6 @@
 #pragma once
 
-// The router of a mixture of experts: its logits in f32, and the choice.
+// The router of a mixture of experts: its logits in f32, and the choice of experts.
 
 #include <cstdint>
 #include <string_view>
@@ -11,11 +11,11 @@
 
 namespace thalweg::cu {
 
-// Logits as sums of parts: logits[part][t,e], the sum taken in order.
+// Logits as partial sums, added in order: logits[split][t,e].
 struct RouterLogits {
-  Elements logits;  // [T,E] of the first part
-  int parts = 1;
-  std::int64_t part_stride = 0;  // elements
+  Elements logits;  // [T,E] of the first split
+  int splits = 1;
+  std::int64_t split_stride = 0;  // elements
   std::int64_t tokens = 0;
   int experts = 0;
 };
@@ -29,26 +29,26 @@ struct Routing {
   bool renormalize;
 };
 
-// Experts whose logits fit into shared memory.
+// The most experts whose logits fit into shared memory.
 constexpr std::int64_t kMostRoutedExperts = 8192;
 
 void launch_route(const RouterLogits& logits, const Routing& routing, const DeviceProperties& device,
                   cudaStream_t stream, std::string_view operation);
 
-// Parts that the columns of the router's product are cut into, so that few tokens keep the device busy too.
-int router_parts(std::int64_t tokens, std::int64_t experts, std::int64_t columns, int multiprocessors);
+// Splits of the columns of the router's product, so that few tokens keep the device busy too.
+int router_splits(std::int64_t tokens, std::int64_t experts, std::int64_t columns, int multiprocessors);
 
-// logits[part][T,E] = x[T,D] router[E,D]^T over the part's columns, with the accuracy of f32: a rounding to 16 bits
-// could choose another expert. `router` is of a float dtype.
-void launch_router_logits(const ConstTensor& x, const ConstTensor& router, float* logits, int parts,
+// logits[split][T,E] = x[T,D] router[E,D]^T over the columns of the split, with the accuracy of f32: rounding to 16
+// bits could choose another expert. `router` has a float dtype.
+void launch_router_logits(const ConstTensor& x, const ConstTensor& router, float* logits, int splits,
                           const DeviceProperties& device, cudaStream_t stream, std::string_view operation);
 
-// The same on Hopper, for many tokens. `staged` is memory for the router taken apart.
+// The same on Hopper, for many tokens. `staged` is memory for the router's terms.
 namespace sm90 {
 bool router_takes(std::int64_t tokens, std::int64_t experts, std::int64_t columns, const DeviceProperties& device);
 std::int64_t staged_router_bytes(std::int64_t experts, std::int64_t columns);
-int router_parts(std::int64_t tokens, std::int64_t experts, std::int64_t columns, int multiprocessors);
-void launch_router_logits(const ConstTensor& x, const ConstTensor& router, void* staged, float* logits, int parts,
+int router_splits(std::int64_t tokens, std::int64_t experts, std::int64_t columns, int multiprocessors);
+void launch_router_logits(const ConstTensor& x, const ConstTensor& router, void* staged, float* logits, int splits,
                           const DeviceProperties& device, cudaStream_t stream, std::string_view operation);
 }  // namespace sm90
 

@@ -1,19 +1,19 @@
 #pragma once
 
-// Products of some rows of a matrix of any format with one row of activations in fixed point, by one warp.
+// Products of rows of a matrix of any format with one row of activations in fixed point, by one warp.
 
 #include "cuda/common/async_copy.h"
 #include "cuda/common/warp.h"
-#include "cuda/experts/fixed_units.h"
-#include "cuda/experts/formats/weights.h"
+#include "cuda/experts/fixed_blocks.h"
+#include "cuda/experts/formats/formats.h"
 
 namespace thalweg::cu {
 
-// Matrices of one format, one for each expert, whose rows lie together.
+// Matrices of one format, one per expert, with contiguous rows.
 struct WeightRows {
   const std::uint8_t* data = nullptr;
-  std::int64_t expert_bytes = 0;  // from matrix to matrix
-  int row_bytes = 0;              // from row to row
+  std::int64_t expert_bytes = 0;  // between matrices
+  int row_bytes = 0;              // between rows
   DType type = DType::kF32;
 
   __device__ const std::uint8_t* row(int expert, int row) const {
@@ -21,27 +21,27 @@ struct WeightRows {
   }
 };
 
-// A lane takes two units of 32 weights of a row at a time, so that this many lanes of a warp share a row.
-constexpr int kRowUnits = 2;
-__host__ __device__ constexpr int row_lanes(int units) {
-  return units <= 8 * kRowUnits ? 8 : (units <= 16 * kRowUnits ? 16 : 32);
+// A lane multiplies two blocks of 32 weights of a row at a time, so that this many lanes share a row.
+constexpr int kLaneBlocks = 2;
+__host__ __device__ constexpr int row_lanes(int k_blocks) {
+  return k_blocks <= 8 * kLaneBlocks ? 8 : (k_blocks <= 16 * kLaneBlocks ? 16 : 32);
 }
 
-// Raw rows go through a ring of stages in shared memory that a warp has to itself, a chunk of some whole rows at a
-// time. Copies know nothing of formats, and none of them waits for another warp.
+// Raw rows pass through a ring of stages in shared memory that one warp owns, a chunk of whole rows per stage. Copies
+// do not depend on formats, and no warp waits for another.
 constexpr int kRingStages = 3;
 
-// As many rows as fit into a stage: a power of two, at least those that a warp works on at a time.
+// Rows of a chunk: a power of two, at least those that a warp multiplies at a time.
 constexpr int chunk_rows(int row_bytes, int lanes, int most) {
-  constexpr int kUsualBytes = 2304;  // two rows of 2048 weights of Q4_K
+  constexpr int kUsualBytes = 2304;  // two rows of 2048 weights in Q4_K
   int rows = kWarpSize / lanes;
   while (2 * rows <= most && 2 * rows * row_bytes <= kUsualBytes) rows *= 2;
   return rows;
 }
-// A chunk may begin at any byte of 16.
+// A chunk may begin at any byte.
 constexpr int stage_bytes(int row_bytes, int rows) { return (rows * row_bytes + 15 + 15) / 16 * 16; }
 
-// Runs of rows that lie together, one after the other, as a warp takes them: `runs` of `rows` rows each.
+// Runs of contiguous rows that a warp multiplies one after the other: `runs` of `rows` rows each.
 struct RowRuns {
   const std::uint8_t* from[2];
   int runs;
@@ -50,12 +50,12 @@ struct RowRuns {
   int chunk;  // rows; a multiple of 32 / lanes
 };
 
-// Copies some bytes to shared memory, by a warp; there they begin as far behind a multiple of 16 as in memory.
+// Copies bytes to shared memory, by a warp; their address modulo 16 stays the same.
 __device__ __forceinline__ void copy_bytes(std::uint32_t to, const std::uint8_t* from, int bytes) {
   const int off = static_cast<int>(reinterpret_cast<std::uintptr_t>(from) & 15);
   const int begin = 16 * (static_cast<int>(threadIdx.x) % kWarpSize);
   constexpr int kStep = 16 * kWarpSize;
-  constexpr int kUsualSteps = 5;  // of a stage
+  constexpr int kUsualSteps = 5;  // per stage
   const std::uint8_t* source = from - off + begin;
   to += static_cast<std::uint32_t>(begin);
   int left = off + bytes - begin;
@@ -72,172 +72,49 @@ __device__ __forceinline__ void copy_bytes(std::uint32_t to, const std::uint8_t*
   }
 }
 
-// Two units of one row, still packed. `part` says which of a block's the first one is.
+// A lane's two blocks of 32 weights of a row, of the blocks from `first` on that the lanes multiply at a time. Lanes
+// beyond the row's end repeat the last blocks.
 template <DType kType>
-struct PackedPair {
-  PackedWeights<kType> even;
-  PackedWeights<kType> odd;
-
-  __device__ static PackedPair read(const std::uint8_t* first, const std::uint8_t* second, int part) {
-    return {PackedWeights<kType>::read(first, part),
-            PackedWeights<kType>::read(second, kBlockWeights<kType> == 256 ? part + 1 : part)};
-  }
-  __device__ float product(int, const FixedUnit& even_x, const FixedUnit& odd_x) const {
-    return fmaf(even_x.scale, unit_product<kType>(even, even_x), odd_x.scale * unit_product<kType>(odd, odd_x));
-  }
-};
-
-// Both have the same 32 bytes: one the low, one the high halves, and these stay where they are. Their scales and
-// minimums are neighbours too.
-template <DType kType>
-requires(kType == DType::kQ4_K || kType == DType::kQ5_K) struct PackedPair<kType> {
-  static constexpr bool kFifth = kType == DType::kQ5_K;
-  std::uint32_t head[4];
-  std::uint32_t words[8];
-  std::uint32_t fifth[kFifth ? 8 : 1];
-
-  __device__ static PackedPair read(const std::uint8_t* block, const std::uint8_t*, int part) {
-    PackedPair packed;
-    read_words<16>(block, packed.head);
-    read_words<16>(block + (kFifth ? 48 : 16) + part / 2 * 32, packed.words);
-    if constexpr (kFifth) read_words<16>(block + 16, packed.fifth);
-    return packed;
-  }
-  __device__ float product(int part, const FixedUnit& even_x, const FixedUnit& odd_x) const {
-    const int quarter = part / 2;
-    const std::uint32_t a = head[1] >> (quarter % 2 * 16);
-    const std::uint32_t b = head[2] >> (quarter % 2 * 16);
-    const std::uint32_t c = head[3] >> (quarter % 2 * 16);
-    // The lanes of a warp have all quarters; the compiler would branch around everything that follows.
-    std::uint32_t upper = quarter < 2 ? 0U : 0xFFFFFFFFU;
-    asm("" : "+r"(upper));
-    const std::uint32_t factors = (a & 0x3F3FU & ~upper) | (((c & 0x0F0FU) | (a >> 2 & 0x3030U)) & upper);
-    const std::uint32_t minimums = (b & 0x3F3FU & ~upper) | (((c >> 4 & 0x0F0FU) | (b >> 2 & 0x3030U)) & upper);
-    int even_high = 0;
-    int even_low = 0;
-    int odd_high = 0;
-    int odd_low = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      std::uint32_t even_codes = words[i] & 0x0F0F0F0FU;
-      std::uint32_t odd_codes = words[i];
-      if constexpr (kFifth) {
-        even_codes |= (fifth[i] >> part & 0x01010101U) << 4;
-        odd_codes = (odd_codes >> 4 & 0x0F0F0F0FU) | (fifth[i] >> part & 0x02020202U) << 3;
-      } else {
-        odd_codes &= 0xF0F0F0F0U;
-      }
-      even_high = dot_four(even_codes, even_x.high[i], even_high);
-      even_low = dot_four(even_codes, even_x.low[i], even_low);
-      odd_high = dot_four(odd_codes, odd_x.high[i], odd_high);
-      odd_low = dot_four(odd_codes, odd_x.low[i], odd_low);
-    }
-    constexpr float kOdd = kFifth ? 1.0F : 1.0F / 16;
-    const float even_dot = static_cast<float>(128 * even_high + even_low) * even_x.scale;
-    const float odd_dot = static_cast<float>(128 * odd_high + odd_low) * (odd_x.scale * kOdd);
-    const float codes = fmaf(static_cast<float>(factors & 0xFFU), even_dot, static_cast<float>(factors >> 8) * odd_dot);
-    const float even_sum = even_x.scale * (even_x.sums[0] + even_x.sums[1]);
-    const float odd_sum = odd_x.scale * (odd_x.sums[0] + odd_x.sums[1]);
-    const float sums =
-        fmaf(static_cast<float>(minimums & 0xFFU), even_sum, static_cast<float>(minimums >> 8) * odd_sum);
-    return fmaf(low_f16(head[0]), codes, -high_f16(head[0]) * sums);
-  }
-};
-
-// Both have the same upper bits, and words one behind the other. Blocks begin at even bytes: the shift that makes whole
-// words of them brings the bits that are wanted to their places too.
-template <>
-struct PackedPair<DType::kQ6_K> {
-  std::uint32_t words[17];
-  std::uint32_t high[9];
-  std::uint32_t groups;  // four factors
-  float scale;
-  int shift;  // of words[0] to the first byte
-
-  __device__ static PackedPair read(const std::uint8_t* block, const std::uint8_t*, int part) {
-    PackedPair packed;
-    const int half = part / 4;
-    const auto off = static_cast<int>(reinterpret_cast<std::uintptr_t>(block) & 2);
-    const auto* const aligned = reinterpret_cast<const std::uint32_t*>(block - off + 64 * half);
-#pragma unroll
-    for (int i = 0; i < 17; ++i) packed.words[i] = aligned[i];
-    const auto* const upper = reinterpret_cast<const std::uint32_t*>(block - off + 128 + 32 * half);
-#pragma unroll
-    for (int i = 0; i < 9; ++i) packed.high[i] = upper[i];
-    packed.groups = read_half<2>(block + 192 + 2 * part) | read_half<2>(block + 194 + 2 * part) << 16;
-    packed.scale = f16_bits_to_f32(read_half<2>(block + 208));
-    packed.shift = 8 * off;
-    return packed;
-  }
-  __device__ float product(int part, const FixedUnit& even_x, const FixedUnit& odd_x) const {
-    const int quarter_shift = shift + part % 4 / 2 * 4;
-    const auto group = [&](int i) { return static_cast<float>(static_cast<std::int8_t>(groups >> (8 * i))); };
-    float sum = 0.0F;
-#pragma unroll
-    for (int unit = 0; unit < 2; ++unit) {
-      const FixedUnit& x = unit == 0 ? even_x : odd_x;
-      float of_unit = 0.0F;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        int upper = 0;
-        int lower = 0;
-#pragma unroll
-        for (int i = 4 * half; i < 4 * half + 4; ++i) {
-          const std::uint32_t low = __funnelshift_r(words[8 * unit + i], words[8 * unit + i + 1], quarter_shift);
-          const std::uint32_t bits = __funnelshift_r(high[i], high[i + 1], quarter_shift);
-          const std::uint32_t codes = (low & 0x0F0F0F0FU) | (bits << (unit == 0 ? 4 : 2) & 0x30303030U);
-          upper = dot_four(codes, x.high[i], upper);
-          lower = dot_four(codes, x.low[i], lower);
-        }
-        // Codes are counted from -32.
-        of_unit =
-            fmaf(group(2 * unit + half), fmaf(-32.0F, x.sums[half], static_cast<float>(128 * upper + lower)), of_unit);
-      }
-      sum = fmaf(x.scale, of_unit, sum);
-    }
-    return scale * sum;
-  }
-};
-
-// What a lane has of a row: two units, and where their weights lie. The units are those from `first` on that the lanes
-// take at a time; lanes beyond the row's end have the last units again.
-template <DType kType>
-struct LaneUnits {
+struct LaneBlocks {
   static constexpr bool kPlain = kBlockWeights<kType> == 1;
-  static constexpr int kUnitBytes = kPlain ? 32 * kBlockBytes<kType> : kBlockBytes<kType>;  // of a block, or a unit
-  static constexpr int kParts = kPlain ? 1 : kBlockWeights<kType> / 32;                     // units of a block
-  static constexpr int kEvenStep = kParts > 1 ? kRowUnits : 1;
+  static constexpr int kFormatBlockBytes =
+      kPlain ? 32 * kBlockBytes<kType> : kBlockBytes<kType>;  // of a format's block, or of 32 plain weights
+  static constexpr int kSubBlocks = kPlain ? 1 : kBlockWeights<kType> / 32;  // blocks of 32 in a format's block
+  static constexpr int kEvenStep = kSubBlocks > 1 ? kLaneBlocks : 1;
   int even;
   int odd;
   bool has_even;
   bool has_odd;
 
-  // Neighbouring units of a block have bytes in common, blocks of one unit are best read side by side.
-  __device__ LaneUnits(int units, int first, int lane, int lanes) {
+  // Neighboring 32 weights of a format's block share bytes; formats with blocks of 32 are best read side by side.
+  __device__ LaneBlocks(int k_blocks, int first, int lane, int lanes) {
     const int even_wanted = first + kEvenStep * lane;
-    const int odd_wanted = even_wanted + (kParts > 1 ? 1 : lanes);
-    even = min(even_wanted, units - kEvenStep);
-    odd = min(odd_wanted, units - 1);
-    has_even = even_wanted < units;
-    has_odd = odd_wanted < units;
+    const int odd_wanted = even_wanted + (kSubBlocks > 1 ? 1 : lanes);
+    even = min(even_wanted, k_blocks - kEvenStep);
+    odd = min(odd_wanted, k_blocks - 1);
+    has_even = even_wanted < k_blocks;
+    has_odd = odd_wanted < k_blocks;
   }
-  // In bytes from the row's beginning.
-  __device__ int even_at() const { return even / kParts * kUnitBytes; }
-  __device__ int odd_at() const { return odd / kParts * kUnitBytes; }
-  // Written so that it shows that it is even; of blocks of 32 the zero that PackedWeights<kMXFP4>::read() asks for.
-  __device__ int part() const { return kParts > 1 ? even % kParts / kRowUnits * kRowUnits : even >> 31; }
-  // The activations; units beyond the end count for nothing.
-  __device__ void read(const uint4* x, int units, FixedUnit& even_x, FixedUnit& odd_x) const {
-    even_x = read_unit(x, units, even);
-    odd_x = read_unit(x, units, odd);
-    order_unit<kType>(even_x);
-    order_unit<kType>(odd_x);
+  // Byte offsets in the row.
+  __device__ int even_at() const { return even / kSubBlocks * kFormatBlockBytes; }
+  __device__ int odd_at() const { return odd / kSubBlocks * kFormatBlockBytes; }
+  // Written so that the compiler sees that it is even; for blocks of 32 it is the zero that
+  // PackedWeights<kMXFP4>::read() needs.
+  __device__ int sub_block() const {
+    return kSubBlocks > 1 ? even % kSubBlocks / kLaneBlocks * kLaneBlocks : even >> 31;
+  }
+  // Reads the activations; blocks beyond the row's end count as zeros.
+  __device__ void read(const uint4* x, int k_blocks, FixedBlock& even_x, FixedBlock& odd_x) const {
+    even_x = read_fixed_block(x, k_blocks, even);
+    odd_x = read_fixed_block(x, k_blocks, odd);
+    order_block<kType>(even_x);
+    order_block<kType>(odd_x);
     if (!has_even) even_x.scale = 0.0F;
     if (!has_odd) odd_x.scale = 0.0F;
   }
 };
 
-// The sum over `lanes` lanes, 8 or more, of what pairs of them have the sum of already.
+// The sum over `lanes` lanes, 8 or more, of values that pairs of lanes have summed already.
 __device__ inline float sum_pairs(float sum, int lanes) {
   sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
   sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 4);
@@ -248,18 +125,19 @@ __device__ inline float sum_pairs(float sum, int lanes) {
   return sum;
 }
 
-// products[run][row] = row . activations, by a warp. `x`: the activations' units (fixed_units.h); `ring`: kRingStages
-// stages of shared memory.
+// products[run][row] = row . activations, by a warp. x: the activations' fixed blocks; ring: kRingStages stages of
+// shared memory.
 template <DType kType>
 __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* ring, int ring_stage_bytes,
-                                             const uint4* x, int units, int lanes, float* products, int run_products) {
+                                             const uint4* x, int k_blocks, int lanes, float* products,
+                                             int run_products) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   const int row_in_pass = static_cast<int>(threadIdx.x) % kWarpSize / lanes;
   const int row_step = kWarpSize / lanes;
-  const int slice = kRowUnits * lanes;  // units that the lanes take at a time
+  const int segment = kLaneBlocks * lanes;  // blocks that the lanes multiply at a time
   const auto chunk_bytes = rows.chunk * rows.row_bytes;
 
-  // What is copied next.
+  // The next copy.
   int next_run = 0;
   int next_row = 0;
   int next_stage = 0;
@@ -278,17 +156,17 @@ __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* 
 #pragma unroll 1
   for (int i = 1; i < kRingStages; ++i) push();
 
-  FixedUnit even;
-  FixedUnit odd;
-  int part = 0;
+  FixedBlock even;
+  FixedBlock odd;
+  int sub_block = 0;
   int even_at = 0;
   int odd_at = 0;
   const auto read_activations = [&](int first) {
-    const LaneUnits<kType> own(units, first, lane, lanes);
-    own.read(x, units, even, odd);
+    const LaneBlocks<kType> own(k_blocks, first, lane, lanes);
+    own.read(x, k_blocks, even, odd);
     even_at = own.even_at();
     odd_at = own.odd_at();
-    part = own.part();
+    sub_block = own.sub_block();
   };
   read_activations(0);
   int stage = 0;
@@ -305,12 +183,12 @@ __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* 
       stage = stage + 1 < kRingStages ? stage + 1 : 0;
       off = (off + chunk_bytes) & 15;
 #pragma unroll 1
-      for (int first = 0; first < units; first += slice) {
-        if (units > slice) read_activations(first);
+      for (int first = 0; first < k_blocks; first += segment) {
+        if (k_blocks > segment) read_activations(first);
 #pragma unroll 1
         for (int row = row_in_pass; row < rows.chunk; row += row_step) {
           const std::uint8_t* const at = raw + row * rows.row_bytes;
-          float sum = PackedPair<kType>::read(at + even_at, at + odd_at, part).product(part, even, odd);
+          float sum = PackedPair<kType>::read(at + even_at, at + odd_at, sub_block).product(sub_block, even, odd);
           sum = sum_pairs(sum + __shfl_xor_sync(0xFFFFFFFFU, sum, 1), lanes);
           if (lane == 0) sums[done + row] = first == 0 ? sum : sums[done + row] + sum;
         }
@@ -319,7 +197,7 @@ __device__ __forceinline__ void row_products(const RowRuns& rows, std::uint8_t* 
   }
 }
 
-// Asks for the lines of some bytes from memory, by `threads` threads of which this one is the `thread`-th.
+// Prefetches bytes into the L2 cache, by `threads` threads, of which this is the `thread`-th.
 __device__ inline void prefetch_to_l2(const std::uint8_t* from, std::int64_t bytes, int thread, int threads) {
   constexpr int kLine = 128;
   for (std::int64_t at = kLine * thread; at < bytes; at += kLine * threads) {

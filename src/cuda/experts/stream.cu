@@ -15,7 +15,7 @@ StreamKernel kernel_of(DType type, int item_rows, bool aligned) {
   return dispatch_format(type, [&]<DType kType>() { return stream_kernel<kType>(item_rows, aligned); });
 }
 
-// Rows of an item: enough for the experts' usual numbers of rows.
+// Rows of a work item: enough for the usual number of rows of an expert.
 int item_rows_for(std::int64_t pairs, std::int64_t experts) {
   return pairs <= 3 * experts ? 8 : (pairs <= 10 * experts ? 16 : 32);
 }
@@ -26,10 +26,10 @@ StreamKernel kernel_for(const ConstTensor& weight, std::int64_t pairs) {
   return kernel_of(weight.dtype, item_rows_for(pairs, experts_of(weight)), aligned_rows(weight).empty());
 }
 
-// Strips of a block: where K is short, enough that the wait for the first of its slices is a small part.
-int strips_for(const StreamPlan& plan) {
+// Row tiles of a block: more where K is short, so that the latency of the first K tile is a small fraction.
+int row_tiles_for(const StreamPlan& plan) {
   const std::int64_t steps = plan.kernel.codes ? 4 : 8;
-  return static_cast<int>(std::clamp<std::int64_t>(steps / std::max<std::int64_t>(plan.experts.slices, 1), 1, 4));
+  return static_cast<int>(std::clamp<std::int64_t>(steps / std::max<std::int64_t>(plan.experts.k_tiles, 1), 1, 4));
 }
 
 }  // namespace
@@ -52,8 +52,8 @@ std::string stream_rounding(const ConstTensor& weight, std::int64_t pairs) {
 
 StreamPlan::StreamPlan(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs, Arena& arena)
     : kernel(kernel_for(weight, pairs)),
-      experts(x, pairs, experts_of(weight), kernel.item_rows, kernel.slice,
-              kernel.codes ? ActivationOrder::kSlices : ActivationOrder::kRows, arena) {}
+      experts(x, pairs, experts_of(weight), kernel.item_rows, kernel.tile_k,
+              kernel.codes ? ActivationOrder::kRecords : ActivationOrder::kRows, arena) {}
 
 void launch_stream(const StreamPlan& plan, const ExpertMatmul& p, const ConstTensor& weight, const Stream& stream,
                    std::string_view operation) {
@@ -61,14 +61,14 @@ void launch_stream(const StreamPlan& plan, const ExpertMatmul& p, const ConstTen
   const StreamKernel kernel = kernel_of(weight.dtype, plan.kernel.item_rows, aligned_rows(weight).empty());
   const auto shared_bytes = static_cast<std::size_t>(kernel.shared_bytes);
   allow_shared_memory(reinterpret_cast<const void*>(kernel.kernel), shared_bytes, operation);
-  const int strips = strips_for(plan);
-  const int block_rows = strips * kernel.rows;
+  const int row_tiles = row_tiles_for(plan);
+  const int block_rows = row_tiles * kernel.rows;
   const std::int64_t blocks =
       most_items(p.ids.experts, p.ids.pairs, kernel.item_rows) * ((p.n + block_rows - 1) / block_rows);
   pdl_launch(kernel.kernel, static_cast<unsigned>(blocks), kStreamWarps * kWarpSize, shared_bytes,
              properties(stream.device.index), native(stream), operation, p, plan.experts.lists,
-             StreamActivations{plan.experts.activations, plan.experts.factors, static_cast<int>(plan.experts.slices)},
-             strips);
+             StreamActivations{plan.experts.activations, plan.experts.factors, static_cast<int>(plan.experts.k_tiles)},
+             row_tiles);
 }
 
 std::size_t stream_workspace(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs) {

@@ -1,31 +1,31 @@
 #pragma once
 
-// The weight-streaming kernels, by format, each instantiated in a file of its family, and a product in two steps, for
-// those that share rows or activations.
+// The streaming kernels by format, instantiated in instances/, and the plan of a product, which several products may
+// share.
 
 #include "cuda/experts/expert_lists.h"
 #include "cuda/experts/experts.h"
 
 namespace thalweg::cu {
 
-// Of each row `slices` slices: of block formats as in activation_slices.h, else of bf16.
+// Activations, `k_tiles` K tiles per row: records (activation_records.h) for products of codes, else bf16.
 struct StreamActivations {
   const std::uint16_t* data;
-  const float* factors;  // of the rows' results; null: 1
-  int slices;
+  const float* factors;  // of the results of each row; null: 1
+  int k_tiles;
 };
 
 struct StreamKernel {
   void (*kernel)(ExpertMatmul, ExpertLists, StreamActivations, int);
   int shared_bytes;
-  int rows;    // weight rows of a strip
-  int slice;   // weights of a row; activations are padded to whole slices
-  bool codes;  // takes activations in ActivationOrder::kSlices; else in kRows
+  int rows;    // weight rows per row tile
+  int tile_k;  // columns per K tile; activations are padded to whole K tiles
+  bool codes;  // activations in ActivationOrder::kRecords, else in kRows
   int item_rows;
 };
 
-// For items of up to 8, 16 or 32 rows; of plain types those for 8 are those for 16. aligned: weight rows begin at
-// multiples of 16 bytes; where they do not, there may be no kernel.
+// The kernel for items of up to 8, 16 or 32 rows; plain types have none for 8. aligned: weight rows begin at multiples
+// of 16 bytes; where they do not, there may be no kernel.
 template <DType kType>
 StreamKernel stream_kernel(int item_rows, bool aligned);
 
@@ -42,7 +42,7 @@ void launch_stream(const StreamPlan& plan, const ExpertMatmul& p, const ConstTen
 
 }  // namespace thalweg::cu
 
-// For a file that includes stream_kernel.h.
+// Instantiates a format; for files that include stream_kernel.h.
 #define THALWEG_EXPERT_STREAM(type)                                            \
   template <>                                                                  \
   StreamKernel stream_kernel<DType::type>(int item_rows, bool aligned) {       \

@@ -1,4 +1,4 @@
-// Host side of the tiled matmuls: what they can take, and how one matrix is cut.
+// Host side of the tiled matmuls: what they support, and the tiles of one matrix.
 
 #include "cuda/experts/tiled.h"
 
@@ -7,7 +7,7 @@
 namespace thalweg::cu {
 namespace {
 
-// Blocks lie one after the other, so their size says what their addresses are multiples of.
+// The alignment that follows from the size of blocks, which are contiguous.
 int natural_alignment(DType dtype) {
   if (!is_block_format(dtype)) return 16;
   const int bytes = dtype_info(dtype).block_bytes;
@@ -50,7 +50,7 @@ TiledMatmul tiled_product(const ConstTensor& weight, const std::uint16_t* staged
 }
 
 int choose_tile_tokens(std::int64_t tokens, std::int64_t n, int multiprocessors) {
-  // Cycles of 64 columns: four per token on the tensor cores, but no less than unpacking takes.
+  // Cycles for 64 columns: four per token on the tensor cores, but no less than unpacking takes.
   const auto cost = [&](int tile) {
     const std::int64_t tiles = (tokens + tile - 1) / tile * ((n + 127) / 128);
     return (tiles + multiprocessors - 1) / multiprocessors * std::max(4 * tile, 350);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Products of many activation rows with block-format weights on tensor cores, for one matrix or for the experts' own:
-// y[pair,:] = weight[expert of pair] x[row of pair,:]. What the kernels of sm90/ get, and how their work is cut.
+// The tiled matmuls of Hopper: products of many rows of activations with the weights of one matrix or of the experts,
+// y[pair,:] = weight[expert of pair] x[row of pair,:]. Their parameters, and what limits them.
 
 #include <cuda_runtime.h>
 
@@ -15,7 +15,7 @@
 
 namespace thalweg::cu {
 
-// Of `pairs` rows over `experts` experts there are no more tiles than this.
+// The most tiles of `pairs` rows over `experts` experts.
 constexpr std::int64_t most_tiles(std::int64_t experts, std::int64_t pairs) {
   return (experts < pairs ? experts : pairs) + pairs / kTileTokens;
 }
@@ -29,26 +29,26 @@ struct WeightView {
 };
 
 struct TiledMatmul {
-  // Null tiles: one expert, whose rows are 0 .. num_rows - 1, cut every tile_tokens.
+  // Null: one expert with rows 0 .. num_rows - 1, in tiles of tile_tokens.
   const TokenTile* tiles;
   const std::int32_t* tile_count;
   const std::int32_t* rows;  // pairs by expert; null: begin + i is the pair
   int num_rows;
   int tile_tokens;
-  bool few;  // most tiles have 64 rows or fewer; only of f16, and of formats that are never f16
+  bool few;  // most tiles have 64 rows or fewer; false if an f16 format is multiplied as bf16
 
   const std::uint16_t* x;  // [.,staged_columns(k)] staged, bf16 or f16
-  const float* factors;    // of f16 rows: what their results are multiplied by; null: bf16
-  int pairs_per_x_row;     // top_k where slots share their token's row, else 1
+  const float* factors;    // of the results of each row of x; null: x is bf16
+  int pairs_per_x_row;     // top_k if slots share their token's row, else 1
 
   WeightView weight;
   WeightView up;  // gated only: y = silu(weight x) * (up x), staged bf16 [pairs,staged_columns(n)]
   int n;
   int k;
-  // Set at the launch.
-  int period;         // so many rows are a multiple of 16 bytes, as the copy engine wants it; 0: it cannot read them
-  int pitch;          // bytes from row to row of weights in shared memory
-  int weight_stages;  // of as many rows as a tile has, there
+  // Set at the launch:
+  int period;         // rows that are a multiple of 16 bytes together; 0: no tensor map can describe them
+  int pitch;          // bytes between rows of weights in shared memory
+  int weight_stages;  // of a tile's weight rows, in shared memory
 
   void* y;
   DType y_dtype;
@@ -58,18 +58,18 @@ struct TiledMatmul {
   const float* bias;  // [N] or null
 };
 
-// Why weight[N,K] or [E,N,K] cannot be multiplied by tiles on the device, or nothing.
+// Empty, or why weight[N,K] or [E,N,K] cannot be multiplied by tiles on the device.
 std::string tiled_reason(const ConstTensor& weight, const DeviceProperties& device);
 constexpr std::int64_t kMostTiledRows = std::int64_t{1} << 30;
 
-// Whether weights of this format may be multiplied as f16; others, whose range f16 has not, only as bf16.
+// Whether weights of this format may be multiplied as f16; the range of the others does not fit.
 constexpr bool tiles_in_f16(DType weight) { return weight != DType::kBF16 && weight != DType::kMXFP4; }
 
-// The weights, K and N of a product; the rest says that one expert's rows are in order.
+// A product with one expert's rows in order; sets weights, K and N.
 TiledMatmul tiled_product(const ConstTensor& weight, const std::uint16_t* staged, const float* factors = nullptr);
 WeightView weight_view(const ConstTensor& weight);
 
-// Tokens per tile of one matrix with n rows: few enough that all multiprocessors have work, else as many as possible.
+// Tokens per tile of one matrix with n rows: as many as leave work for all multiprocessors.
 int choose_tile_tokens(std::int64_t tokens, std::int64_t n, int multiprocessors);
 
 namespace sm90 {

@@ -1,4 +1,4 @@
-// Chooses among the formats' kernels, which are compiled in files of their own.
+// Dispatches to the instances of the tiled matmul, a format each.
 
 #include "cuda/experts/formats/dispatch.h"
 #include "cuda/experts/tiled.h"

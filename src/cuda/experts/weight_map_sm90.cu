@@ -8,7 +8,7 @@
 namespace thalweg::cu::sm90 {
 namespace {
 
-// The driver's own function, found at run time: the library does not link the driver, which may be absent.
+// The driver's function, found at run time: the library does not link the driver, which may be absent.
 decltype(&cuTensorMapEncodeTiled) encoder() {
   static const auto found = [] {
     void* function = nullptr;

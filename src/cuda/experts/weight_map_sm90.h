@@ -8,8 +8,9 @@
 
 namespace thalweg::cu::sm90 {
 
-// Describes weights [E,N,row_bytes] to the copy engine, for which every P-th row has to begin at a multiple of 16
-// bytes: as [E,N/P,P rows], in boxes of `box_rows` / P of these by `box_bytes`. Returns P, or 0 if it cannot read them.
+// Makes a tensor map of weights [E,N,row_bytes]. Every P-th row must begin at a multiple of 16 bytes: the map is
+// [E,N/P,P rows], in boxes of `box_rows` / P of these by `box_bytes`. Returns P, or 0 if no map can describe the
+// weights.
 int make_weight_map(const WeightView& weight, int n, std::int64_t row_bytes, int box_rows, int box_bytes,
                     CUtensorMap& map);
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The one switch over the formats of weights.
+// The one switch bias_bytes the formats of weights.
 
 #include <type_traits>
 
@@ -8,8 +8,8 @@
 
 namespace thalweg::cu {
 
-// Calls body.operator()<kType>() for the format `type` of weights, a block format or F32, F16 or BF16, and returns what
-// it returns; Result{} for I32.
+// Calls body.operator()<kType>() for a format of weights, a block format or F32, F16 or BF16, and returns its result;
+// for I32 returns Result{}.
 template <class Body>
 auto dispatch_format(DType type, Body&& body) {
   switch (type) {
@@ -52,7 +52,7 @@ auto dispatch_format(DType type, Body&& body) {
   if constexpr (!std::is_void_v<Result>) return Result{};
 }
 
-// The same for block formats; Result{} for all other types.
+// The same for block formats; returns Result{} for all other types.
 template <class Body>
 auto dispatch_block_format(DType type, Body&& body) {
   using Result = decltype(body.template operator()<DType::kQ4_0>());

@@ -3,6 +3,5 @@
 namespace thalweg::cu::sm90 {
 
 THALWEG_TILED_MATMUL(kQ2_K);
-THALWEG_TILED_MATMUL(kQ3_K);
 
 }  // namespace thalweg::cu::sm90

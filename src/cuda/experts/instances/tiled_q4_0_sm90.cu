@@ -3,6 +3,5 @@
 namespace thalweg::cu::sm90 {
 
 THALWEG_TILED_MATMUL(kQ4_0);
-THALWEG_TILED_MATMUL(kQ4_1);
 
 }  // namespace thalweg::cu::sm90

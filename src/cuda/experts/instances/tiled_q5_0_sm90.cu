@@ -3,6 +3,5 @@
 namespace thalweg::cu::sm90 {
 
 THALWEG_TILED_MATMUL(kQ5_0);
-THALWEG_TILED_MATMUL(kQ5_1);
 
 }  // namespace thalweg::cu::sm90

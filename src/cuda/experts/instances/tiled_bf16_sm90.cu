@@ -2,7 +2,6 @@
 
 namespace thalweg::cu::sm90 {
 
-THALWEG_TILED_MATMUL(kF16);
 THALWEG_TILED_MATMUL(kBF16);
 
 }  // namespace thalweg::cu::sm90

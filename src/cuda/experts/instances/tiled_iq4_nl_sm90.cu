@@ -3,6 +3,5 @@
 namespace thalweg::cu::sm90 {
 
 THALWEG_TILED_MATMUL(kIQ4_NL);
-THALWEG_TILED_MATMUL(kIQ4_XS);
 
 }  // namespace thalweg::cu::sm90
