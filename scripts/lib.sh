@@ -19,6 +19,16 @@ die() {
 }
 have() { command -v "$1" >/dev/null 2>&1; }
 
+# Exports CUDACXX: the compiler it names already, or nvcc from PATH or /usr/local/cuda/bin. Fails where there is none.
+find_nvcc() {
+  if [[ -z "${CUDACXX:-}" ]]; then
+    CUDACXX=$(PATH="$PATH:/usr/local/cuda/bin" command -v nvcc || true)
+  fi
+  [[ -n "$CUDACXX" ]] && export CUDACXX
+}
+
+have_gpu() { have nvidia-smi && nvidia-smi --list-gpus 2>/dev/null | grep '^GPU' >/dev/null; }
+
 # usage <script> <args>: --help prints the comment at the script's head.
 usage() {
   local script=$1
