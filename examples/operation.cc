@@ -22,14 +22,14 @@ int main() {
 
     std::vector<std::uint8_t> packed(static_cast<std::size_t>(bytes_of(DType::kQ4_K, kOutputs * kInputs)));
     QuantizeArgs pack;
-    pack.values = ConstTensor(weight.data(), DType::kF32, {kOutputs, kInputs});
-    pack.blocks = Tensor(packed.data(), DType::kQ4_K, {kOutputs, kInputs});
+    pack.values = ConstTensor(weight.data(), DType::kF32, {kOutputs, kInputs}, kCpu);
+    pack.blocks = Tensor(packed.data(), DType::kQ4_K, {kOutputs, kInputs}, kCpu);
     quantize(pack, scratch.reserve(workspace_size(pack, stream)), stream);
 
     LinearArgs product;
-    product.x = ConstTensor(x.data(), DType::kF32, {kTokens, kInputs});
+    product.x = ConstTensor(x.data(), DType::kF32, {kTokens, kInputs}, kCpu);
     product.weight = pack.blocks;
-    product.y = Tensor(y.data(), DType::kF32, {kTokens, kOutputs});
+    product.y = Tensor(y.data(), DType::kF32, {kTokens, kOutputs}, kCpu);
     linear(product, scratch.reserve(workspace_size(product, stream)), stream);
 
     // What rounding the weights has done.

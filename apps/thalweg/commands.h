@@ -49,6 +49,7 @@ int bench_prefill(const BenchOptions& options, const BackendInfo& backend);
 int bench_decode(const BenchOptions& options, const BackendInfo& backend);
 int bench_experts(const BenchOptions& options, const BackendInfo& backend);
 int bench_moe(const BenchOptions& options, const BackendInfo& backend);
+int bench_calls(const BenchOptions& options, const BackendInfo& backend);
 // Decode speed of whole models against the memory bandwidth: what `bench --op model` runs.
 int bench_model(const BenchOptions& options);
 int print_operations(bool markdown);

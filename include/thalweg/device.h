@@ -32,6 +32,9 @@ struct Device {
   friend constexpr bool operator==(Device, Device) = default;
 };
 
+// The host's memory.
+inline constexpr Device kCpu{};
+
 // Where an operation runs and in which order. On the CPU a call returns when the work is done, having used up to
 // `threads` threads of the library's pool (0: every hardware thread); results do not depend on the number, bit for
 // bit. On a GPU, `native` is the caller's own queue (cudaStream_t, id<MTLCommandQueue>) and a call only enqueues.
@@ -91,6 +94,7 @@ enum DeviceFault : std::int32_t {
 enum class Arithmetic : std::uint8_t {
   kF32,    // f32 products and sums
   k16Bit,  // matrix units: operands rounded to bf16 or f16, sums in f32
+  k8Bit,   // activations rounded to 8 bits, 32 to a scale, and multiplied as integers; sums in f32
 };
 
 // What dispatch thinks of one kernel for one set of arguments.

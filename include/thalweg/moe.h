@@ -4,8 +4,8 @@
 //
 // Sizes: E experts, T tokens, S = top_k slots per token, K inputs and N outputs of a matmul, D hidden, I expert hidden.
 // Expert ids must be in 0..E-1. The CPU backend refuses others; on a GPU nobody sees them beforehand: kernels skip such
-// a slot and leave its outputs as they are, and CUDA raises kFaultExpertIds. Arithmetic is f32 or, where explain() says
-// so, in 16 bits with f32 sums; results are rounded once.
+// a slot and leave its outputs as they are, and CUDA raises kFaultExpertIds. Arithmetic is that of MatmulPrecision;
+// results are rounded once.
 
 #include <string_view>
 
@@ -61,7 +61,9 @@ struct MulMatIdArgs : ExpertMatmulArgs {
 
 // The whole block: logits = x W_router^T; route_top_k; y = sum_s weight_s down(silu(gate x) * (up x)) + the shared
 // expert, sigmoid(x . shared_router) down_sh(silu(gate_sh x) * (up_sh x)). The routing weight multiplies the output of
-// down. Intermediate values stay f32.
+// down. The router's logits and the choice have the accuracy of f32 in either precision. kExact: every intermediate value
+// is f32. kFast: what MatmulPrecision allows in each matmul and, on CUDA, silu(gate x) * (up x) and the experts' outputs
+// in 16 bits; the error is at most twice that of the plain computation that rounds all of these (docs/operations).
 struct MoeFfnArgs {
   static constexpr std::string_view kName = "moe_ffn";
   ConstTensor x;              // [T,D], f32, f16 or bf16

@@ -34,8 +34,8 @@ struct BasicTensor {
 
   BasicTensor() = default;
 
-  // A contiguous view.
-  BasicTensor(Pointer data_, DType dtype_, std::initializer_list<std::int64_t> shape_, Device device_ = {})
+  // A contiguous view of memory on `device_`, which has no default: a view never lands on the host by accident.
+  BasicTensor(Pointer data_, DType dtype_, std::initializer_list<std::int64_t> shape_, Device device_)
       : data(data_), dtype(dtype_), device(device_) {
     for (std::int64_t extent : shape_) {
       if (rank < kMaxRank) shape[static_cast<std::size_t>(rank++)] = extent;
@@ -105,6 +105,36 @@ bool rows_aligned_to(const BasicTensor<Pointer>& tensor, int bytes) {
   }
   return aligned;
 }
+
+// Views of a view. They keep dtype, device and, where it can be kept, the stated alignment: a view that begins at an
+// offset states the largest power of two that divides both. Without memory (`data` is null) only shapes, strides and
+// alignment are derived. They throw Error for ranges that leave the tensor, for columns that are not whole blocks, and
+// for ranks above kMaxRank.
+
+// The same elements in the same order under another shape, without a copy. Throws Error if the sizes differ or the
+// strides do not allow it: dimensions that are merged must be contiguous with each other.
+template <class Pointer>
+BasicTensor<Pointer> reshape(const BasicTensor<Pointer>& tensor, std::initializer_list<std::int64_t> shape);
+
+// Indices [first, first + count) of dimension `dim`: [..,N,..] becomes [..,count,..]. In the innermost dimension block
+// formats need multiples of the block size.
+template <class Pointer>
+BasicTensor<Pointer> narrow(const BasicTensor<Pointer>& tensor, int dim, std::int64_t first, std::int64_t count);
+
+// Element `index` of the outermost dimension, which is dropped: [N,...] becomes [...]. The rank is at least 2.
+template <class Pointer>
+BasicTensor<Pointer> select(const BasicTensor<Pointer>& tensor, std::int64_t index);
+
+// Columns [first, first + count), narrow() of the innermost dimension: [...,C] becomes [...,count].
+template <class Pointer>
+BasicTensor<Pointer> column_range(const BasicTensor<Pointer>& tensor, std::int64_t first, std::int64_t count) {
+  return narrow(tensor, tensor.rank - 1, first, count);
+}
+
+// `heads` heads of `width` columns each, from column `first` on: [...,C] becomes [...,heads,width].
+template <class Pointer>
+BasicTensor<Pointer> head_range(const BasicTensor<Pointer>& tensor, std::int64_t first, std::int64_t heads,
+                                std::int64_t width);
 
 // "BF16 [1,64,4,128]", with strides added when the view is not contiguous.
 std::string to_string(const ConstTensor& tensor);

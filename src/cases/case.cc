@@ -45,10 +45,16 @@ Bound f32_bound(double reduction, double largest_gate) {
 }
 
 Expected expect(std::string name, const ConstTensor& actual, const reference::Array& exact,
-                const reference::Array& rounded, Bound f32, Bound matrix_units) {
+                const reference::Array& rounded, Bound f32, Bound bound_16bit, Bound bound_8bit) {
   const Norms plain = relative_error(exact.values, rounded.values);
   const auto with_rounding = [&](Bound bound) { return Bound{bound.l2 + 2.0 * plain.l2, bound.max + 2.0 * plain.max}; };
-  return {std::move(name), actual, exact.values, with_rounding(f32), {}, with_rounding(matrix_units)};
+  return {std::move(name),          actual, exact.values, with_rounding(f32), {}, with_rounding(bound_16bit),
+          with_rounding(bound_8bit)};
+}
+
+Bound distance(const reference::Array& exact, const reference::Array& other) {
+  const Norms norms = relative_error(exact.values, other.values);
+  return {norms.l2, norms.max};
 }
 
 Expected expect_equal(std::string name, const ConstTensor& actual, const reference::Array& exact) {
@@ -56,7 +62,9 @@ Expected expect_equal(std::string name, const ConstTensor& actual, const referen
 }
 
 Comparison compare(const Expected& expected, Arithmetic arithmetic) {
-  const Bound bound = arithmetic == Arithmetic::k16Bit ? expected.bound_16bit : expected.bound;
+  const Bound bound = arithmetic == Arithmetic::k16Bit  ? expected.bound_16bit
+                      : arithmetic == Arithmetic::k8Bit ? expected.bound_8bit
+                                                        : expected.bound;
   std::vector<double> actual = reference::read(expected.actual).values;
   if (!expected.indices.empty()) {
     std::vector<double> sample;

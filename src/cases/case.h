@@ -3,6 +3,7 @@
 // One table of cases for everybody: the tests, `thalweg verify` and `thalweg bench` run the same problems. A case makes
 // a problem: arguments on guarded memory, an oracle that knows the right outputs, what a perfect run would cost.
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "cases/memory.h"
 #include "cases/random.h"
 #include "cases/tensors.h"
+#include "ops/plan_call.h"
 #include "reference/array.h"
 #include "thalweg/operation.h"
 
@@ -35,14 +37,18 @@ struct Expected {
   std::vector<double> exact;  // row-major, or only at `indices`
   Bound bound;
   std::vector<std::int64_t> indices = {};  // empty: all of it
-  Bound bound_16bit = {};  // for kernels with Arithmetic::k16Bit; of the operations that have such kernels
+  // For kernels with Arithmetic::k16Bit and k8Bit, of the operations that have such kernels.
+  Bound bound_16bit = {};
+  Bound bound_8bit = {};
 };
 
 // f32 class plus twice the error of the plain same-precision implementation.
-// `matrix_units` is what Arithmetic::k16Bit may add to the latter.
+// `bound_16bit` and `bound_8bit` stand in place of the class for kernels of such arithmetic.
 Expected expect(std::string name, const ConstTensor& actual, const reference::Array& exact,
-                const reference::Array& rounded, Bound f32, Bound matrix_units = {});
+                const reference::Array& rounded, Bound f32, Bound bound_16bit = {}, Bound bound_8bit = {});
 // No error allowed: integers, bits.
+// How far one result is from another, in the measures of a bound.
+Bound distance(const reference::Array& exact, const reference::Array& other);
 Expected expect_equal(std::string name, const ConstTensor& actual, const reference::Array& exact);
 
 struct Comparison {
@@ -69,6 +75,9 @@ class Problem {
   virtual std::size_t workspace_bytes(const Stream& stream) const = 0;
   virtual Explanation explanation(const Stream& stream) const = 0;
   virtual void run(Workspace workspace, const Stream& stream) const = 0;
+  // Seconds of a call before its kernel starts (validation and planning), the mean of `calls`; 0 where the problem is
+  // not one call.
+  virtual double planning_seconds(Workspace, const Stream&, int) const { return 0.0; }
 
   // Computed at the first call; memory must not have been written by a run since its last reset.
   const std::vector<Expected>& expected() {
@@ -97,6 +106,12 @@ class OperationProblem final : public Problem {
   Explanation explanation(const Stream& stream) const override { return explain(args_on(stream), stream); }
   void run(Workspace workspace, const Stream& stream) const override {
     thalweg::run(args_on(stream), workspace, stream);
+  }
+  double planning_seconds(Workspace workspace, const Stream& stream, int calls) const override {
+    const Args there = args_on(stream);
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < calls; ++i) plan_call(there, workspace, stream);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / calls;
   }
 
   Args args;

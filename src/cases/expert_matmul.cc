@@ -67,10 +67,11 @@ class PerExpertLoop final : public Problem {
 
   LinearArgs linear_of(std::int64_t expert, std::int64_t rows, char* base) const {
     LinearArgs linear;
-    linear.x = ConstTensor(base, args_.x.dtype, {rows, args_.x.dim(1)});
-    linear.weight =
-        ConstTensor(args_.weight.row(expert), args_.weight.dtype, {args_.weight.dim(1), args_.weight.dim(2)});
-    linear.y = Tensor(base == nullptr ? nullptr : base + gathered_bytes(), args_.y.dtype, {rows, args_.y.dim(2)});
+    linear.x = ConstTensor(base, args_.x.dtype, {rows, args_.x.dim(1)}, args_.x.device);
+    linear.weight = ConstTensor(args_.weight.row(expert), args_.weight.dtype,
+                                {args_.weight.dim(1), args_.weight.dim(2)}, args_.weight.device);
+    linear.y = Tensor(base == nullptr ? nullptr : base + gathered_bytes(), args_.y.dtype, {rows, args_.y.dim(2)},
+                      args_.y.device);
     linear.precision = args_.precision;
     return linear;
   }
@@ -80,35 +81,27 @@ class PerExpertLoop final : public Problem {
   std::int64_t most_rows_ = 0;
 };
 
+// In both precisions, which have kernels of their own.
 std::vector<ExpertShape> shapes() {
   std::vector<ExpertShape> list;
   for (const DType weight : weight_types()) list.push_back({.weight = weight});
-  for (const DType weight : block_types()) list.push_back({.weight = weight, .precision = MatmulPrecision::kFast});
-  // 8 bits are for block formats only.
-  list.push_back({.weight = DType::kBF16, .precision = MatmulPrecision::kFast});
-  for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
-    const auto add = [&](ExpertShape shape) {
-      shape.precision = precision;
-      list.push_back(shape);
-    };
-    add({.tokens = 0});
-    add({.tokens = 1});
-    add({.tokens = 1, .slots = 6, .ids = Ids::kRouted});  // top_k = E
-    add({.tokens = 40, .slots = 3, .experts = 30, .ids = Ids::kCrowded});
-    add({.tokens = 130, .n = 17, .weight = DType::kQ8_0, .ids = Ids::kOneExpert});
-    add({.tokens = 9, .slots = 1, .experts = 1, .weight = DType::kQ6_K});
-    add({.tokens = 40, .n = 1, .weight = DType::kQ4_0});
-    add({.n = 15, .k = 32, .weight = DType::kQ5_1});
-    add({.n = 33, .k = 288, .weight = DType::kMXFP4});
-    add({.n = 64, .weight = DType::kQ5_K, .per_slot = true});
-    add({.x = DType::kBF16, .y = DType::kBF16});
-    add({.weight = DType::kQ3_K, .x = DType::kF16, .y = DType::kF16});
-    add({.weight = DType::kQ8_0, .x = DType::kBF16, .y = DType::kF32, .per_slot = true});
-    add({.weight = DType::kQ4_K, .strided = true});
-    add({.n = 21, .weight = DType::kIQ4_NL, .x = DType::kBF16, .per_slot = true, .strided = true});
-    add({.weight = DType::kQ4_K, .fused = true});
-    add({.weight = DType::kQ6_K, .size = 1e5});
-  }
+  list.push_back({.tokens = 0});
+  list.push_back({.tokens = 1});
+  list.push_back({.tokens = 1, .slots = 6, .ids = Ids::kRouted});  // top_k = E
+  list.push_back({.tokens = 40, .slots = 3, .experts = 30, .ids = Ids::kCrowded});
+  list.push_back({.tokens = 130, .n = 17, .weight = DType::kQ8_0, .ids = Ids::kOneExpert});
+  list.push_back({.tokens = 9, .slots = 1, .experts = 1, .weight = DType::kQ6_K});
+  list.push_back({.tokens = 40, .n = 1, .weight = DType::kQ4_0});
+  list.push_back({.n = 15, .k = 32, .weight = DType::kQ5_1});
+  list.push_back({.n = 33, .k = 288, .weight = DType::kMXFP4});
+  list.push_back({.n = 64, .weight = DType::kQ5_K, .per_slot = true});
+  list.push_back({.x = DType::kBF16, .y = DType::kBF16});
+  list.push_back({.weight = DType::kQ3_K, .x = DType::kF16, .y = DType::kF16});
+  list.push_back({.weight = DType::kQ8_0, .x = DType::kBF16, .y = DType::kF32, .per_slot = true});
+  list.push_back({.weight = DType::kQ4_K, .strided = true});
+  list.push_back({.n = 21, .weight = DType::kIQ4_NL, .x = DType::kBF16, .per_slot = true, .strided = true});
+  list.push_back({.weight = DType::kQ4_K, .fused = true});
+  list.push_back({.weight = DType::kQ6_K, .size = 1e5});
   // Many rows of an expert, next to few and none; N and K between tiles.
   list.push_back({.tokens = 300, .experts = 5, .n = 130, .k = 768, .ids = Ids::kCrowded});
   list.push_back(
@@ -131,6 +124,11 @@ std::vector<ExpertShape> shapes() {
   list.push_back({.n = 19, .k = 13, .weight = DType::kF16, .strided = true});
   list.push_back({.n = 16, .k = 257, .weight = DType::kBF16, .x = DType::kBF16, .y = DType::kBF16});
   list.push_back({.n = 8, .k = 1, .weight = DType::kF32, .size = 1e5});
+  const std::size_t count = list.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    list.push_back(list[i]);
+    list.back().precision = MatmulPrecision::kFast;
+  }
   return list;
 }
 
@@ -173,8 +171,11 @@ void add_sweep(std::vector<Case>& cases) {
 void add_expert_matmul_cases(std::vector<Case>& cases) {
   for (const ExpertShape& shape : shapes()) cases.push_back(expert_case<MulMmIdArgs>(shape));
   // Some experts have more than eight rows, some fewer; rows of weights beyond 128.
-  for (const DType weight : block_types()) {
-    cases.push_back(expert_case<MulMmIdArgs>({.tokens = 13, .slots = 2, .experts = 3, .n = 136, .weight = weight}));
+  for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
+    for (const DType weight : block_types()) {
+      cases.push_back(expert_case<MulMmIdArgs>(
+          {.tokens = 13, .slots = 2, .experts = 3, .n = 136, .weight = weight, .precision = precision}));
+    }
   }
   for (const ExpertShape& shape : shapes()) cases.push_back(expert_case<MulMvIdArgs>(shape));
   for (const ExpertShape& shape : shapes()) cases.push_back(expert_case<MulMatIdArgs>(shape));

@@ -37,11 +37,10 @@ struct ExpertShape {
   double reduction() const { return static_cast<double>(k); }
 };
 
-// NMSE 2e-4 for a product with activations rounded to 8 bits, where that applies; the f32 class else.
-Bound product_bound(MatmulPrecision precision, DType weight, double reduction);
-
 // NMSE 1e-5 for a product of operands rounded to bf16: 2.8e-6 for each of the two, and as much again.
-Bound matrix_unit_bound();
+Bound bf16_product_bound();
+// NMSE 2e-4 for a product with activations rounded to 8 bits.
+Bound q8_product_bound();
 
 // Every dtype that weights may have, and those of them that are block formats.
 std::vector<DType> weight_types();

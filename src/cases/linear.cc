@@ -44,9 +44,9 @@ Case linear_case(const LinearShape& shape) {
     args.y = memory.output(shape.y, {shape.tokens, shape.n});
     args.precision = shape.precision;
     problem.find_expected = [](const LinearArgs& a) {
-      return std::vector{expect(
-          "y", a.y, reference::linear(a, Precision::kExact), reference::linear(a, Precision::kRounded),
-          product_bound(a.precision, a.weight.dtype, static_cast<double>(a.weight.dim(1))), matrix_unit_bound())};
+      return std::vector{
+          expect("y", a.y, reference::linear(a, Precision::kExact), reference::linear(a, Precision::kRounded),
+                 f32_bound(static_cast<double>(a.weight.dim(1))), bf16_product_bound(), q8_product_bound())};
     };
     problem.cost = {
         static_cast<double>(bytes_of(shape.weight, shape.n * shape.k) + bytes_of(shape.x, shape.tokens * shape.k) +
@@ -58,21 +58,23 @@ Case linear_case(const LinearShape& shape) {
 }  // namespace
 
 void add_linear_cases(std::vector<Case>& cases) {
-  const auto add = [&cases](const LinearShape& shape) { cases.push_back(linear_case(shape)); };
-  const auto q8 = MatmulPrecision::kFast;
+  // In both precisions, which have kernels of their own.
+  const auto add = [&cases](LinearShape shape) {
+    for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
+      shape.precision = precision;
+      cases.push_back(linear_case(shape));
+    }
+  };
   for (const DType weight : weight_types()) add({.weight = weight});
-  for (const DType weight : block_types()) add({.weight = weight, .precision = q8});
-  for (const MatmulPrecision precision : {MatmulPrecision::kExact, q8}) {
-    add({.tokens = 0, .precision = precision});
-    add({.tokens = 1, .n = 33, .precision = precision, .bias = true});
-    // A relative bound on one output would fail whenever that happens to be small.
-    add({.tokens = 64, .n = 1, .weight = DType::kQ8_0, .precision = precision});
-    add({.tokens = 100, .n = 70, .k = 288, .weight = DType::kQ5_0, .precision = precision, .bias = true});
-    add({.tokens = 13, .x = DType::kBF16, .y = DType::kBF16, .precision = precision, .bias = true});
-    add({.weight = DType::kQ4_0, .x = DType::kF16, .precision = precision, .strided = true});
-    add({.weight = DType::kIQ4_XS, .precision = precision, .strided = true});
-    add({.weight = DType::kQ5_K, .precision = precision, .size = 1e5});
-  }
+  add({.tokens = 0});
+  add({.tokens = 1, .n = 33, .bias = true});
+  // A relative bound on one output would fail whenever that happens to be small.
+  add({.tokens = 64, .n = 1, .weight = DType::kQ8_0});
+  add({.tokens = 100, .n = 70, .k = 288, .weight = DType::kQ5_0, .bias = true});
+  add({.tokens = 13, .x = DType::kBF16, .y = DType::kBF16, .bias = true});
+  add({.weight = DType::kQ4_0, .x = DType::kF16, .strided = true});
+  add({.weight = DType::kIQ4_XS, .strided = true});
+  add({.weight = DType::kQ5_K, .size = 1e5});
   add({.n = 50, .k = 77, .weight = DType::kF32, .bias = true});
   // Rows so long that GPUs share them out: to three or more warps, and to more than a block has.
   for (const std::int64_t k : {4128, 17440}) {
@@ -99,7 +101,6 @@ void add_linear_cases(std::vector<Case>& cases) {
   }
   add({.tokens = 3, .n = 16, .k = 255, .weight = DType::kBF16, .x = DType::kBF16, .strided = true});
   add({.tokens = 5, .n = 65, .k = 1000, .weight = DType::kF16, .y = DType::kF32, .bias = true});
-  add({.weight = DType::kF16, .precision = q8});
   // Tiles of every width, one more and one less than their bounds, and rows of blocks that begin at odd places.
   for (const std::int64_t tokens : {31, 32, 33, 65, 97, 129, 193, 257}) {
     add({.tokens = tokens, .n = 130, .weight = tokens % 2 == 0 ? DType::kQ8_0 : DType::kQ4_K});
@@ -123,8 +124,8 @@ void add_linear_cases(std::vector<Case>& cases) {
 
   for (const std::int64_t tokens : {1, 64, 1024}) {
     for (const DType weight : {DType::kQ4_K, DType::kQ8_0, DType::kBF16}) {
-      for (const MatmulPrecision precision : {MatmulPrecision::kExact, q8}) {
-        if (precision == q8 && !is_block_format(weight)) continue;
+      for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
+        if (precision == MatmulPrecision::kFast && !is_block_format(weight)) continue;
         cases.push_back(
             for_bench(linear_case({.tokens = tokens, .n = 2048, .k = 2048, .weight = weight, .precision = precision})));
       }

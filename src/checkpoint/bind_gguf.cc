@@ -17,7 +17,7 @@ ConstTensor log_of_decay(Binder& binder, const std::string& name, std::int64_t h
     if (value > 0.0F) binder.fail(name, "values of 0 or less", std::to_string(value));
     values[h] = std::log(std::max(-value, std::numeric_limits<float>::denorm_min()));
   }
-  return {values, DType::kF32, {heads}};
+  return {values, DType::kF32, {heads}, kCpu};
 }
 
 void bind_gated_delta(Binder& binder, const std::string& layer, GatedDeltaWeights& w) {
@@ -50,9 +50,9 @@ void bind_attention(Binder& binder, const std::string& layer, AttentionWeights& 
   const std::int64_t keys = std::int64_t{c.kv_heads} * c.head_dim;
   if (binder.has(layer + "attn_qkv.weight")) {
     const ConstTensor all = binder.matrix(layer + "attn_qkv.weight", {2 * inner + 2 * keys, c.hidden});
-    w.q = {all.row(0), all.dtype, {2 * inner, c.hidden}};
-    w.k = {all.row(2 * inner), all.dtype, {keys, c.hidden}};
-    w.v = {all.row(2 * inner + keys), all.dtype, {keys, c.hidden}};
+    w.q = {all.row(0), all.dtype, {2 * inner, c.hidden}, all.device};
+    w.k = {all.row(2 * inner), all.dtype, {keys, c.hidden}, all.device};
+    w.v = {all.row(2 * inner + keys), all.dtype, {keys, c.hidden}, all.device};
   } else {
     w.q = binder.matrix(layer + "attn_q.weight", {2 * inner, c.hidden});
     w.k = binder.matrix(layer + "attn_k.weight", {keys, c.hidden});

@@ -84,7 +84,7 @@ ConstTensor Binder::take(const std::string& name, std::initializer_list<std::int
   std::erase(expected, 1);
   std::erase(given, 1);
   if (given != expected) fail(name, shape_text(shape), to_string(tensor));
-  return {tensor.data, tensor.dtype, shape};
+  return {tensor.data, tensor.dtype, shape, tensor.device};
 }
 
 ConstTensor Binder::matrix(const std::string& name, std::initializer_list<std::int64_t> shape) {
@@ -115,14 +115,14 @@ ConstTensor Binder::sort_gate_rows(const ConstTensor& ba) {
       std::memcpy(to, ba.row((h / ratio * 2 + part) * ratio + h % ratio), bytes);
     }
   }
-  return {memory, ba.dtype, {ba.dim(0), ba.dim(1)}};
+  return {memory, ba.dtype, {ba.dim(0), ba.dim(1)}, kCpu};
 }
 
 ConstTensor Binder::stack(const std::vector<ConstTensor>& matrices) {
   const ConstTensor& first = matrices.front();
   const auto count = static_cast<std::int64_t>(matrices.size());
   const std::int64_t bytes = bytes_of(first.dtype, first.size());
-  ConstTensor whole(first.data, first.dtype, {count, first.dim(0), first.dim(1)});
+  ConstTensor whole(first.data, first.dtype, {count, first.dim(0), first.dim(1)}, first.device);
   const auto address = [&](std::int64_t e) {
     return reinterpret_cast<std::uintptr_t>(matrices[static_cast<std::size_t>(e)].data);
   };

@@ -7,8 +7,8 @@
 
 namespace thalweg {
 
-// Hands out pieces of a workspace, each at the start of a cache line. On a null workspace it only counts: a kernel lays
-// out its memory in one function, which tells the size and later the places.
+// Allocates arrays from a workspace, each at the start of a cache line. Without memory it returns null pointers and
+// only counts, so that one function lays out a kernel's memory and also gives its size.
 class Arena {
  public:
   Arena() = default;
@@ -16,13 +16,19 @@ class Arena {
 
   template <class T>
   T* take(std::int64_t count) {
-    const std::size_t at = used_;
-    const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
-    used_ += (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
-    return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + at);
+    const std::size_t offset = used_;
+    used_ += bytes_of<T>(count);
+    return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + offset);
   }
 
-  std::size_t used() const { return used_; }
+  std::size_t used() const { return used_; }  // bytes
+
+  // Bytes that an array of `count` elements takes.
+  template <class T>
+  static constexpr std::size_t bytes_of(std::int64_t count) {
+    const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
+    return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+  }
 
  private:
   std::byte* base_ = nullptr;

@@ -39,6 +39,17 @@ struct Kernel {
 template <class Args>
 using KernelList = std::span<const Kernel<Args>>;
 
+// Why the kernel cannot run valid arguments; empty if it can.
+template <class Args>
+std::string refusal(const Kernel<Args>& kernel, const Args& args, const Stream& stream) {
+  if constexpr (requires { args.precision; }) {
+    if (args.precision == MatmulPrecision::kExact && kernel.arithmetic != Arithmetic::kF32) {
+      return "rounds activations; kExact forbids it";
+    }
+  }
+  return kernel.supports(args, stream);
+}
+
 // A call's plan: which kernel runs, and what it needs. A pure function of shapes, strides, dtypes, alignment and options
 // (never of addresses or values), so that a plan made without memory is the plan that runs.
 template <class Args>
@@ -57,7 +68,7 @@ Plan<Args> make_plan(KernelList<Args> kernels, const Args& args, const Stream& s
   double best_cost = 0.0;
   for (const Kernel<Args>& kernel : kernels) {
     if (!selected.empty() && selected != kernel.name) continue;
-    if (!kernel.supports(args, stream).empty()) continue;
+    if (!refusal(kernel, args, stream).empty()) continue;
     if (selected.empty() && kernel.yields != nullptr && !kernel.yields(args, stream).empty()) {
       if (yielding == nullptr) yielding = &kernel;
       continue;

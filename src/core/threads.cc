@@ -60,7 +60,11 @@ class ThreadPool {
       wanted_ = helpers;
       generation_.fetch_add(1, std::memory_order_release);
     }
-    wake_.notify_all();
+    if (helpers < static_cast<int>(threads_.size())) {
+      for (int i = 0; i < helpers; ++i) wake_.notify_one();
+    } else {
+      wake_.notify_all();
+    }
     job.work(0);
     {
       std::unique_lock lock(mutex_);

@@ -41,10 +41,10 @@ struct Plan {
     if (spans > 1 && all * key_heads <= kFewTasks && all * spans <= kMostPieces) partials = all * heads * spans;
   }
 
-  std::int64_t shared_floats() const { return Scratch::floats(2 * partials, partials * padded); }
+  std::int64_t shared_floats() const { return arena_floats(2 * partials, partials * padded); }
   std::int64_t worker_floats() const {
-    return Scratch::floats(rows * width, kKeys * padded, rows * kKeys, rows * padded, rows, rows,
-                           spans > 1 ? rows * padded : 0, rows, rows, padded);
+    return arena_floats(rows * width, kKeys * padded, rows * kKeys, rows * padded, rows, rows,
+                        spans > 1 ? rows * padded : 0, rows, rows, padded);
   }
 
   std::int64_t heads, width, padded;  // query heads, head size, head size in whole vectors
@@ -57,9 +57,9 @@ struct Plan {
 // Partial results of a cut cache, [T,HQ,spans]: the row's maximum and sum, and its sum of weighted values.
 struct Partials {
   Partials(const Plan& plan, const Workspace& workspace) {
-    Scratch scratch(workspace, 0, 0);
-    statistics = scratch.take(2 * plan.partials);
-    values = scratch.take(plan.partials * plan.padded);
+    Arena scratch(workspace);
+    statistics = scratch.take<float>(2 * plan.partials);
+    values = scratch.take<float>(plan.partials * plan.padded);
   }
   float* statistics;
   float* values;
@@ -67,17 +67,17 @@ struct Partials {
 
 struct Task {
   Task(const Plan& plan, const Workspace& workspace, int worker) {
-    Scratch scratch(workspace, plan.worker_floats(), worker);
-    q = scratch.take(plan.rows * plan.width);
-    cached = scratch.take(kKeys * plan.padded);
-    scores = scratch.take(plan.rows * kKeys);
-    sums = scratch.take(plan.rows * plan.padded);
-    maxima = scratch.take(plan.rows);
-    totals = scratch.take(plan.rows);
-    joined = scratch.take(plan.spans > 1 ? plan.rows * plan.padded : 0);
-    joined_maxima = scratch.take(plan.rows);
-    joined_totals = scratch.take(plan.rows);
-    gate = scratch.take(plan.padded);
+    Arena scratch = worker_arena(workspace, plan.worker_floats(), worker);
+    q = scratch.take<float>(plan.rows * plan.width);
+    cached = scratch.take<float>(kKeys * plan.padded);
+    scores = scratch.take<float>(plan.rows * kKeys);
+    sums = scratch.take<float>(plan.rows * plan.padded);
+    maxima = scratch.take<float>(plan.rows);
+    totals = scratch.take<float>(plan.rows);
+    joined = scratch.take<float>(plan.spans > 1 ? plan.rows * plan.padded : 0);
+    joined_maxima = scratch.take<float>(plan.rows);
+    joined_totals = scratch.take<float>(plan.rows);
+    gate = scratch.take<float>(plan.padded);
   }
   float* q;       // [rows,D]
   float* cached;  // [kKeys,padded]: keys, then values
@@ -247,8 +247,7 @@ void attend_spans(const AttentionArgs& args, const Plan& plan, const Task& task,
 
 std::size_t attention_workspace(const AttentionArgs& args, const Stream& stream) {
   const Plan plan(args);
-  return static_cast<std::size_t>(plan.shared_floats()) * sizeof(float) +
-         Scratch::workspace_bytes(plan.worker_floats(), stream);
+  return static_cast<std::size_t>(plan.shared_floats()) * sizeof(float) + worker_bytes(plan.worker_floats(), stream);
 }
 
 void run_attention(const AttentionArgs& args, Workspace workspace, const Stream& stream) {

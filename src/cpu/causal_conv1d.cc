@@ -9,6 +9,7 @@
 #include "cpu/nn.h"
 #include "cpu/nn_vector.h"
 #include "cpu/scratch.h"
+#include "cpu/tuning.h"
 #include "cpu/vector.h"
 
 namespace thalweg::cpu {
@@ -22,16 +23,16 @@ constexpr std::int64_t kUpdateChannels = 128;
 // Scratch of one task over at most `width` channels.
 struct Block {
   static std::int64_t floats(std::int64_t width, std::int64_t taps) {
-    return Scratch::floats(taps * width, width, taps * width, width, taps * width);
+    return arena_floats(taps * width, width, taps * width, width, taps * width);
   }
 
   Block(const Workspace& workspace, int worker, std::int64_t width_, std::int64_t taps_) : taps(taps_), width(width_) {
-    Scratch scratch(workspace, floats(width, taps), worker);
-    weight = scratch.take(taps * width);
-    bias = scratch.take(width);
-    ring = scratch.take(taps * width);
-    result = scratch.take(width);
-    packed = scratch.take(taps * width);
+    Arena scratch = worker_arena(workspace, floats(width, taps), worker);
+    weight = scratch.take<float>(taps * width);
+    bias = scratch.take<float>(width);
+    ring = scratch.take<float>(taps * width);
+    result = scratch.take<float>(width);
+    packed = scratch.take<float>(taps * width);
   }
 
   float* ring_row(std::int64_t i) const { return ring + i % taps * width; }
@@ -142,7 +143,7 @@ void convolve_tokens(const Args& args, const Block& block, std::int64_t row, std
 // ---- causal_conv1d
 
 std::size_t prefill_workspace(const CausalConv1dArgs& args, const Stream& stream) {
-  return Scratch::workspace_bytes(Block::floats(kPrefillChannels, args.weight.dim(1)), stream);
+  return worker_bytes(Block::floats(kPrefillChannels, args.weight.dim(1)), stream);
 }
 
 void run_prefill(const CausalConv1dArgs& args, Workspace workspace, const Stream& stream) {
@@ -151,7 +152,9 @@ void run_prefill(const CausalConv1dArgs& args, Workspace workspace, const Stream
   const std::int64_t blocks = (channels + kPrefillChannels - 1) / kPrefillChannels;
   const Sequences sequences(args.cu_seqlens, args.x.dim(0), args.x.dim(1));
 
-  parallel_for(stream, sequences.total_chunks(kTokens) * blocks, [&](std::int64_t task, int worker) {
+  const double row_ns = static_cast<double>(std::min(kPrefillChannels, channels)) * tuning::kExponentialNs;
+  const double chunk_ns = static_cast<double>(std::min(kTokens, args.x.dim(1)) + taps) * row_ns;
+  parallel_for(stream, sequences.total_chunks(kTokens) * blocks, chunk_ns, [&](std::int64_t task, int worker) {
     Block block(workspace, worker, kPrefillChannels, taps);
     select_channels(block, task % blocks, channels);
     const Chunk chunk = sequences.chunk(task / blocks, kTokens);
@@ -168,19 +171,20 @@ void run_prefill(const CausalConv1dArgs& args, Workspace workspace, const Stream
 
   // Only when all have read the old states may the new ones take their place.
   if (!args.final_state.defined()) return;
-  parallel_for(stream, sequences.count() * blocks, [&](std::int64_t task, int worker) {
-    Block block(workspace, worker, kPrefillChannels, taps);
-    select_channels(block, task % blocks, channels);
-    const std::int64_t n = task / blocks;
-    const std::int64_t slot = state_slot(args.state_indices, n);
-    if (slot < 0) return;
-    const std::int64_t length = sequences.length(n);
-    if (length < taps - 1) load_state(block, args.initial_state, slot);
-    for (std::int64_t i = std::max<std::int64_t>(0, length - (taps - 1)); i < length; ++i) {
-      load_input(block, args.x, sequences.row(n), sequences.begin(n) + i, block.ring_row(i + taps - 1));
-    }
-    scatter(block, length, args.final_state.dtype, args.final_state.row(slot), args.final_state.stride(1));
-  });
+  parallel_for(stream, sequences.count() * blocks, static_cast<double>(taps) * row_ns,
+               [&](std::int64_t task, int worker) {
+                 Block block(workspace, worker, kPrefillChannels, taps);
+                 select_channels(block, task % blocks, channels);
+                 const std::int64_t n = task / blocks;
+                 const std::int64_t slot = state_slot(args.state_indices, n);
+                 if (slot < 0) return;
+                 const std::int64_t length = sequences.length(n);
+                 if (length < taps - 1) load_state(block, args.initial_state, slot);
+                 for (std::int64_t i = std::max<std::int64_t>(0, length - (taps - 1)); i < length; ++i) {
+                   load_input(block, args.x, sequences.row(n), sequences.begin(n) + i, block.ring_row(i + taps - 1));
+                 }
+                 scatter(block, length, args.final_state.dtype, args.final_state.row(slot), args.final_state.stride(1));
+               });
 }
 
 constexpr Kernel<CausalConv1dArgs> kPrefill[] = {
@@ -189,7 +193,7 @@ constexpr Kernel<CausalConv1dArgs> kPrefill[] = {
 // ---- causal_conv1d_update
 
 std::size_t update_workspace(const CausalConv1dUpdateArgs& args, const Stream& stream) {
-  return Scratch::workspace_bytes(Block::floats(kUpdateChannels, args.weight.dim(1)), stream);
+  return worker_bytes(Block::floats(kUpdateChannels, args.weight.dim(1)), stream);
 }
 
 void run_update(const CausalConv1dUpdateArgs& args, Workspace workspace, const Stream& stream) {
@@ -197,7 +201,9 @@ void run_update(const CausalConv1dUpdateArgs& args, Workspace workspace, const S
   const std::int64_t tokens = args.x.dim(1);
   const std::int64_t blocks = (channels + kUpdateChannels - 1) / kUpdateChannels;
   // All sequences of a block of channels in one task: they share the taps.
-  parallel_for(stream, blocks, [&](std::int64_t task, int worker) {
+  const double row_ns = static_cast<double>(std::min(kUpdateChannels, channels)) * tuning::kExponentialNs;
+  const double task_ns = static_cast<double>(args.x.dim(0) * (tokens + 2 * args.weight.dim(1))) * row_ns;
+  parallel_for(stream, blocks, task_ns, [&](std::int64_t task, int worker) {
     Block block(workspace, worker, kUpdateChannels, args.weight.dim(1));
     select_channels(block, task, channels);
     load_taps(args, block);

@@ -9,6 +9,7 @@
 #include "core/threads.h"
 #include "cpu/gated_delta.h"
 #include "cpu/gated_delta_rule.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 namespace {
@@ -20,12 +21,12 @@ constexpr std::int64_t kShort = 24;
 std::int64_t floats(const ChunkGatedDeltaRuleArgs& args) {
   const std::int64_t k = args.k.dim(3);
   const std::int64_t v = args.v.dim(3);
-  return Scratch::floats(k * v, kChunk * k, kChunk * k, kChunk * k, kChunk * v, kChunk * v, kChunk * kChunk,
-                         kChunk * kChunk, 16 * kChunk, kChunk, kChunk, state_staging(v, k));
+  return arena_floats(k * v, kChunk * k, kChunk * k, kChunk * k, kChunk * v, kChunk * v, kChunk * kChunk,
+                      kChunk * kChunk, 16 * kChunk, kChunk, kChunk, state_staging(v, k));
 }
 
 std::size_t workspace(const ChunkGatedDeltaRuleArgs& args, const Stream& stream) {
-  return Scratch::workspace_bytes(floats(args), stream);
+  return worker_bytes(floats(args), stream);
 }
 
 void run(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& stream) {
@@ -36,8 +37,10 @@ void run(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& st
   const std::int64_t hv = args.v.dim(2);
   const float scale = resolve_scale(args.scale, ks);
   const Sequences sequences(args.cu_seqlens, args.k.dim(0), args.k.dim(1));
-  parallel_for(stream, sequences.count() * hv, [&](std::int64_t task, int worker) {
-    Scratch scratch(memory, floats(args), worker);
+  const std::int64_t tokens = args.k.dim(0) * args.k.dim(1) / std::max<std::int64_t>(sequences.count(), 1);
+  const double task_ns = static_cast<double>((tokens + 2) * ks * vs) * tuning::kElementNs;
+  parallel_for(stream, sequences.count() * hv, task_ns, [&](std::int64_t task, int worker) {
+    Arena scratch = worker_arena(memory, floats(args), worker);
     const std::int64_t n = task / hv;
     const std::int64_t h = task % hv;
     const std::int64_t slot = state_slot(args.state_indices, n);
@@ -51,27 +54,27 @@ void run(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& st
     // By its own length alone, so that a sequence's bits do not depend on its neighbours.
     if (sequences.length(n) <= kShort) {
       if (sequences.length(n) > 0 && args.checkpoints.defined()) {
-        Scratch whole = scratch;
-        float* state = whole.take(ks * vs);
-        float* staging = whole.take(state_staging(vs, ks));
+        Arena whole = scratch;
+        float* state = whole.take<float>(ks * vs);
+        float* staging = whole.take<float>(state_staging(vs, ks));
         load_state(args.initial_state, args.state_layout, slot, h, vs, ks, Orientation::kKV, state, staging);
         checkpoint(0, state, staging);
       }
       run_sequence(args, {}, sequences, n, h, scratch);
       return;
     }
-    float* state = scratch.take(ks * vs);  // [K,V]
-    float* q = scratch.take(kChunk * ks);
-    float* k = scratch.take(kChunk * ks);
-    float* kt = scratch.take(kChunk * ks);  // [K,C]
-    float* v = scratch.take(kChunk * vs);
-    float* o = scratch.take(kChunk * vs);
-    float* lower = scratch.take(kChunk * kChunk);
-    float* attention = scratch.take(kChunk * kChunk);
-    float* negated = scratch.take(16 * kChunk);
-    float* g = scratch.take(kChunk);
-    float* beta = scratch.take(kChunk);
-    float* staging = scratch.take(state_staging(vs, ks));
+    float* state = scratch.take<float>(ks * vs);  // [K,V]
+    float* q = scratch.take<float>(kChunk * ks);
+    float* k = scratch.take<float>(kChunk * ks);
+    float* kt = scratch.take<float>(kChunk * ks);  // [K,C]
+    float* v = scratch.take<float>(kChunk * vs);
+    float* o = scratch.take<float>(kChunk * vs);
+    float* lower = scratch.take<float>(kChunk * kChunk);
+    float* attention = scratch.take<float>(kChunk * kChunk);
+    float* negated = scratch.take<float>(16 * kChunk);
+    float* g = scratch.take<float>(kChunk);
+    float* beta = scratch.take<float>(kChunk);
+    float* staging = scratch.take<float>(state_staging(vs, ks));
     const std::int64_t kh = key_head(args.head_map, h, hk, hv);
     load_state(args.initial_state, args.state_layout, slot, h, vs, ks, Orientation::kKV, state, staging);
     for (std::int64_t at = 0; at < sequences.length(n); at += kChunk) {

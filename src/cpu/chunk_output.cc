@@ -9,12 +9,10 @@ std::int64_t floats(const ChunkOutputArgs& args) {
   const std::int64_t c = args.chunk_size;
   const std::int64_t k = args.k.dim(3);
   const std::int64_t v = args.v_new.dim(3);
-  return Scratch::floats(k * v, c * k, c * k, c * k, c * v, c * v, c * c, c, state_staging(v, k));
+  return arena_floats(k * v, c * k, c * k, c * k, c * v, c * v, c * c, c, state_staging(v, k));
 }
 
-std::size_t workspace(const ChunkOutputArgs& args, const Stream& stream) {
-  return Scratch::workspace_bytes(floats(args), stream);
-}
+std::size_t workspace(const ChunkOutputArgs& args, const Stream& stream) { return worker_bytes(floats(args), stream); }
 
 void run(const ChunkOutputArgs& args, Workspace memory, const Stream& stream) {
   const VectorOps& vec = vector_ops();
@@ -26,16 +24,16 @@ void run(const ChunkOutputArgs& args, Workspace memory, const Stream& stream) {
   const float scale = resolve_scale(args.scale, ks);
   const Sequences sequences(args.cu_seqlens, args.k.dim(0), args.k.dim(1));
   parallel_for(stream, sequences.total_chunks(c) * hv, [&](std::int64_t task, int worker) {
-    Scratch scratch(memory, floats(args), worker);
-    float* state = scratch.take(ks * vs);  // [K,V]
-    float* q = scratch.take(c * ks);
-    float* k = scratch.take(c * ks);
-    float* kt = scratch.take(c * ks);
-    float* v_new = scratch.take(c * vs);
-    float* o = scratch.take(c * vs);
-    float* attention = scratch.take(c * c);
-    float* g = scratch.take(c);
-    float* staging = scratch.take(state_staging(vs, ks));
+    Arena scratch = worker_arena(memory, floats(args), worker);
+    float* state = scratch.take<float>(ks * vs);  // [K,V]
+    float* q = scratch.take<float>(c * ks);
+    float* k = scratch.take<float>(c * ks);
+    float* kt = scratch.take<float>(c * ks);
+    float* v_new = scratch.take<float>(c * vs);
+    float* o = scratch.take<float>(c * vs);
+    float* attention = scratch.take<float>(c * c);
+    float* g = scratch.take<float>(c);
+    float* staging = scratch.take<float>(state_staging(vs, ks));
     const Chunk chunk = sequences.chunk(task / hv, c);
     const std::int64_t h = task % hv;
     const std::int64_t kh = key_head(args.head_map, h, hk, hv);

@@ -9,12 +9,10 @@ std::int64_t floats(const ChunkStateArgs& args) {
   const std::int64_t c = args.chunk_size;
   const std::int64_t k = args.k.dim(3);
   const std::int64_t v = args.u.dim(3);
-  return Scratch::floats(k * v, c * k, c * k, c * v, c, state_staging(v, k));
+  return arena_floats(k * v, c * k, c * k, c * v, c, state_staging(v, k));
 }
 
-std::size_t workspace(const ChunkStateArgs& args, const Stream& stream) {
-  return Scratch::workspace_bytes(floats(args), stream);
-}
+std::size_t workspace(const ChunkStateArgs& args, const Stream& stream) { return worker_bytes(floats(args), stream); }
 
 // Sequences and heads are independent; within one the chunks follow each other.
 void run(const ChunkStateArgs& args, Workspace memory, const Stream& stream) {
@@ -26,13 +24,13 @@ void run(const ChunkStateArgs& args, Workspace memory, const Stream& stream) {
   const std::int64_t hv = args.u.dim(2);
   const Sequences sequences(args.cu_seqlens, args.k.dim(0), args.k.dim(1));
   parallel_for(stream, sequences.count() * hv, [&](std::int64_t task, int worker) {
-    Scratch scratch(memory, floats(args), worker);
-    float* state = scratch.take(ks * vs);  // [K,V]
-    float* k = scratch.take(c * ks);
-    float* w = scratch.take(c * ks);
-    float* v_new = scratch.take(c * vs);
-    float* g = scratch.take(c);
-    float* staging = scratch.take(state_staging(vs, ks));
+    Arena scratch = worker_arena(memory, floats(args), worker);
+    float* state = scratch.take<float>(ks * vs);  // [K,V]
+    float* k = scratch.take<float>(c * ks);
+    float* w = scratch.take<float>(c * ks);
+    float* v_new = scratch.take<float>(c * vs);
+    float* g = scratch.take<float>(c);
+    float* staging = scratch.take<float>(state_staging(vs, ks));
     const std::int64_t n = task / hv;
     const std::int64_t h = task % hv;
     const std::int64_t slot = state_slot(args.state_indices, n);

@@ -1,9 +1,10 @@
 #include "cpu/expert_matmul.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 
 std::string q8_reason(MatmulPrecision precision, DType weight) {
-  if (precision != MatmulPrecision::kFast) return "exact f32 activations asked for";
+  if (precision != MatmulPrecision::kFast) return "no 8-bit activations in kExact";
   if (!is_block_format(weight)) return std::string(dtype_name(weight)) + " weights are not in a block format";
   return {};
 }
@@ -22,7 +23,7 @@ Activations::Activations(const ConstTensor& x, bool q8, Arena& arena) : x_(x), q
 }
 
 Activations::Activations(const float* x, std::int64_t rows, std::int64_t k, bool q8, Arena& arena)
-    : x_(x, DType::kF32, {rows, k}), q8_(q8), rows_i_(rows) {
+    : x_(x, DType::kF32, {rows, k}, kCpu), q8_(q8), rows_i_(rows) {
   place(arena);
 }
 
@@ -46,7 +47,7 @@ void Activations::place(Arena& arena) {
 void Activations::prepare(const Stream& stream) const {
   if (!copied_) return;
   const std::int64_t k = x_.dim(x_.rank - 1);
-  parallel_for(stream, rows_i_ * rows_j_, [&](std::int64_t task, int) {
+  parallel_for(stream, rows_i_ * rows_j_, static_cast<double>(k) * tuning::kElementNs, [&](std::int64_t task, int) {
     const std::int64_t i = task / rows_j_;
     const void* from = x_.rank == 3 ? x_.row(i, task % rows_j_) : x_.row(i);
     float* to = copy_ + task * row_floats_;

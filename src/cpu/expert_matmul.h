@@ -12,6 +12,7 @@
 
 #include "core/arena.h"
 #include "core/threads.h"
+#include "cpu/tuning.h"
 #include "cpu/vector.h"
 #include "cpu/weight_matmul.h"
 #include "thalweg/nn.h"
@@ -91,38 +92,45 @@ struct RowRange {
   bool continues;
 };
 
-// How the rows of a matrix are cut: pieces that take a few microseconds.
-inline constexpr std::int64_t kRowsPerPiece = 64;
-inline std::int64_t pieces_of(std::int64_t n) { return (n + kRowsPerPiece - 1) / kRowsPerPiece; }
-inline RowRange piece_range(std::int64_t n, std::int64_t piece, bool continues) {
-  return {piece * kRowsPerPiece, std::min(n, (piece + 1) * kRowsPerPiece), continues && piece > 0};
+// The rows of a matrix are cut into segments that take a few microseconds.
+inline constexpr std::int64_t kRowsPerSegment = 64;
+inline std::int64_t segments_of(std::int64_t n) { return (n + kRowsPerSegment - 1) / kRowsPerSegment; }
+inline RowRange segment_range(std::int64_t n, std::int64_t segment, bool continues) {
+  return {segment * kRowsPerSegment, std::min(n, (segment + 1) * kRowsPerSegment), continues && segment > 0};
+}
+// Nanoseconds for one segment of a matrix of N rows of K weights, times m rows of activations.
+inline double segment_ns(std::int64_t n, std::int64_t k, std::int64_t m, bool q8) {
+  const auto weights = static_cast<double>(std::min(n, kRowsPerSegment) * k);
+  return 1e3 * tuning::product_us(tuning::product_cost(q8), 1.0, static_cast<double>(m), weights, 1);
 }
 
-// body(piece, worker, continues) for each of 0..pieces-1. Every thread goes through a stretch of its own in order,
-// because what follows is on its way from memory already, and then helps with the rest of the others'.
+// body(segment, worker, continues) for each of 0..segments-1, of about `segment_ns` nanoseconds each. A thread takes
+// the segments of its own queue in order, because the hardware prefetches what follows, and then steals from the
+// others.
 template <class Body>
-void for_each_piece(const Stream& stream, std::int64_t pieces, Body&& body) {
-  struct alignas(64) Stretch {
+void for_each_segment(const Stream& stream, std::int64_t segments, double segment_ns, Body&& body) {
+  struct alignas(64) Queue {
     std::atomic<std::int64_t> next{0};
     std::int64_t end = 0;
   };
-  constexpr std::int64_t kMost = 64;
-  std::array<Stretch, kMost> stretches;
-  const std::int64_t count = std::min({static_cast<std::int64_t>(thread_count(stream)), pieces, kMost});
+  constexpr std::int64_t kMaxQueues = 64;
+  std::array<Queue, kMaxQueues> queues;
+  const std::int64_t threads = useful_threads(stream, static_cast<double>(segments) * segment_ns);
+  const std::int64_t count = std::min({threads, segments, kMaxQueues});
   for (std::int64_t i = 0; i < count; ++i) {
-    Stretch& stretch = stretches[static_cast<std::size_t>(i)];
-    stretch.next.store(pieces * i / count, std::memory_order_relaxed);
-    stretch.end = pieces * (i + 1) / count;
+    Queue& queue = queues[static_cast<std::size_t>(i)];
+    queue.next.store(segments * i / count, std::memory_order_relaxed);
+    queue.end = segments * (i + 1) / count;
   }
   parallel_for(stream, count, [&](std::int64_t own, int worker) {
     for (std::int64_t i = 0; i < count; ++i) {
-      Stretch& stretch = stretches[static_cast<std::size_t>((own + i) % count)];
+      Queue& queue = queues[static_cast<std::size_t>((own + i) % count)];
       std::int64_t before = -2;
       for (;;) {
-        const std::int64_t piece = stretch.next.fetch_add(1, std::memory_order_relaxed);
-        if (piece >= stretch.end) break;
-        body(piece, worker, piece == before + 1);
-        before = piece;
+        const std::int64_t segment = queue.next.fetch_add(1, std::memory_order_relaxed);
+        if (segment >= queue.end) break;
+        body(segment, worker, segment == before + 1);
+        before = segment;
       }
     }
   });
@@ -139,6 +147,15 @@ inline void copy_sums(const float* sums, std::int64_t count, float* to) {
 
 // Scratch of one worker.
 inline std::int64_t product_floats() { return matmul_ops().scratch_floats + kRowsPerPass * kMaxTileRows; }
+
+// The memory of a product: the activations as the inner loops read them, and scratch for each worker.
+struct ProductMemory {
+  Activations activations;
+  float* scratch;
+
+  ProductMemory(const ConstTensor& x, bool q8, const Stream& stream, Arena& arena)
+      : activations(x, q8, arena), scratch(arena.take<float>(product_floats() * thread_count(stream))) {}
+};
 
 // The products of some rows of a matrix with rows of activations: for each of these and each tile, store(row, n, count,
 // sums), in a fixed order. `rows` is a count, row(i) gives row i's activations.
@@ -221,14 +238,15 @@ class PairIds {
 template <class Row, class Store>
 void multiply_matrix(const Stream& stream, const WeightMatrix& weights, bool q8, std::int64_t rows, Row&& row,
                      Store&& store, float* scratch) {
-  // The passes over one share of the weights follow each other.
+  // The passes over one segment of the weights follow each other.
   const std::int64_t passes = (rows + kRowsPerPass - 1) / kRowsPerPass;
-  for_each_piece(stream, pieces_of(weights.n) * passes, [&](std::int64_t piece, int worker, bool continues) {
-    const std::int64_t first = piece % passes * kRowsPerPass;
+  const double each_ns = segment_ns(weights.n, weights.k, std::min(rows, kRowsPerPass), q8);
+  for_each_segment(stream, segments_of(weights.n) * passes, each_ns, [&](std::int64_t i, int worker, bool continues) {
+    const std::int64_t first = i % passes * kRowsPerPass;
     multiply_rows(
-        weights, piece_range(weights.n, piece / passes, continues), q8, std::min(kRowsPerPass, rows - first),
-        [&](std::int64_t i) { return row(first + i); },
-        [&](std::int64_t i, std::int64_t n, std::int64_t count, float* sums) { store(first + i, n, count, sums); },
+        weights, segment_range(weights.n, i / passes, continues), q8, std::min(kRowsPerPass, rows - first),
+        [&](std::int64_t r) { return row(first + r); },
+        [&](std::int64_t r, std::int64_t n, std::int64_t count, float* sums) { store(first + r, n, count, sums); },
         scratch + worker * product_floats());
   });
 }
@@ -244,12 +262,16 @@ void multiply_expert(const ConstTensor& weight, std::int64_t expert, RowRange ra
       scratch);
 }
 
-// body(expert, range of its N rows, scratch) for all hit experts.
+// body(expert, range of its N rows, scratch) for all hit experts of weight[E,N,K].
 template <class Body>
-void for_each_expert_task(const Stream& stream, const ExpertRows& lists, std::int64_t n, float* scratch, Body&& body) {
-  const std::int64_t each = pieces_of(n);
-  for_each_piece(stream, lists.num_hits * each, [&](std::int64_t piece, int worker, bool continues) {
-    body(lists.hits[piece / each], piece_range(n, piece % each, continues), scratch + worker * product_floats());
+void for_each_expert_task(const Stream& stream, const ExpertRows& lists, const ConstTensor& weight, bool q8,
+                          float* scratch, Body&& body) {
+  const std::int64_t n = weight.dim(1);
+  const std::int64_t segments = segments_of(n);
+  const std::int64_t rows_each = lists.num_hits > 0 ? lists.pairs / lists.num_hits : 0;
+  const double each_ns = segment_ns(n, weight.dim(2), rows_each, q8);
+  for_each_segment(stream, lists.num_hits * segments, each_ns, [&](std::int64_t i, int worker, bool continues) {
+    body(lists.hits[i / segments], segment_range(n, i % segments, continues), scratch + worker * product_floats());
   });
 }
 

@@ -115,9 +115,9 @@ void compute_gates(const GateInputs& gates, const Chunk& chunk, std::int64_t hea
 
 // One value head of sequence n token by token, from its initial to its final state. Takes sequence_floats() of scratch.
 constexpr std::int64_t sequence_floats(std::int64_t v, std::int64_t k) {
-  return Scratch::floats(k * v, k, k, v, v, state_staging(v, k));
+  return arena_floats(k * v, k, k, v, v, state_staging(v, k));
 }
 void run_sequence(const GatedDeltaRuleArgs& args, const Tensor& snapshots, const Sequences& sequences, std::int64_t n,
-                  std::int64_t h, Scratch scratch);
+                  std::int64_t h, Arena scratch);
 
 }  // namespace thalweg::cpu

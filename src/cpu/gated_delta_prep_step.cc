@@ -4,6 +4,7 @@
 #include "cpu/gated_delta.h"
 #include "cpu/gated_delta_rule.h"
 #include "cpu/nn.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 namespace {
@@ -22,7 +23,7 @@ struct Sizes {
   }
   // q, k and v of every sequence and token, convolved and normed: computed once per head, not once per value row.
   std::int64_t prepared() const { return batch * tokens * channels; }
-  std::int64_t per_worker() const { return Scratch::floats(k * v, k, v, v, state_staging(v, k)); }
+  std::int64_t per_worker() const { return arena_floats(k * v, k, v, v, state_staging(v, k)); }
 };
 
 // The convolution as its own kernel does it, from x to f32.
@@ -32,19 +33,19 @@ CausalConv1dUpdateArgs convolution(const GatedDeltaPrepStepArgs& args, const Siz
   conv.weight = args.conv_weight;
   conv.conv_state = args.conv_state;
   conv.state_indices = args.state_indices;
-  conv.y = Tensor(prepared, DType::kF32, {s.batch, s.tokens, s.channels});
+  conv.y = Tensor(prepared, DType::kF32, {s.batch, s.tokens, s.channels}, args.x.device);
   conv.activation = Activation::kSilu;
   return conv;
 }
 
 std::size_t workspace(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   const Sizes s(args);
-  std::size_t bytes = Scratch::workspace_bytes(s.per_worker(), stream);
+  std::size_t bytes = worker_bytes(s.per_worker(), stream);
   if (args.conv_weight.defined()) {
     const auto& kernel = causal_conv1d_update_kernels().front();
     bytes = std::max(bytes, kernel.workspace(convolution(args, s, nullptr), stream));
   }
-  return static_cast<std::size_t>(Scratch::floats(s.prepared())) * sizeof(float) + bytes;
+  return static_cast<std::size_t>(arena_floats(s.prepared())) * sizeof(float) + bytes;
 }
 
 // prepared [B,T,channels] = x, convolved if asked for; then q and k of each key head normed, and q scaled.
@@ -54,13 +55,15 @@ void prepare(const GatedDeltaPrepStepArgs& args, const Sizes& s, float* prepared
   if (args.conv_weight.defined()) {
     causal_conv1d_update_kernels().front().run(convolution(args, s, prepared), rest, stream);
   } else {
-    parallel_for(stream, s.batch * s.tokens, [&](std::int64_t task, int) {
+    const double row_ns = static_cast<double>(s.channels) * tuning::kElementNs;
+    parallel_for(stream, s.batch * s.tokens, row_ns, [&](std::int64_t task, int) {
       vec.load(args.x.dtype, args.x.row(task / s.tokens, task % s.tokens), s.channels, prepared + task * s.channels);
     });
   }
-  parallel_for(stream, s.batch * s.hk, [&](std::int64_t task, int worker) {
-    Scratch scratch(rest, s.per_worker(), worker);
-    float* weight = scratch.take(s.k);
+  const double head_ns = static_cast<double>(2 * s.tokens * s.k) * tuning::kElementNs;
+  parallel_for(stream, s.batch * s.hk, head_ns, [&](std::int64_t task, int worker) {
+    Arena scratch = worker_arena(rest, s.per_worker(), worker);
+    float* weight = scratch.take<float>(s.k);
     const std::int64_t head = task % s.hk;
     for (std::int64_t t = 0; t < s.tokens; ++t) {
       float* q = prepared + (task / s.hk * s.tokens + t) * s.channels + head * s.k;
@@ -76,14 +79,15 @@ void run(const GatedDeltaPrepStepArgs& args, Workspace memory, const Stream& str
   const VectorOps& vec = vector_ops();
   const Sizes s(args);
   auto* prepared = static_cast<float*>(memory.data);
-  const Workspace rest{prepared + Scratch::floats(s.prepared()), 0};
+  const Workspace rest{prepared + arena_floats(s.prepared()), 0};
   prepare(args, s, prepared, rest, stream);
-  parallel_for(stream, s.batch * s.hv, [&](std::int64_t task, int worker) {
-    Scratch scratch(rest, s.per_worker(), worker);
-    float* state = scratch.take(s.k * s.v);  // [V,K]
-    float* o = scratch.take(s.v);
-    float* z = scratch.take(s.v);
-    float* staging = scratch.take(state_staging(s.v, s.k));
+  const double step_ns = static_cast<double>(s.tokens * s.k * s.v) * tuning::kElementNs;
+  parallel_for(stream, s.batch * s.hv, step_ns, [&](std::int64_t task, int worker) {
+    Arena scratch = worker_arena(rest, s.per_worker(), worker);
+    float* state = scratch.take<float>(s.k * s.v);  // [V,K]
+    float* o = scratch.take<float>(s.v);
+    float* z = scratch.take<float>(s.v);
+    float* staging = scratch.take<float>(state_staging(s.v, s.k));
     const std::int64_t b = task / s.hv;
     const std::int64_t h = task % s.hv;
     const std::int64_t kh = key_head(args.head_map, h, s.hk, s.hv);

@@ -3,6 +3,7 @@
 #include "core/threads.h"
 #include "cpu/gated_delta.h"
 #include "cpu/gated_delta_rule.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 namespace {
@@ -12,7 +13,9 @@ namespace {
 void run_cumsum(const ChunkLocalCumsumArgs& args, Workspace, const Stream& stream) {
   const std::int64_t heads = args.g.dim(2);
   const Sequences sequences(args.cu_seqlens, args.g.dim(0), args.g.dim(1));
-  parallel_for(stream, sequences.total_chunks(args.chunk_size), [&](std::int64_t task, int) {
+  const double task_ns =
+      static_cast<double>(std::min<std::int64_t>(args.chunk_size, args.g.dim(1)) * heads) * tuning::kElementNs;
+  parallel_for(stream, sequences.total_chunks(args.chunk_size), task_ns, [&](std::int64_t task, int) {
     const Chunk chunk = sequences.chunk(task, args.chunk_size);
     const float* previous = nullptr;
     for (std::int64_t i = 0; i < chunk.length; ++i) {
@@ -30,15 +33,16 @@ constexpr Kernel<ChunkLocalCumsumArgs> kCumsum[] = {
 // ---- l2norm
 
 std::size_t l2norm_workspace(const L2normArgs& args, const Stream& stream) {
-  return Scratch::workspace_bytes(Scratch::floats(args.x.dim(3)), stream);
+  return worker_bytes(arena_floats(args.x.dim(3)), stream);
 }
 
 void run_l2norm(const L2normArgs& args, Workspace workspace, const Stream& stream) {
   const std::int64_t heads = args.x.dim(2);
   const std::int64_t width = args.x.dim(3);
-  parallel_for(stream, args.x.dim(0) * args.x.dim(1), [&](std::int64_t task, int worker) {
-    Scratch scratch(workspace, Scratch::floats(width), worker);
-    float* row = scratch.take(width);
+  const double task_ns = static_cast<double>(heads * width) * tuning::kElementNs;
+  parallel_for(stream, args.x.dim(0) * args.x.dim(1), task_ns, [&](std::int64_t task, int worker) {
+    Arena scratch = worker_arena(workspace, arena_floats(width), worker);
+    float* row = scratch.take<float>(width);
     const std::int64_t b = task / args.x.dim(1);
     const std::int64_t t = task % args.x.dim(1);
     for (std::int64_t h = 0; h < heads; ++h) {
@@ -54,11 +58,11 @@ constexpr Kernel<L2normArgs> kL2norm[] = {{"rows", always_supported<L2normArgs>,
 // ---- chunk_scaled_dot_kkt
 
 std::int64_t kkt_floats(std::int64_t c, std::int64_t k) {
-  return Scratch::floats(c * k, c * k, c * k, c * c, c * c, c, c);
+  return arena_floats(c * k, c * k, c * k, c * c, c * c, c, c);
 }
 
 std::size_t kkt_workspace(const ChunkScaledDotKktArgs& args, const Stream& stream) {
-  return Scratch::workspace_bytes(kkt_floats(args.chunk_size, args.k.dim(3)), stream);
+  return worker_bytes(kkt_floats(args.chunk_size, args.k.dim(3)), stream);
 }
 
 void run_kkt(const ChunkScaledDotKktArgs& args, Workspace workspace, const Stream& stream) {
@@ -71,14 +75,14 @@ void run_kkt(const ChunkScaledDotKktArgs& args, Workspace workspace, const Strea
   const Sequences sequences(args.cu_seqlens, args.k.dim(0), args.k.dim(1));
   // One key head of one chunk at a time: its value heads share the loads, and in f32 the whole product k k^T.
   parallel_for(stream, sequences.total_chunks(c) * hk, [&](std::int64_t task, int worker) {
-    Scratch scratch(workspace, kkt_floats(c, ks), worker);
-    float* k = scratch.take(c * ks);
-    float* kt = scratch.take(c * ks);
-    float* scaled = scratch.take(c * ks);
-    float* product = scratch.take(c * c);
-    float* a = scratch.take(c * c);
-    float* beta = scratch.take(c);
-    float* g = scratch.take(c);
+    Arena scratch = worker_arena(workspace, kkt_floats(c, ks), worker);
+    float* k = scratch.take<float>(c * ks);
+    float* kt = scratch.take<float>(c * ks);
+    float* scaled = scratch.take<float>(c * ks);
+    float* product = scratch.take<float>(c * c);
+    float* a = scratch.take<float>(c * c);
+    float* beta = scratch.take<float>(c);
+    float* g = scratch.take<float>(c);
     const Chunk chunk = sequences.chunk(task / hk, c);
     load_head(args.k, chunk, task % hk, k);
     transpose_padded(k, chunk.length, ks, c, kt);
@@ -105,10 +109,10 @@ constexpr Kernel<ChunkScaledDotKktArgs> kKkt[] = {
 
 // ---- solve_tril
 
-std::int64_t solve_floats(std::int64_t c) { return Scratch::floats(c * c, c * c, 16 * c); }
+std::int64_t solve_floats(std::int64_t c) { return arena_floats(c * c, c * c, 16 * c); }
 
 std::size_t solve_workspace(const SolveTrilArgs& args, const Stream& stream) {
-  return Scratch::workspace_bytes(solve_floats(args.chunk_size), stream);
+  return worker_bytes(solve_floats(args.chunk_size), stream);
 }
 
 void run_solve(const SolveTrilArgs& args, Workspace workspace, const Stream& stream) {
@@ -116,10 +120,10 @@ void run_solve(const SolveTrilArgs& args, Workspace workspace, const Stream& str
   const std::int64_t heads = args.a.dim(2);
   const Sequences sequences(args.cu_seqlens, args.a.dim(0), args.a.dim(1));
   parallel_for(stream, sequences.total_chunks(c) * heads, [&](std::int64_t task, int worker) {
-    Scratch scratch(workspace, solve_floats(c), worker);
-    float* a = scratch.take(c * c);
-    float* inverse = scratch.take(c * c);
-    float* negated = scratch.take(16 * c);
+    Arena scratch = worker_arena(workspace, solve_floats(c), worker);
+    float* a = scratch.take<float>(c * c);
+    float* inverse = scratch.take<float>(c * c);
+    float* negated = scratch.take<float>(16 * c);
     const Chunk chunk = sequences.chunk(task / heads, c);
     load_head(args.a, chunk, task % heads, a);
     std::fill_n(inverse, c * c, 0.0F);
@@ -135,11 +139,11 @@ constexpr Kernel<SolveTrilArgs> kSolve[] = {{"blocks16", always_supported<SolveT
 
 std::int64_t w_u_floats(std::int64_t c, std::int64_t k, std::int64_t v) {
   const std::int64_t widest = std::max(k, v);
-  return Scratch::floats(c * widest, c * widest, c * c, c, c);
+  return arena_floats(c * widest, c * widest, c * c, c, c);
 }
 
 std::size_t w_u_workspace(const RecomputeWUArgs& args, const Stream& stream) {
-  return Scratch::workspace_bytes(w_u_floats(args.chunk_size, args.k.dim(3), args.v.dim(3)), stream);
+  return worker_bytes(w_u_floats(args.chunk_size, args.k.dim(3), args.v.dim(3)), stream);
 }
 
 void run_w_u(const RecomputeWUArgs& args, Workspace workspace, const Stream& stream) {
@@ -152,12 +156,12 @@ void run_w_u(const RecomputeWUArgs& args, Workspace workspace, const Stream& str
   const bool seed = args.rounding == Rounding::kSeed;
   const Sequences sequences(args.cu_seqlens, args.k.dim(0), args.k.dim(1));
   parallel_for(stream, sequences.total_chunks(c) * hv, [&](std::int64_t task, int worker) {
-    Scratch scratch(workspace, w_u_floats(c, ks, vs), worker);
-    float* right = scratch.take(c * std::max(ks, vs));
-    float* result = scratch.take(c * std::max(ks, vs));
-    float* inverse = scratch.take(c * c);
-    float* beta = scratch.take(c);
-    float* g = scratch.take(c);
+    Arena scratch = worker_arena(workspace, w_u_floats(c, ks, vs), worker);
+    float* right = scratch.take<float>(c * std::max(ks, vs));
+    float* result = scratch.take<float>(c * std::max(ks, vs));
+    float* inverse = scratch.take<float>(c * c);
+    float* beta = scratch.take<float>(c);
+    float* g = scratch.take<float>(c);
     const Chunk chunk = sequences.chunk(task / hv, c);
     const std::int64_t h = task % hv;
     load_head(args.a_inv, chunk, h, inverse);

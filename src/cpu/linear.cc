@@ -1,49 +1,58 @@
 #include "cpu/expert_matmul.h"
 #include "cpu/moe.h"
 #include "cpu/scratch.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 namespace {
 
-struct Plan {
-  Activations activations;
-  float* scratch;
-
-  Plan(const LinearArgs& args, bool q8, const Stream& stream, Arena arena)
-      : activations(args.x, q8, arena),
-        scratch(arena.take<float>(product_floats() * thread_count(stream))),
-        bytes(arena.used()) {}
-
-  std::size_t bytes;
-};
-
 template <bool kFast>
 std::size_t linear_workspace(const LinearArgs& args, const Stream& stream) {
-  return Plan(args, kFast, stream, Arena()).bytes;
+  Arena arena;
+  const ProductMemory counted(args.x, kFast, stream, arena);
+  return arena.used();
 }
 
 template <bool kFast>
 void run_linear(const LinearArgs& args, Workspace workspace, const Stream& stream) {
-  const Plan plan(args, kFast, stream, Arena(workspace));
-  plan.activations.prepare(stream);
+  Arena arena(workspace);
+  const ProductMemory memory(args.x, kFast, stream, arena);
+  memory.activations.prepare(stream);
   const auto* bias = static_cast<const float*>(args.bias.data);
   multiply_matrix(
       stream, WeightMatrix::of(args.weight), kFast, args.x.dim(0),
-      [&](std::int64_t i) { return plan.activations.row(i, 0); },
+      [&](std::int64_t i) { return memory.activations.row(i, 0); },
       [&](std::int64_t i, std::int64_t n, std::int64_t count, float* sums) {
         if (args.bias.defined()) vector_ops().axpy(1.0F, bias + n, count, sums);
         char* row = static_cast<char*>(args.y.row(i)) + bytes_of(args.y.dtype, n);
         if (args.y.dtype == DType::kF32) return copy_sums(sums, count, reinterpret_cast<float*>(row));
         vector_ops().store(args.y.dtype, sums, count, row);
       },
-      plan.scratch);
+      memory.scratch);
+}
+
+template <bool kFast>
+double linear_cost(const LinearArgs& args, const Stream& stream) {
+  const std::int64_t rows = args.x.dim(0);
+  const std::int64_t passes = (rows + kRowsPerPass - 1) / kRowsPerPass;
+  return tuning::product_us(tuning::product_cost(kFast), static_cast<double>(passes), static_cast<double>(rows),
+                            static_cast<double>(args.weight.size()), thread_count(stream));
 }
 
 constexpr Kernel<LinearArgs> kLinear[] = {
-    {"q8", [](const LinearArgs& args, const Stream&) { return q8_reason(args.precision, args.weight.dtype); },
-     linear_workspace<true>, run_linear<true>, [](const LinearArgs&) { return q8_remark(); }},
-    {"exact", always_supported<LinearArgs>, linear_workspace<false>, run_linear<false>,
-     [](const LinearArgs& args) { return exact_remark(args.precision, args.weight.dtype); }}};
+    {.name = "q8",
+     .supports = [](const LinearArgs& args, const Stream&) { return q8_reason(args.precision, args.weight.dtype); },
+     .workspace = linear_workspace<true>,
+     .run = run_linear<true>,
+     .remark = [](const LinearArgs&) { return q8_remark(); },
+     .arithmetic = Arithmetic::k8Bit,
+     .cost = linear_cost<true>},
+    {.name = "exact",
+     .supports = always_supported<LinearArgs>,
+     .workspace = linear_workspace<false>,
+     .run = run_linear<false>,
+     .remark = [](const LinearArgs& args) { return exact_remark(args.precision, args.weight.dtype); },
+     .cost = linear_cost<false>}};
 
 }  // namespace
 

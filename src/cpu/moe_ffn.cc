@@ -4,6 +4,7 @@
 #include "cpu/moe.h"
 #include "cpu/routing.h"
 #include "cpu/scratch.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 namespace {
@@ -70,7 +71,7 @@ struct Plan {
         bytes(arena.used()) {}
 
   static std::int64_t row_floats(const MoeFfnArgs& args) {
-    return std::max(Scratch::floats(args.x.dim(1), args.x.dim(1)), Scratch::floats(args.router.dim(0)));
+    return std::max(arena_floats(args.x.dim(1), args.x.dim(1)), arena_floats(args.router.dim(0)));
   }
 };
 
@@ -85,7 +86,7 @@ void route(const MoeFfnArgs& args, Plan& plan, const Stream& stream) {
         copy_sums(sums, count, plan.logits + t * experts + n);
       },
       plan.scratch);
-  parallel_for(stream, plan.tokens, [&](std::int64_t t, int worker) {
+  parallel_for(stream, plan.tokens, static_cast<double>(experts) * tuning::kSelectNs, [&](std::int64_t t, int worker) {
     route_row(plan.logits + t * experts, experts, plan.slots, args.renormalize, plan.ids + t * plan.slots,
               plan.weights + t * plan.slots, plan.rows + worker * Plan::row_floats(args));
   });
@@ -97,7 +98,7 @@ void run_experts(const MoeFfnArgs& args, const Plan& plan, const Stream& stream)
   const bool q8 = uses_q8(args.precision, args.gate.dtype);
   const auto input = [&](std::int64_t pair) { return plan.x.row(q8, pair / plan.slots); };
   const auto activated = [&](std::int64_t pair, std::int64_t n) { return plan.activated + pair * plan.inner + n; };
-  for_each_expert_task(stream, plan.lists, plan.inner, plan.scratch,
+  for_each_expert_task(stream, plan.lists, args.gate, q8, plan.scratch,
                        [&](std::int64_t expert, RowRange range, float* scratch) {
                          multiply_expert(
                              args.gate, expert, range, q8, plan.lists, input,
@@ -113,10 +114,11 @@ void run_experts(const MoeFfnArgs& args, const Plan& plan, const Stream& stream)
                              scratch);
                        });
   plan.activated_rows.prepare(stream);
-  for_each_expert_task(stream, plan.lists, plan.hidden, plan.scratch,
+  const bool down_q8 = uses_q8(args.precision, args.down.dtype);
+  for_each_expert_task(stream, plan.lists, args.down, down_q8, plan.scratch,
                        [&](std::int64_t expert, RowRange range, float* scratch) {
                          multiply_expert(
-                             args.down, expert, range, uses_q8(args.precision, args.down.dtype), plan.lists,
+                             args.down, expert, range, down_q8, plan.lists,
                              [&](std::int64_t pair) { return plan.activated_rows.row(pair, 0); },
                              [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
                                copy_sums(sums, count, plan.products + pair * plan.hidden + n);
@@ -158,9 +160,10 @@ void run_shared(const MoeFfnArgs& args, const Plan& plan, const Stream& stream) 
 // y[t,:] = sum_s weight_s products[t,s,:] + sigmoid(x . shared_router) shared_products[t,:], slots in order.
 void combine(const MoeFfnArgs& args, const Plan& plan, const Stream& stream) {
   const VectorOps& vec = vector_ops();
-  parallel_for(stream, plan.tokens, [&](std::int64_t t, int worker) {
+  const double task_ns = static_cast<double>((plan.slots + 2) * plan.hidden) * tuning::kElementNs;
+  parallel_for(stream, plan.tokens, task_ns, [&](std::int64_t t, int worker) {
     float* sum = plan.rows + worker * Plan::row_floats(args);
-    float* row = sum + Scratch::floats(plan.hidden);
+    float* row = sum + arena_floats(plan.hidden);
     std::fill_n(sum, plan.hidden, 0.0F);
     for (std::int64_t pair = t * plan.slots; pair < (t + 1) * plan.slots; ++pair) {
       vec.axpy(plan.weights[pair], plan.products + pair * plan.hidden, plan.hidden, sum);
@@ -183,11 +186,29 @@ void run_ffn(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) 
   combine(args, plan, stream);
 }
 
+bool any_q8(const MoeFfnArgs& args) { return any_q8_input(args) || uses_q8(args.precision, args.down.dtype); }
+
+MoeFfnArgs with_exact_products(MoeFfnArgs args) {
+  args.precision = MatmulPrecision::kExact;
+  return args;
+}
+
 constexpr Kernel<MoeFfnArgs> kFfn[] = {
-    {"grouped", always_supported<MoeFfnArgs>, ffn_workspace, run_ffn, [](const MoeFfnArgs& args) {
-       const bool q8 = any_q8_input(args) || uses_q8(args.precision, args.down.dtype);
-       return "router from f32 activations; weights: " + (q8 ? q8_remark() : exact_remark(args.precision, DType::kF32));
-     }}};
+    {.name = "grouped_q8",
+     .supports = [](const MoeFfnArgs& args, const Stream&) -> std::string {
+       return any_q8(args) ? "" : "no weights in a block format";
+     },
+     .workspace = ffn_workspace,
+     .run = run_ffn,
+     .remark = [](const MoeFfnArgs&) { return "router from f32 activations; weights: " + q8_remark(); },
+     .arithmetic = Arithmetic::k8Bit},
+    {.name = "grouped",
+     .supports = always_supported<MoeFfnArgs>,
+     .workspace = [](const MoeFfnArgs& args,
+                     const Stream& stream) { return ffn_workspace(with_exact_products(args), stream); },
+     .run = [](const MoeFfnArgs& args, Workspace workspace,
+               const Stream& stream) { run_ffn(with_exact_products(args), workspace, stream); },
+     .remark = [](const MoeFfnArgs& args) { return exact_remark(args.precision, args.gate.dtype); }}};
 
 }  // namespace
 

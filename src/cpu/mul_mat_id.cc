@@ -1,29 +1,26 @@
 #include "cpu/expert_matmul.h"
 #include "cpu/moe.h"
 #include "cpu/scratch.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 namespace {
 
 // ---- Rows grouped by expert: each weight is decoded once.
 
-struct GroupedPlan {
+struct GroupedMemory {
   ExpertRows lists;
-  Activations activations;
-  float* scratch;
+  ProductMemory product;
 
-  GroupedPlan(const ExpertMatmulArgs& args, bool q8, const Stream& stream, Arena arena)
-      : lists(args.weight.dim(0), args.expert_ids.size(), arena),
-        activations(args.x, q8, arena),
-        scratch(arena.take<float>(product_floats() * thread_count(stream))),
-        bytes(arena.used()) {}
-
-  std::size_t bytes;
+  GroupedMemory(const ExpertMatmulArgs& args, bool q8, const Stream& stream, Arena& arena)
+      : lists(args.weight.dim(0), args.expert_ids.size(), arena), product(args.x, q8, stream, arena) {}
 };
 
 template <class Args, bool kFast>
 std::size_t grouped_workspace(const Args& args, const Stream& stream) {
-  return GroupedPlan(args, kFast, stream, Arena()).bytes;
+  Arena arena;
+  const GroupedMemory counted(args, kFast, stream, arena);
+  return arena.used();
 }
 
 void store_row(const ExpertMatmulArgs& args, std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
@@ -34,58 +31,52 @@ void store_row(const ExpertMatmulArgs& args, std::int64_t pair, std::int64_t n, 
 
 template <class Args, bool kFast>
 void run_grouped(const Args& args, Workspace workspace, const Stream& stream) {
-  GroupedPlan plan(args, kFast, stream, Arena(workspace));
-  plan.lists.build(PairIds(args.expert_ids));
-  plan.activations.prepare(stream);
+  Arena arena(workspace);
+  GroupedMemory memory(args, kFast, stream, arena);
+  memory.lists.build(PairIds(args.expert_ids));
+  memory.product.activations.prepare(stream);
   const std::int64_t slots = args.expert_ids.dim(1);
-  for_each_expert_task(stream, plan.lists, args.weight.dim(1), plan.scratch,
-                       [&](std::int64_t expert, RowRange range, float* scratch) {
-                         multiply_expert(
-                             args.weight, expert, range, kFast, plan.lists,
-                             [&](std::int64_t pair) { return plan.activations.row(pair / slots, pair % slots); },
-                             [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
-                               store_row(args, pair, n, count, sums);
-                             },
-                             scratch);
-                       });
+  for_each_expert_task(
+      stream, memory.lists, args.weight, kFast, memory.product.scratch,
+      [&](std::int64_t expert, RowRange range, float* scratch) {
+        multiply_expert(
+            args.weight, expert, range, kFast, memory.lists,
+            [&](std::int64_t pair) { return memory.product.activations.row(pair / slots, pair % slots); },
+            [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
+              store_row(args, pair, n, count, sums);
+            },
+            scratch);
+      });
 }
 
 // ---- One product of matrix and vector per slot.
 
-struct SlotPlan {
-  Activations activations;
-  float* scratch;
-
-  SlotPlan(const ExpertMatmulArgs& args, bool q8, const Stream& stream, Arena arena)
-      : activations(args.x, q8, arena),
-        scratch(arena.take<float>(product_floats() * thread_count(stream))),
-        bytes(arena.used()) {}
-
-  std::size_t bytes;
-};
-
 template <class Args, bool kFast>
 std::size_t slot_workspace(const Args& args, const Stream& stream) {
-  return SlotPlan(args, kFast, stream, Arena()).bytes;
+  Arena arena;
+  const ProductMemory counted(args.x, kFast, stream, arena);
+  return arena.used();
 }
 
 template <class Args, bool kFast>
 void run_slots(const Args& args, Workspace workspace, const Stream& stream) {
-  const SlotPlan plan(args, kFast, stream, Arena(workspace));
-  plan.activations.prepare(stream);
+  Arena arena(workspace);
+  const ProductMemory memory(args.x, kFast, stream, arena);
+  memory.activations.prepare(stream);
   const PairIds id(args.expert_ids);
   const std::int64_t slots = args.expert_ids.dim(1);
   const std::int64_t rows = args.weight.dim(1);
-  const std::int64_t each = pieces_of(rows);
-  for_each_piece(stream, args.expert_ids.size() * each, [&](std::int64_t piece, int worker, bool continues) {
-    const std::int64_t pair = piece / each;
+  const std::int64_t each = segments_of(rows);
+  const double each_ns = segment_ns(rows, args.weight.dim(2), 1, kFast);
+  for_each_segment(stream, args.expert_ids.size() * each, each_ns, [&](std::int64_t i, int worker, bool continues) {
+    const std::int64_t pair = i / each;
     multiply_rows(
-        WeightMatrix::of(args.weight, id(pair)), piece_range(rows, piece % each, continues), kFast, 1,
-        [&](std::int64_t) { return plan.activations.row(pair / slots, pair % slots); },
+        WeightMatrix::of(args.weight, id(pair)), segment_range(rows, i % each, continues), kFast, 1,
+        [&](std::int64_t) { return memory.activations.row(pair / slots, pair % slots); },
         [&](std::int64_t, std::int64_t n, std::int64_t count, const float* sums) {
           store_row(args, pair, n, count, sums);
         },
-        plan.scratch + worker * product_floats());
+        memory.scratch + worker * product_floats());
   });
 }
 
@@ -104,39 +95,70 @@ std::string remark_exact(const Args& args) {
   return exact_remark(args.precision, args.weight.dtype);
 }
 
-constexpr Kernel<MulMmIdArgs> kMm[] = {{"q8", supports_q8<MulMmIdArgs>, grouped_workspace<MulMmIdArgs, true>,
-                                        run_grouped<MulMmIdArgs, true>, remark_q8<MulMmIdArgs>},
-                                       {"exact", always_supported<MulMmIdArgs>, grouped_workspace<MulMmIdArgs, false>,
-                                        run_grouped<MulMmIdArgs, false>, remark_exact<MulMmIdArgs>}};
+double matrix_weights(const ExpertMatmulArgs& args) {
+  return static_cast<double>(args.weight.dim(1)) * static_cast<double>(args.weight.dim(2));
+}
 
-constexpr Kernel<MulMvIdArgs> kMv[] = {{"q8", supports_q8<MulMvIdArgs>, slot_workspace<MulMvIdArgs, true>,
-                                        run_slots<MulMvIdArgs, true>, remark_q8<MulMvIdArgs>},
-                                       {"exact", always_supported<MulMvIdArgs>, slot_workspace<MulMvIdArgs, false>,
-                                        run_slots<MulMvIdArgs, false>, remark_exact<MulMvIdArgs>}};
-
-// The ids are not known to explain(), but one token's experts differ from each other: nothing to group.
-constexpr std::int64_t kSlotTokens = 1;
-
-std::string few_tokens_reason(const MulMatIdArgs& args) {
+// The grouped kernel decodes the weights of each hit expert once.
+template <class Args, bool kFast>
+double grouped_cost(const Args& args, const Stream& stream) {
   const std::int64_t tokens = args.expert_ids.dim(0);
-  if (tokens <= kSlotTokens) return {};
-  return std::to_string(tokens) + " tokens, more than " + std::to_string(kSlotTokens) +
-         ": tokens that share an expert share the decoding of its weights";
+  const std::int64_t slots = args.expert_ids.dim(1);
+  return tuning::product_us(tuning::product_cost(kFast), tuning::expected_experts(args.weight.dim(0), tokens, slots),
+                            static_cast<double>(tokens * slots), matrix_weights(args), thread_count(stream));
 }
-std::string supports_q8_slots(const MulMatIdArgs& args, const Stream& stream) {
-  const std::string reason = supports_q8(args, stream);
-  return reason.empty() ? few_tokens_reason(args) : reason;
-}
-std::string supports_slots(const MulMatIdArgs& args, const Stream&) { return few_tokens_reason(args); }
 
-constexpr Kernel<MulMatIdArgs> kMat[] = {{"q8_mv", supports_q8_slots, slot_workspace<MulMatIdArgs, true>,
-                                          run_slots<MulMatIdArgs, true>, remark_q8<MulMatIdArgs>},
-                                         {"q8_mm", supports_q8<MulMatIdArgs>, grouped_workspace<MulMatIdArgs, true>,
-                                          run_grouped<MulMatIdArgs, true>, remark_q8<MulMatIdArgs>},
-                                         {"mv", supports_slots, slot_workspace<MulMatIdArgs, false>,
-                                          run_slots<MulMatIdArgs, false>, remark_exact<MulMatIdArgs>},
-                                         {"mm", always_supported<MulMatIdArgs>, grouped_workspace<MulMatIdArgs, false>,
-                                          run_grouped<MulMatIdArgs, false>, remark_exact<MulMatIdArgs>}};
+// The kernel of matrix-vector products decodes them once per slot.
+template <class Args, bool kFast>
+double slot_cost(const Args& args, const Stream& stream) {
+  const auto pairs = static_cast<double>(args.expert_ids.size());
+  return tuning::product_us(tuning::product_cost(kFast), pairs, pairs, matrix_weights(args), thread_count(stream));
+}
+
+template <class Args>
+constexpr Kernel<Args> q8_grouped(std::string_view name) {
+  return {.name = name,
+          .supports = supports_q8<Args>,
+          .workspace = grouped_workspace<Args, true>,
+          .run = run_grouped<Args, true>,
+          .remark = remark_q8<Args>,
+          .arithmetic = Arithmetic::k8Bit,
+          .cost = grouped_cost<Args, true>};
+}
+template <class Args>
+constexpr Kernel<Args> exact_grouped(std::string_view name) {
+  return {.name = name,
+          .supports = always_supported<Args>,
+          .workspace = grouped_workspace<Args, false>,
+          .run = run_grouped<Args, false>,
+          .remark = remark_exact<Args>,
+          .cost = grouped_cost<Args, false>};
+}
+template <class Args>
+constexpr Kernel<Args> q8_slots(std::string_view name) {
+  return {.name = name,
+          .supports = supports_q8<Args>,
+          .workspace = slot_workspace<Args, true>,
+          .run = run_slots<Args, true>,
+          .remark = remark_q8<Args>,
+          .arithmetic = Arithmetic::k8Bit,
+          .cost = slot_cost<Args, true>};
+}
+template <class Args>
+constexpr Kernel<Args> exact_slots(std::string_view name) {
+  return {.name = name,
+          .supports = always_supported<Args>,
+          .workspace = slot_workspace<Args, false>,
+          .run = run_slots<Args, false>,
+          .remark = remark_exact<Args>,
+          .cost = slot_cost<Args, false>};
+}
+
+constexpr Kernel<MulMmIdArgs> kMm[] = {q8_grouped<MulMmIdArgs>("q8"), exact_grouped<MulMmIdArgs>("exact")};
+constexpr Kernel<MulMvIdArgs> kMv[] = {q8_slots<MulMvIdArgs>("q8"), exact_slots<MulMvIdArgs>("exact")};
+// Of equal costs the first wins: one token's experts share no decoding, and its products need no lists of rows.
+constexpr Kernel<MulMatIdArgs> kMat[] = {q8_slots<MulMatIdArgs>("q8_mv"), q8_grouped<MulMatIdArgs>("q8_mm"),
+                                         exact_slots<MulMatIdArgs>("mv"), exact_grouped<MulMatIdArgs>("mm")};
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include "cpu/nn.h"
 #include "cpu/nn_vector.h"
 #include "cpu/scratch.h"
+#include "cpu/tuning.h"
 #include "cpu/vector.h"
 
 namespace thalweg::cpu {
@@ -17,14 +18,15 @@ constexpr std::int64_t kTaskElements = 16384;
 
 // Calls body(row, weight, scratch) for each of `rows` rows of `width`; `extra` more floats of scratch per worker.
 template <class Body>
-void for_each_row(const ConstTensor& weight, bool plus_one, std::int64_t rows, std::int64_t extra,
+void for_each_row(const ConstTensor& weight, bool plus_one, std::int64_t rows, std::int64_t extra, double element_ns,
                   const Workspace& workspace, const Stream& stream, Body body) {
   const std::int64_t width = weight.dim(0);
   const std::int64_t per_task = std::max<std::int64_t>(1, kTaskElements / width);
-  parallel_for(stream, (rows + per_task - 1) / per_task, [&](std::int64_t task, int worker) {
-    Scratch scratch(workspace, Scratch::floats(width, extra), worker);
-    float* factors = scratch.take(width);
-    float* rest = scratch.take(extra);
+  const double task_ns = static_cast<double>(std::min(rows, per_task) * width) * element_ns;
+  parallel_for(stream, (rows + per_task - 1) / per_task, task_ns, [&](std::int64_t task, int worker) {
+    Arena scratch = worker_arena(workspace, arena_floats(width, extra), worker);
+    float* factors = scratch.take<float>(width);
+    float* rest = scratch.take<float>(extra);
     vector_ops().load(weight.dtype, weight.data, width, factors);
     for (std::int64_t i = 0; plus_one && i < width; ++i) factors[i] += 1.0F;
     for (std::int64_t row = task * per_task; row < std::min(rows, (task + 1) * per_task); ++row) {
@@ -41,15 +43,15 @@ float inverse_rms(const float* x, std::int64_t width, float eps) {
 
 std::size_t rms_norm_workspace(const RmsNormArgs& args, const Stream& stream) {
   const std::int64_t width = args.weight.dim(0);
-  return Scratch::workspace_bytes(Scratch::floats(width, width), stream);
+  return worker_bytes(arena_floats(width, width), stream);
 }
 
 void run_rms_norm(const RmsNormArgs& args, Workspace workspace, const Stream& stream) {
   const std::int64_t width = args.weight.dim(0);
   const bool heads = args.x.rank == 3;
   const std::int64_t per_token = heads ? args.x.dim(1) : 1;
-  for_each_row(args.weight, args.weight_plus_one, args.x.dim(0) * per_token, width, workspace, stream,
-               [&](std::int64_t row, const float* weight, float* x) {
+  for_each_row(args.weight, args.weight_plus_one, args.x.dim(0) * per_token, width, tuning::kElementNs, workspace,
+               stream, [&](std::int64_t row, const float* weight, float* x) {
                  const std::int64_t t = row / per_token;
                  const std::int64_t h = row % per_token;
                  vector_ops().load(args.x.dtype, heads ? args.x.row(t, h) : args.x.row(t), width, x);
@@ -64,13 +66,13 @@ constexpr Kernel<RmsNormArgs> kRmsNorm[] = {{"rows", always_supported<RmsNormArg
 
 std::size_t gated_workspace(const GatedRmsNormArgs& args, const Stream& stream) {
   const std::int64_t width = args.weight.dim(0);
-  return Scratch::workspace_bytes(Scratch::floats(width, 2 * width), stream);
+  return worker_bytes(arena_floats(width, 2 * width), stream);
 }
 
 void run_gated(const GatedRmsNormArgs& args, Workspace workspace, const Stream& stream) {
   const std::int64_t width = args.weight.dim(0);
   const std::int64_t heads = args.x.dim(1);
-  for_each_row(args.weight, false, args.x.dim(0) * heads, 2 * width, workspace, stream,
+  for_each_row(args.weight, false, args.x.dim(0) * heads, 2 * width, tuning::kExponentialNs, workspace, stream,
                [&](std::int64_t row, const float* weight, float* x) {
                  float* z = x + width;
                  const std::int64_t t = row / heads;

@@ -1,45 +1,47 @@
-// Packing and unpacking, split into pieces of rows. A block never depends on another, so neither does a result on the
-// split.
+// Packing and unpacking, by segments of rows. A block never depends on another, so neither does a result on the
+// segments.
 
 #include <algorithm>
 #include <array>
 
 #include "core/threads.h"
 #include "cpu/kernels.h"
+#include "cpu/tuning.h"
 #include "quant/pack.h"
 #include "quant/unpack.h"
 
 namespace thalweg::cpu {
 namespace {
 
-// body(row, first, count) for pieces of [rows,width]; a piece is a multiple of every block size, and long enough that
-// handing it out costs nothing.
+// body(row, first, count) for segments of the rows of [rows,width]. A segment is a multiple of every block size, and
+// long enough that handing it out costs nothing.
 template <class Body>
-void for_each_piece(const Stream& stream, std::int64_t rows, std::int64_t width, Body&& body) {
-  constexpr std::int64_t kPiece = 4096;
-  const std::int64_t pieces = (width + kPiece - 1) / kPiece;
-  parallel_for(stream, rows * pieces, [&](std::int64_t task, int) {
-    const std::int64_t first = task % pieces * kPiece;
-    body(task / pieces, first, std::min(kPiece, width - first));
+void for_each_segment(const Stream& stream, std::int64_t rows, std::int64_t width, double element_ns, Body&& body) {
+  constexpr std::int64_t kSegment = 4096;
+  const std::int64_t segments = (width + kSegment - 1) / kSegment;
+  const double segment_ns = static_cast<double>(std::min(kSegment, width)) * element_ns;
+  parallel_for(stream, rows * segments, segment_ns, [&](std::int64_t task, int) {
+    const std::int64_t first = task % segments * kSegment;
+    body(task / segments, first, std::min(kSegment, width - first));
   });
 }
 
 void dequantize_rows(const DequantizeArgs& args, Workspace, const Stream& stream) {
   const DType dtype = args.blocks.dtype;
-  for_each_piece(stream, args.blocks.dim(0), args.blocks.dim(1),
-                 [&](std::int64_t row, std::int64_t first, std::int64_t count) {
-                   const auto* blocks = static_cast<const char*>(args.blocks.row(row)) + bytes_of(dtype, first);
-                   unpack(dtype, blocks, count, static_cast<float*>(args.values.row(row)) + first);
-                 });
+  for_each_segment(stream, args.blocks.dim(0), args.blocks.dim(1), tuning::kUnpackNs,
+                   [&](std::int64_t row, std::int64_t first, std::int64_t count) {
+                     const auto* blocks = static_cast<const char*>(args.blocks.row(row)) + bytes_of(dtype, first);
+                     unpack(dtype, blocks, count, static_cast<float*>(args.values.row(row)) + first);
+                   });
 }
 
 void quantize_rows(const QuantizeArgs& args, Workspace, const Stream& stream) {
   const DType dtype = args.blocks.dtype;
-  for_each_piece(stream, args.values.dim(0), args.values.dim(1),
-                 [&](std::int64_t row, std::int64_t first, std::int64_t count) {
-                   auto* blocks = static_cast<char*>(args.blocks.row(row)) + bytes_of(dtype, first);
-                   pack(dtype, static_cast<const float*>(args.values.row(row)) + first, count, blocks);
-                 });
+  for_each_segment(stream, args.values.dim(0), args.values.dim(1), tuning::kPackNs,
+                   [&](std::int64_t row, std::int64_t first, std::int64_t count) {
+                     auto* blocks = static_cast<char*>(args.blocks.row(row)) + bytes_of(dtype, first);
+                     pack(dtype, static_cast<const float*>(args.values.row(row)) + first, count, blocks);
+                   });
 }
 
 constexpr std::array kDequantizeKernels = {

@@ -1,6 +1,9 @@
+#include <algorithm>
+
 #include "core/threads.h"
 #include "cpu/gated_delta.h"
 #include "cpu/gated_delta_rule.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 namespace {
@@ -8,14 +11,16 @@ namespace {
 std::int64_t floats(const RecurrentGatedDeltaRuleArgs& args) { return sequence_floats(args.v.dim(3), args.k.dim(3)); }
 
 std::size_t workspace(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
-  return Scratch::workspace_bytes(floats(args), stream);
+  return worker_bytes(floats(args), stream);
 }
 
 void run(const RecurrentGatedDeltaRuleArgs& args, Workspace memory, const Stream& stream) {
   const std::int64_t hv = args.v.dim(2);
   const Sequences sequences(args.cu_seqlens, args.k.dim(0), args.k.dim(1));
-  parallel_for(stream, sequences.count() * hv, [&](std::int64_t task, int worker) {
-    run_sequence(args, args.snapshots, sequences, task / hv, task % hv, Scratch(memory, floats(args), worker));
+  const std::int64_t tokens = args.k.dim(0) * args.k.dim(1) / std::max<std::int64_t>(sequences.count(), 1);
+  const double task_ns = static_cast<double>((tokens + 2) * args.k.dim(3) * args.v.dim(3)) * tuning::kElementNs;
+  parallel_for(stream, sequences.count() * hv, task_ns, [&](std::int64_t task, int worker) {
+    run_sequence(args, args.snapshots, sequences, task / hv, task % hv, worker_arena(memory, floats(args), worker));
   });
 }
 
@@ -25,19 +30,19 @@ constexpr Kernel<RecurrentGatedDeltaRuleArgs> kKernels[] = {
 }  // namespace
 
 void run_sequence(const GatedDeltaRuleArgs& args, const Tensor& snapshots, const Sequences& sequences, std::int64_t n,
-                  std::int64_t h, Scratch scratch) {
+                  std::int64_t h, Arena scratch) {
   const VectorOps& vec = vector_ops();
   const std::int64_t ks = args.k.dim(3);
   const std::int64_t vs = args.v.dim(3);
   const std::int64_t kh = key_head(args.head_map, h, args.k.dim(2), args.v.dim(2));
   const std::int64_t slot = state_slot(args.state_indices, n);
   const float scale = resolve_scale(args.scale, ks);
-  float* state = scratch.take(ks * vs);  // [V,K]
-  float* q = scratch.take(ks);
-  float* k = scratch.take(ks);
-  float* v = scratch.take(vs);
-  float* o = scratch.take(vs);
-  float* staging = scratch.take(state_staging(vs, ks));
+  float* state = scratch.take<float>(ks * vs);  // [V,K]
+  float* q = scratch.take<float>(ks);
+  float* k = scratch.take<float>(ks);
+  float* v = scratch.take<float>(vs);
+  float* o = scratch.take<float>(vs);
+  float* staging = scratch.take<float>(state_staging(vs, ks));
   load_state(args.initial_state, args.state_layout, slot, h, vs, ks, Orientation::kVK, state, staging);
   for (std::int64_t t = 0; t < sequences.length(n); ++t) {
     const Chunk token{n, sequences.row(n), sequences.begin(n) + t, 1, t};

@@ -4,6 +4,7 @@
 #include "cpu/nn.h"
 #include "cpu/nn_vector.h"
 #include "cpu/scratch.h"
+#include "cpu/tuning.h"
 #include "cpu/vector.h"
 
 namespace thalweg::cpu {
@@ -12,13 +13,12 @@ namespace {
 // The frequencies, which all workers share, then each worker's cosines, sines and row.
 std::int64_t worker_floats(const RopeArgs& args) {
   const std::int64_t half = args.rotary_dim / 2;
-  return Scratch::floats(half, half, args.x.dim(2));
+  return arena_floats(half, half, args.x.dim(2));
 }
-std::int64_t shared_floats(const RopeArgs& args) { return Scratch::floats(args.rotary_dim / 2); }
+std::int64_t shared_floats(const RopeArgs& args) { return arena_floats(args.rotary_dim / 2); }
 
 std::size_t rope_workspace(const RopeArgs& args, const Stream& stream) {
-  return static_cast<std::size_t>(shared_floats(args)) * sizeof(float) +
-         Scratch::workspace_bytes(worker_floats(args), stream);
+  return static_cast<std::size_t>(shared_floats(args)) * sizeof(float) + worker_bytes(worker_floats(args), stream);
 }
 
 void run_rope(const RopeArgs& args, Workspace workspace, const Stream& stream) {
@@ -31,11 +31,13 @@ void run_rope(const RopeArgs& args, Workspace workspace, const Stream& stream) {
   }
   const Workspace workers{frequencies + shared_floats(args), 0};
   const auto* positions = static_cast<const std::int32_t*>(args.positions.data);
-  parallel_for(stream, args.x.dim(0), [&](std::int64_t t, int worker) {
-    Scratch scratch(workers, worker_floats(args), worker);
-    float* cosine = scratch.take(half);
-    float* sine = scratch.take(half);
-    float* row = scratch.take(width);
+  const double task_ns =
+      static_cast<double>(half) * tuning::kAngleNs + static_cast<double>(args.x.dim(1) * width) * tuning::kElementNs;
+  parallel_for(stream, args.x.dim(0), task_ns, [&](std::int64_t t, int worker) {
+    Arena scratch = worker_arena(workers, worker_floats(args), worker);
+    float* cosine = scratch.take<float>(half);
+    float* sine = scratch.take<float>(half);
+    float* row = scratch.take<float>(width);
     // An f32 product of position and frequency would be off by whole radians' worth of bits at long contexts.
     for (std::int64_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(positions[t]) * static_cast<double>(frequencies[i]);

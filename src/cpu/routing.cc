@@ -6,6 +6,7 @@
 #include "cpu/expert_matmul.h"
 #include "cpu/moe.h"
 #include "cpu/scratch.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 
@@ -30,18 +31,19 @@ void route_row(float* logits, std::int64_t experts, std::int64_t top_k, bool ren
 
 namespace {
 
-std::int64_t route_floats(std::int64_t experts) { return Scratch::floats(experts, experts); }
+std::int64_t route_floats(std::int64_t experts) { return arena_floats(experts, experts); }
 
 std::size_t route_workspace(const RouteTopKArgs& args, const Stream& stream) {
-  return Scratch::workspace_bytes(route_floats(args.router_logits.dim(1)), stream);
+  return worker_bytes(route_floats(args.router_logits.dim(1)), stream);
 }
 
 void run_route(const RouteTopKArgs& args, Workspace workspace, const Stream& stream) {
   const std::int64_t experts = args.router_logits.dim(1);
-  parallel_for(stream, args.router_logits.dim(0), [&](std::int64_t t, int worker) {
-    Scratch scratch(workspace, route_floats(experts), worker);
-    float* logits = scratch.take(experts);
-    float* probabilities = scratch.take(experts);
+  const double task_ns = static_cast<double>(experts) * tuning::kSelectNs;
+  parallel_for(stream, args.router_logits.dim(0), task_ns, [&](std::int64_t t, int worker) {
+    Arena scratch = worker_arena(workspace, route_floats(experts), worker);
+    float* logits = scratch.take<float>(experts);
+    float* probabilities = scratch.take<float>(experts);
     vector_ops().load(args.router_logits.dtype, args.router_logits.row(t), experts, logits);
     route_row(logits, experts, args.expert_ids.dim(1), args.renormalize,
               static_cast<std::int32_t*>(args.expert_ids.row(t)), static_cast<float*>(args.expert_weights.row(t)),

@@ -1,40 +1,30 @@
 #pragma once
 
+// A workspace with the same memory for each worker thread of parallel_for.
+
 #include <cstddef>
 #include <cstdint>
 
+#include "core/arena.h"
 #include "core/threads.h"
-#include "thalweg/device.h"
 
 namespace thalweg::cpu {
 
-// Scratch floats of one worker thread, handed out in pieces of whole cache lines.
-class Scratch {
- public:
-  // Floats that `counts` take together.
-  template <class... Counts>
-  static constexpr std::int64_t floats(Counts... counts) {
-    return (std::int64_t{0} + ... + padded(counts));
-  }
-  // Bytes of a workspace that gives every worker `floats_per_worker` (a result of floats()).
-  static std::size_t workspace_bytes(std::int64_t floats_per_worker, const Stream& stream) {
-    return static_cast<std::size_t>(floats_per_worker * thread_count(stream)) * sizeof(float);
-  }
+// Floats that arrays of `counts` floats take together in an arena.
+template <class... Counts>
+constexpr std::int64_t arena_floats(Counts... counts) {
+  return static_cast<std::int64_t>((std::size_t{0} + ... + Arena::bytes_of<float>(counts)) / sizeof(float));
+}
 
-  Scratch(const Workspace& workspace, std::int64_t floats_per_worker, int worker)
-      : next_(static_cast<float*>(workspace.data) + floats_per_worker * worker) {}
+// Bytes of a workspace with `floats` for every worker (a result of arena_floats()).
+inline std::size_t worker_bytes(std::int64_t floats, const Stream& stream) {
+  return static_cast<std::size_t>(floats * thread_count(stream)) * sizeof(float);
+}
 
-  float* take(std::int64_t count) {
-    float* piece = next_;
-    next_ += padded(count);
-    return piece;
-  }
-
- private:
-  static constexpr std::int64_t padded(std::int64_t count) { return (count + 15) / 16 * 16; }
-
-  float* next_;
-};
+// The memory of one worker in such a workspace.
+inline Arena worker_arena(const Workspace& workspace, std::int64_t floats, int worker) {
+  return Arena(Workspace{static_cast<float*>(workspace.data) + floats * worker, 0});
+}
 
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;

@@ -2,13 +2,15 @@
 
 #include "core/threads.h"
 #include "cpu/nn.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 namespace {
 
 void run_split(const SplitQkvzArgs& args, Workspace, const Stream& stream) {
   const auto bytes = [&](const Tensor& part) { return static_cast<std::size_t>(bytes_of(part.dtype, part.dim(2))); };
-  parallel_for(stream, args.x.dim(0), [&](std::int64_t t, int) {
+  const double task_ns = static_cast<double>(args.x.dim(1) * args.x.dim(2)) * tuning::kElementNs;
+  parallel_for(stream, args.x.dim(0), task_ns, [&](std::int64_t t, int) {
     for (std::int64_t h = 0; h < args.x.dim(1); ++h) {
       const auto* from = static_cast<const char*>(args.x.row(t, h));
       for (const Tensor* part : {&args.q, &args.k, &args.v, &args.z}) {

@@ -4,13 +4,14 @@
 #include "core/threads.h"
 #include "cpu/nn.h"
 #include "cpu/scratch.h"
+#include "cpu/tuning.h"
 #include "cpu/vector.h"
 
 namespace thalweg::cpu {
 namespace {
 
 std::size_t store_workspace(const StoreKvArgs& args, const Stream& stream) {
-  return Scratch::workspace_bytes(Scratch::floats(args.k.dim(2)), stream);
+  return worker_bytes(arena_floats(args.k.dim(2)), stream);
 }
 
 void run_store(const StoreKvArgs& args, Workspace workspace, const Stream& stream) {
@@ -31,11 +32,12 @@ void run_store(const StoreKvArgs& args, Workspace workspace, const Stream& strea
       }
     }
   };
+  const double task_ns = static_cast<double>(2 * args.k.dim(1) * width) * tuning::kElementNs;
   for (std::int64_t n = 0; n < sequences.count(); ++n) {
     const std::int64_t slot = state_slot(args.slots, n);
     const std::int64_t before = lengths[n] - sequences.length(n);
-    parallel_for(stream, sequences.length(n), [&](std::int64_t i, int worker) {
-      float* values = Scratch(workspace, Scratch::floats(width), worker).take(width);
+    parallel_for(stream, sequences.length(n), task_ns, [&](std::int64_t i, int worker) {
+      float* values = worker_arena(workspace, arena_floats(width), worker).take<float>(width);
       store(args.k, args.k_cache, sequences.begin(n) + i, slot, before + i, values);
       store(args.v, args.v_cache, sequences.begin(n) + i, slot, before + i, values);
     });

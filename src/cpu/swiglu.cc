@@ -3,6 +3,7 @@
 #include "core/threads.h"
 #include "cpu/nn.h"
 #include "cpu/scratch.h"
+#include "cpu/tuning.h"
 #include "cpu/vector.h"
 
 namespace thalweg::cpu {
@@ -12,16 +13,17 @@ namespace {
 constexpr std::int64_t kColumns = 2048;
 
 std::size_t swiglu_workspace(const SwigluArgs&, const Stream& stream) {
-  return Scratch::workspace_bytes(Scratch::floats(kColumns, kColumns), stream);
+  return worker_bytes(arena_floats(kColumns, kColumns), stream);
 }
 
 void run_swiglu(const SwigluArgs& args, Workspace workspace, const Stream& stream) {
   const std::int64_t width = args.gate.dim(1);
   const std::int64_t blocks = (width + kColumns - 1) / kColumns;
-  parallel_for(stream, args.gate.dim(0) * blocks, [&](std::int64_t task, int worker) {
-    Scratch scratch(workspace, Scratch::floats(kColumns, kColumns), worker);
-    float* gate = scratch.take(kColumns);
-    float* up = scratch.take(kColumns);
+  const double task_ns = static_cast<double>(std::min(kColumns, width)) * tuning::kExponentialNs;
+  parallel_for(stream, args.gate.dim(0) * blocks, task_ns, [&](std::int64_t task, int worker) {
+    Arena scratch = worker_arena(workspace, arena_floats(kColumns, kColumns), worker);
+    float* gate = scratch.take<float>(kColumns);
+    float* up = scratch.take<float>(kColumns);
     const std::int64_t t = task / blocks;
     const std::int64_t first = task % blocks * kColumns;
     const std::int64_t count = std::min(kColumns, width - first);

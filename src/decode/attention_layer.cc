@@ -38,12 +38,12 @@ void attention_layer(const ModelConfig& config, const AttentionWeights& w, std::
   step.multiply(x, w.k, key_rows);
   step.multiply(x, w.v, value_rows);
 
-  Tensor q(q_and_gate.data, DType::kF32, {count, config.heads, width});
+  Tensor q(q_and_gate.data, DType::kF32, {count, config.heads, width}, q_and_gate.device);
   q.strides = {2 * inner, 2 * width, 1};
   Tensor gate = q;
   gate.data = static_cast<float*>(q.data) + width;
-  const Tensor k(key_rows.data, DType::kF32, {count, config.kv_heads, width});
-  const Tensor v(value_rows.data, DType::kF32, {count, config.kv_heads, width});
+  const Tensor k(key_rows.data, DType::kF32, {count, config.kv_heads, width}, key_rows.device);
+  const Tensor v(value_rows.data, DType::kF32, {count, config.kv_heads, width}, value_rows.device);
   normalise_and_turn(config, q, w.q_norm, step);
   normalise_and_turn(config, k, w.k_norm, step);
 
@@ -65,7 +65,7 @@ void attention_layer(const ModelConfig& config, const AttentionWeights& w, std::
   args.lengths = step.lengths_view();
   args.slots = step.slots_view();
   args.gate = gate;
-  args.o = Tensor(o.data, DType::kF32, {count, config.heads, width});
+  args.o = Tensor(o.data, DType::kF32, {count, config.heads, width}, o.device);
   step.run(args);
   step.multiply(o, w.o, y);
 }

@@ -11,7 +11,7 @@ constexpr std::int64_t kLogitRows = 16;
 Tensor rows_view(std::vector<float>& memory, std::int64_t rows, std::int64_t columns) {
   const auto floats = static_cast<std::size_t>(rows * columns);
   if (memory.size() < floats) memory.resize(floats);
-  return {memory.data(), DType::kF32, {rows, columns}};
+  return {memory.data(), DType::kF32, {rows, columns}, kCpu};
 }
 
 }  // namespace
@@ -86,7 +86,7 @@ void Decoder::run_pieces(std::span<const Piece> pieces, std::span<const DecoderI
   const Tensor x = rows_view(normed_, count, config_.hidden);
   const Tensor y = rows_view(result_, count, config_.hidden);
   EmbeddingArgs embed;
-  embed.ids = ConstTensor(step_.tokens.data(), DType::kI32, {count});
+  embed.ids = ConstTensor(step_.tokens.data(), DType::kI32, {count}, kCpu);
   embed.table = weights_.embedding;
   embed.y = h;
   step_.run(embed);
@@ -143,7 +143,7 @@ void Decoder::hear_logits(const ConstTensor& h, const std::vector<std::int32_t>&
     const std::int64_t count = std::min(kLogitRows, total - first);
     const Tensor x = rows_view(normed_, count, config_.hidden);
     EmbeddingArgs gather;
-    gather.ids = ConstTensor(rows.data() + first, DType::kI32, {count});
+    gather.ids = ConstTensor(rows.data() + first, DType::kI32, {count}, kCpu);
     gather.table = h;
     gather.y = x;
     step_.run(gather);

@@ -65,25 +65,25 @@ class Kernels {
 
   std::string linear_kernel(const ConstTensor& weight, std::int64_t tokens) const {
     LinearArgs args;
-    args.x = Tensor(kNoData, DType::kF32, {tokens, weight.dim(1)});
+    args.x = Tensor(kNoData, DType::kF32, {tokens, weight.dim(1)}, kCpu);
     args.weight = weight;
-    args.y = Tensor(kNoData, DType::kF32, {tokens, weight.dim(0)});
+    args.y = Tensor(kNoData, DType::kF32, {tokens, weight.dim(0)}, kCpu);
     args.precision = precision_;
     return chosen_kernel(explain(args, stream_));
   }
 
   std::string embedding_kernel(const ConstTensor& table, std::int64_t tokens) const {
     EmbeddingArgs args;
-    args.ids = ConstTensor(kNoData, DType::kI32, {tokens});
+    args.ids = ConstTensor(kNoData, DType::kI32, {tokens}, kCpu);
     args.table = table;
-    args.y = Tensor(kNoData, DType::kF32, {tokens, table.dim(1)});
+    args.y = Tensor(kNoData, DType::kF32, {tokens, table.dim(1)}, kCpu);
     return chosen_kernel(explain(args, stream_));
   }
 
   std::string experts_kernel(const MoeWeights& experts, std::int64_t tokens) const {
     MoeFfnArgs args = expert_args(config_, experts, precision_);
-    args.x = Tensor(kNoData, DType::kF32, {tokens, config_.hidden});
-    args.y = Tensor(kNoData, DType::kF32, {tokens, config_.hidden});
+    args.x = Tensor(kNoData, DType::kF32, {tokens, config_.hidden}, kCpu);
+    args.y = Tensor(kNoData, DType::kF32, {tokens, config_.hidden}, kCpu);
     return chosen_kernel(explain(args, stream_));
   }
 
@@ -111,7 +111,7 @@ void describe_tensors(const Model::Impl& model, const std::vector<FileTensor>& t
     if (entry.used) {
       ConstTensor view = model.source().tensor(tensor.name);
       // Of a matrix of one row, writers may leave a vector.
-      if (view.rank == 1) view = {view.data, view.dtype, {1, view.size()}};
+      if (view.rank == 1) view = {view.data, view.dtype, {1, view.size()}, view.device};
       if (use->second == TensorUse::kMatrix) kernels.fill(entry, view);
       info.parameters += static_cast<std::uint64_t>(view.size());
       info.weight_bytes += tensor.bytes;

@@ -11,7 +11,8 @@ constexpr float kL2Eps = 1e-6F;
 // `heads` heads of `width` from column `first` of rows [T,..], as [B,T/B,heads,width].
 template <class View>
 View heads_of(const View& rows, std::int64_t batch, std::int64_t first, std::int64_t heads, std::int64_t width) {
-  View view(static_cast<decltype(rows.data)>(nullptr), rows.dtype, {batch, rows.dim(0) / batch, heads, width});
+  View view(static_cast<decltype(rows.data)>(nullptr), rows.dtype, {batch, rows.dim(0) / batch, heads, width},
+            rows.device);
   const std::int64_t row = rows.stride(0);
   view.data = static_cast<float*>(rows.data) + first;
   view.strides = {rows.dim(0) / batch * row, row, width, 1};
@@ -20,7 +21,7 @@ View heads_of(const View& rows, std::int64_t batch, std::int64_t first, std::int
 
 // Columns as [B,T/B,count].
 Tensor columns_of(const Tensor& rows, std::int64_t batch, std::int64_t first, std::int64_t count) {
-  Tensor view(static_cast<float*>(rows.data) + first, DType::kF32, {batch, rows.dim(0) / batch, count});
+  Tensor view(static_cast<float*>(rows.data) + first, DType::kF32, {batch, rows.dim(0) / batch, count}, kCpu);
   view.strides = {rows.dim(0) / batch * rows.stride(0), rows.stride(0), 1};
   return view;
 }
@@ -38,7 +39,7 @@ void split_key_heads(const ModelConfig& config, const Tensor& together, const Pr
   const std::int64_t values = config.value_channels() / heads;
   // Columns of head h from first + h * width on.
   const auto part = [&](const Tensor& rows, std::int64_t first, std::int64_t width) {
-    Tensor view(static_cast<float*>(rows.data) + first, DType::kF32, {rows.dim(0), heads, width});
+    Tensor view(static_cast<float*>(rows.data) + first, DType::kF32, {rows.dim(0), heads, width}, kCpu);
     view.strides[0] = rows.stride(0);
     return view;
   };
@@ -135,10 +136,10 @@ void prefill(const ModelConfig& config, const GatedDeltaWeights& w, std::size_t 
   step.run(rule);
 
   GatedRmsNormArgs norm;
-  norm.x = Tensor(o.data, DType::kF32, {step.count(), config.value_heads, config.value_dim});
-  norm.z = Tensor(p.z.data, DType::kF32, {step.count(), config.value_heads, config.value_dim});
+  norm.x = Tensor(o.data, DType::kF32, {step.count(), config.value_heads, config.value_dim}, o.device);
+  norm.z = Tensor(p.z.data, DType::kF32, {step.count(), config.value_heads, config.value_dim}, p.z.device);
   norm.weight = w.norm;
-  norm.y = Tensor(o.data, DType::kF32, {step.count(), config.value_heads, config.value_dim});
+  norm.y = Tensor(o.data, DType::kF32, {step.count(), config.value_heads, config.value_dim}, o.device);
   norm.eps = config.norm_eps;
   step.run(norm);
 }

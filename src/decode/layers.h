@@ -27,10 +27,10 @@ struct Step {
   std::int64_t count() const { return static_cast<std::int64_t>(tokens.size()); }
   std::int64_t sequences() const { return static_cast<std::int64_t>(slots.size()); }
 
-  ConstTensor positions_view() const { return {positions.data(), DType::kI32, {count()}}; }
-  ConstTensor cu_seqlens_view() const { return {cu_seqlens.data(), DType::kI32, {sequences() + 1}}; }
-  ConstTensor slots_view() const { return {slots.data(), DType::kI32, {sequences()}}; }
-  ConstTensor lengths_view() const { return {lengths.data(), DType::kI32, {sequences()}}; }
+  ConstTensor positions_view() const { return {positions.data(), DType::kI32, {count()}, kCpu}; }
+  ConstTensor cu_seqlens_view() const { return {cu_seqlens.data(), DType::kI32, {sequences() + 1}, kCpu}; }
+  ConstTensor slots_view() const { return {slots.data(), DType::kI32, {sequences()}, kCpu}; }
+  ConstTensor lengths_view() const { return {lengths.data(), DType::kI32, {sequences()}, kCpu}; }
 
   template <class Args>
   void run(const Args& args) {
@@ -56,7 +56,7 @@ class Carver {
     next_ = step.scratch.data();
   }
   Tensor take(std::int64_t rows, std::int64_t columns) {
-    const Tensor tensor(next_, DType::kF32, {rows, columns});
+    const Tensor tensor(next_, DType::kF32, {rows, columns}, kCpu);
     next_ += rows * columns;
     return tensor;
   }

@@ -83,15 +83,16 @@ void StatePool::reserve(std::int64_t tokens) {
 }
 
 Tensor StatePool::recurrent(std::size_t layer) const {
-  return {layers_[layer].first.get(), DType::kF32, {slots_, config_.value_heads, config_.value_dim, config_.key_dim}};
+  return {
+      layers_[layer].first.get(), DType::kF32, {slots_, config_.value_heads, config_.value_dim, config_.key_dim}, kCpu};
 }
 
 Tensor StatePool::conv(std::size_t layer) const {
-  return {layers_[layer].second.get(), DType::kF32, {slots_, config_.conv_channels(), config_.conv_width - 1}};
+  return {layers_[layer].second.get(), DType::kF32, {slots_, config_.conv_channels(), config_.conv_width - 1}, kCpu};
 }
 
 Tensor StatePool::cache(const Memory& memory) const {
-  return {memory.get(), cache_dtype_, {slots_, capacity_, config_.kv_heads, config_.head_dim}};
+  return {memory.get(), cache_dtype_, {slots_, capacity_, config_.kv_heads, config_.head_dim}, kCpu};
 }
 
 Tensor StatePool::keys(std::size_t layer) const { return cache(layers_[layer].first); }

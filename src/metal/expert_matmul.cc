@@ -3,9 +3,11 @@
 
 #include <algorithm>
 
+#include "core/arena.h"
 #include "metal/kernels.h"
 #include "metal/kernels/parameters.h"
 #include "metal/launch.h"
+#include "metal/tuning.h"
 
 namespace thalweg::metal {
 namespace {
@@ -20,22 +22,31 @@ std::uint32_t whole(std::int64_t count, std::int64_t piece) {
   return static_cast<std::uint32_t>((count + piece - 1) / piece);
 }
 
-// Where the lists lie in the workspace.
+// The lists in the workspace.
 struct Lists {
   std::int64_t pairs;
   std::int64_t experts;
-  std::int64_t tiles;  // at most
+  std::int64_t num_tiles;  // at most
+  std::int32_t* offsets;   // [experts + 1]
+  std::int32_t* rows;      // [pairs]
+  RowTile* tiles;          // [num_tiles]
+  std::uint32_t* grid;     // [3], of the launch that takes the tiles
 
-  Lists(std::int64_t pairs_, std::int64_t experts_)
-      : pairs(pairs_), experts(experts_), tiles(std::min(pairs, pairs / kRowsOfTile + experts)) {}
-
-  static std::size_t words(std::int64_t count) { return static_cast<std::size_t>((count + 15) / 16 * 16); }
-  std::size_t offsets_at() const { return 0; }
-  std::size_t rows_at() const { return words(experts + 1); }
-  std::size_t tiles_at() const { return rows_at() + words(pairs); }
-  std::size_t grid_at() const { return tiles_at() + words(3 * tiles); }
-  std::size_t bytes() const { return (grid_at() + words(3)) * sizeof(std::int32_t); }
+  Lists(std::int64_t pairs_, std::int64_t experts_, Arena& arena)
+      : pairs(pairs_),
+        experts(experts_),
+        num_tiles(std::min(pairs, pairs / kRowsOfTile + experts)),
+        offsets(arena.take<std::int32_t>(experts + 1)),
+        rows(arena.take<std::int32_t>(pairs)),
+        tiles(arena.take<RowTile>(num_tiles)),
+        grid(arena.take<std::uint32_t>(3)) {}
 };
+
+// `count` elements at `data` as a kernel's buffer.
+template <class T>
+Buffer buffer_of(const T* data, std::int64_t count) {
+  return {data, static_cast<std::size_t>(count) * sizeof(T)};
+}
 
 Launch rows_launch(const ConstTensor& ids, std::int64_t experts, ExpertRowsParameters& p) {
   p.pairs = static_cast<std::int32_t>(ids.size());
@@ -97,20 +108,21 @@ std::string supports_mm(const ExpertMatmulArgs& args) {
 }
 
 std::size_t workspace_mm(const ExpertMatmulArgs& args) {
-  return Lists(args.expert_ids.size(), args.weight.dim(0)).bytes();
+  Arena arena;
+  const Lists counted(args.expert_ids.size(), args.weight.dim(0), arena);
+  return arena.used();
 }
 
 void run_mm(std::string_view operation, const ExpertMatmulArgs& args, const Workspace& memory, const Stream& stream) {
   if (args.y.size() == 0) return;
-  const Lists lists(args.expert_ids.size(), args.weight.dim(0));
-  auto* words = static_cast<std::int32_t*>(memory.data);
+  Arena arena(memory);
+  const Lists lists(args.expert_ids.size(), args.weight.dim(0), arena);
   ExpertRowsParameters p{};
   Launch launch = rows_launch(args.expert_ids, lists.experts, p);
   p.column_blocks = static_cast<std::int32_t>(whole(args.weight.dim(1), kColumnsOfTile));
-  const Buffer rows{words + lists.rows_at(), static_cast<std::size_t>(lists.pairs) * sizeof(std::int32_t)};
-  const Buffer tiles{words + lists.tiles_at(), static_cast<std::size_t>(lists.tiles) * sizeof(RowTile)};
-  launch.add(words + lists.offsets_at(), static_cast<std::size_t>(lists.experts + 1) * sizeof(std::int32_t));
-  launch.add(rows).add(tiles).add(words + lists.grid_at(), 3 * sizeof(std::uint32_t));
+  const Buffer rows = buffer_of(lists.rows, lists.pairs);
+  const Buffer tiles = buffer_of(lists.tiles, lists.num_tiles);
+  launch.add(buffer_of(lists.offsets, lists.experts + 1)).add(rows).add(tiles).add(buffer_of(lists.grid, 3));
   launch.constant("kListsTiles", 1);
   const ExpertMatmulParameters q = parameters_of(args);
   Launch product;
@@ -119,7 +131,7 @@ void run_mm(std::string_view operation, const ExpertMatmulArgs& args, const Work
   add_constants(product, args);
   product.threads = 128;
   product.threadgroup_bytes = (kColumnsOfTile + kRowsOfTile) * kDepthOfTile * sizeof(float);
-  product.indirect_grid = reinterpret_cast<const std::uint32_t*>(words + lists.grid_at());
+  product.indirect_grid = lists.grid;
   product.after_previous = true;
   const auto encoder = make_encoder(operation, stream);
   encoder->launch(launch);
@@ -148,18 +160,35 @@ void run_vector(const Args& args, Workspace, const Stream& stream) {
   run_mv(Args::kName, args, stream);
 }
 
-// With at most one row for each expert on average, the vector kernel reads no weight twice as often as it must.
-std::string supports_few(const MulMatIdArgs& args, const Stream&) {
-  return args.expert_ids.size() <= args.weight.dim(0) ? "" : "is for no more rows than there are experts";
+double matrix_bytes(const ExpertMatmulArgs& args) {
+  return static_cast<double>(bytes_of(args.weight.dtype, args.weight.dim(1) * args.weight.dim(2)));
+}
+
+// The tiles of an expert read its weights once per kRowsOfTile rows, the vector kernel once per row. No host code sees
+// the ids, so that every expert counts as hit.
+double tiles_cost(const MulMatIdArgs& args, const Stream&) {
+  const std::int64_t tiles = (args.expert_ids.size() + kRowsOfTile - 1) / kRowsOfTile;
+  return static_cast<double>(std::max(args.weight.dim(0), tiles)) * matrix_bytes(args) / tuning::kBytesPerMicrosecond;
+}
+double vector_cost(const MulMatIdArgs& args, const Stream&) {
+  return static_cast<double>(args.expert_ids.size()) * matrix_bytes(args) / tuning::kBytesPerMicrosecond;
 }
 
 constexpr Kernel<ExpertRowsArgs> kRows[] = {{"counting", supports_rows, no_workspace<ExpertRowsArgs>, run_rows}};
 constexpr Kernel<MulMmIdArgs> kMm[] = {kTiles<MulMmIdArgs>};
 constexpr Kernel<MulMvIdArgs> kMv[] = {
     {"simdgroup_rows", always_supported<MulMvIdArgs>, no_workspace<MulMvIdArgs>, run_vector<MulMvIdArgs>}};
-constexpr Kernel<MulMatIdArgs> kMat[] = {
-    {"mv", supports_few, no_workspace<MulMatIdArgs>, run_vector<MulMatIdArgs>},
-    {"mm", kTiles<MulMatIdArgs>.supports, kTiles<MulMatIdArgs>.workspace, kTiles<MulMatIdArgs>.run}};
+// Of equal costs the first wins: the vector kernel needs no lists.
+constexpr Kernel<MulMatIdArgs> kMat[] = {{.name = "mv",
+                                          .supports = always_supported<MulMatIdArgs>,
+                                          .workspace = no_workspace<MulMatIdArgs>,
+                                          .run = run_vector<MulMatIdArgs>,
+                                          .cost = vector_cost},
+                                         {.name = "mm",
+                                          .supports = kTiles<MulMatIdArgs>.supports,
+                                          .workspace = kTiles<MulMatIdArgs>.workspace,
+                                          .run = kTiles<MulMatIdArgs>.run,
+                                          .cost = tiles_cost}};
 
 }  // namespace
 

@@ -7,17 +7,19 @@ namespace thalweg {
 void validate(const AttentionArgs& args, Check& check) {
   Dim t{"T"}, hq{"HQ"}, d{"D"}, slots{"slots"}, s{"S"}, hkv{"HKV"};
   check.input("q", args.q, kFloatTypes, t, hq, d);
-  check.require(d.value >= 1, "q", "heads of at least one element", to_string(args.q));
+  if (d.value < 1) check.fail("q", "heads of at least one element", to_string(args.q));
   check.input("k_cache", args.k_cache, kFloatTypes, slots, s, hkv, d);
   check.input("v_cache", args.v_cache, {args.k_cache.dtype}, slots, s, hkv, d);
-  check.require(hkv.value > 0 && hq.value % hkv.value == 0, "k_cache",
-                "a number of key heads that divides HQ = " + std::to_string(hq.value),
-                "HKV = " + std::to_string(hkv.value));
+  if (!(hkv.value > 0 && hq.value % hkv.value == 0)) {
+    check.fail("k_cache", "a number of key heads that divides HQ = " + std::to_string(hq.value),
+               "HKV = " + std::to_string(hkv.value));
+  }
   check_cache_places(check, args.cu_seqlens, args.lengths, args.slots, t, slots, s);
   if (args.gate.defined()) check.input("gate", args.gate, {args.q.dtype}, t, hq, d);
   check.output("o", args.o, {args.q.dtype, DType::kF32}, t, hq, d);
-  check.require(!args.scale || std::isfinite(*args.scale), "scale", "a finite number",
-                std::to_string(args.scale.value_or(0.0F)));
+  if (!(!args.scale || std::isfinite(*args.scale))) {
+    check.fail("scale", "a finite number", std::to_string(args.scale.value_or(0.0F)));
+  }
 }
 
 THALWEG_OPERATION(attention, AttentionArgs);

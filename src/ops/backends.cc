@@ -1,6 +1,7 @@
 #include "ops/backends.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -34,6 +35,7 @@ struct Selection {
   std::mutex mutex;
   const KernelNames outside = read_environment();
   KernelNames kernels = outside;
+  std::atomic<bool> any = !outside.empty();  // spares a call the lock where nothing is selected
 };
 
 Selection& selection() {
@@ -57,6 +59,7 @@ const Backend& backend(DeviceType type) {
 
 std::string selected_kernel(std::string_view operation) {
   Selection& s = selection();
+  if (!s.any.load(std::memory_order_relaxed)) return {};
   const std::lock_guard lock(s.mutex);
   const auto found = s.kernels.find(operation);
   return found == s.kernels.end() ? std::string() : found->second;
@@ -94,6 +97,7 @@ void select_kernel(std::string_view operation, std::string_view kernel) {
   } else {
     s.kernels.erase(std::string(operation));
   }
+  s.any = !s.kernels.empty();
 }
 
 std::vector<BackendInfo> backends() {

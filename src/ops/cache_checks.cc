@@ -6,15 +6,16 @@ void check_cache_places(Check& check, const ConstTensor& cu_seqlens, const Const
                         const ConstTensor& slots, const Dim& t, const Dim& num_slots, const Dim& s) {
   Dim n{"N"};
   const Dim b{"B", 1};
-  check.require(cu_seqlens.defined(), "cu_seqlens", "I32 [N+1]", "nothing");
+  if (!cu_seqlens.defined()) check.fail("cu_seqlens", "I32 [N+1]", "nothing");
   check.cu_seqlens(cu_seqlens, b, t, n);
   check.input("lengths", lengths, {DType::kI32}, n);
   if (slots.defined()) {
     check.input("slots", slots, {DType::kI32}, n);
   } else {
-    check.require(n.value <= num_slots.value, "k_cache",
-                  "a slot for each of N = " + std::to_string(n.value) + " sequences",
-                  std::to_string(num_slots.value) + " slots");
+    if (n.value > num_slots.value) {
+      check.fail("k_cache", "a slot for each of N = " + std::to_string(n.value) + " sequences",
+                 std::to_string(num_slots.value) + " slots");
+    }
   }
   if (!check.host_values()) return;
   const auto* bounds = static_cast<const std::int32_t*>(cu_seqlens.data);

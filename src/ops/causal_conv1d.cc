@@ -22,7 +22,9 @@ void validate(const CausalConv1dArgs& args, Check& check) {
     check.may_alias("final_state", "initial_state");
   }
   if (args.state_indices.defined()) {
-    check.require(slots.bound(), "state_indices", "a state pool to go with them", "neither initial nor final state");
+    if (!slots.bound()) {
+      check.fail("state_indices", "a state pool to go with them", "neither initial nor final state");
+    }
     check.state_indices(args.state_indices, n, slots.value);
   }
   check.output("y", args.y, {args.x.dtype}, b, t, c);

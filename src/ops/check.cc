@@ -12,65 +12,6 @@ constexpr std::array kWeightTypeList = {
     DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4,
 };
 
-// The bytes a view reaches: [begin, end) and the byte strides of its dimensions.
-struct Footprint {
-  std::uintptr_t begin = 0;
-  std::uintptr_t end = 0;
-  struct Axis {
-    std::int64_t stride;  // bytes
-    std::int64_t extent;
-  };
-  std::vector<Axis> axes;  // descending strides, extents above 1
-
-  std::int64_t inner_span(std::int64_t below) const {
-    std::int64_t span = element;
-    for (const Axis& axis : axes) {
-      if (axis.stride < below) span += axis.stride * (axis.extent - 1);
-    }
-    return span;
-  }
-  std::int64_t element = 1;
-};
-
-Footprint footprint(const ConstTensor& tensor) {
-  Footprint result;
-  result.begin = reinterpret_cast<std::uintptr_t>(tensor.data);
-  result.end = result.begin;
-  if (tensor.size() == 0) return result;
-  const DTypeInfo info = dtype_info(tensor.dtype);
-  result.element = info.block_bytes;
-  for (int i = 0; i < tensor.rank; ++i) {
-    const bool innermost = i == tensor.rank - 1;
-    const std::int64_t extent = innermost ? tensor.dim(i) / info.block_size : tensor.dim(i);
-    const std::int64_t stride = innermost ? info.block_bytes : bytes_of(tensor.dtype, tensor.stride(i));
-    if (extent > 1) result.axes.push_back({stride, extent});
-  }
-  std::sort(result.axes.begin(), result.axes.end(), [](auto a, auto b) { return a.stride > b.stride; });
-  std::int64_t span = result.element;
-  for (const auto& axis : result.axes) span += axis.stride * (axis.extent - 1);
-  result.end = result.begin + static_cast<std::uintptr_t>(span);
-  return result;
-}
-
-// Whether two views may share a byte. Exact for slices of one packed tensor, which interleave without touching: if some
-// stride of both divides all larger ones, their residues tell.
-bool overlap(const ConstTensor& a, const ConstTensor& b) {
-  const Footprint fa = footprint(a);
-  const Footprint fb = footprint(b);
-  if (fa.begin >= fb.end || fb.begin >= fa.end) return false;
-  for (const auto& period : fa.axes) {
-    const std::int64_t s = period.stride;
-    const auto periodic = [s](const Footprint& f) {
-      return f.inner_span(s) <= s && std::all_of(f.axes.begin(), f.axes.end(),
-                                                 [s](auto axis) { return axis.stride < s || axis.stride % s == 0; });
-    };
-    if (s <= 0 || !periodic(fa) || !periodic(fb)) continue;
-    const std::int64_t offset = (static_cast<std::int64_t>(fb.begin - fa.begin) % s + s) % s;
-    if (offset >= fa.inner_span(s) && offset + fb.inner_span(s) <= s) return false;
-  }
-  return true;
-}
-
 std::string describe(std::span<const DType> dtypes) {
   if (dtypes.size() == kWeightTypeList.size()) return "any dtype but I32";
   std::string text;
@@ -96,6 +37,51 @@ std::string describe(std::span<Dim* const> dims) {
 
 const std::span<const DType> kWeightTypes = kWeightTypeList;
 
+Check::Footprint::Footprint(const ConstTensor& tensor)
+    : begin(reinterpret_cast<std::uintptr_t>(tensor.data)), end(begin) {
+  if (tensor.size() == 0) return;
+  const DTypeInfo info = dtype_info(tensor.dtype);
+  element = info.block_bytes;
+  for (int i = 0; i < tensor.rank; ++i) {
+    const bool innermost = i == tensor.rank - 1;
+    const std::int64_t extent = innermost ? tensor.dim(i) / info.block_size : tensor.dim(i);
+    const std::int64_t stride = innermost ? info.block_bytes : bytes_of(tensor.dtype, tensor.stride(i));
+    if (extent <= 1) continue;
+    // Insertion sort: mostly in order already.
+    std::size_t at = num_axes_++;
+    for (; at > 0 && axes_[at - 1].stride < stride; --at) axes_[at] = axes_[at - 1];
+    axes_[at] = {stride, extent};
+  }
+  std::int64_t span = element;
+  for (const Axis& axis : axes()) span += axis.stride * (axis.extent - 1);
+  end = begin + static_cast<std::uintptr_t>(span);
+}
+
+std::int64_t Check::Footprint::inner_span(std::int64_t below) const {
+  std::int64_t span = element;
+  for (const Axis& axis : axes()) {
+    if (axis.stride < below) span += axis.stride * (axis.extent - 1);
+  }
+  return span;
+}
+
+// Exact for slices of one packed tensor, which interleave without touching: if some stride of both divides all larger
+// ones, the residues of the addresses decide.
+bool Check::overlap(const Footprint& a, const Footprint& b) {
+  if (a.begin >= b.end || b.begin >= a.end) return false;
+  for (const auto& period : a.axes()) {
+    const std::int64_t s = period.stride;
+    const auto periodic = [s](const Footprint& f) {
+      return f.inner_span(s) <= s && std::all_of(f.axes().begin(), f.axes().end(),
+                                                 [s](auto axis) { return axis.stride < s || axis.stride % s == 0; });
+    };
+    if (s <= 0 || !periodic(a) || !periodic(b)) continue;
+    const std::int64_t offset = (static_cast<std::int64_t>(b.begin - a.begin) % s + s) % s;
+    if (offset >= a.inner_span(s) && offset + b.inner_span(s) <= s) return false;
+  }
+  return true;
+}
+
 void Check::check(std::string_view argument, const ConstTensor& tensor, std::span<const DType> dtypes,
                   std::span<Dim* const> dims, Role role) {
   const auto expected = [&] { return describe(dtypes) + " " + describe(dims); };
@@ -111,11 +97,16 @@ void Check::check(std::string_view argument, const ConstTensor& tensor, std::spa
     fail(argument, "a tensor on the stream's device, " + std::string(device_type_name(stream_.device.type)),
          to_string(tensor) + " on " + std::string(device_type_name(tensor.device.type)));
   }
-  check_memory(argument, tensor, role);
-  arguments_.push_back({argument, tensor, role});
+  const Footprint footprint(tensor);
+  if ((tensor.alignment & (tensor.alignment - 1)) != 0 || tensor.alignment < 0) {
+    fail(argument, "an alignment that is a power of two, or 0", std::to_string(tensor.alignment));
+  }
+  check_memory(argument, tensor, footprint, role);
+  arguments_.push_back({argument, tensor, footprint, role});
 }
 
-void Check::check_memory(std::string_view argument, const ConstTensor& tensor, Role role) const {
+void Check::check_memory(std::string_view argument, const ConstTensor& tensor, const Footprint& footprint,
+                         Role role) const {
   constexpr std::int64_t kMaxElements = std::int64_t{1} << 48;
   std::int64_t reach = 0;
   std::int64_t count = 1;
@@ -143,19 +134,22 @@ void Check::check_memory(std::string_view argument, const ConstTensor& tensor, R
     }
   }
   if (role == Role::kOutput) {
-    const Footprint f = footprint(tensor);
-    std::int64_t span = f.element;
-    for (auto axis = f.axes.rbegin(); axis != f.axes.rend(); ++axis) {
+    std::int64_t span = footprint.element;
+    const auto axes = footprint.axes();
+    for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
       if (axis->stride < span) fail(argument, "an output whose elements do not overlap", to_string(tensor));
       span += axis->stride * (axis->extent - 1);
     }
   }
   if (data_ == Data::kPresent) {
     if (tensor.data == nullptr) fail(argument, "memory for " + to_string(tensor), "a null pointer");
-    const std::size_t alignment =
-        is_block_format(tensor.dtype) ? 1 : static_cast<std::size_t>(bytes_of(tensor.dtype, 1));
-    if (reinterpret_cast<std::uintptr_t>(tensor.data) % alignment != 0) {
-      fail(argument, "data aligned to its elements", "an address that is not");
+    const std::int64_t of_elements = is_block_format(tensor.dtype) ? 1 : bytes_of(tensor.dtype, 1);
+    const std::int64_t alignment = std::max<std::int64_t>(of_elements, tensor.alignment);
+    if (footprint.begin % static_cast<std::uintptr_t>(alignment) != 0) {
+      fail(argument,
+           "data aligned to " + std::to_string(alignment) + " bytes" +
+               (tensor.alignment > of_elements ? ", as the view states" : ", the size of an element"),
+           "an address that is not");
     }
   }
 }
@@ -174,7 +168,7 @@ void Check::finish() const {
     if (output.role != Role::kOutput) continue;
     for (const Argument& other : arguments_) {
       if (&other == &output || allowed(output, other) || allowed(other, output)) continue;
-      if (overlap(output.tensor, other.tensor)) {
+      if (overlap(output.footprint, other.footprint)) {
         fail(output.name, "memory of its own", "memory that overlaps " + std::string(other.name));
       }
     }
@@ -192,8 +186,7 @@ void Check::workspace(const Workspace& workspace, std::size_t needed) const {
   }
   const auto begin = reinterpret_cast<std::uintptr_t>(workspace.data);
   for (const Argument& argument : arguments_) {
-    const Footprint f = footprint(argument.tensor);
-    if (f.begin < begin + needed && begin < f.end) {
+    if (argument.footprint.begin < begin + needed && begin < argument.footprint.end) {
       fail("workspace", "memory of its own", "memory that overlaps " + std::string(argument.name));
     }
   }
@@ -206,18 +199,22 @@ void Check::cu_seqlens(const ConstTensor& cu_seqlens, const Dim& batch, const Di
   }
   Dim bounds{"N+1"};
   input("cu_seqlens", cu_seqlens, {DType::kI32}, bounds);
-  require(bounds.value >= 1, "cu_seqlens", "at least one element", to_string(cu_seqlens));
-  require(batch.value == 1, "cu_seqlens", "packed sequences, B = 1", "B = " + std::to_string(batch.value));
+  if (bounds.value < 1) fail("cu_seqlens", "at least one element", to_string(cu_seqlens));
+  if (batch.value != 1) fail("cu_seqlens", "packed sequences, B = 1", "B = " + std::to_string(batch.value));
   sequences.value = bounds.value - 1;
   if (!host_values()) return;
   const auto* values = static_cast<const std::int32_t*>(cu_seqlens.data);
-  require(values[0] == 0, "cu_seqlens", "a first element of 0", std::to_string(values[0]));
+  if (values[0] != 0) fail("cu_seqlens", "a first element of 0", std::to_string(values[0]));
   for (std::int64_t n = 0; n < sequences.value; ++n) {
-    require(values[n] <= values[n + 1], "cu_seqlens", "values that do not decrease",
-            std::to_string(values[n]) + " before " + std::to_string(values[n + 1]));
+    if (values[n] > values[n + 1]) {
+      fail("cu_seqlens", "values that do not decrease",
+           std::to_string(values[n]) + " before " + std::to_string(values[n + 1]));
+    }
   }
-  require(values[sequences.value] == tokens.value, "cu_seqlens",
-          "a last element of T = " + std::to_string(tokens.value), std::to_string(values[sequences.value]));
+  if (values[sequences.value] != tokens.value) {
+    fail("cu_seqlens", "a last element of T = " + std::to_string(tokens.value),
+         std::to_string(values[sequences.value]));
+  }
 }
 
 void Check::fault(const Tensor& fault) {
@@ -231,11 +228,13 @@ void Check::state_indices(const ConstTensor& indices, Dim& sequences, std::int64
   const auto* values = static_cast<const std::int32_t*>(indices.data);
   std::vector<bool> used(static_cast<std::size_t>(slots), false);
   for (std::int64_t n = 0; n < sequences.value; ++n) {
-    require(values[n] >= -1 && values[n] < slots, "state_indices", "-1 or a slot below " + std::to_string(slots),
-            std::to_string(values[n]));
+    if (!(values[n] >= -1 && values[n] < slots)) {
+      fail("state_indices", "-1 or a slot below " + std::to_string(slots), std::to_string(values[n]));
+    }
     if (values[n] < 0) continue;
-    require(!used[static_cast<std::size_t>(values[n])], "state_indices", "slots that differ from each other",
-            "slot " + std::to_string(values[n]) + " twice");
+    if (used[static_cast<std::size_t>(values[n])]) {
+      fail("state_indices", "slots that differ from each other", "slot " + std::to_string(values[n]) + " twice");
+    }
     used[static_cast<std::size_t>(values[n])] = true;
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
@@ -30,7 +31,9 @@ class Check {
   enum class Data : bool { kShapesOnly, kPresent };
 
   Check(std::string_view operation, const Stream& stream, Data data)
-      : operation_(operation), stream_(stream), data_(data) {}
+      : operation_(operation), stream_(stream), data_(data) {
+    arguments_.reserve(kUsualArguments);
+  }
 
   // True if pointers must be valid and values may be read on the host.
   bool host_values() const { return data_ == Data::kPresent && stream_.device.type == DeviceType::kCpu; }
@@ -60,10 +63,7 @@ class Check {
   // `output` may be the very same view as `input` (in place); other overlaps stay errors.
   void may_alias(std::string_view output, std::string_view input) { allowed_.push_back({output, input}); }
 
-  // Anything else; `given` is only composed on failure by callers that pass ready text.
-  void require(bool condition, std::string_view argument, std::string_view expected, const std::string& given) const {
-    if (!condition) fail(argument, expected, given);
-  }
+  // Anything else that is wrong: if (...) check.fail(...), so that a good call composes no text.
   [[noreturn]] void fail(std::string_view argument, std::string_view expected, std::string_view given) const {
     throw Error(operation_, argument, expected, given);
   }
@@ -81,9 +81,31 @@ class Check {
 
  private:
   enum class Role : bool { kInput, kOutput };
+  // The bytes that a view reaches: [begin, end) and the strides of its dimensions.
+  struct Footprint {
+    struct Axis {
+      std::int64_t stride = 0;  // bytes
+      std::int64_t extent = 0;
+    };
+
+    Footprint() = default;
+    explicit Footprint(const ConstTensor& tensor);
+    std::span<const Axis> axes() const { return {axes_.data(), num_axes_}; }
+    // Bytes that the dimensions of strides less than `below` span.
+    std::int64_t inner_span(std::int64_t below) const;
+
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    std::int64_t element = 1;  // bytes of an element or a block
+
+   private:
+    std::array<Axis, kMaxRank> axes_{};  // extents above 1, descending strides
+    std::size_t num_axes_ = 0;
+  };
   struct Argument {
     std::string_view name;
     ConstTensor tensor;
+    Footprint footprint;
     Role role;
   };
   struct Pair {
@@ -93,12 +115,15 @@ class Check {
 
   void check(std::string_view argument, const ConstTensor& tensor, std::span<const DType> dtypes,
              std::span<Dim* const> dims, Role role);
-  void check_memory(std::string_view argument, const ConstTensor& tensor, Role role) const;
+  void check_memory(std::string_view argument, const ConstTensor& tensor, const Footprint& footprint, Role role) const;
+  // Whether two views may share a byte.
+  static bool overlap(const Footprint& a, const Footprint& b);
   bool allowed(const Argument& output, const Argument& other) const;
 
   std::string_view operation_;
   Stream stream_;
   Data data_;
+  static constexpr std::size_t kUsualArguments = 24;  // more of them cost an allocation each time they grow
   std::vector<Argument> arguments_;
   std::vector<Pair> allowed_;
 };

@@ -6,8 +6,9 @@ namespace thalweg {
 
 void validate(const ChunkGatedDeltaRuleArgs& args, Check& check) {
   RuleDims d = check_rule(check, args);
-  check.require(args.checkpoint_tokens > 0 && args.checkpoint_tokens % 64 == 0, "checkpoint_tokens", "a multiple of 64",
-                std::to_string(args.checkpoint_tokens));
+  if (!(args.checkpoint_tokens > 0 && args.checkpoint_tokens % 64 == 0)) {
+    check.fail("checkpoint_tokens", "a multiple of 64", std::to_string(args.checkpoint_tokens));
+  }
   if (!args.checkpoints.defined()) return;
   Dim pieces{"NC"};
   if (!args.cu_seqlens.defined() || check.host_values()) {

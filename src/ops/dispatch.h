@@ -5,6 +5,7 @@
 
 #include "ops/backends.h"
 #include "ops/check.h"
+#include "ops/plan_call.h"
 
 namespace thalweg {
 
@@ -16,7 +17,7 @@ Explanation explain_valid(const Args& args, const Stream& stream) {
   const std::string selected = chosen.unavailable.empty() ? selected_kernel(Args::kName) : "";
   const Kernel<Args>* preferred = make_plan(chosen.kernels_of<Args>(), args, stream, selected).kernel;
   for (const Kernel<Args>& kernel : chosen.kernels_of<Args>()) {
-    std::string reason = kernel.supports(args, stream);
+    std::string reason = refusal(kernel, args, stream);
     const bool supported = reason.empty();
     const bool runs = &kernel == preferred;
     if (runs) result.chosen = static_cast<int>(result.kernels.size());
@@ -41,13 +42,18 @@ Plan<Args> plan_of(const Args& args, const Stream& stream) {
 // The definitions behind operation.h. Each operation's file declares validate(const Args&, Check&), then instantiates
 // them and the named function with THALWEG_OPERATION.
 template <class Args>
-void run(const Args& args, Workspace workspace, const Stream& stream) {
+Plan<Args> plan_call(const Args& args, Workspace workspace, const Stream& stream) {
   Check check(Args::kName, stream, Check::Data::kPresent);
   validate(args, check);
   check.finish();
   const Plan<Args> plan = plan_of(args, stream);
   check.workspace(workspace, plan.workspace);
-  plan.kernel->run(args, workspace, stream);
+  return plan;
+}
+
+template <class Args>
+void run(const Args& args, Workspace workspace, const Stream& stream) {
+  plan_call(args, workspace, stream).kernel->run(args, workspace, stream);
 }
 
 template <class Args>
@@ -67,6 +73,7 @@ Explanation explain(const Args& args, const Stream& stream) {
 }  // namespace thalweg
 
 #define THALWEG_OPERATION(name, Args)                                                                      \
+  template Plan<Args> plan_call(const Args&, Workspace, const Stream&);                                    \
   template void run(const Args&, Workspace, const Stream&);                                                \
   template std::size_t workspace_size(const Args&, const Stream&);                                         \
   template Explanation explain(const Args&, const Stream&);                                                \

@@ -3,16 +3,19 @@
 namespace thalweg {
 
 void check_precision(const Check& check, MatmulPrecision precision) {
-  check.require(precision == MatmulPrecision::kExact || precision == MatmulPrecision::kFast, "precision", "kExact or kFast",
-                std::to_string(static_cast<int>(precision)));
+  if (!(precision == MatmulPrecision::kExact || precision == MatmulPrecision::kFast)) {
+    check.fail("precision", "kExact or kFast", std::to_string(static_cast<int>(precision)));
+  }
 }
 
 void check_expert_ids(const Check& check, const ConstTensor& expert_ids, const Dim& experts) {
   // The row lists number the pairs with 32 bits.
-  check.require(expert_ids.size() <= std::int64_t{0x7FFFFFFF}, "expert_ids", "less than 2^31 ids",
-                to_string(expert_ids));
-  check.require(experts.value <= std::int64_t{0x7FFFFFFF}, "expert_ids", "less than 2^31 experts",
-                std::to_string(experts.value));
+  if (expert_ids.size() > std::int64_t{0x7FFFFFFF}) {
+    check.fail("expert_ids", "less than 2^31 ids", to_string(expert_ids));
+  }
+  if (experts.value > std::int64_t{0x7FFFFFFF}) {
+    check.fail("expert_ids", "less than 2^31 experts", std::to_string(experts.value));
+  }
   if (!check.host_values()) return;
   for (std::int64_t t = 0; t < expert_ids.dim(0); ++t) {
     for (std::int64_t s = 0; s < expert_ids.dim(1); ++s) {
@@ -27,7 +30,7 @@ void check_expert_ids(const Check& check, const ConstTensor& expert_ids, const D
 void check_expert_matmul(Check& check, const ExpertMatmulArgs& args) {
   Dim e{"E"}, n{"N"}, k{"K"}, t{"T"}, s{"S"};
   check.input("weight", args.weight, kWeightTypes, e, n, k);
-  check.require(e.value >= 1, "weight", "at least one expert", to_string(args.weight));
+  if (e.value < 1) check.fail("weight", "at least one expert", to_string(args.weight));
   check.input("expert_ids", args.expert_ids, {DType::kI32}, t, s);
   if (args.x.rank == 2) {
     check.input("x", args.x, kFloatTypes, t, k);

@@ -6,38 +6,46 @@
 namespace thalweg {
 
 void check_chunk_size(const Check& check, int chunk_size) {
-  check.require(chunk_size == 16 || chunk_size == 32 || chunk_size == 64, "chunk_size", "16, 32 or 64",
-                std::to_string(chunk_size));
+  if (!(chunk_size == 16 || chunk_size == 32 || chunk_size == 64)) {
+    check.fail("chunk_size", "16, 32 or 64", std::to_string(chunk_size));
+  }
 }
 
 void check_head_map(const Check& check, HeadMap head_map, const Dim& num_k_heads, const Dim& num_v_heads) {
-  check.require(head_map == HeadMap::kGrouped || head_map == HeadMap::kTiled, "head_map",
-                "HeadMap::kGrouped or HeadMap::kTiled", "none of them");
+  if (!(head_map == HeadMap::kGrouped || head_map == HeadMap::kTiled)) {
+    check.fail("head_map", "HeadMap::kGrouped or HeadMap::kTiled", "none of them");
+  }
   const bool multiple = num_k_heads.value > 0 && num_v_heads.value % num_k_heads.value == 0;
-  check.require(multiple, "k", "a number of key heads that divides HV = " + std::to_string(num_v_heads.value),
-                "HK = " + std::to_string(num_k_heads.value));
+  if (!multiple) {
+    check.fail("k", "a number of key heads that divides HV = " + std::to_string(num_v_heads.value),
+               "HK = " + std::to_string(num_k_heads.value));
+  }
 }
 
 void check_rounding(const Check& check, Rounding rounding, DType dtype) {
-  check.require(rounding == Rounding::kF32 || rounding == Rounding::kSeed, "rounding",
-                "Rounding::kF32 or Rounding::kSeed", "none of them");
-  check.require(rounding == Rounding::kF32 || dtype == DType::kBF16, "rounding", "Rounding::kF32 unless k is BF16",
-                "Rounding::kSeed with " + std::string(dtype_name(dtype)));
+  if (!(rounding == Rounding::kF32 || rounding == Rounding::kSeed)) {
+    check.fail("rounding", "Rounding::kF32 or Rounding::kSeed", "none of them");
+  }
+  if (!(rounding == Rounding::kF32 || dtype == DType::kBF16)) {
+    check.fail("rounding", "Rounding::kF32 unless k is BF16", "Rounding::kSeed with " + std::string(dtype_name(dtype)));
+  }
 }
 
 void check_head_sizes(const Check& check, const Dim& k, const Dim& v) {
   constexpr std::array<std::int64_t, 7> kSizes = {16, 32, 64, 96, 128, 192, 256};
   for (const Dim* size : {&k, &v}) {
-    check.require(std::find(kSizes.begin(), kSizes.end(), size->value) != kSizes.end(), size == &k ? "k" : "v",
-                  "a head size of 16, 32, 64, 96, 128, 192 or 256", std::to_string(size->value));
+    if (!(std::find(kSizes.begin(), kSizes.end(), size->value) != kSizes.end())) {
+      check.fail(size == &k ? "k" : "v", "a head size of 16, 32, 64, 96, 128, 192 or 256", std::to_string(size->value));
+    }
   }
 }
 
 void check_states(Check& check, std::string_view input_name, const ConstTensor& initial_state,
                   std::string_view output_name, const Tensor& final_state, const ConstTensor& state_indices,
                   StateLayout layout, std::initializer_list<DType> dtypes, Dim& sequences, Dim& hv, Dim& v, Dim& k) {
-  check.require(layout == StateLayout::kVK || layout == StateLayout::kKV, "state_layout",
-                "StateLayout::kVK or StateLayout::kKV", "none of them");
+  if (!(layout == StateLayout::kVK || layout == StateLayout::kKV)) {
+    check.fail("state_layout", "StateLayout::kVK or StateLayout::kKV", "none of them");
+  }
   Dim slots{state_indices.defined() ? "slots" : "N"};
   if (!state_indices.defined()) slots.value = sequences.value;
   Dim& rows = layout == StateLayout::kVK ? v : k;
@@ -52,7 +60,9 @@ void check_states(Check& check, std::string_view input_name, const ConstTensor& 
     check.may_alias(output_name, input_name);
   }
   if (state_indices.defined()) {
-    check.require(slots.bound(), "state_indices", "a state pool to go with them", "neither initial nor final state");
+    if (!slots.bound()) {
+      check.fail("state_indices", "a state pool to go with them", "neither initial nor final state");
+    }
     check.state_indices(state_indices, sequences, slots.value);
   }
 }
@@ -66,15 +76,16 @@ void check_gates(Check& check, const GateInputs& gates, Dim& b, Dim& t, Dim& hv)
 
 void check_qk_norm(Check& check, QkNorm norm, float eps, const ConstTensor& q_weight, const ConstTensor& k_weight,
                    Dim& hk, Dim& k) {
-  check.require(norm == QkNorm::kNone || norm == QkNorm::kL2 || norm == QkNorm::kRms, "qk_norm",
-                "QkNorm::kNone, kL2 or kRms", "none of them");
-  check.require(eps >= 0.0F, "qk_norm_eps", "0 or more", std::to_string(eps));
+  if (!(norm == QkNorm::kNone || norm == QkNorm::kL2 || norm == QkNorm::kRms)) {
+    check.fail("qk_norm", "QkNorm::kNone, kL2 or kRms", "none of them");
+  }
+  if (!(eps >= 0.0F)) check.fail("qk_norm_eps", "0 or more", std::to_string(eps));
   if (norm == QkNorm::kRms) {
     check.input("q_norm_weight", q_weight, kFloatTypes, hk, k);
     check.input("k_norm_weight", k_weight, {q_weight.dtype}, hk, k);
   } else {
-    check.require(!q_weight.defined(), "q_norm_weight", "nothing without QkNorm::kRms", to_string(q_weight));
-    check.require(!k_weight.defined(), "k_norm_weight", "nothing without QkNorm::kRms", to_string(k_weight));
+    if (q_weight.defined()) check.fail("q_norm_weight", "nothing without QkNorm::kRms", to_string(q_weight));
+    if (k_weight.defined()) check.fail("k_norm_weight", "nothing without QkNorm::kRms", to_string(k_weight));
   }
 }
 
@@ -87,8 +98,8 @@ RuleDims check_rule(Check& check, const GatedDeltaRuleArgs& args) {
   check_head_map(check, args.head_map, d.hk, d.hv);
   const GateInputs& gates = args.gates;
   if (gates.a.defined() || gates.b.defined() || gates.a_log.defined() || gates.dt_bias.defined()) {
-    check.require(!args.g.defined(), "g", "nothing beside gates", to_string(args.g));
-    check.require(!args.beta.defined(), "beta", "nothing beside gates", to_string(args.beta));
+    if (args.g.defined()) check.fail("g", "nothing beside gates", to_string(args.g));
+    if (args.beta.defined()) check.fail("beta", "nothing beside gates", to_string(args.beta));
     check_gates(check, gates, d.b, d.t, d.hv);
   } else {
     check.input("g", args.g, {DType::kF32}, d.b, d.t, d.hv);

@@ -12,8 +12,9 @@ void validate(const MoeFfnArgs& args, Check& check) {
   check.input("down", args.down, kWeightTypes, e, d, i);
   const int shared = static_cast<int>(args.shared_gate.defined()) + static_cast<int>(args.shared_up.defined()) +
                      static_cast<int>(args.shared_down.defined()) + static_cast<int>(args.shared_router.defined());
-  check.require(shared == 0 || shared == 4, "shared_gate", "all four tensors of the shared expert or none",
-                std::to_string(shared) + " of them");
+  if (!(shared == 0 || shared == 4)) {
+    check.fail("shared_gate", "all four tensors of the shared expert or none", std::to_string(shared) + " of them");
+  }
   if (shared == 4) {
     check.input("shared_gate", args.shared_gate, kWeightTypes, j, d);
     check.input("shared_up", args.shared_up, kWeightTypes, j, d);
@@ -21,10 +22,12 @@ void validate(const MoeFfnArgs& args, Check& check) {
     check.input("shared_router", args.shared_router, kFloatTypes, d);
   }
   check.output("y", args.y, {DType::kF32, args.x.dtype}, t, d);
-  check.require(args.top_k >= 1 && args.top_k <= e.value, "top_k", "1 to E = " + std::to_string(e.value),
-                std::to_string(args.top_k));
-  check.require(t.value * args.top_k <= std::int64_t{0x7FFFFFFF} && e.value <= std::int64_t{0x7FFFFFFF}, "x",
-                "less than 2^31 experts and pairs of token and slot", to_string(args.x));
+  if (!(args.top_k >= 1 && args.top_k <= e.value)) {
+    check.fail("top_k", "1 to E = " + std::to_string(e.value), std::to_string(args.top_k));
+  }
+  if (!(t.value * args.top_k <= std::int64_t{0x7FFFFFFF} && e.value <= std::int64_t{0x7FFFFFFF})) {
+    check.fail("x", "less than 2^31 experts and pairs of token and slot", to_string(args.x));
+  }
   check_precision(check, args.precision);
 }
 

@@ -10,13 +10,13 @@ void validate(const RmsNormArgs& args, Check& check) {
     check.input("weight", args.weight, kFloatTypes, d);
     check.output("y", args.y, results, t, d);
   } else {
-    check.require(args.x.rank == 3, "x", "F32, F16 or BF16 [T,D] or [T,H,D]", to_string(args.x));
+    if (args.x.rank != 3) check.fail("x", "F32, F16 or BF16 [T,D] or [T,H,D]", to_string(args.x));
     check.input("x", args.x, kFloatTypes, t, h, d);
     check.input("weight", args.weight, kFloatTypes, d);
     check.output("y", args.y, results, t, h, d);
   }
-  check.require(d.value >= 1, "x", "rows of at least one element", to_string(args.x));
-  check.require(args.eps >= 0.0F, "eps", "0 or more", std::to_string(args.eps));
+  if (d.value < 1) check.fail("x", "rows of at least one element", to_string(args.x));
+  if (!(args.eps >= 0.0F)) check.fail("eps", "0 or more", std::to_string(args.eps));
   check.may_alias("y", "x");
 }
 

@@ -10,10 +10,13 @@ void validate(const RopeArgs& args, Check& check) {
   check.input("positions", args.positions, {DType::kI32}, t);
   check.output("y", args.y, {args.x.dtype}, t, h, d);
   check.may_alias("y", "x");
-  check.require(args.rotary_dim % 2 == 0 && args.rotary_dim >= 2 && args.rotary_dim <= d.value, "rotary_dim",
-                "an even number from 2 to D = " + std::to_string(d.value), std::to_string(args.rotary_dim));
-  check.require(args.theta > 0.0F && std::isfinite(args.theta), "theta", "a positive finite number",
-                std::to_string(args.theta));
+  if (!(args.rotary_dim % 2 == 0 && args.rotary_dim >= 2 && args.rotary_dim <= d.value)) {
+    check.fail("rotary_dim", "an even number from 2 to D = " + std::to_string(d.value),
+               std::to_string(args.rotary_dim));
+  }
+  if (!(args.theta > 0.0F && std::isfinite(args.theta))) {
+    check.fail("theta", "a positive finite number", std::to_string(args.theta));
+  }
   if (!check.host_values()) return;
   const auto* positions = static_cast<const std::int32_t*>(args.positions.data);
   for (std::int64_t i = 0; i < t.value; ++i) {

@@ -7,10 +7,12 @@ void validate(const RouteTopKArgs& args, Check& check) {
   check.input("router_logits", args.router_logits, kFloatTypes, t, e);
   check.output("expert_ids", args.expert_ids, {DType::kI32}, t, s);
   check.output("expert_weights", args.expert_weights, {DType::kF32}, t, s);
-  check.require(s.value >= 1 && s.value <= e.value, "expert_ids",
-                "1 to E = " + std::to_string(e.value) + " slots per token", to_string(args.expert_ids));
-  check.require(e.value <= std::int64_t{0x7FFFFFFF}, "router_logits", "less than 2^31 experts",
-                to_string(args.router_logits));
+  if (!(s.value >= 1 && s.value <= e.value)) {
+    check.fail("expert_ids", "1 to E = " + std::to_string(e.value) + " slots per token", to_string(args.expert_ids));
+  }
+  if (e.value > std::int64_t{0x7FFFFFFF}) {
+    check.fail("router_logits", "less than 2^31 experts", to_string(args.router_logits));
+  }
 }
 
 THALWEG_OPERATION(route_top_k, RouteTopKArgs);

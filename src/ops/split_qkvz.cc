@@ -9,8 +9,9 @@ void validate(const SplitQkvzArgs& args, Check& check) {
   check.output("k", args.k, {args.x.dtype}, t, hk, k);
   check.output("v", args.v, {args.x.dtype}, t, hk, rv);
   check.output("z", args.z, {args.x.dtype}, t, hk, rv);
-  check.require(width.value == 2 * k.value + 2 * rv.value, "x",
-                "2*K+2*RV=" + std::to_string(2 * k.value + 2 * rv.value) + " columns of a head", to_string(args.x));
+  if (!(width.value == 2 * k.value + 2 * rv.value)) {
+    check.fail("x", "2*K+2*RV=" + std::to_string(2 * k.value + 2 * rv.value) + " columns of a head", to_string(args.x));
+  }
 }
 
 THALWEG_OPERATION(split_qkvz, SplitQkvzArgs);

@@ -46,6 +46,9 @@ class Array {
 enum class Precision {
   kExact,    // float64 throughout: the truth
   kRounded,  // rounds where the contract rounds, in stores and between steps: the plain same-precision implementation
+  // kRounded, and what MatmulPrecision::kFast allows besides; only of the mixture of experts.
+  k16Bit,  // operands of matmuls and the experts' outputs are rounded to bf16
+  k8Bit,   // activations of matmuls with block-format weights are rounded to 8 bits, 32 to a scale
 };
 
 // Reads any tensor on the host, block formats included; an absent one gives an empty array.

@@ -11,7 +11,7 @@ namespace {
 // Row `index...` of a tensor as an array of its own.
 template <class... Index>
 Array read_row(const ConstTensor& tensor, Index... index) {
-  return read(ConstTensor(tensor.row(index...), tensor.dtype, {tensor.dim(tensor.rank - 1)}));
+  return read(ConstTensor(tensor.row(index...), tensor.dtype, {tensor.dim(tensor.rank - 1)}, tensor.device));
 }
 
 double dot(const double* a, const double* b, std::int64_t n) { return std::inner_product(a, a + n, b, 0.0); }
@@ -59,12 +59,52 @@ std::vector<double> multiply(const Array& weights, const double* x) {
   return y;
 }
 
+// Each 32 values to multiples of a 127th of the largest of them.
+void round_to_8_bits(std::vector<double>& values) {
+  constexpr std::size_t kGroup = 32;
+  for (std::size_t first = 0; first < values.size(); first += kGroup) {
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto end = values.begin() + static_cast<std::ptrdiff_t>(std::min(first + kGroup, values.size()));
+    double largest = 0.0;
+    for (auto value = begin; value != end; ++value) largest = std::max(largest, std::abs(*value));
+    if (largest == 0.0) continue;
+    for (auto value = begin; value != end; ++value) *value = std::round(*value / largest * 127.0) * largest / 127.0;
+  }
+}
+
+// A matrix of an expert as a matmul of this precision reads it, and how that treats activations.
+class Matrix {
+ public:
+  Matrix(const ConstTensor& tensor, Precision precision) : weights_(read(tensor)), precision_(precision) {
+    if (precision == Precision::k16Bit) round_all(weights_, DType::kBF16, precision);
+    if (precision == Precision::k8Bit && !is_block_format(tensor.dtype)) precision_ = Precision::kExact;
+  }
+
+  std::vector<double> times(std::vector<double> x) const {
+    if (precision_ == Precision::k16Bit) {
+      for (double& value : x) value = rounded(DType::kBF16, value, precision_);
+    } else if (precision_ == Precision::k8Bit) {
+      round_to_8_bits(x);
+    }
+    return multiply(weights_, x.data());
+  }
+
+ private:
+  Array weights_;
+  Precision precision_;
+};
+
 // down(silu(gate x) * (up x)) for one token.
-std::vector<double> expert_mlp(const Array& gate, const Array& up, const Array& down, const double* x) {
-  std::vector<double> inner = multiply(gate, x);
-  const std::vector<double> right = multiply(up, x);
+std::vector<double> expert_mlp(const ConstTensor& gate, const ConstTensor& up, const ConstTensor& down,
+                               const std::vector<double>& x, Precision precision) {
+  std::vector<double> inner = Matrix(gate, precision).times(x);
+  const std::vector<double> right = Matrix(up, precision).times(x);
   for (std::size_t i = 0; i < inner.size(); ++i) inner[i] *= sigmoid(inner[i]) * right[i];
-  return multiply(down, inner.data());
+  std::vector<double> result = Matrix(down, precision).times(inner);
+  if (precision == Precision::k16Bit) {
+    for (double& value : result) value = rounded(DType::kBF16, value, precision);
+  }
+  return result;
 }
 
 ConstTensor slice(const ConstTensor& tensor, std::int64_t index) {
@@ -161,19 +201,19 @@ Array moe_ffn(const MoeFfnArgs& args, Precision precision) {
   std::vector<double> ids(static_cast<std::size_t>(args.top_k));
   std::vector<double> weights(ids.size());
   for (std::int64_t t = 0; t < x.dim(0); ++t) {
-    const double* token = activation(x, t, 0);
-    const std::vector<double> logits = multiply(router, token);
+    const std::vector<double> token(activation(x, t, 0), activation(x, t, 0) + x.dim(1));
+    const std::vector<double> logits = multiply(router, token.data());
     route_row(logits.data(), router.dim(0), args.top_k, args.renormalize, ids.data(), weights.data());
     for (std::size_t s = 0; s < ids.size(); ++s) {
       const auto e = static_cast<std::int64_t>(ids[s]);
       const std::vector<double> output =
-          expert_mlp(read(slice(args.gate, e)), read(slice(args.up, e)), read(slice(args.down, e)), token);
+          expert_mlp(slice(args.gate, e), slice(args.up, e), slice(args.down, e), token, precision);
       for (std::int64_t d = 0; d < y.dim(1); ++d) y(t, d) += weights[s] * output[static_cast<std::size_t>(d)];
     }
     if (args.shared_gate.defined()) {
-      const double share = sigmoid(dot(read(args.shared_router).values.data(), token, x.dim(1)));
+      const double share = sigmoid(dot(read(args.shared_router).values.data(), token.data(), x.dim(1)));
       const std::vector<double> output =
-          expert_mlp(read(args.shared_gate), read(args.shared_up), read(args.shared_down), token);
+          expert_mlp(args.shared_gate, args.shared_up, args.shared_down, token, precision);
       for (std::int64_t d = 0; d < y.dim(1); ++d) y(t, d) += share * output[static_cast<std::size_t>(d)];
     }
   }

@@ -28,6 +28,6 @@ Array mul_mat_id(const ExpertMatmulArgs& args, Precision precision);  // [T,S,N]
 std::vector<double> mul_mat_id_at(const ExpertMatmulArgs& args, const std::vector<std::int64_t>& indices);
 
 Array linear(const LinearArgs& args, Precision precision);   // [T,N]
-Array moe_ffn(const MoeFfnArgs& args, Precision precision);  // [T,D]
+Array moe_ffn(const MoeFfnArgs& args, Precision precision);  // [T,D]; the router is never rounded
 
 }  // namespace thalweg::reference

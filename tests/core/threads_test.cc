@@ -64,6 +64,21 @@ TEST(ThreadPoolThreads, CallersDoNotDisturbEachOther) {
   EXPECT_EQ(wrong.load(), 0);
 }
 
+TEST(ThreadPoolThreads, SmallTasksStayOnTheCaller) {
+  const Stream stream = Stream::cpu(4);
+  const std::thread::id caller = std::this_thread::get_id();
+  int done = 0;
+  parallel_for(stream, 100, 10.0, [&](std::int64_t, int worker) {
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+    EXPECT_EQ(worker, 0);
+    ++done;
+  });
+  EXPECT_EQ(done, 100);
+  EXPECT_EQ(useful_threads(stream, 0.0), 1);
+  EXPECT_EQ(useful_threads(stream, 2 * min_thread_ns), 2);
+  EXPECT_EQ(useful_threads(stream, 1e12), 4);
+}
+
 TEST(ThreadPoolThreads, ZeroMeansTheHardwares) {
   EXPECT_GE(thread_count(Stream::cpu()), 1);
   EXPECT_EQ(thread_count(Stream::cpu(3)), 3);

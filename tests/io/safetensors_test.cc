@@ -97,7 +97,7 @@ TEST(Safetensors, WhatIsWrittenComesBack) {
   }
   tensors.push_back(tensors[0]);
   expect_error([&] { write_safetensors(path, tensors); }, "tensor t0", {"once"});
-  tensors.back() = {"q", ConstTensor(data[0].data(), DType::kQ8_0, {32})};
+  tensors.back() = {"q", ConstTensor(data[0].data(), DType::kQ8_0, {32}, kCpu)};
   expect_error([&] { write_safetensors(path, tensors); }, "tensor q", {"Q8_0"});
 }
 
@@ -111,8 +111,8 @@ TEST(Safetensors, FoldersSayWhatTheyLack) {
 TEST(Safetensors, IndexesMustAgreeWithTheFiles) {
   const TempFolder folder;
   const float value = 1.0F;
-  write_safetensors(folder / "one.safetensors",
-                    {{"a", ConstTensor(&value, DType::kF32, {1})}, {"unused", ConstTensor(&value, DType::kF32, {1})}});
+  write_safetensors(folder / "one.safetensors", {{"a", ConstTensor(&value, DType::kF32, {1}, kCpu)},
+                                                 {"unused", ConstTensor(&value, DType::kF32, {1}, kCpu)}});
   const std::string path = folder / "model.safetensors.index.json";
   const auto expect = [&](std::string_view index, std::string_view argument,
                           std::initializer_list<std::string_view> parts) {

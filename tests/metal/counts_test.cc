@@ -75,6 +75,22 @@ TEST_F(Counted, ExpertMatmulLaunchesOnlyTheExpertsThatAreHit) {
   EXPECT_EQ(original.ids_scanned(), 4096 * 8);
 }
 
+TEST_F(Counted, MulMatIdTakesTilesFromMoreRowsThanExpertsOn) {
+  for (const std::int64_t experts : {1, 8, 128}) {
+    for (const std::int64_t rows : {std::int64_t{1}, experts, experts + 1, 100 * experts}) {
+      MulMatIdArgs args;
+      args.weight = ConstTensor(nullptr, DType::kQ4_K, {experts, 64, 256}, kMetal);
+      args.x = ConstTensor(nullptr, DType::kF32, {rows, 256}, kMetal);
+      args.expert_ids = ConstTensor(nullptr, DType::kI32, {rows, 1}, kMetal);
+      args.y = Tensor(nullptr, DType::kF32, {rows, 1, 64}, kMetal);
+      const Explanation e = explain(args, kStream);
+      EXPECT_EQ(e.kernels.at(static_cast<std::size_t>(e.chosen)).kernel, rows <= experts ? "mv" : "mm")
+          << rows << " rows, " << experts << " experts";
+      for (const KernelVerdict& kernel : e.kernels) EXPECT_TRUE(kernel.supported) << kernel.kernel;
+    }
+  }
+}
+
 TEST_F(Counted, ExpertRowsReadEachIdOnce) {
   ExpertRowsArgs args;
   args.expert_ids = tensor(DType::kI32, {256, 8});

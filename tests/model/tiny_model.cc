@@ -31,7 +31,7 @@ std::int64_t product(const std::vector<std::int64_t>& shape) {
 }
 
 ConstTensor view(const void* data, DType dtype, const std::vector<std::int64_t>& shape) {
-  ConstTensor tensor(data, dtype, {1});
+  ConstTensor tensor(data, dtype, {1}, kCpu);
   tensor.rank = static_cast<int>(shape.size());
   std::int64_t stride = 1;
   for (std::size_t i = shape.size(); i-- > 0;) {
@@ -47,8 +47,8 @@ std::vector<std::byte> pack(const TinyTensor& tensor, DType dtype) {
   const std::int64_t rows = product(tensor.shape) / columns;
   std::vector<std::byte> bytes(static_cast<std::size_t>(bytes_of(dtype, rows * columns)));
   QuantizeArgs args;
-  args.values = ConstTensor(tensor.values.data(), DType::kF32, {rows, columns});
-  args.blocks = Tensor(bytes.data(), dtype, {rows, columns});
+  args.values = ConstTensor(tensor.values.data(), DType::kF32, {rows, columns}, kCpu);
+  args.blocks = Tensor(bytes.data(), dtype, {rows, columns}, kCpu);
   HostWorkspace scratch;
   run(args, scratch.reserve(workspace_size(args, Stream::cpu(1))), Stream::cpu(1));
   return bytes;

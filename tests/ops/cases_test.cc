@@ -60,7 +60,7 @@ TEST(Cases, NoBoundPassesZeros) {
       if (zero) continue;
       expected.indices.clear();
       std::vector<float> zeros(expected.exact.size(), 0.0F);
-      expected.actual = ConstTensor(zeros.data(), DType::kF32, {static_cast<std::int64_t>(zeros.size())});
+      expected.actual = ConstTensor(zeros.data(), DType::kF32, {static_cast<std::int64_t>(zeros.size())}, kCpu);
       EXPECT_FALSE(cases::compare(expected).ok) << test.operation << " " << test.name << " " << expected.name;
       if (test.operation != QuantizeArgs::kName) {
         EXPECT_LT(expected.bound.l2, 0.05) << test.operation << " " << test.name << " " << expected.name;
@@ -75,7 +75,7 @@ TEST(Cases, NoBoundPassesZeros) {
 TEST(Cases, ComparisonSeesOneWrongElement) {
   reference::Array exact({100}, 1.0);
   std::vector<float> actual(100, 1.0F);
-  const ConstTensor view(actual.data(), DType::kF32, {100});
+  const ConstTensor view(actual.data(), DType::kF32, {100}, kCpu);
   const cases::Expected expected = cases::expect("x", view, exact, exact, cases::f32_bound(100));
   EXPECT_TRUE(cases::compare(expected).ok);
   for (const float wrong :

@@ -48,7 +48,7 @@ TEST(BadInput, CuSeqlens) {
   const auto with = [&bounds](std::vector<std::int32_t> values) {
     bounds = std::move(values);
     return [&bounds](Args& a) {
-      a.cu_seqlens = ConstTensor(bounds.data(), DType::kI32, {static_cast<std::int64_t>(bounds.size())});
+      a.cu_seqlens = ConstTensor(bounds.data(), DType::kI32, {static_cast<std::int64_t>(bounds.size())}, kCpu);
     };
   };
   bad.expect(with({1, 265}), "cu_seqlens", "first element of 0", "1");
@@ -61,7 +61,7 @@ TEST(BadInput, CuSeqlens) {
   const std::vector<float> two_rows(8);
   bad.expect(
       [&](Args& a) {
-        a.g = ConstTensor(two_rows.data(), DType::kF32, {2, 1, 4});
+        a.g = ConstTensor(two_rows.data(), DType::kF32, {2, 1, 4}, kCpu);
       },
       "cu_seqlens", "B = 1", "B = 2");
 }
@@ -171,7 +171,7 @@ void whole_operation_errors() {
   const auto with = [&slots](std::vector<std::int32_t> values) {
     slots = std::move(values);
     return [&slots](Args& a) {
-      a.state_indices = ConstTensor(slots.data(), DType::kI32, {static_cast<std::int64_t>(slots.size())});
+      a.state_indices = ConstTensor(slots.data(), DType::kI32, {static_cast<std::int64_t>(slots.size())}, kCpu);
     };
   };
   pool.expect(with({0, 1, 2, 9}), "state_indices", "-1 or a slot below 9", "9");
@@ -230,8 +230,8 @@ TEST(BadInput, SlicesOfOnePackedTensorDoNotOverlap) {
   constexpr std::int64_t kTokens = 5;
   constexpr std::int64_t kWidth = 2 * 4 * 16;
   std::vector<float> packed(kTokens * kWidth, 0.5F);
-  ConstTensor x(packed.data(), DType::kF32, {1, kTokens, 4, 16});
-  Tensor y(packed.data() + kWidth / 2, DType::kF32, {1, kTokens, 4, 16});
+  ConstTensor x(packed.data(), DType::kF32, {1, kTokens, 4, 16}, kCpu);
+  Tensor y(packed.data() + kWidth / 2, DType::kF32, {1, kTokens, 4, 16}, kCpu);
   x.strides[1] = y.strides[1] = kWidth;
   HostWorkspace scratch;
   const Workspace workspace = scratch.reserve(1 << 12);

@@ -63,11 +63,15 @@ void expect_bad_expert_arguments() {
   bad.expect([](Args& a) { a.y.device = {DeviceType::kCuda, 0}; }, "y", "cpu", "cuda");
   bad.expect([](Args& a) { a.precision = static_cast<MatmulPrecision>(7); }, "precision", "kExact or kFast", "7");
   bad.expect([](Args& a) { a.weight.shape[0] = 0; }, "weight", "at least one expert", "[0,40,512]");
-  bad.expect([](Args& a) { a.x = ConstTensor(a.y.data, DType::kF32, {7, 512}); }, "y", "memory of its own", "x");
+  bad.expect(
+      [](Args& a) {
+        a.x = ConstTensor(a.y.data, DType::kF32, {7, 512}, a.y.device);
+      },
+      "y", "memory of its own", "x");
   std::vector<std::int32_t> ids(14, 0);
   const auto with = [&ids](std::int32_t wrong) {
     ids[9] = wrong;
-    return [&ids](Args& a) { a.expert_ids = ConstTensor(ids.data(), DType::kI32, {7, 2}); };
+    return [&ids](Args& a) { a.expert_ids = ConstTensor(ids.data(), DType::kI32, {7, 2}, kCpu); };
   };
   bad.expect(with(6), "expert_ids", "ids of 0 to 5", "6 at [4,1]");
   bad.expect(with(-1), "expert_ids", "ids of 0 to 5", "-1 at [4,1]");
@@ -121,7 +125,7 @@ TEST(BadInput, ExpertRows) {
   ids[3] = 6;
   bad.expect(
       [&](Args& a) {
-        a.expert_ids = ConstTensor(ids.data(), DType::kI32, {7, 2});
+        a.expert_ids = ConstTensor(ids.data(), DType::kI32, {7, 2}, kCpu);
       },
       "expert_ids", "ids of 0 to 5", "6 at [1,1]");
 }
@@ -188,8 +192,8 @@ TEST(ExpertMatmul, OneExpertIsLinear) {
     run_with_scratch(expert_args<MulMmIdArgs>(p.shared, p.y[0]), Stream::cpu());
     LinearArgs linear;
     linear.x = p.shared.x;
-    linear.weight = ConstTensor(p.shared.weight.data, p.shared.weight.dtype, {40, 512});
-    linear.y = Tensor(p.y[1].data, DType::kF32, {11, 40});
+    linear.weight = ConstTensor(p.shared.weight.data, p.shared.weight.dtype, {40, 512}, p.shared.weight.device);
+    linear.y = Tensor(p.y[1].data, DType::kF32, {11, 40}, kCpu);
     linear.precision = precision;
     run_with_scratch(linear, Stream::cpu());
     EXPECT_TRUE(same_bits(p.y[0], p.y[1]));
@@ -214,7 +218,7 @@ TEST(ExpertMatmul, NotANumberStaysInItsRow) {
       Products p({.tokens = 4, .slots = 2, .precision = precision});
       std::vector<float> x(4 * 512, 0.5F);
       x[2 * 512 + 100] = wrong;
-      p.shared.x = ConstTensor(x.data(), DType::kF32, {4, 512});
+      p.shared.x = ConstTensor(x.data(), DType::kF32, {4, 512}, kCpu);
       run_with_scratch(expert_args<MulMatIdArgs>(p.shared, p.y[0]), Stream::cpu());
       for (std::int64_t t = 0; t < 4; ++t) {
         for (std::int64_t i = 0; i < 2 * 40; ++i) {
@@ -235,9 +239,9 @@ TEST(RouteTopK, RowsWithoutAFiniteLogitKeepValidIds) {
   std::vector<std::int32_t> ids(6, -7);
   std::vector<float> weights(6, 0.0F);
   RouteTopKArgs args;
-  args.router_logits = ConstTensor(logits.data(), DType::kF32, {3, 3});
-  args.expert_ids = Tensor(ids.data(), DType::kI32, {3, 2});
-  args.expert_weights = Tensor(weights.data(), DType::kF32, {3, 2});
+  args.router_logits = ConstTensor(logits.data(), DType::kF32, {3, 3}, kCpu);
+  args.expert_ids = Tensor(ids.data(), DType::kI32, {3, 2}, kCpu);
+  args.expert_weights = Tensor(weights.data(), DType::kF32, {3, 2}, kCpu);
   run_with_scratch(args, Stream::cpu());
   EXPECT_EQ(ids, (std::vector<std::int32_t>{0, 1, 0, 1, 0, 2}));
   // No probabilities can be told, and that shows.
@@ -302,14 +306,18 @@ TEST(MoeFfn, IsTheCompositionOfItsOperations) {
       run_with_scratch(args, stream);
       return args.y;
     };
-    const auto flat = [](const Tensor& t) { return Tensor(t.data, t.dtype, {t.dim(0) * t.dim(1), t.dim(2)}); };
+    const auto flat = [](const Tensor& t) {
+      return Tensor(t.data, t.dtype, {t.dim(0) * t.dim(1), t.dim(2)}, t.device);
+    };
     const Tensor activated = swiglu(flat(experts_of(ffn.gate, ffn.x)), flat(experts_of(ffn.up, ffn.x)));
-    const Tensor outputs = experts_of(ffn.down, ConstTensor(activated.data, DType::kF32, {tokens, slots, inner}));
+    const Tensor outputs =
+        experts_of(ffn.down, ConstTensor(activated.data, DType::kF32, {tokens, slots, inner}, activated.device));
     const Tensor shared_output =
         linear(swiglu(linear(ffn.x, ffn.shared_gate, precision), linear(ffn.x, ffn.shared_up, precision)),
                ffn.shared_down, precision);
     const Tensor share =
-        linear(ffn.x, ConstTensor(ffn.shared_router.data, DType::kF32, {1, hidden}), MatmulPrecision::kExact);
+        linear(ffn.x, ConstTensor(ffn.shared_router.data, DType::kF32, {1, hidden}, ffn.shared_router.device),
+               MatmulPrecision::kExact);
 
     reference::Array expected({tokens, hidden});
     for (std::int64_t t = 0; t < tokens; ++t) {
@@ -328,6 +336,46 @@ TEST(MoeFfn, IsTheCompositionOfItsOperations) {
   }
 }
 
+// ---- The choice between kernels
+
+MulMatIdArgs shapes_of(std::int64_t tokens, std::int64_t slots, std::int64_t experts) {
+  MulMatIdArgs args;
+  args.x = ConstTensor(nullptr, DType::kF32, {tokens, 256});
+  args.weight = ConstTensor(nullptr, DType::kQ4_K, {experts, 64, 256});
+  args.expert_ids = ConstTensor(nullptr, DType::kI32, {tokens, slots});
+  args.y = Tensor(nullptr, DType::kF32, {tokens, slots, 64});
+  return args;
+}
+
+TEST(MulMatId, GroupsFromTwoTokensOnAndPrefersEightBits) {
+  for (const std::int64_t experts : {1, 2, 8, 128, 4096}) {
+    for (const std::int64_t slots : {1, 2, 8}) {
+      for (const std::int64_t tokens : {1, 2, 3, 32, 4096}) {
+        MulMatIdArgs args = shapes_of(tokens, slots, experts);
+        for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
+          args.precision = precision;
+          const Explanation e = explain(args, Stream::cpu());
+          const std::string expected =
+              std::string(precision == MatmulPrecision::kFast ? "q8_" : "") + (tokens == 1 ? "mv" : "mm");
+          EXPECT_EQ(e.kernels.at(static_cast<std::size_t>(e.chosen)).kernel, expected)
+              << tokens << " tokens, " << slots << " slots, " << experts << " experts";
+        }
+      }
+    }
+  }
+}
+
+TEST(MulMatId, EveryKernelRunsWhenSelected) {
+  MulMatIdArgs args = shapes_of(7, 2, 8);
+  args.precision = MatmulPrecision::kFast;
+  for (const char* kernel : {"q8_mv", "q8_mm", "mv", "mm"}) {
+    select_kernel("mul_mat_id", kernel);
+    const Explanation e = explain(args, Stream::cpu());
+    EXPECT_EQ(e.kernels.at(static_cast<std::size_t>(e.chosen)).kernel, kernel);
+  }
+  select_kernel("mul_mat_id", "");
+}
+
 // ---- explain()
 
 TEST(Explain, TellsOfEightBitActivations) {
@@ -337,16 +385,16 @@ TEST(Explain, TellsOfEightBitActivations) {
   Explanation explanation = explain(args, Stream::cpu());
   EXPECT_EQ(chosen(explanation).kernel, "q8_mm");
   EXPECT_NE(chosen(explanation).reason.find("rounded to 8 bits"), std::string::npos);
-  EXPECT_NE(explanation.kernels.at(0).reason.find("7 tokens, more than 1"), std::string::npos);
+  for (const KernelVerdict& kernel : explanation.kernels) EXPECT_TRUE(kernel.supported) << kernel.kernel;
   args.precision = MatmulPrecision::kExact;
   explanation = explain(args, Stream::cpu());
   EXPECT_EQ(chosen(explanation).kernel, "mm");
   EXPECT_NE(chosen(explanation).reason.find("f32 activations"), std::string::npos);
 
   LinearArgs linear;
-  linear.x = ConstTensor(nullptr, DType::kF32, {1, 256});
-  linear.weight = ConstTensor(nullptr, DType::kBF16, {8, 256});
-  linear.y = Tensor(nullptr, DType::kF32, {1, 8});
+  linear.x = ConstTensor(nullptr, DType::kF32, {1, 256}, kCpu);
+  linear.weight = ConstTensor(nullptr, DType::kBF16, {8, 256}, kCpu);
+  linear.y = Tensor(nullptr, DType::kF32, {1, 8}, kCpu);
   linear.precision = MatmulPrecision::kFast;
   EXPECT_EQ(chosen(explain(linear, Stream::cpu())).kernel, "exact");
   EXPECT_NE(explain(linear, Stream::cpu()).kernels.at(0).reason.find("not in a block format"), std::string::npos);

@@ -18,7 +18,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 class Integers {
  public:
   explicit Integers(std::vector<std::int32_t> values) : values_(std::move(values)) {}
-  ConstTensor view() const { return {values_.data(), DType::kI32, {static_cast<std::int64_t>(values_.size())}}; }
+  ConstTensor view() const { return {values_.data(), DType::kI32, {static_cast<std::int64_t>(values_.size())}, kCpu}; }
 
  private:
   std::vector<std::int32_t> values_;
@@ -34,8 +34,10 @@ TEST(BadInput, CausalConv1d) {
   bad.expect([](Args& a) { a.weight.shape[1] = 1; }, "weight", "between 2 and 8 taps", "1");
   bad.expect([](Args& a) { a.weight.shape[1] = 9; }, "weight", "between 2 and 8 taps", "9");
   bad.expect([](Args& a) { a.weight.dtype = DType::kQ8_0; }, "weight", "F32, F16 or BF16", "Q8_0");
-  bad.expect([](Args& a) { a.bias = ConstTensor(a.x.data, DType::kBF16, {48}); }, "bias", "F32 [C=48]", "BF16 [48]");
-  bad.expect([](Args& a) { a.bias = ConstTensor(a.x.data, DType::kF32, {49}); }, "bias", "F32 [C=48]", "F32 [49]");
+  bad.expect([](Args& a) { a.bias = ConstTensor(a.x.data, DType::kBF16, {48}, a.x.device); }, "bias", "F32 [C=48]",
+             "BF16 [48]");
+  bad.expect([](Args& a) { a.bias = ConstTensor(a.x.data, DType::kF32, {49}, a.x.device); }, "bias", "F32 [C=48]",
+             "F32 [49]");
   bad.expect([](Args& a) { a.initial_state.shape[2] = 4; }, "initial_state", "W-1=3", "[2,48,4]");
   bad.expect([](Args& a) { a.initial_state.shape[0] = 3; }, "initial_state", "N=2", "[3,48,3]");
   bad.expect([](Args& a) { a.final_state.dtype = DType::kF16; }, "final_state", "F32 [N=2,C=48,W-1=3]", "F16");

@@ -47,23 +47,23 @@ struct Convolution {
   // Tokens begin..end-1 in one call, the state in place.
   template <class Args>
   void set(Args& args, std::int64_t begin, std::int64_t end, Floats& y) {
-    args.x = ConstTensor(x.data() + begin * kChannels, kF32, {1, end - begin, kChannels});
-    args.weight = ConstTensor(weight.data(), kF32, {kChannels, kTaps});
-    args.bias = ConstTensor(bias.data(), kF32, {kChannels});
-    args.y = Tensor(y.data() + begin * kChannels, kF32, {1, end - begin, kChannels});
+    args.x = ConstTensor(x.data() + begin * kChannels, kF32, {1, end - begin, kChannels}, kCpu);
+    args.weight = ConstTensor(weight.data(), kF32, {kChannels, kTaps}, kCpu);
+    args.bias = ConstTensor(bias.data(), kF32, {kChannels}, kCpu);
+    args.y = Tensor(y.data() + begin * kChannels, kF32, {1, end - begin, kChannels}, kCpu);
     args.activation = Activation::kSilu;
   }
   void prefill(std::int64_t begin, std::int64_t end, Floats& state, Floats& y) {
     CausalConv1dArgs args;
     set(args, begin, end, y);
-    args.final_state = Tensor(state.data(), kF32, {1, kChannels, kTaps - 1});
+    args.final_state = Tensor(state.data(), kF32, {1, kChannels, kTaps - 1}, kCpu);
     args.initial_state = args.final_state;
     run_with_workspace(args);
   }
   void update(std::int64_t begin, std::int64_t end, Floats& state, Floats& y) {
     CausalConv1dUpdateArgs args;
     set(args, begin, end, y);
-    args.conv_state = Tensor(state.data(), kF32, {1, kChannels, kTaps - 1});
+    args.conv_state = Tensor(state.data(), kF32, {1, kChannels, kTaps - 1}, kCpu);
     run_with_workspace(args);
   }
 };
@@ -108,11 +108,11 @@ TEST(CausalConv1d, NewestTapIsTheLast) {
   Floats state = {5.0F};
   Floats y(3);
   CausalConv1dArgs args;
-  args.x = ConstTensor(x.data(), kF32, {1, 3, 1});
-  args.weight = ConstTensor(weight.data(), kF32, {1, 2});
-  args.final_state = Tensor(state.data(), kF32, {1, 1, 1});
+  args.x = ConstTensor(x.data(), kF32, {1, 3, 1}, kCpu);
+  args.weight = ConstTensor(weight.data(), kF32, {1, 2}, kCpu);
+  args.final_state = Tensor(state.data(), kF32, {1, 1, 1}, kCpu);
   args.initial_state = args.final_state;
-  args.y = Tensor(y.data(), kF32, {1, 3, 1});
+  args.y = Tensor(y.data(), kF32, {1, 3, 1}, kCpu);
   run_with_workspace(args);
   EXPECT_EQ(y, (Floats{2 * 5 + 3 * 1, 2 * 1 + 3 * 10, 2 * 10 + 3 * 100}));
   EXPECT_EQ(state, Floats{100.0F});
@@ -132,13 +132,13 @@ TEST(RmsNorm, WeightPlusOneIsTheWeightOneLarger) {
   Floats y(x.size());
   Floats plain(x.size());
   RmsNormArgs args;
-  args.x = ConstTensor(x.data(), kF32, {3, 40});
-  args.weight = ConstTensor(weight.data(), kF32, {40});
-  args.y = Tensor(y.data(), kF32, {3, 40});
+  args.x = ConstTensor(x.data(), kF32, {3, 40}, kCpu);
+  args.weight = ConstTensor(weight.data(), kF32, {40}, kCpu);
+  args.y = Tensor(y.data(), kF32, {3, 40}, kCpu);
   args.weight_plus_one = true;
   run_with_workspace(args);
-  args.weight = ConstTensor(larger.data(), kF32, {40});
-  args.y = Tensor(plain.data(), kF32, {3, 40});
+  args.weight = ConstTensor(larger.data(), kF32, {40}, kCpu);
+  args.y = Tensor(plain.data(), kF32, {3, 40}, kCpu);
   args.weight_plus_one = false;
   run_with_workspace(args);
   EXPECT_EQ(y, plain);
@@ -150,9 +150,9 @@ Floats turned(const Floats& x, std::int32_t position) {
   Floats y(x.size());
   const auto width = static_cast<std::int64_t>(x.size());
   RopeArgs args;
-  args.x = ConstTensor(x.data(), kF32, {1, 1, width});
-  args.positions = ConstTensor(&position, DType::kI32, {1});
-  args.y = Tensor(y.data(), kF32, {1, 1, width});
+  args.x = ConstTensor(x.data(), kF32, {1, 1, width}, kCpu);
+  args.positions = ConstTensor(&position, DType::kI32, {1}, kCpu);
+  args.y = Tensor(y.data(), kF32, {1, 1, width}, kCpu);
   args.rotary_dim = static_cast<int>(width) / 2;
   args.theta = 1e4F;
   run_with_workspace(args);
@@ -208,12 +208,12 @@ struct Attended {
     const std::int32_t bounds[] = {0, end - begin};
     const std::int32_t length = before + end;
     AttentionArgs args;
-    args.q = ConstTensor(q.data() + begin * kHeads * kWidth, kF32, {end - begin, kHeads, kWidth});
-    args.k_cache = ConstTensor(k.data(), kF32, {1, kCapacity, kKeyHeads, kWidth});
-    args.v_cache = ConstTensor(v.data(), kF32, {1, kCapacity, kKeyHeads, kWidth});
-    args.cu_seqlens = ConstTensor(bounds, DType::kI32, {2});
-    args.lengths = ConstTensor(&length, DType::kI32, {1});
-    args.o = Tensor(o.data() + begin * kHeads * kWidth, kF32, {end - begin, kHeads, kWidth});
+    args.q = ConstTensor(q.data() + begin * kHeads * kWidth, kF32, {end - begin, kHeads, kWidth}, kCpu);
+    args.k_cache = ConstTensor(k.data(), kF32, {1, kCapacity, kKeyHeads, kWidth}, kCpu);
+    args.v_cache = ConstTensor(v.data(), kF32, {1, kCapacity, kKeyHeads, kWidth}, kCpu);
+    args.cu_seqlens = ConstTensor(bounds, DType::kI32, {2}, kCpu);
+    args.lengths = ConstTensor(&length, DType::kI32, {1}, kCpu);
+    args.o = Tensor(o.data() + begin * kHeads * kWidth, kF32, {end - begin, kHeads, kWidth}, kCpu);
     run_with_workspace(args);
   }
 };
@@ -311,12 +311,12 @@ TEST(Attention, NeitherCapacityNorCompanyMovesABit) {
       const std::int32_t lengths[] = {length, std::max(others, std::min<int>(length, capacity))};
       Floats o(queries.size());
       AttentionArgs args;
-      args.q = ConstTensor(queries.data(), DType::kF32, {tokens, kHeads, kWidth});
-      args.k_cache = ConstTensor(keys.data(), DType::kF32, {slots, capacity, kKeyHeads, kWidth});
-      args.v_cache = ConstTensor(values.data(), DType::kF32, {slots, capacity, kKeyHeads, kWidth});
-      args.cu_seqlens = ConstTensor(bounds, DType::kI32, {slots + 1});
-      args.lengths = ConstTensor(lengths, DType::kI32, {slots});
-      args.o = Tensor(o.data(), DType::kF32, {tokens, kHeads, kWidth});
+      args.q = ConstTensor(queries.data(), DType::kF32, {tokens, kHeads, kWidth}, kCpu);
+      args.k_cache = ConstTensor(keys.data(), DType::kF32, {slots, capacity, kKeyHeads, kWidth}, kCpu);
+      args.v_cache = ConstTensor(values.data(), DType::kF32, {slots, capacity, kKeyHeads, kWidth}, kCpu);
+      args.cu_seqlens = ConstTensor(bounds, DType::kI32, {slots + 1}, kCpu);
+      args.lengths = ConstTensor(lengths, DType::kI32, {slots}, kCpu);
+      args.o = Tensor(o.data(), DType::kF32, {tokens, kHeads, kWidth}, kCpu);
       if (others > length) continue;  // its tokens would not fit
       run_with_workspace(args);
       o.resize(q.size());

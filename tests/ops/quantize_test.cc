@@ -28,10 +28,10 @@ class QuantizeTest : public testing::Test {
   }
 
   QuantizeArgs quantize_args(DType dtype) {
-    return {{values_.data(), DType::kF32, {kRows, kColumns}}, {blocks_.data(), dtype, {kRows, kColumns}}};
+    return {{values_.data(), DType::kF32, {kRows, kColumns}, kCpu}, {blocks_.data(), dtype, {kRows, kColumns}, kCpu}};
   }
   DequantizeArgs dequantize_args(DType dtype) {
-    return {{blocks_.data(), dtype, {kRows, kColumns}}, {values_.data(), DType::kF32, {kRows, kColumns}}};
+    return {{blocks_.data(), dtype, {kRows, kColumns}, kCpu}, {values_.data(), DType::kF32, {kRows, kColumns}, kCpu}};
   }
 
   // The call throws; the message names operation and argument and holds what was expected and given; nothing was
@@ -68,7 +68,7 @@ TEST_F(QuantizeTest, RefusesWrongShapes) {
   args.blocks.shape[1] = 256;
   expect_error(args, "blocks", "[R=3,K=512]", "Q4_0 [3,256]");
   args = quantize_args(DType::kQ4_0);
-  args.values = {values_.data(), DType::kF32, {kRows * kColumns}};
+  args.values = {values_.data(), DType::kF32, {kRows * kColumns}, kCpu};
   expect_error(args, "values", "F32 [R,K]", "F32 [1536]");
   args = quantize_args(DType::kQ4_0);
   args.values.shape[0] = -1;
@@ -88,18 +88,18 @@ TEST_F(QuantizeTest, RefusesWrongShapes) {
 TEST_F(QuantizeTest, RefusesBrokenBlocks) {
   // Whole rows are blocks: 48 is no multiple of 32, 288 none of 256.
   auto args = quantize_args(DType::kQ8_0);
-  args.values = {values_.data(), DType::kF32, {2, 48}};
-  args.blocks = {blocks_.data(), DType::kQ8_0, {2, 48}};
+  args.values = {values_.data(), DType::kF32, {2, 48}, kCpu};
+  args.blocks = {blocks_.data(), DType::kQ8_0, {2, 48}, kCpu};
   expect_error(args, "blocks", "rows of whole blocks of 32 weights", "Q8_0 [2,48]");
   DequantizeArgs back = dequantize_args(DType::kQ4_K);
-  back.blocks = {blocks_.data(), DType::kQ4_K, {2, 288}};
-  back.values = {values_.data(), DType::kF32, {2, 288}};
+  back.blocks = {blocks_.data(), DType::kQ4_K, {2, 288}, kCpu};
+  back.values = {values_.data(), DType::kF32, {2, 288}, kCpu};
   expect_error(back, "blocks", "rows of whole blocks of 256 weights", "Q4_K [2,288]");
   // And start at one.
   back = dequantize_args(DType::kQ4_K);
-  back.blocks = {blocks_.data(), DType::kQ4_K, {2, 256}};
+  back.blocks = {blocks_.data(), DType::kQ4_K, {2, 256}, kCpu};
   back.blocks.strides[0] = 300;
-  back.values = {values_.data(), DType::kF32, {2, 256}};
+  back.values = {values_.data(), DType::kF32, {2, 256}, kCpu};
   expect_error(back, "blocks", "rows of whole blocks of 256 weights", "Q4_K [2,256] with strides [300,1]");
 }
 
@@ -163,13 +163,15 @@ TEST_F(QuantizeTest, RefusesAnotherDevice) {
 }
 
 TEST_F(QuantizeTest, NeedsNoMemoryToExplain) {
-  const QuantizeArgs args{{nullptr, DType::kF32, {kRows, kColumns}}, {nullptr, DType::kQ4_K, {kRows, kColumns}}};
+  const QuantizeArgs args{{nullptr, DType::kF32, {kRows, kColumns}, kCpu},
+                          {nullptr, DType::kQ4_K, {kRows, kColumns}, kCpu}};
   EXPECT_EQ(workspace_size(args, Stream::cpu()), 0U);
   const Explanation explanation = explain(args, Stream::cpu());
   ASSERT_EQ(explanation.chosen, 0);
   EXPECT_EQ(explanation.kernels[0].kernel, "rows");
-  EXPECT_THROW(workspace_size(QuantizeArgs{args.values, {nullptr, DType::kIQ4_XS, {kRows, kColumns}}}, Stream::cpu()),
-               Error);
+  EXPECT_THROW(
+      workspace_size(QuantizeArgs{args.values, {nullptr, DType::kIQ4_XS, {kRows, kColumns}, kCpu}}, Stream::cpu()),
+      Error);
 }
 
 // Repeated input rows (stride 0) are legal.
@@ -194,13 +196,13 @@ TEST_F(QuantizeTest, DoesNotDependOnThreads) {
     std::vector<char> again(bytes);
     std::vector<float> back(values.size());
     std::vector<float> back_again(values.size());
-    const ConstTensor from(values.data(), DType::kF32, {rows, columns});
-    quantize({from, {once.data(), dtype, {rows, columns}}}, {}, Stream::cpu(1));
-    quantize({from, {again.data(), dtype, {rows, columns}}}, {}, Stream::cpu(4));
+    const ConstTensor from(values.data(), DType::kF32, {rows, columns}, kCpu);
+    quantize({from, {once.data(), dtype, {rows, columns}, kCpu}}, {}, Stream::cpu(1));
+    quantize({from, {again.data(), dtype, {rows, columns}, kCpu}}, {}, Stream::cpu(4));
     EXPECT_EQ(once, again);
-    const ConstTensor blocks(once.data(), dtype, {rows, columns});
-    dequantize({blocks, {back.data(), DType::kF32, {rows, columns}}}, {}, Stream::cpu(1));
-    dequantize({blocks, {back_again.data(), DType::kF32, {rows, columns}}}, {}, Stream::cpu(3));
+    const ConstTensor blocks(once.data(), dtype, {rows, columns}, kCpu);
+    dequantize({blocks, {back.data(), DType::kF32, {rows, columns}, kCpu}}, {}, Stream::cpu(1));
+    dequantize({blocks, {back_again.data(), DType::kF32, {rows, columns}, kCpu}}, {}, Stream::cpu(3));
     EXPECT_EQ(back, back_again);
     for (std::size_t i = 0; i < back.size(); i += 101) {
       ASSERT_EQ(back[i], reference::unpack_one(dtype, once.data(), static_cast<std::int64_t>(i)));

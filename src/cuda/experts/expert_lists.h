@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/arena.h"
 #include "cuda/experts/experts.h"
 #include "thalweg/device.h"
 #include "thalweg/tensor.h"
@@ -26,19 +27,19 @@ enum class ActivationOrder {
   kSlices,       // of products of codes, scaled f16: activation_slices.h
 };
 
-// Where lists and copied activations lie in a workspace; without memory, only how many bytes they take.
+// Row lists and converted activations in a workspace.
 struct ExpertPlan {
   ExpertLists lists;
-  void* activations = nullptr;  // zeros from K on
-  float* factors = nullptr;     // [rows of x] what their results are to be multiplied by, for kSlices
+  std::uint16_t* activations = nullptr;  // zeros from K on
+  float* factors = nullptr;              // [rows of x] of their results, for kSlices
   ActivationOrder order = ActivationOrder::kRows;
   std::int64_t slices = 0;  // of a row
   std::int64_t padded_k = 0;
-  std::size_t bytes = 0;
 
-  // x is [T,K] or [T,S,K], to be copied in whole slices of `slice`; a null workspace plans only.
-  static ExpertPlan make(const ConstTensor& x, std::int64_t pairs, std::int64_t experts, int item_rows, int slice,
-                         ActivationOrder order, void* workspace);
+  ExpertPlan() = default;
+  // x is [T,K] or [T,S,K]; each row becomes whole slices of `slice` values.
+  ExpertPlan(const ConstTensor& x, std::int64_t pairs, std::int64_t experts, int item_rows, int slice,
+             ActivationOrder order, Arena& arena);
 };
 
 // More have no room in shared memory.

@@ -1,10 +1,12 @@
 #pragma once
 
 // What the expert matmuls and linear share on CUDA. linear is an expert matmul with one expert, whose rows are tokens.
+// weight is [E,N,K], of linear [N,K]; pairs are the pairs of token and slot, of linear the rows.
 
 #include <cstdint>
 #include <string>
 
+#include "cuda/device.h"
 #include "cuda/experts/experts.h"
 #include "thalweg/moe.h"
 
@@ -12,21 +14,23 @@ namespace thalweg::cu {
 
 ExpertMatmul expert_matmul(const ExpertMatmulArgs& args);
 ExpertMatmul expert_matmul(const LinearArgs& args);
-// Whether all weight rows begin at multiples of 16 bytes.
-bool has_aligned_rows(const ExpertMatmul& p);
 
-// Empty, or why the blocks cannot be read where they lie.
+// Empty, or why the blocks cannot be read at their addresses.
 std::string aligned_blocks(const ConstTensor& weight);
-// The same for rows that are read 16 bytes at a time.
+// Empty, or why rows cannot be read 16 bytes at a time.
 std::string aligned_rows(const ConstTensor& weight);
 
-// One product of matrix and vector for each pair. Empty, or why not.
+// `matvec`: a product of matrix and vector for each pair. Empty, or why it cannot run.
 std::string matvec_supports(const ConstTensor& weight, std::int64_t pairs);
-void run_matvec(const ExpertMatmul& p, DType weight, const Stream& stream, std::string_view operation);
+void run_matvec(const ExpertMatmul& p, const ConstTensor& weight, const Stream& stream, std::string_view operation);
 
-// Each weight is read once for up to 32 rows of its expert, products on the matrix units; weight is [E,N,K] or [N,K].
+// `matvec_mxfp4`: the same for MXFP4, on the tensor cores.
+std::string matvec_mxfp4_supports(const ConstTensor& weight, std::int64_t pairs, const DeviceProperties& device);
+void run_matvec_mxfp4(const ExpertMatmul& p, const Stream& stream, std::string_view operation);
+
+// `stream`: each weight is read once for up to 32 rows of its expert and multiplied on the tensor cores.
 std::string stream_supports(const ConstTensor& weight, std::int64_t pairs);
-bool stream_rounds_weights(const ConstTensor& weight, std::int64_t pairs);
+std::string stream_rounding(const ConstTensor& weight, std::int64_t pairs);  // what it rounds, for explain()
 std::size_t stream_workspace(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs);
 void run_stream(const ExpertMatmul& p, const ConstTensor& x, const ConstTensor& weight, Workspace workspace,
                 const Stream& stream, std::string_view operation);

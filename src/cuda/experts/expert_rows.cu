@@ -507,40 +507,35 @@ std::int64_t most_items(std::int64_t experts, std::int64_t pairs, int item_rows)
   return std::min(experts, pairs) + pairs / item_rows;
 }
 
-ExpertPlan ExpertPlan::make(const ConstTensor& x, std::int64_t pairs, std::int64_t experts, int item_rows, int slice,
-                            ActivationOrder order, void* workspace) {
-  ExpertPlan plan;
-  const auto take = [&](std::int64_t bytes) -> void* {
-    void* at = workspace == nullptr ? nullptr : static_cast<char*>(workspace) + plan.bytes;
-    plan.bytes += static_cast<std::size_t>((bytes + 15) / 16 * 16);
-    return at;
-  };
-  const std::int64_t k = x.dim(x.rank - 1);
-  plan.order = order;
-  plan.slices = (k + slice - 1) / slice;
-  plan.padded_k = plan.slices * slice;
-  const std::int64_t rows = x.rank == 2 ? x.dim(0) : x.dim(0) * x.dim(1);
-  plan.activations = take(2 * rows * plan.slices * (order == ActivationOrder::kSlices ? kSliceRecord : slice));
-  if (order == ActivationOrder::kSlices) plan.factors = static_cast<float*>(take(4 * rows));
-  plan.lists.item_rows = item_rows;
-  plan.lists.offsets = static_cast<std::int32_t*>(take(4 * (experts + 1)));
-  plan.lists.rows = static_cast<std::int32_t*>(take(4 * pairs));
-  plan.lists.items = static_cast<ExpertItem*>(
-      take(static_cast<std::int64_t>(sizeof(ExpertItem)) * most_items(experts, pairs, item_rows)));
-  plan.lists.num_items = static_cast<std::int32_t*>(take(4));
-  return plan;
+namespace {
+
+std::int64_t rows_of(const ConstTensor& x) { return x.rank == 2 ? x.dim(0) : x.dim(0) * x.dim(1); }
+
+}  // namespace
+
+ExpertPlan::ExpertPlan(const ConstTensor& x, std::int64_t pairs, std::int64_t experts, int item_rows, int slice,
+                       ActivationOrder order_, Arena& arena)
+    : order(order_), slices((x.dim(x.rank - 1) + slice - 1) / slice), padded_k(slices * slice) {
+  const bool sliced = order == ActivationOrder::kSlices;
+  activations = arena.take<std::uint16_t>(rows_of(x) * slices * (sliced ? kSliceRecord : slice));
+  factors = sliced ? arena.take<float>(rows_of(x)) : nullptr;
+  lists.item_rows = item_rows;
+  lists.offsets = arena.take<std::int32_t>(experts + 1);
+  lists.rows = arena.take<std::int32_t>(pairs);
+  lists.items = arena.take<ExpertItem>(most_items(experts, pairs, item_rows));
+  lists.num_items = arena.take<std::int32_t>(1);
 }
 
 namespace {
 
-Conversion conversion_of(const ConstTensor& x, std::int64_t padded_k, void* to) {
+Conversion conversion_of(const ConstTensor& x, std::int64_t padded_k, std::uint16_t* to) {
   Conversion conversion;
   conversion.x = elements(x);
   conversion.slots = x.rank == 2 ? 0 : static_cast<int>(x.dim(1));
-  conversion.rows = x.rank == 2 ? x.dim(0) : x.dim(0) * x.dim(1);
+  conversion.rows = rows_of(x);
   conversion.k = static_cast<int>(x.dim(x.rank - 1));
   conversion.padded_k = static_cast<int>(padded_k);
-  conversion.to = static_cast<std::uint16_t*>(to);
+  conversion.to = to;
   return conversion;
 }
 

@@ -69,7 +69,7 @@ void check(cublasStatus_t status) {
 // Recommended for Hopper; what a product takes of it is its own choice.
 constexpr std::size_t kScratchBytes = 32 << 20;
 constexpr std::uintptr_t kScratchAlignment = 256;
-constexpr std::uint32_t kAlignment = 16;  // of rows
+constexpr int kAlignment = 16;  // of rows
 
 cudaDataType_t data_type(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
 
@@ -109,7 +109,7 @@ Product plan(cublasLtHandle_t handle, const Shape& shape) {
   for (const auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-    prefer(attribute, kAlignment);
+    prefer(attribute, static_cast<std::uint32_t>(kAlignment));
   }
   cublasLtMatmulHeuristicResult_t best{};
   int found = 0;
@@ -153,10 +153,9 @@ std::int64_t row_stride(const AnyTensor& matrix) {
   return matrix.dim(0) > 1 ? matrix.stride(0) : matrix.dim(1);
 }
 
-// Addresses are not known yet where a workspace is planned.
 template <class AnyTensor>
 bool fits(const AnyTensor& matrix) {
-  return reinterpret_cast<std::uintptr_t>(matrix.data) % kAlignment == 0 && row_stride(matrix) >= matrix.dim(1) &&
+  return address_alignment(matrix) % kAlignment == 0 && row_stride(matrix) >= matrix.dim(1) &&
          bytes_of(matrix.dtype, row_stride(matrix)) % kAlignment == 0;
 }
 

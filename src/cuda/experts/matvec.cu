@@ -5,8 +5,8 @@
 #include "cuda/common/views.h"
 #include "cuda/experts/expert_lists.h"
 #include "cuda/experts/expert_matmul.h"
+#include "cuda/experts/formats/dispatch.h"
 #include "cuda/experts/matvec_kernel.h"
-#include "cuda/experts/matvec_mxfp4.h"
 #include "cuda/launch.h"
 
 namespace thalweg::cu {
@@ -17,36 +17,7 @@ constexpr std::int64_t kMostK = 32768;      // activations that fit into shared 
 constexpr int kUsualPasses = 32;            // of a warp
 
 MatvecKernel block_kernel(DType type, bool bulk) {
-  switch (type) {
-    case DType::kQ4_0:
-      return block_matvec<DType::kQ4_0>(bulk);
-    case DType::kQ4_1:
-      return block_matvec<DType::kQ4_1>(bulk);
-    case DType::kQ5_0:
-      return block_matvec<DType::kQ5_0>(bulk);
-    case DType::kQ5_1:
-      return block_matvec<DType::kQ5_1>(bulk);
-    case DType::kQ8_0:
-      return block_matvec<DType::kQ8_0>(bulk);
-    case DType::kQ2_K:
-      return block_matvec<DType::kQ2_K>(bulk);
-    case DType::kQ3_K:
-      return block_matvec<DType::kQ3_K>(bulk);
-    case DType::kQ4_K:
-      return block_matvec<DType::kQ4_K>(bulk);
-    case DType::kQ5_K:
-      return block_matvec<DType::kQ5_K>(bulk);
-    case DType::kQ6_K:
-      return block_matvec<DType::kQ6_K>(bulk);
-    case DType::kIQ4_NL:
-      return block_matvec<DType::kIQ4_NL>(bulk);
-    case DType::kIQ4_XS:
-      return block_matvec<DType::kIQ4_XS>(bulk);
-    case DType::kMXFP4:
-      return block_matvec<DType::kMXFP4>(bulk);
-    default:
-      return {};
-  }
+  return dispatch_block_format(type, [&]<DType kType>() { return block_matvec<kType>(bulk); });
 }
 
 auto plain_kernel(DType type, bool aligned) -> void (*)(ExpertMatmul) {
@@ -55,26 +26,11 @@ auto plain_kernel(DType type, bool aligned) -> void (*)(ExpertMatmul) {
   return aligned ? plain_matvec_kernel<Bf16, true> : plain_matvec_kernel<Bf16, false>;
 }
 
-// What a block's address has to be a multiple of.
-std::int64_t block_alignment(DType type) {
-  switch (type) {
-    case DType::kQ4_K:
-      return PackedWeights<DType::kQ4_K>::kAlign;
-    case DType::kQ5_K:
-      return PackedWeights<DType::kQ5_K>::kAlign;
-    case DType::kIQ4_XS:
-      return PackedWeights<DType::kIQ4_XS>::kAlign;
-    case DType::kQ5_1:
-      return PackedWeights<DType::kQ5_1>::kAlign;
-    case DType::kQ4_1:
-      return PackedWeights<DType::kQ4_1>::kAlign;
-    case DType::kQ2_K:
-      return PackedWeights<DType::kQ2_K>::kAlign;
-    case DType::kMXFP4:
-      return PackedWeights<DType::kMXFP4>::kAlign;
-    default:
-      return is_block_format(type) ? 2 : bytes_of(type, 1);
-  }
+// What the addresses of weights must be multiples of, in bytes: those of blocks, or of single elements.
+int block_alignment(DType type) {
+  return dispatch_format(type, [&]<DType kType>() {
+    return is_block_format(kType) ? PackedWeights<kType>::kAlign : static_cast<int>(bytes_of(kType, 1));
+  });
 }
 
 // 0 where there is no next one.
@@ -111,28 +67,12 @@ ExpertMatmul expert_matmul(const LinearArgs& args) {
   return p;
 }
 
-bool has_aligned_rows(const ExpertMatmul& p) {
-  return (reinterpret_cast<std::intptr_t>(p.weights) | p.expert_bytes | p.row_bytes) % 16 == 0;
-}
-
-namespace {
-
-bool aligned_to(const ConstTensor& weight, std::int64_t align) {
-  bool aligned = reinterpret_cast<std::uintptr_t>(weight.data) % static_cast<std::uintptr_t>(align) == 0;
-  for (int i = 0; i + 1 < weight.rank; ++i) {
-    aligned &= weight.dim(i) <= 1 || bytes_of(weight.dtype, weight.stride(i)) % align == 0;
-  }
-  return aligned;
-}
-
-}  // namespace
-
 std::string aligned_blocks(const ConstTensor& weight) {
-  const std::int64_t align = block_alignment(weight.dtype);
-  return aligned_to(weight, align) ? "" : "takes blocks aligned to " + std::to_string(align) + " bytes";
+  const int align = block_alignment(weight.dtype);
+  return rows_aligned_to(weight, align) ? "" : "takes blocks aligned to " + std::to_string(align) + " bytes";
 }
 std::string aligned_rows(const ConstTensor& weight) {
-  return aligned_to(weight, 16) ? "" : "takes rows aligned to 16 bytes";
+  return rows_aligned_to(weight, 16) ? "" : "takes rows aligned to 16 bytes";
 }
 
 std::string matvec_supports(const ConstTensor& weight, std::int64_t pairs) {
@@ -153,28 +93,27 @@ void launch(void (*kernel)(Parameters...), dim3 grid, std::size_t shared, const 
   pdl_launch(kernel, grid, kMatvecThreads, shared, device, native(stream), operation, arguments...);
 }
 
-void run_plain(const ExpertMatmul& p, DType weight, const DeviceProperties& device, const Stream& stream,
+void run_plain(const ExpertMatmul& p, const ConstTensor& weight, const DeviceProperties& device, const Stream& stream,
                std::string_view operation) {
-  const bool aligned = has_aligned_rows(p) && bytes_of(weight, p.k) % 16 == 0;
+  const bool aligned = rows_aligned_to(weight, 16) && bytes_of(weight.dtype, p.k) % 16 == 0;
   const dim3 grid(static_cast<unsigned>((p.n + kPlainBlockRows - 1) / kPlainBlockRows),
                   static_cast<unsigned>(p.ids.pairs));
-  launch(plain_kernel(weight, aligned && p.x.fours), grid, 0, device, stream, operation, p);
+  launch(plain_kernel(weight.dtype, aligned && p.x.fours), grid, 0, device, stream, operation, p);
 }
 
-// Whether the copy engine brings the rows. It takes multiples of 16 bytes; for short rows, of which a pass has several,
-// the others have been quicker.
-bool bulk_copies(const ExpertMatmul& p, DType weight, const MatvecShape& shape, const DeviceProperties& device) {
-  return device.bulk_copies && shape.lanes == kWarpSize && has_aligned_rows(p) && bytes_of(weight, p.k) % 16 == 0;
+// Whether the copy engine brings the rows. It takes multiples of 16 bytes. For short rows, several of which are a pass,
+// cp.async is faster.
+bool uses_bulk_copies(const ConstTensor& weight, int k, int lanes, const DeviceProperties& device) {
+  return device.bulk_copies && lanes == kWarpSize && rows_aligned_to(weight, 16) && bytes_of(weight.dtype, k) % 16 == 0;
 }
 
 }  // namespace
 
-void run_matvec(const ExpertMatmul& p, DType weight, const Stream& stream, std::string_view operation) {
+void run_matvec(const ExpertMatmul& p, const ConstTensor& weight, const Stream& stream, std::string_view operation) {
   const int pairs = p.ids.pairs;
   if (pairs == 0 || p.n == 0) return;
   const DeviceProperties& device = properties(stream.device.index);
-  if (!is_block_format(weight)) return run_plain(p, weight, device, stream, operation);
-  if (weight == DType::kMXFP4 && mxfp4_matvec_takes(p, device)) return run_mxfp4_matvec(p, device, stream, operation);
+  if (!is_block_format(weight.dtype)) return run_plain(p, weight, device, stream, operation);
 
   const int units = p.k / 32;
   MatvecShape shape{};
@@ -185,8 +124,8 @@ void run_matvec(const ExpertMatmul& p, DType weight, const Stream& stream, std::
   while (shape.split < kMatvecWarps && shape.split * slice < units) shape.split *= 2;
   shape.groups = kMatvecWarps / shape.split;
   const int pass_rows = kPassSteps * shape.step;
-  shape.stage_bytes = pass_rows * row_pitch(static_cast<int>(bytes_of(weight, 32 * std::min(slice, units))));
-  const MatvecKernel kernel = block_kernel(weight, bulk_copies(p, weight, shape, device));
+  shape.stage_bytes = pass_rows * row_pitch(static_cast<int>(bytes_of(weight.dtype, 32 * std::min(slice, units))));
+  const MatvecKernel kernel = block_kernel(weight.dtype, uses_bulk_copies(weight, p.k, shape.lanes, device));
   const auto shared_bytes = [&] { return shape.ring_at(units) + kMatvecWarps * kernel.stages * shape.stage_bytes; };
   shape.passes = kUsualPasses;
   const int fit = std::clamp(device.shared_bytes / (shared_bytes() + 1024), 1, kMatvecBlocks);

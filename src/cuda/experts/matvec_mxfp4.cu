@@ -1,28 +1,41 @@
-#include "cuda/experts/matvec_mxfp4.h"
+// Host side of `matvec_mxfp4`.
 
 #include <algorithm>
 
 #include "cuda/experts/expert_matmul.h"
 #include "cuda/experts/matvec.h"
 #include "cuda/experts/matvec_mxfp4_kernel.h"
+#include "cuda/launch.h"
+#include "cuda/tuning.h"
 
 namespace thalweg::cu {
 namespace {
 
 constexpr int kUsualTiles = 32;
-constexpr std::int64_t kFewBytes = 8 << 20;  // of weights: the other kernel's blocks begin sooner
 
 }  // namespace
 
-bool mxfp4_matvec_takes(const ExpertMatmul& p, const DeviceProperties& device) {
-  const bool together = p.n == 1 || p.row_bytes == p.k / 32 * kMxfp4Block;
-  const std::int64_t bytes = std::int64_t{p.ids.pairs} * p.n * (p.k / 32) * kMxfp4Block;
-  return device.bulk_copies && bytes > kFewBytes && p.k % (2 * kLevelSlice) == 0 && p.k <= kLevelWarps * kLevelSlice &&
-         together && has_aligned_rows(p);
+std::string matvec_mxfp4_supports(const ConstTensor& weight, std::int64_t pairs, const DeviceProperties& device) {
+  if (weight.dtype != DType::kMXFP4) return "takes MXFP4 weights";
+  if (!device.bulk_copies) return "needs a device with bulk copies";
+  if (std::string reason = matvec_supports(weight, pairs); !reason.empty()) return reason;
+  const std::int64_t n = weight.dim(weight.rank - 2);
+  const std::int64_t k = weight.dim(weight.rank - 1);
+  constexpr std::int64_t kMostK = kLevelWarps * kLevelSlice;
+  if (k % (2 * kLevelSlice) != 0 || k > kMostK) {
+    return "takes multiples of " + std::to_string(2 * kLevelSlice) + " up to " + std::to_string(kMostK) + " as K";
+  }
+  if (n > 1 && weight.stride(weight.rank - 2) != k) return "takes contiguous rows";
+  if (std::string reason = aligned_rows(weight); !reason.empty()) return reason;
+  if (pairs * bytes_of(weight.dtype, n * k) <= tuning::experts::kMatvecMxfp4Bytes) {
+    return "takes more than " + std::to_string(tuning::experts::kMatvecMxfp4Bytes) + " bytes of weights";
+  }
+  return {};
 }
 
-void run_mxfp4_matvec(const ExpertMatmul& p, const DeviceProperties& device, const Stream& stream,
-                      std::string_view operation) {
+void run_matvec_mxfp4(const ExpertMatmul& p, const Stream& stream, std::string_view operation) {
+  if (p.ids.pairs == 0 || p.n == 0) return;
+  const DeviceProperties& device = properties(stream.device.index);
   const int units = p.k / 32;
   LevelShape shape{};
   shape.columns = p.k / kLevelSlice;

@@ -2,49 +2,14 @@
 
 #include <algorithm>
 
+#include "cuda/experts/formats/dispatch.h"
 #include "thalweg/moe.h"
 
 namespace thalweg::cu {
 namespace {
 
 MoeMatvecKernels kernels_for(DType type) {
-  switch (type) {
-    case DType::kF32:
-      return moe_matvec_kernels<DType::kF32>();
-    case DType::kF16:
-      return moe_matvec_kernels<DType::kF16>();
-    case DType::kBF16:
-      return moe_matvec_kernels<DType::kBF16>();
-    case DType::kQ4_0:
-      return moe_matvec_kernels<DType::kQ4_0>();
-    case DType::kQ4_1:
-      return moe_matvec_kernels<DType::kQ4_1>();
-    case DType::kQ4_K:
-      return moe_matvec_kernels<DType::kQ4_K>();
-    case DType::kQ5_0:
-      return moe_matvec_kernels<DType::kQ5_0>();
-    case DType::kQ5_1:
-      return moe_matvec_kernels<DType::kQ5_1>();
-    case DType::kQ5_K:
-      return moe_matvec_kernels<DType::kQ5_K>();
-    case DType::kQ8_0:
-      return moe_matvec_kernels<DType::kQ8_0>();
-    case DType::kQ6_K:
-      return moe_matvec_kernels<DType::kQ6_K>();
-    case DType::kQ2_K:
-      return moe_matvec_kernels<DType::kQ2_K>();
-    case DType::kIQ4_NL:
-      return moe_matvec_kernels<DType::kIQ4_NL>();
-    case DType::kIQ4_XS:
-      return moe_matvec_kernels<DType::kIQ4_XS>();
-    case DType::kMXFP4:
-      return moe_matvec_kernels<DType::kMXFP4>();
-    case DType::kQ3_K:
-      return moe_matvec_kernels<DType::kQ3_K>();
-    case DType::kI32:
-      break;
-  }
-  return {};
+  return dispatch_format(type, [&]<DType kType>() { return moe_matvec_kernels<kType>(); });
 }
 
 bool goes_along(DType shared, DType experts) { return shared == experts || shared == kSharedType; }

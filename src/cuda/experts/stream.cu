@@ -1,53 +1,18 @@
 #include "cuda/experts/stream.h"
 
 #include <algorithm>
-#include "cuda/experts/stream_kernel.h"
 
 #include "cuda/experts/expert_lists.h"
 #include "cuda/experts/expert_matmul.h"
+#include "cuda/experts/formats/dispatch.h"
+#include "cuda/experts/stream_kernel.h"
 #include "cuda/launch.h"
 
 namespace thalweg::cu {
 namespace {
 
 StreamKernel kernel_of(DType type, int item_rows, bool aligned) {
-  switch (type) {
-    case DType::kF32:
-      return stream_kernel<DType::kF32>(item_rows, aligned);
-    case DType::kF16:
-      return stream_kernel<DType::kF16>(item_rows, aligned);
-    case DType::kBF16:
-      return stream_kernel<DType::kBF16>(item_rows, aligned);
-    case DType::kQ4_0:
-      return stream_kernel<DType::kQ4_0>(item_rows, aligned);
-    case DType::kQ4_1:
-      return stream_kernel<DType::kQ4_1>(item_rows, aligned);
-    case DType::kQ5_0:
-      return stream_kernel<DType::kQ5_0>(item_rows, aligned);
-    case DType::kQ5_1:
-      return stream_kernel<DType::kQ5_1>(item_rows, aligned);
-    case DType::kQ8_0:
-      return stream_kernel<DType::kQ8_0>(item_rows, aligned);
-    case DType::kQ2_K:
-      return stream_kernel<DType::kQ2_K>(item_rows, aligned);
-    case DType::kQ3_K:
-      return stream_kernel<DType::kQ3_K>(item_rows, aligned);
-    case DType::kQ4_K:
-      return stream_kernel<DType::kQ4_K>(item_rows, aligned);
-    case DType::kQ5_K:
-      return stream_kernel<DType::kQ5_K>(item_rows, aligned);
-    case DType::kQ6_K:
-      return stream_kernel<DType::kQ6_K>(item_rows, aligned);
-    case DType::kIQ4_NL:
-      return stream_kernel<DType::kIQ4_NL>(item_rows, aligned);
-    case DType::kIQ4_XS:
-      return stream_kernel<DType::kIQ4_XS>(item_rows, aligned);
-    case DType::kMXFP4:
-      return stream_kernel<DType::kMXFP4>(item_rows, aligned);
-    case DType::kI32:
-      break;
-  }
-  return {};
+  return dispatch_format(type, [&]<DType kType>() { return stream_kernel<kType>(item_rows, aligned); });
 }
 
 // Rows of an item: enough for the experts' usual numbers of rows.
@@ -80,17 +45,20 @@ std::string stream_supports(const ConstTensor& weight, std::int64_t pairs) {
   return blocks < std::int64_t{1} << 31 ? "" : "more than 2^31 tiles";
 }
 
-bool stream_rounds_weights(const ConstTensor& weight, std::int64_t pairs) { return !kernel_for(weight, pairs).codes; }
-
-StreamPlan plan_stream(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs, void* workspace) {
-  const std::int64_t experts = experts_of(weight);
-  const StreamKernel kernel = kernel_for(weight, pairs);
-  const ActivationOrder order = kernel.codes ? ActivationOrder::kSlices : ActivationOrder::kRows;
-  return {kernel, weight.dtype, ExpertPlan::make(x, pairs, experts, kernel.item_rows, kernel.slice, order, workspace)};
+std::string stream_rounding(const ConstTensor& weight, std::int64_t pairs) {
+  return kernel_for(weight, pairs).codes ? "rounds activations to f16, each row scaled"
+                                         : "rounds activations and weights to bf16";
 }
 
-void launch_stream(const StreamPlan& plan, const ExpertMatmul& p, const Stream& stream, std::string_view operation) {
-  const StreamKernel kernel = kernel_of(plan.type, plan.kernel.item_rows, has_aligned_rows(p));
+StreamPlan::StreamPlan(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs, Arena& arena)
+    : kernel(kernel_for(weight, pairs)),
+      experts(x, pairs, experts_of(weight), kernel.item_rows, kernel.slice,
+              kernel.codes ? ActivationOrder::kSlices : ActivationOrder::kRows, arena) {}
+
+void launch_stream(const StreamPlan& plan, const ExpertMatmul& p, const ConstTensor& weight, const Stream& stream,
+                   std::string_view operation) {
+  // Products that share a plan may differ in the alignment of their weights.
+  const StreamKernel kernel = kernel_of(weight.dtype, plan.kernel.item_rows, aligned_rows(weight).empty());
   const auto shared_bytes = static_cast<std::size_t>(kernel.shared_bytes);
   allow_shared_memory(reinterpret_cast<const void*>(kernel.kernel), shared_bytes, operation);
   const int strips = strips_for(plan);
@@ -99,21 +67,23 @@ void launch_stream(const StreamPlan& plan, const ExpertMatmul& p, const Stream& 
       most_items(p.ids.experts, p.ids.pairs, kernel.item_rows) * ((p.n + block_rows - 1) / block_rows);
   pdl_launch(kernel.kernel, static_cast<unsigned>(blocks), kStreamWarps * kWarpSize, shared_bytes,
              properties(stream.device.index), native(stream), operation, p, plan.experts.lists,
-             StreamActivations{static_cast<const std::uint16_t*>(plan.experts.activations), plan.experts.factors,
-                               static_cast<int>(plan.experts.slices)},
+             StreamActivations{plan.experts.activations, plan.experts.factors, static_cast<int>(plan.experts.slices)},
              strips);
 }
 
 std::size_t stream_workspace(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs) {
-  return plan_stream(x, weight, pairs, nullptr).experts.bytes;
+  Arena arena;
+  const StreamPlan plan(x, weight, pairs, arena);
+  return arena.used();
 }
 
 void run_stream(const ExpertMatmul& p, const ConstTensor& x, const ConstTensor& weight, Workspace workspace,
                 const Stream& stream, std::string_view operation) {
   if (p.ids.pairs == 0 || p.n == 0) return;
-  const StreamPlan plan = plan_stream(x, weight, p.ids.pairs, workspace.data);
+  Arena arena(workspace);
+  const StreamPlan plan(x, weight, p.ids.pairs, arena);
   prepare_experts(plan.experts, p.ids, x, stream, operation);
-  launch_stream(plan, p, stream, operation);
+  launch_stream(plan, p, weight, stream, operation);
 }
 
 }  // namespace thalweg::cu

@@ -29,15 +29,16 @@ struct StreamKernel {
 template <DType kType>
 StreamKernel stream_kernel(int item_rows, bool aligned);
 
-// A kernel and what it reads, in a workspace: lists and activations, which prepare_experts() makes. weight is [E,N,K]
-// or [N,K]; a null workspace plans only.
+// How x[T,K] or [T,S,K] meets weight[E,N,K] or [N,K]: the shape of the kernel, and the lists and activations that it
+// reads, which prepare_experts() writes. Several products may share a plan.
 struct StreamPlan {
-  StreamKernel kernel;  // which of two depends on the weights of a product
-  DType type;
+  StreamKernel kernel;
   ExpertPlan experts;
+
+  StreamPlan(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs, Arena& arena);
 };
-StreamPlan plan_stream(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs, void* workspace);
-void launch_stream(const StreamPlan& plan, const ExpertMatmul& p, const Stream& stream, std::string_view operation);
+void launch_stream(const StreamPlan& plan, const ExpertMatmul& p, const ConstTensor& weight, const Stream& stream,
+                   std::string_view operation);
 
 }  // namespace thalweg::cu
 

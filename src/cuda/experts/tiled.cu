@@ -8,10 +8,10 @@ namespace thalweg::cu {
 namespace {
 
 // Blocks lie one after the other, so their size says what their addresses are multiples of.
-std::int64_t natural_alignment(DType dtype) {
+int natural_alignment(DType dtype) {
   if (!is_block_format(dtype)) return 16;
-  const std::int64_t bytes = dtype_info(dtype).block_bytes;
-  return std::min<std::int64_t>(bytes & -bytes, 16);
+  const int bytes = dtype_info(dtype).block_bytes;
+  return std::min(bytes & -bytes, 16);
 }
 
 }  // namespace
@@ -20,12 +20,10 @@ std::string tiled_reason(const ConstTensor& weight, const DeviceProperties& devi
   const std::string reason = sm90_reason(device);
   if (!reason.empty()) return reason;
   if (!sm90::tiles_take(weight.dtype)) return "has no tiles of " + std::string(dtype_name(weight.dtype)) + " weights";
-  const std::int64_t alignment = natural_alignment(weight.dtype);
-  bool aligned = reinterpret_cast<std::uintptr_t>(weight.data) % static_cast<std::uintptr_t>(alignment) == 0;
-  for (int i = 0; i + 1 < weight.rank; ++i) {
-    aligned &= weight.dim(i) <= 1 || bytes_of(weight.dtype, weight.stride(i)) % alignment == 0;
+  const int alignment = natural_alignment(weight.dtype);
+  if (!rows_aligned_to(weight, alignment)) {
+    return "takes rows of weights aligned to " + std::to_string(alignment) + " bytes";
   }
-  if (!aligned) return "takes rows of weights aligned to " + std::to_string(alignment) + " bytes";
   constexpr std::int64_t kMost = 1 << 30;
   if (weight.dim(weight.rank - 2) > kMost || weight.dim(weight.rank - 1) > kMost || weight.dim(0) > kMost) {
     return "takes at most 2^30 rows and columns";

@@ -1,0 +1,47 @@
+#pragma once
+
+// Costs and thresholds of the CPU's kernels, each with the measurement that it comes from.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace thalweg::cpu::tuning {
+
+// Nanoseconds per element on one core, of rows in the caches. Estimates, good to a factor of two: parallel_for decides
+// by them how many threads small tasks are worth.
+inline constexpr double kElementNs = 0.2;      // load, a few multiply-adds, store
+inline constexpr double kExponentialNs = 0.5;  // the same with an exponential: silu, sigmoid, softmax
+inline constexpr double kAngleNs = 30.0;       // sine and cosine in double
+inline constexpr double kUnpackNs = 0.4;       // a block format to f32
+inline constexpr double kPackNs = 20.0;        // f32 to a block format
+inline constexpr double kSelectNs = 2.0;       // top-k routing, per expert
+
+// Time of a product with a weight matrix on one core: each weight is decoded once per pass, and multiplied once for
+// each row of activations.
+struct ProductCost {
+  double decode;    // ns per weight and pass
+  double multiply;  // ns per weight and row
+};
+
+// Q4_K, N 1024, K 2048, AVX-512 with VNNI: docs/notes/expert-matmul-cpu.md, "Measured", solved for the GFLOP/s at M = 1
+// and M = 64 (57 and 215 exact, 90 and 462 with 8-bit activations). Other formats are within a factor of two.
+inline constexpr ProductCost kExactProduct{0.0262, 0.0089};
+inline constexpr ProductCost kQ8Product{0.0182, 0.0041};
+constexpr const ProductCost& product_cost(bool q8) { return q8 ? kQ8Product : kExactProduct; }
+
+// Experts that T tokens of S slots each are expected to hit when the experts of one token differ from each other and
+// tokens choose independently.
+inline double expected_experts(std::int64_t experts, std::int64_t tokens, std::int64_t slots) {
+  if (tokens <= 1) return static_cast<double>(tokens * slots);
+  const double missed = 1.0 - std::min(1.0, static_cast<double>(slots) / static_cast<double>(experts));
+  return static_cast<double>(experts) * (1.0 - std::pow(missed, static_cast<double>(tokens)));
+}
+
+// Microseconds for `rows` rows of activations in all, with matrices of `weights` weights that are decoded `passes`
+// times.
+inline double product_us(const ProductCost& cost, double passes, double rows, double weights, int threads) {
+  return (passes * cost.decode + rows * cost.multiply) * weights * 1e-3 / threads;
+}
+
+}  // namespace thalweg::cpu::tuning

@@ -1,0 +1,139 @@
+// moe_ffn's `steps`: each matmul by the kernel of mul_mat_id or linear that costs the least.
+
+#include <algorithm>
+#include <string>
+
+#include "cuda/experts/moe_ffn.h"
+#include "cuda/kernels.h"
+
+namespace thalweg::cu {
+namespace {
+
+// Empty if some kernel runs the step, else why the last one does not.
+template <class Args>
+std::string step_reason(KernelList<Args> kernels, const Args& args, const Stream& stream) {
+  std::string reason = "has no kernel";
+  for (const Kernel<Args>& kernel : kernels) {
+    reason = kernel.supports(args, stream);
+    if (reason.empty()) return {};
+  }
+  return std::string(Args::kName) + " " + reason;
+}
+
+// The arguments of all steps, on tensors in the workspace; they share the scratch memory.
+struct Steps {
+  MoeRouting routing;
+  float* gates;           // [T,S,I]
+  float* ups;             // [T,S,I]
+  Bf16* products;         // [T,S,D]
+  float* shared_gates;    // [T,J]
+  float* shared_ups;      // [T,J]
+  Bf16* shared_products;  // [T,D]
+  Workspace scratch;
+
+  Steps(const MoeFfnArgs& args, const Stream& stream, Arena arena)
+      : routing(args, properties(stream.device.index), arena),
+        gates(arena.take<float>(num_pairs(args) * inner_size(args))),
+        ups(arena.take<float>(num_pairs(args) * inner_size(args))),
+        products(arena.take<Bf16>(num_pairs(args) * hidden_size(args))),
+        shared_gates(arena.take<float>(num_tokens(args) * shared_inner_size(args))),
+        shared_ups(arena.take<float>(num_tokens(args) * shared_inner_size(args))),
+        shared_products(arena.take<Bf16>(has_shared(args) ? num_tokens(args) * hidden_size(args) : 0)) {
+    for_each(args, [&](std::string_view, const auto& kernels, const auto& step) {
+      scratch.bytes = std::max(scratch.bytes, make_plan(kernels, step, stream).workspace);
+    });
+    scratch.data = arena.take<std::byte>(static_cast<std::int64_t>(scratch.bytes));
+    bytes = arena.used();
+  }
+  std::size_t bytes = 0;
+
+  // body(name, kernels, arguments) for each step, in order.
+  template <class Body>
+  void for_each(const MoeFfnArgs& args, Body&& body) const {
+    const Device device = args.x.device;
+    const std::int64_t t = num_tokens(args);
+    const std::int64_t s = args.top_k;
+    const auto experts_of = [&](std::string_view name, const ConstTensor& weight, const ConstTensor& x, void* y,
+                                DType dtype) {
+      body(name, mul_mat_id_kernels(), expert_product(args, weight, x, routing.id_tensor(args), y, dtype));
+    };
+    const auto linear_of = [&](std::string_view name, const ConstTensor& weight, const ConstTensor& x, void* y,
+                               DType dtype) {
+      LinearArgs step;
+      step.weight = weight;
+      step.x = x;
+      step.y = Tensor(y, dtype, {t, weight.dim(0)}, device);
+      step.precision = args.precision;
+      body(name, linear_kernels(), step);
+    };
+    const auto activate = [&](std::string_view name, float* gate, float* up, std::int64_t rows, std::int64_t columns) {
+      SwigluArgs step;
+      step.gate = ConstTensor(gate, DType::kF32, {rows, columns}, device);
+      step.up = ConstTensor(up, DType::kF32, {rows, columns}, device);
+      step.y = Tensor(gate, DType::kF32, {rows, columns}, device);
+      body(name, swiglu_kernels(), step);
+    };
+    experts_of("gate", args.gate, args.x, gates, DType::kF32);
+    experts_of("up", args.up, args.x, ups, DType::kF32);
+    activate("swiglu", gates, ups, t * s, inner_size(args));
+    experts_of("down", args.down, ConstTensor(gates, DType::kF32, {t, s, inner_size(args)}, device), products,
+               DType::kBF16);
+    if (!has_shared(args)) return;
+    linear_of("shared gate", args.shared_gate, args.x, shared_gates, DType::kF32);
+    linear_of("shared up", args.shared_up, args.x, shared_ups, DType::kF32);
+    activate("shared swiglu", shared_gates, shared_ups, t, shared_inner_size(args));
+    linear_of("shared down", args.shared_down,
+              ConstTensor(shared_gates, DType::kF32, {t, shared_inner_size(args)}, device), shared_products,
+              DType::kBF16);
+  }
+};
+
+}  // namespace
+
+MulMatIdArgs expert_product(const MoeFfnArgs& args, const ConstTensor& weight, const ConstTensor& x,
+                            const ConstTensor& ids, void* y, DType dtype) {
+  MulMatIdArgs product;
+  product.weight = weight;
+  product.x = x;
+  product.expert_ids = ids;
+  product.y = Tensor(y, dtype, {num_tokens(args), args.top_k, weight.dim(1)}, args.x.device);
+  product.precision = args.precision;
+  return product;
+}
+
+std::string moe_steps_supports(const MoeFfnArgs& args, const Stream& stream) {
+  std::string reason = routing_reason(args);
+  if (reason.empty()) {
+    Steps(args, stream, Arena()).for_each(args, [&](std::string_view, const auto& kernels, const auto& step) {
+      if (reason.empty()) reason = step_reason(kernels, step, stream);
+    });
+  }
+  return reason;
+}
+
+std::size_t moe_steps_workspace(const MoeFfnArgs& args, const Stream& stream) {
+  return Steps(args, stream, Arena()).bytes;
+}
+
+void run_moe_steps(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
+  if (args.y.size() == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  const DeviceProperties& device = properties(stream.device.index);
+  const Steps steps(args, stream, Arena(workspace));
+  steps.routing.run(args, device, native(stream));
+  steps.for_each(args, [&](std::string_view, const auto& kernels, const auto& step) {
+    make_plan(kernels, step, stream).kernel->run(step, steps.scratch, stream);
+  });
+  run_combine(args, steps.products, steps.routing.weights, steps.shared_products, device, native(stream));
+}
+
+std::string moe_steps_remark(const MoeFfnArgs& args) {
+  const Stream stream{args.x.device};
+  std::string remark = routing_remark(args);
+  Steps(args, stream, Arena()).for_each(args, [&](std::string_view name, const auto& kernels, const auto& step) {
+    remark += "; " + std::string(name) + ": " + std::string(make_plan(kernels, step, stream).kernel->name);
+  });
+  return remark;
+}
+
+}  // namespace thalweg::cu

@@ -1,0 +1,54 @@
+// The routing of moe_ffn's `wgmma`, `stream` and `steps`: logits by wgmma on Hopper for many tokens, else by mma.
+
+#include "cuda/common/views.h"
+#include "cuda/experts/moe_ffn.h"
+#include "cuda/experts/routing.h"
+
+namespace thalweg::cu {
+namespace {
+
+bool routes_by_wgmma(const MoeFfnArgs& args, const DeviceProperties& device) {
+  return sm90::router_takes(num_tokens(args), num_experts(args), hidden_size(args), device);
+}
+
+}  // namespace
+
+std::string routing_reason(const MoeFfnArgs& args) {
+  if (!is_float(args.router.dtype)) return "takes a router of F32, F16 or BF16";
+  if (num_experts(args) > kMostRoutedExperts) return "takes at most " + std::to_string(kMostRoutedExperts) + " experts";
+  return {};
+}
+
+std::string routing_remark(const MoeFfnArgs& args) {
+  return routes_by_wgmma(args, properties(args.x.device.index)) ? "router: wgmma" : "router: mma";
+}
+
+MoeRouting::MoeRouting(const MoeFfnArgs& args, const DeviceProperties& device, Arena& arena)
+    : wgmma(routes_by_wgmma(args, device)),
+      splits((wgmma ? sm90::router_parts : router_parts)(num_tokens(args), num_experts(args), hidden_size(args),
+                                                         device.multiprocessors)),
+      logits(arena.take<float>(splits * num_tokens(args) * num_experts(args))),
+      staged(arena.take<std::byte>(wgmma ? sm90::staged_router_bytes(num_experts(args), hidden_size(args)) : 0)),
+      ids(arena.take<std::int32_t>(num_pairs(args))),
+      weights(arena.take<float>(num_pairs(args))) {}
+
+ConstTensor MoeRouting::id_tensor(const MoeFfnArgs& args) const {
+  return ConstTensor(ids, DType::kI32, {num_tokens(args), args.top_k}, args.x.device);
+}
+
+void MoeRouting::run(const MoeFfnArgs& args, const DeviceProperties& device, cudaStream_t stream) const {
+  if (wgmma) {
+    sm90::launch_router_logits(args.x, args.router, staged, logits, splits, device, stream, args.kName);
+  } else {
+    launch_router_logits(args.x, args.router, logits, splits, device, stream, args.kName);
+  }
+  RouterLogits sums;
+  sums.logits = elements(Tensor(logits, DType::kF32, {num_tokens(args), num_experts(args)}));
+  sums.parts = splits;
+  sums.part_stride = num_tokens(args) * num_experts(args);
+  sums.tokens = num_tokens(args);
+  sums.experts = static_cast<int>(num_experts(args));
+  launch_route(sums, {ids, args.top_k, weights, args.top_k, args.top_k, args.renormalize}, device, stream, args.kName);
+}
+
+}  // namespace thalweg::cu
