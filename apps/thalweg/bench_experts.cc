@@ -172,6 +172,7 @@ class Runs {
       args.x = ConstTensor(x_.data(), DType::kF32, {row.tokens, row.shape.k}, stream.device);
       args.expert_ids = ConstTensor(to, DType::kI32, {row.tokens, row.shape.slots}, stream.device);
       args.y = Tensor(y_.data(), DType::kF32, {row.tokens, row.shape.slots, row.shape.n}, stream.device);
+      args.precision = MatmulPrecision::kFast;
       args_.push_back(args);
     }
   }
@@ -212,7 +213,7 @@ std::string check(const Stream& stream, const MulMatIdArgs& args) {
     copy_to_host(stream, x.data() + i * k, args.x.row(pair / slots), static_cast<std::size_t>(k) * sizeof(float));
     experts[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i);
     auto* row = static_cast<float*>(args.y.row(pair / slots, pair % slots)) + first;
-    outputs.emplace_back(row, DType::kF32, std::initializer_list<std::int64_t>{kRows});
+    outputs.emplace_back(row, DType::kF32, std::initializer_list<std::int64_t>{kRows}, stream.device);
     fill_with_nan(stream, outputs.back());
   }
   const DeviceMemory workspace(stream.device, workspace_size(args, stream));
@@ -224,10 +225,10 @@ std::string check(const Stream& stream, const MulMatIdArgs& args) {
     to += kRows;
   }
   MulMatIdArgs sample;
-  sample.weight = ConstTensor(weight.data(), args.weight.dtype, {kPairs, kRows, k});
-  sample.x = ConstTensor(x.data(), DType::kF32, {kPairs, k});
-  sample.expert_ids = ConstTensor(experts.data(), DType::kI32, {kPairs, 1});
-  sample.y = Tensor(y.data(), DType::kF32, {kPairs, 1, kRows});
+  sample.weight = ConstTensor(weight.data(), args.weight.dtype, {kPairs, kRows, k}, kCpu);
+  sample.x = ConstTensor(x.data(), DType::kF32, {kPairs, k}, kCpu);
+  sample.expert_ids = ConstTensor(experts.data(), DType::kI32, {kPairs, 1}, kCpu);
+  sample.y = Tensor(y.data(), DType::kF32, {kPairs, 1, kRows}, kCpu);
   sample.precision = args.precision;
   return find_error(expect_experts(sample), arithmetic_of(explain(args, stream)));
 }

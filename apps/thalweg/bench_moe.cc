@@ -151,7 +151,7 @@ std::string check(const Stream& stream, MoeFfnArgs args, const ConstTensor& draw
         copy_to_host(stream, memory.data() + s * bytes, weight.row(experts[static_cast<std::size_t>(s)]),
                      static_cast<std::size_t>(bytes));
       }
-      return ConstTensor(memory.data(), weight.dtype, {kSlots, weight.dim(1), weight.dim(2)});
+      return ConstTensor(memory.data(), weight.dtype, {kSlots, weight.dim(1), weight.dim(2)}, kCpu);
     };
     for (const std::int64_t e : experts) {
       const auto row = router.begin() + e * kHidden;
@@ -161,12 +161,12 @@ std::string check(const Stream& stream, MoeFfnArgs args, const ConstTensor& draw
     std::vector<unsigned char> up;
     std::vector<unsigned char> down;
     MoeFfnArgs sample = shared;
-    sample.x = ConstTensor(x.data(), DType::kF32, {1, kHidden});
-    sample.router = ConstTensor(chosen_router.data(), DType::kF32, {kSlots, kHidden});
+    sample.x = ConstTensor(x.data(), DType::kF32, {1, kHidden}, kCpu);
+    sample.router = ConstTensor(chosen_router.data(), DType::kF32, {kSlots, kHidden}, kCpu);
     sample.gate = gather(args.gate, gate);
     sample.up = gather(args.up, up);
     sample.down = gather(args.down, down);
-    sample.y = Tensor(y.data(), DType::kF32, {1, kHidden});
+    sample.y = Tensor(y.data(), DType::kF32, {1, kHidden}, kCpu);
     const std::string error = find_error(expect_moe(sample), arithmetic);
     if (!error.empty()) return fmt::format("token {}: {}", token, error);
   }
@@ -178,6 +178,7 @@ LinearArgs linear_of(const ConstTensor& x, const ConstTensor& weight, const Tens
   args.x = x;
   args.weight = weight;
   args.y = y;
+  args.precision = MatmulPrecision::kFast;
   return args;
 }
 
@@ -196,6 +197,7 @@ int bench_moe(const BenchOptions& options, const BackendInfo& info) {
   args.shared_down = weights.weights(kSharedType, {kHidden, kInner});
   args.shared_router = weights.normals({kHidden}, 0.05);
   args.top_k = kSlots;
+  args.precision = MatmulPrecision::kFast;
   fmt::print("moe_ffn, E {}, top-{}, hidden {}, inner {} Q4_K, shared {} {}\n", kExperts, kSlots, kHidden, kInner,
              kInner, dtype_name(kSharedType));
   fmt::print(

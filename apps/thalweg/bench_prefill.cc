@@ -194,14 +194,14 @@ class Inputs {
     sample.final.resize(sample.initial.size());
     sample.o.resize(static_cast<std::size_t>(compared_tokens * width));
     ChunkGatedDeltaRuleArgs& args = sample.args;
-    args.q = ConstTensor(sample.q.data(), DType::kBF16, {1, tokens, 1, head});
-    args.k = ConstTensor(sample.k.data(), DType::kBF16, {1, tokens, 1, head});
-    args.v = ConstTensor(sample.v.data(), DType::kBF16, {1, tokens, 1, width});
-    args.g = ConstTensor(sample.g.data(), DType::kF32, {1, tokens, 1});
-    args.beta = ConstTensor(sample.beta.data(), DType::kF32, {1, tokens, 1});
-    args.initial_state = ConstTensor(sample.initial.data(), DType::kF32, {1, 1, width, head});
-    args.final_state = Tensor(sample.final.data(), DType::kF32, {1, 1, width, head});
-    args.o = Tensor(sample.o.data(), DType::kBF16, {compared_tokens, width});
+    args.q = ConstTensor(sample.q.data(), DType::kBF16, {1, tokens, 1, head}, kCpu);
+    args.k = ConstTensor(sample.k.data(), DType::kBF16, {1, tokens, 1, head}, kCpu);
+    args.v = ConstTensor(sample.v.data(), DType::kBF16, {1, tokens, 1, width}, kCpu);
+    args.g = ConstTensor(sample.g.data(), DType::kF32, {1, tokens, 1}, kCpu);
+    args.beta = ConstTensor(sample.beta.data(), DType::kF32, {1, tokens, 1}, kCpu);
+    args.initial_state = ConstTensor(sample.initial.data(), DType::kF32, {1, 1, width, head}, kCpu);
+    args.final_state = Tensor(sample.final.data(), DType::kF32, {1, 1, width, head}, kCpu);
+    args.o = Tensor(sample.o.data(), DType::kBF16, {compared_tokens, width}, kCpu);
     args.head_map = HeadMap::kGrouped;
     return sample;
   }
@@ -276,10 +276,12 @@ std::string check(const Stream& stream, Inputs& inputs, const Row& row) {
   }
   // The head's row of a token, and a row of its state.
   const auto output = [&](const Checked& one, std::int64_t token) {
-    return Tensor(args.o.row(0, row.first_token(one.sequence) + token, one.value_head), DType::kBF16, {row.head});
+    return Tensor(args.o.row(0, row.first_token(one.sequence) + token, one.value_head), DType::kBF16, {row.head},
+                  args.o.device);
   };
   const auto state = [&](const Checked& one, std::int64_t column) {
-    return Tensor(args.final_state.row(one.sequence, one.value_head, column), DType::kF32, {row.head});
+    return Tensor(args.final_state.row(one.sequence, one.value_head, column), DType::kF32, {row.head},
+                  args.final_state.device);
   };
   for (const Checked& one : checked) {
     for (const std::int64_t token : one.tokens) fill_with_nan(stream, output(one, token));
