@@ -1,11 +1,11 @@
 # Short names for the scripts, which do the work: nothing here is needed to use them.
 
-.PHONY: help demo test python build lint format bench asan tsan fuzz cuda cuda-sanitize docs clean
+.PHONY: help demo test python build lint format bench asan tsan fuzz cuda test-cuda cuda-sanitize docs clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
-demo:  ## what Thalweg does: checks operations against float64 and times some
+demo:  ## ask the model that ships with the project, then check and time its kernels
 	@scripts/demo
 
 test:  ## build and run all tests
@@ -38,7 +38,10 @@ fuzz:  ## fuzz each target for a minute (scripts/fuzz SECONDS)
 cuda:  ## build with the CUDA backend, build/cuda/bin/thalweg (where nvcc is present)
 	@scripts/cuda
 
-cuda-sanitize:  ## its kernels under compute-sanitizer (where a GPU is present)
+test-cuda:  ## build and run the tests of the CUDA backend (where nvcc and a GPU are present)
+	@scripts/test-cuda
+
+cuda-sanitize:  ## CUDA kernels under compute-sanitizer (where a GPU is present)
 	@scripts/cuda-sanitize
 
 docs:  ## rewrite the generated parts of the documentation

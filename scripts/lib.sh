@@ -19,6 +19,16 @@ die() {
 }
 have() { command -v "$1" >/dev/null 2>&1; }
 
+# Exports CUDACXX: the compiler it names already, or nvcc from PATH or /usr/local/cuda/bin. Fails where there is none.
+find_nvcc() {
+  if [[ -z "${CUDACXX:-}" ]]; then
+    CUDACXX=$(PATH="$PATH:/usr/local/cuda/bin" command -v nvcc || true)
+  fi
+  [[ -n "$CUDACXX" ]] && export CUDACXX
+}
+
+have_gpu() { have nvidia-smi && nvidia-smi --list-gpus 2>/dev/null | grep '^GPU' >/dev/null; }
+
 # usage <script> <args>: --help prints the comment at the script's head.
 usage() {
   local script=$1
@@ -43,8 +53,28 @@ missing_packages() {
   done
 }
 
-# setup_packages <group>...: installs what is missing, or says how to. Touches neither apt nor the network when all is
-# there.
+# as_root: sets the array `root` to the words before a command that needs root. Fails where there is no way to be root
+# without a password that nobody can type.
+as_root() {
+  root=()
+  if ((EUID == 0)); then return 0; fi
+  if have sudo && { sudo -n true 2>/dev/null || [[ -t 0 && -t 2 ]]; }; then
+    root=(sudo)
+    return 0
+  fi
+  return 1
+}
+
+# install_packages <package>...: with apt-get, as root.
+install_packages() {
+  local apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
+  say "Installing $*"
+  "${apt[@]}" update </dev/null || warn "apt-get update failed; trying with the lists at hand"
+  "${apt[@]}" install -y --no-install-recommends "$@" </dev/null
+}
+
+# setup_packages <group>...: installs what is missing, or prints the command that does. Uses neither apt nor the network
+# when nothing is missing.
 setup_packages() {
   if [[ -n "${THALWEG_SKIP_PACKAGES:-}" ]]; then return 0; fi
   if ! have dpkg-query || ! have apt-get; then
@@ -53,29 +83,27 @@ setup_packages() {
     fi
     return 0  # CMake names whatever library is missing
   fi
-  local missing
+  local missing root
   mapfile -t missing < <(missing_packages "$@")
   if ((${#missing[@]} == 0)); then return 0; fi
-
-  local as_root=()
-  if ((EUID != 0)); then
-    # A password can be asked for only on a terminal.
-    if have sudo && { sudo -n true 2>/dev/null || [[ -t 0 && -t 2 ]]; }; then
-      as_root=(sudo)
-    else
-      warn "These packages are missing, and installing them needs root: ${missing[*]}"
-      warn "Please run this once, as root, and then start again:"
-      warn ""
-      warn "  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
-      warn ""
-      die "(If you have them from elsewhere, set THALWEG_SKIP_PACKAGES=1.)"
-    fi
+  if ! as_root; then
+    warn "These packages are missing, and installing them needs root: ${missing[*]}"
+    warn "Please run this once, as root, and then start again:"
+    warn ""
+    warn "  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+    warn ""
+    die "(If you have them from elsewhere, set THALWEG_SKIP_PACKAGES=1.)"
   fi
-  say "Installing ${missing[*]}"
-  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
-  "${apt[@]}" update </dev/null || warn "apt-get update failed; trying with the lists at hand"
-  "${apt[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null ||
-    die "apt-get could not install: ${missing[*]}"
+  install_packages "${missing[@]}" || die "apt-get could not install: ${missing[*]}"
+}
+
+# try_packages <group>...: installs what is missing where that is possible; never fails.
+try_packages() {
+  if [[ -n "${THALWEG_SKIP_PACKAGES:-}" ]] || ! have dpkg-query || ! have apt-get; then return 0; fi
+  local missing root
+  mapfile -t missing < <(missing_packages "$@")
+  if ((${#missing[@]} == 0)) || ! as_root; then return 0; fi
+  install_packages "${missing[@]}" || warn "apt-get could not install: ${missing[*]}; going on without them"
 }
 
 # configure <preset> [cmake options]: -Werror and other settings are always passed, so that an older cache does not
@@ -98,7 +126,8 @@ build() {
 }
 
 # run_ctest <preset> [ctest options]: the tests of a build, in parallel; ends with the line "N passed, N failed,
-# N skipped". CTest's report stays in build/<preset>/tests.xml.
+# N skipped", before which it calls the function left_out if the script has one. CTest's report stays in
+# build/<preset>/tests.xml.
 run_ctest() {
   local preset=$1 status=0
   shift
@@ -107,6 +136,7 @@ run_ctest() {
   ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --parallel "$(nproc)" \
     --output-junit "tests.xml" "$@" || status=$?
   if [[ ! -f "build/$preset/tests.xml" ]]; then die "ctest ran no tests"; fi
+  if declare -F left_out >/dev/null; then left_out; fi
   counts_line "build/$preset/tests.xml"
   return "$status"
 }

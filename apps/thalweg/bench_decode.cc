@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <regex>
 
+#include "bench_check.h"
 #include "cases/random.h"
 #include "commands.h"
 #include "core/float16.h"
@@ -75,8 +76,8 @@ std::vector<std::uint16_t> bf16_normals(std::size_t count, double scale) {
   return values;
 }
 
-// Memory for the largest row. A row's runs rotate over pieces of it, as many as there are, so that they do not find
-// their states in the cache.
+// Memory for the largest row. A row's runs rotate over copies of its arguments, as many as fit, so that they do not
+// find their states in the cache.
 class Buffers {
  public:
   Buffers(const Stream& stream, const std::vector<Row>& rows) : stream_(stream) {
@@ -93,8 +94,10 @@ class Buffers {
     std::vector<float> normals(1U << 20U);
     cases::Random random(5);
     for (float& value : normals) value = static_cast<float>(0.5 * random.normal());
+    state_values_ = normals;
+    state_values_bf16_ = bf16_normals(1U << 20U, 0.5);
     const std::vector<std::uint16_t> halves = bf16_normals(1U << 20U, 1.0);
-    states_ = repeated(stream, normals, state_bytes / 4);
+    states_ = DeviceMemory(stream.device, static_cast<std::size_t>(state_bytes));
     snapshots_ = DeviceMemory(stream.device, static_cast<std::size_t>(snapshots));
     x_ = repeated(stream, halves, tokens * kChannels);
     z_ = repeated(stream, halves, tokens * kHv * kHead);
@@ -112,11 +115,21 @@ class Buffers {
     return std::clamp<std::int64_t>(kRotatedBytes / (row.batch * bytes_of(row.state, kState)), 1, kMostCopies);
   }
 
+  // Normal states in the row's dtype, which runs of other rows have overwritten.
+  void reset_states(const Row& row) {
+    const std::int64_t elements = copies(row) * row.batch * kState;
+    if (row.state == DType::kF32) {
+      repeat(stream_, state_values_, elements, states_.data());
+    } else {
+      repeat(stream_, state_values_bf16_, elements, states_.data());
+    }
+  }
+
   RecurrentGatedDeltaRuleArgs recurrence(const Row& row, std::int64_t copy) const {
     RecurrentGatedDeltaRuleArgs args;
     const std::int64_t first = copy * row.batch * row.tokens;  // token
     const ConstTensor x = rows_of(x_, row, first, kChannels);
-    const auto part = [&](std::int64_t begin, std::int64_t heads) {
+    const auto heads_from = [&](std::int64_t begin, std::int64_t heads) {
       ConstTensor tensor = x;
       tensor.data = static_cast<const std::uint16_t*>(x.data) + begin;
       tensor.rank = 4;
@@ -124,9 +137,9 @@ class Buffers {
       tensor.strides = {row.tokens * kChannels, kChannels, kHead, 1};
       return tensor;
     };
-    args.q = part(0, kHk);
-    args.k = part(kHk * kHead, kHk);
-    args.v = part(2 * kHk * kHead, kHv);
+    args.q = heads_from(0, kHk);
+    args.k = heads_from(kHk * kHead, kHk);
+    args.v = heads_from(2 * kHk * kHead, kHv);
     args.g = ConstTensor(static_cast<const float*>(g_.data()) + first * kHv, DType::kF32, {row.batch, row.tokens, kHv},
                          stream_.device);
     args.beta = ConstTensor(static_cast<const float*>(beta_.data()) + first * kHv, DType::kF32,
@@ -196,8 +209,36 @@ class Buffers {
   }
 
   Stream stream_;
+  std::vector<float> state_values_;
+  std::vector<std::uint16_t> state_values_bf16_;
   DeviceMemory states_, snapshots_, x_, z_, y_, gates_, heads_, g_, beta_, conv_weight_, conv_state_, norm_weight_;
 };
+
+// Runs the first copy of a row and compares two of its sequences with the oracle. Empty if they are right.
+template <class Args, class MakeOne, class Expect>
+std::string check(const Stream& stream, const Row& row, const Args& args, MakeOne make_one, Expect expect) {
+  cases::Random random(13);
+  HostCopies copies(stream);
+  std::vector<cases::Expected> outputs;
+  for (const std::int64_t sequence : {random.below(row.batch), row.batch - 1}) {
+    // The memory of a batch of one that begins at the sequence.
+    Row one_row = row;
+    one_row.batch = 1;
+    Args one = make_one(one_row, sequence);
+    if (row.snapshots) {
+      one.snapshots.data = static_cast<char*>(one.snapshots.data) + sequence * row.tokens * bytes_of(row.state, kState);
+    }
+    if constexpr (requires { one.o; }) fill_with_nan(stream, one.o);
+    if constexpr (requires { one.y; }) fill_with_nan(stream, one.y);
+    fill_with_nan(stream, one.snapshots);
+    for (cases::Expected& output : expect(copies.copy_all(one))) outputs.push_back(std::move(output));
+  }
+  const DeviceMemory workspace(stream.device, workspace_size(args, stream));
+  run(args, workspace.workspace(), stream);
+  synchronize(stream);
+  copies.refresh();
+  return find_error(outputs, arithmetic_of(explain(args, stream)));
+}
 
 // Seconds of one run: the median over replays of a graph, of many runs where one takes less than 50 us.
 template <class Args>
@@ -230,7 +271,8 @@ int bench_decode(const BenchOptions& options, const BackendInfo& backend_info) {
   fmt::print("{:<34} {:<10} {:>9} {:>9} {:>8} {:>9} {:>7} {:>8}\n", "shape", "kernel", "us", "floor us", "x floor",
              "TB/s", "share", "bar us");
   std::string csv = "shape,kernel,us,floor_us,bytes_per_second,share_of_copy\n";
-  const Buffers buffers(stream, rows);
+  Buffers buffers(stream, rows);
+  bool failed = false;
   for (const Row& row : rows) {
     std::vector<RecurrentGatedDeltaRuleArgs> recurrences;
     std::vector<GatedDeltaPrepStepArgs> steps;
@@ -247,6 +289,21 @@ int bench_decode(const BenchOptions& options, const BackendInfo& backend_info) {
       const bool wanted = options.all_kernels || static_cast<int>(i) == explanation.chosen;
       if (!kernel.supported || !wanted) continue;
       select_kernel(explanation.operation, kernel.kernel);
+      buffers.reset_states(row);
+      if (options.check) {
+        const auto one_step = [&](const Row& one, std::int64_t sequence) { return buffers.step(one, sequence); };
+        const auto one_recurrence = [&](const Row& one, std::int64_t sequence) {
+          return buffers.recurrence(one, sequence);
+        };
+        const std::string error = row.fused ? check(stream, row, steps[0], one_step, expect_step)
+                                            : check(stream, row, recurrences[0], one_recurrence, expect_recurrence);
+        if (!error.empty()) {
+          failed = true;
+          select_kernel(explanation.operation, "");
+          fmt::print("{:<34} {:<10} wrong result, not timed: {}\n", row.name(), kernel.kernel, error);
+          continue;
+        }
+      }
       const double seconds = row.fused ? measure(functions, stream, steps) : measure(functions, stream, recurrences);
       select_kernel(explanation.operation, "");
       const double floor = row.bytes() / bandwidth;
@@ -260,7 +317,7 @@ int bench_decode(const BenchOptions& options, const BackendInfo& backend_info) {
     }
   }
   if (!options.csv.empty()) write_text(options.csv, csv);
-  return 0;
+  return failed ? 1 : 0;
 }
 
 }  // namespace thalweg::app

@@ -8,6 +8,7 @@
 #include <regex>
 #include <set>
 
+#include "bench_check.h"
 #include "cases/random.h"
 #include "commands.h"
 #include "device_fill.h"
@@ -171,6 +172,7 @@ class Runs {
       args.x = ConstTensor(x_.data(), DType::kF32, {row.tokens, row.shape.k}, stream.device);
       args.expert_ids = ConstTensor(to, DType::kI32, {row.tokens, row.shape.slots}, stream.device);
       args.y = Tensor(y_.data(), DType::kF32, {row.tokens, row.shape.slots, row.shape.n}, stream.device);
+      args.precision = MatmulPrecision::kFast;
       args_.push_back(args);
     }
   }
@@ -184,6 +186,52 @@ class Runs {
   std::vector<MulMatIdArgs> args_;
   double hits_ = 0.0;
 };
+
+// Runs one call and compares some rows of some (token, slot) pairs with the oracle. Empty if they are right.
+std::string check(const Stream& stream, const MulMatIdArgs& args) {
+  constexpr std::int64_t kPairs = 16;
+  constexpr std::int64_t kRows = 16;  // of a pair's expert, one after the other
+  cases::Random random(13);
+  const std::int64_t slots = args.expert_ids.dim(1);
+  const std::int64_t n = args.weight.dim(1);
+  const std::int64_t k = args.weight.dim(2);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(args.expert_ids.size()));
+  copy_to_host(stream, ids.data(), args.expert_ids.data, ids.size() * sizeof(std::int32_t));
+  // Each pair becomes a token of its own, and its rows an expert.
+  const std::int64_t row_bytes = bytes_of(args.weight.dtype, k);
+  std::vector<unsigned char> weight(static_cast<std::size_t>(kPairs * kRows * row_bytes));
+  std::vector<float> x(static_cast<std::size_t>(kPairs * k));
+  std::vector<float> y(static_cast<std::size_t>(kPairs * kRows));
+  std::vector<std::int32_t> experts(static_cast<std::size_t>(kPairs));
+  std::vector<Tensor> outputs;
+  for (std::int64_t i = 0; i < kPairs; ++i) {
+    const std::int64_t pair = i == 0 ? std::ssize(ids) - 1 : random.below(std::ssize(ids));
+    const std::int64_t first = i == 0 ? n - kRows : random.below(n - kRows + 1);
+    const std::int32_t expert = ids[static_cast<std::size_t>(pair)];
+    copy_to_host(stream, weight.data() + i * kRows * row_bytes, args.weight.row(expert, first),
+                 static_cast<std::size_t>(kRows * row_bytes));
+    copy_to_host(stream, x.data() + i * k, args.x.row(pair / slots), static_cast<std::size_t>(k) * sizeof(float));
+    experts[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i);
+    auto* row = static_cast<float*>(args.y.row(pair / slots, pair % slots)) + first;
+    outputs.emplace_back(row, DType::kF32, std::initializer_list<std::int64_t>{kRows}, stream.device);
+    fill_with_nan(stream, outputs.back());
+  }
+  const DeviceMemory workspace(stream.device, workspace_size(args, stream));
+  run(args, workspace.workspace(), stream);
+  synchronize(stream);
+  float* to = y.data();
+  for (const Tensor& output : outputs) {
+    copy_to_host(stream, to, output.data, kRows * sizeof(float));
+    to += kRows;
+  }
+  MulMatIdArgs sample;
+  sample.weight = ConstTensor(weight.data(), args.weight.dtype, {kPairs, kRows, k}, kCpu);
+  sample.x = ConstTensor(x.data(), DType::kF32, {kPairs, k}, kCpu);
+  sample.expert_ids = ConstTensor(experts.data(), DType::kI32, {kPairs, 1}, kCpu);
+  sample.y = Tensor(y.data(), DType::kF32, {kPairs, 1, kRows}, kCpu);
+  sample.precision = args.precision;
+  return find_error(expect_experts(sample), arithmetic_of(explain(args, stream)));
+}
 
 // Seconds of one run: the median over replays of a graph of runs over the first `copies`.
 double measure(const DeviceFunctions& functions, const Stream& stream, const std::vector<MulMatIdArgs>& args,
@@ -228,6 +276,7 @@ int bench_experts(const BenchOptions& options, const BackendInfo& backend_info) 
              "warm us", "floor us", "x floor", "TFLOP/s", "bar us", "x bar", "ggml us");
   std::string csv = "shape,kernel,hits,us,warm_us,floor_us,bar_us,ggml_us\n";
   std::unique_ptr<Weights> weights;
+  bool failed = false;
   for (const Row& row : rows) {
     if (weights == nullptr || !weights->fit(row)) {
       weights.reset();  // before the next are made
@@ -242,6 +291,13 @@ int bench_experts(const BenchOptions& options, const BackendInfo& backend_info) 
       const bool wanted = options.all_kernels || static_cast<int>(i) == explanation.chosen;
       if (!kernel.supported || !wanted) continue;
       select_kernel(explanation.operation, kernel.kernel);
+      const std::string error = options.check ? check(stream, runs.args().back()) : "";
+      if (!error.empty()) {
+        failed = true;
+        select_kernel(explanation.operation, "");
+        fmt::print("{:<36} {:<10} wrong result, not timed: {}\n", row.name(), kernel.kernel, error);
+        continue;
+      }
       const double seconds = measure(functions, stream, runs.args(), runs.args().size());
       const double warm = measure(functions, stream, runs.args(), 1);
       select_kernel(explanation.operation, "");
@@ -258,7 +314,7 @@ int bench_experts(const BenchOptions& options, const BackendInfo& backend_info) 
     }
   }
   if (!options.csv.empty()) write_text(options.csv, csv);
-  return 0;
+  return failed ? 1 : 0;
 }
 
 }  // namespace thalweg::app

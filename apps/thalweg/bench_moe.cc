@@ -4,8 +4,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <regex>
 
+#include "bench_check.h"
 #include "cases/random.h"
 #include "commands.h"
 #include "device_fill.h"
@@ -92,11 +95,90 @@ double seconds_of_draws(const Stream& stream, MoeFfnArgs args, const ConstTensor
   });
 }
 
+// The experts of one token by float64 logits; empty if the last of them is nearly as likely as the next one, which f32
+// may then prefer.
+std::vector<std::int64_t> experts_of(const float* x, const std::vector<float>& router) {
+  std::vector<double> logits(kExperts);
+  for (std::size_t e = 0; e < logits.size(); ++e) {
+    logits[e] = std::inner_product(x, x + kHidden, router.data() + e * kHidden, 0.0);
+  }
+  std::vector<std::int64_t> order(kExperts);
+  std::iota(order.begin(), order.end(), 0);
+  const auto logit = [&](std::int64_t e) { return logits[static_cast<std::size_t>(e)]; };
+  std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return logit(a) > logit(b); });
+  constexpr double kClear = 0.02;
+  if (logit(order[kSlots - 1]) - logit(order[kSlots]) < kClear) return {};
+  order.resize(kSlots);
+  std::sort(order.begin(), order.end());  // ties, if any, go to the lower id
+  return order;
+}
+
+// Runs the block and compares some tokens with the oracle, each of which gets the experts that it uses as a block of
+// its own. Empty if they are right.
+std::string check(const Stream& stream, MoeFfnArgs args, const ConstTensor& draws) {
+  constexpr int kTokens = 2;
+  cases::Random random(13);
+  std::vector<float> router(static_cast<std::size_t>(kExperts * kHidden));
+  copy_to_host(stream, router.data(), args.router.data, router.size() * sizeof(float));
+  HostCopies copies(stream);
+  MoeFfnArgs shared = args;
+  shared.shared_gate = copies.copy(args.shared_gate);
+  shared.shared_up = copies.copy(args.shared_up);
+  shared.shared_down = copies.copy(args.shared_down);
+  shared.shared_router = copies.copy(args.shared_router);
+  const DeviceMemory workspace(stream.device, std::max<std::size_t>(1, workspace_size(args, stream)));
+  const Arithmetic arithmetic = arithmetic_of(explain(args, stream));
+  int checked = 0;
+  for (int draw = 0; draw < kDraws && checked < kTokens; ++draw) {
+    args.x.data = draws.row(draw);
+    fill_with_nan(stream, args.y);
+    run(args, workspace.workspace(), stream);
+    synchronize(stream);
+    const std::int64_t token = draw == 0 ? args.x.dim(0) - 1 : random.below(args.x.dim(0));
+    std::vector<float> x(kHidden);
+    std::vector<float> y(kHidden);
+    copy_to_host(stream, x.data(), args.x.row(token), x.size() * sizeof(float));
+    copy_to_host(stream, y.data(), args.y.row(token), y.size() * sizeof(float));
+    const std::vector<std::int64_t> experts = experts_of(x.data(), router);
+    if (experts.empty()) continue;
+    ++checked;
+    // The routing weights of the chosen experts are renormalized, so that the others do not count.
+    std::vector<float> chosen_router;
+    const auto gather = [&](const ConstTensor& weight, std::vector<unsigned char>& memory) {
+      const std::int64_t bytes = bytes_of(weight.dtype, weight.dim(1) * weight.dim(2));
+      memory.resize(static_cast<std::size_t>(kSlots * bytes));
+      for (std::int64_t s = 0; s < kSlots; ++s) {
+        copy_to_host(stream, memory.data() + s * bytes, weight.row(experts[static_cast<std::size_t>(s)]),
+                     static_cast<std::size_t>(bytes));
+      }
+      return ConstTensor(memory.data(), weight.dtype, {kSlots, weight.dim(1), weight.dim(2)}, kCpu);
+    };
+    for (const std::int64_t e : experts) {
+      const auto row = router.begin() + e * kHidden;
+      chosen_router.insert(chosen_router.end(), row, row + kHidden);
+    }
+    std::vector<unsigned char> gate;
+    std::vector<unsigned char> up;
+    std::vector<unsigned char> down;
+    MoeFfnArgs sample = shared;
+    sample.x = ConstTensor(x.data(), DType::kF32, {1, kHidden}, kCpu);
+    sample.router = ConstTensor(chosen_router.data(), DType::kF32, {kSlots, kHidden}, kCpu);
+    sample.gate = gather(args.gate, gate);
+    sample.up = gather(args.up, up);
+    sample.down = gather(args.down, down);
+    sample.y = Tensor(y.data(), DType::kF32, {1, kHidden}, kCpu);
+    const std::string error = find_error(expect_moe(sample), arithmetic);
+    if (!error.empty()) return fmt::format("token {}: {}", token, error);
+  }
+  return checked > 0 ? "" : "no token whose experts are clear, to compare";
+}
+
 LinearArgs linear_of(const ConstTensor& x, const ConstTensor& weight, const Tensor& y) {
   LinearArgs args;
   args.x = x;
   args.weight = weight;
   args.y = y;
+  args.precision = MatmulPrecision::kFast;
   return args;
 }
 
@@ -115,6 +197,7 @@ int bench_moe(const BenchOptions& options, const BackendInfo& info) {
   args.shared_down = weights.weights(kSharedType, {kHidden, kInner});
   args.shared_router = weights.normals({kHidden}, 0.05);
   args.top_k = kSlots;
+  args.precision = MatmulPrecision::kFast;
   fmt::print("moe_ffn, E {}, top-{}, hidden {}, inner {} Q4_K, shared {} {}\n", kExperts, kSlots, kHidden, kInner,
              kInner, dtype_name(kSharedType));
   fmt::print(
@@ -124,6 +207,7 @@ int bench_moe(const BenchOptions& options, const BackendInfo& info) {
              "workspace MB");
   std::string csv = "tokens,kernel,us,dense_us,bar_us,workspace_bytes\n";
   const std::regex pattern(options.selection.case_regex);
+  bool failed = false;
   for (const Row& row : kRows) {
     if (!std::regex_search(fmt::format("M{}", row.tokens), pattern)) continue;
     Tensors tensors(stream);
@@ -149,6 +233,13 @@ int bench_moe(const BenchOptions& options, const BackendInfo& info) {
       const KernelVerdict& kernel = explanation.kernels[i];
       if (!kernel.supported || (!options.all_kernels && static_cast<int>(i) != explanation.chosen)) continue;
       select_kernel(explanation.operation, kernel.kernel);
+      const std::string error = options.check ? check(stream, args, draws) : "";
+      if (!error.empty()) {
+        failed = true;
+        select_kernel(explanation.operation, "");
+        fmt::print("{:<8} {:<8} wrong result, not timed: {}\n", row.tokens, kernel.kernel, error);
+        continue;
+      }
       const double us = 1e6 * seconds_of_draws(stream, args, draws);
       fmt::print("{:<8} {:<8} {:>10.1f} {:>10.1f} {:>10.1f} {:>8.2f} {:>12.1f}\n", row.tokens, kernel.kernel, us,
                  1e6 * dense, bar, us / bar, static_cast<double>(workspace_size(args, stream)) * 1e-6);
@@ -159,7 +250,7 @@ int bench_moe(const BenchOptions& options, const BackendInfo& info) {
     }
   }
   if (!options.csv.empty()) write_text(options.csv, csv);
-  return 0;
+  return failed ? 1 : 0;
 }
 
 }  // namespace thalweg::app

@@ -11,6 +11,7 @@
 #include <regex>
 #include <sstream>
 
+#include "bench_check.h"
 #include "cases/random.h"
 #include "commands.h"
 #include "core/float16.h"
@@ -40,6 +41,9 @@ struct Row {
   std::int64_t head = 128;           // K and V
 
   std::int64_t tokens() const { return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}); }
+  std::int64_t first_token(std::int64_t sequence) const {
+    return std::accumulate(lengths.begin(), lengths.begin() + sequence, std::int64_t{0});
+  }
   double bytes() const {
     return static_cast<double>(tokens()) * static_cast<double>((2 * hk + 2 * hv) * head * 2 + 8 * hv);
   }
@@ -52,16 +56,16 @@ struct Row {
 // "1x32768" is one sequence, "8192x4" four of 8192, "a+b" two.
 std::vector<std::int64_t> parse_lengths(const std::string& text) {
   std::vector<std::int64_t> lengths;
-  std::istringstream parts(text);
-  std::string part;
-  while (std::getline(parts, part, '+')) {
-    const std::size_t cross = part.find('x');
+  std::istringstream terms(text);
+  std::string term;
+  while (std::getline(terms, term, '+')) {
+    const std::size_t cross = term.find('x');
     if (cross == std::string::npos) {
-      lengths.push_back(std::stoll(part));
+      lengths.push_back(std::stoll(term));
       continue;
     }
-    const std::int64_t a = std::stoll(part.substr(0, cross));
-    const std::int64_t b = std::stoll(part.substr(cross + 1));
+    const std::int64_t a = std::stoll(term.substr(0, cross));
+    const std::int64_t b = std::stoll(term.substr(cross + 1));
     lengths.insert(lengths.end(), static_cast<std::size_t>(std::min(a, b)), std::max(a, b));
   }
   return lengths;
@@ -74,9 +78,9 @@ std::vector<Row> published_rows() {
   std::getline(lines, line);  // the names of the columns
   while (std::getline(lines, line)) {
     std::vector<std::string> fields;
-    std::istringstream parts(line);
+    std::istringstream columns(line);
     std::string field;
-    while (std::getline(parts, field, ',')) fields.push_back(field);
+    while (std::getline(columns, field, ',')) fields.push_back(field);
     if (fields.size() != 7) continue;
     rows.push_back({fields[0],
                     fields[1],
@@ -122,38 +126,14 @@ class Inputs {
       gates = std::max(gates, row.tokens() * row.hv);
       states = std::max(states, static_cast<std::int64_t>(row.lengths.size()) * row.hv * row.head * row.head);
     }
-    cases::Random random(7);
-    const std::int64_t head = rows[0].head;
-    std::vector<std::uint16_t> unit(static_cast<std::size_t>(8192 * head));
-    for (std::size_t i = 0; i < unit.size(); i += static_cast<std::size_t>(head)) {
-      double x[kMostHead];
-      double sum = 0.0;
-      for (std::int64_t j = 0; j < head; ++j) {
-        x[j] = random.normal();
-        sum += x[j] * x[j];
-      }
-      for (std::int64_t j = 0; j < head; ++j) {
-        unit[i + static_cast<std::size_t>(j)] = f32_to_bf16(static_cast<float>(x[j] / std::sqrt(sum)));
-      }
-    }
-    std::vector<std::uint16_t> normal(1U << 20U);
-    for (std::uint16_t& value : normal) value = f32_to_bf16(static_cast<float>(random.normal()));
-    std::vector<float> normal_f32(1U << 18U);
-    for (float& value : normal_f32) value = static_cast<float>(random.normal());
-    // Head 3 of every four has g = 0; all head counts but those in multiples of four share the pattern approximately.
-    std::vector<float> g(1U << 18U);
-    for (std::size_t i = 0; i < g.size(); ++i) {
-      g[i] = i % 4 == 3 ? 0.0F : static_cast<float>(-std::log1p(std::exp(-random.normal())) / 16.0);
-    }
-    std::vector<float> beta(1U << 18U);
-    for (float& value : beta) value = static_cast<float>(1.0 / (1.0 + std::exp(-random.normal())));
+    draw_values(rows[0].head);
     for (int i = 0; i < copies; ++i) {
-      q_.push_back(repeated(stream, unit, keys));
-      k_.push_back(repeated(stream, unit, keys));
-      v_.push_back(repeated(stream, normal, values));
-      g_.push_back(repeated(stream, g, gates));
-      beta_.push_back(repeated(stream, beta, gates));
-      initial_.push_back(repeated(stream, normal_f32, states));
+      q_.push_back(repeated(stream, unit_, keys));
+      k_.push_back(repeated(stream, unit_, keys));
+      v_.push_back(repeated(stream, normal_, values));
+      g_.push_back(repeated(stream, gate_values_, gates));
+      beta_.push_back(repeated(stream, beta_values_, gates));
+      initial_.push_back(repeated(stream, normal_f32_, states));
       final_.emplace_back(stream.device, static_cast<std::size_t>(states) * sizeof(float));
       o_.emplace_back(stream.device, static_cast<std::size_t>(values) * sizeof(std::uint16_t));
     }
@@ -183,14 +163,152 @@ class Inputs {
     return args;
   }
 
+  // The call cut down to one sequence, one value head and some of its columns, on the host; outputs are allocated.
+  struct Sample {
+    std::vector<std::uint16_t> q, k, v;
+    std::vector<float> g, beta, initial, final;
+    std::vector<std::uint16_t> o;
+    ChunkGatedDeltaRuleArgs args;
+  };
+  Sample sample(const Row& row, std::int64_t sequence, std::int64_t value_head,
+                const std::vector<std::int64_t>& columns, std::int64_t compared_tokens) const {
+    Sample sample;
+    const std::int64_t head = row.head;
+    const std::int64_t key_head = value_head / (row.hv / row.hk);
+    const std::int64_t tokens = row.lengths[static_cast<std::size_t>(sequence)];
+    const std::int64_t first = row.first_token(sequence);
+    const auto width = static_cast<std::int64_t>(columns.size());
+    for (std::int64_t t = first; t < first + tokens; ++t) {
+      for (std::int64_t j = 0; j < head; ++j) sample.k.push_back(at(unit_, (t * row.hk + key_head) * head + j));
+      for (const std::int64_t column : columns) {
+        sample.v.push_back(at(normal_, (t * row.hv + value_head) * head + column));
+      }
+      sample.g.push_back(at(gate_values_, t * row.hv + value_head));
+      sample.beta.push_back(at(beta_values_, t * row.hv + value_head));
+    }
+    sample.q = sample.k;  // both are drawn from the same values
+    for (const std::int64_t column : columns) {
+      const std::int64_t state_row = (sequence * row.hv + value_head) * head + column;
+      for (std::int64_t j = 0; j < head; ++j) sample.initial.push_back(at(normal_f32_, state_row * head + j));
+    }
+    sample.final.resize(sample.initial.size());
+    sample.o.resize(static_cast<std::size_t>(compared_tokens * width));
+    ChunkGatedDeltaRuleArgs& args = sample.args;
+    args.q = ConstTensor(sample.q.data(), DType::kBF16, {1, tokens, 1, head}, kCpu);
+    args.k = ConstTensor(sample.k.data(), DType::kBF16, {1, tokens, 1, head}, kCpu);
+    args.v = ConstTensor(sample.v.data(), DType::kBF16, {1, tokens, 1, width}, kCpu);
+    args.g = ConstTensor(sample.g.data(), DType::kF32, {1, tokens, 1}, kCpu);
+    args.beta = ConstTensor(sample.beta.data(), DType::kF32, {1, tokens, 1}, kCpu);
+    args.initial_state = ConstTensor(sample.initial.data(), DType::kF32, {1, 1, width, head}, kCpu);
+    args.final_state = Tensor(sample.final.data(), DType::kF32, {1, 1, width, head}, kCpu);
+    args.o = Tensor(sample.o.data(), DType::kBF16, {compared_tokens, width}, kCpu);
+    args.head_map = HeadMap::kGrouped;
+    return sample;
+  }
+
   int copies() const { return copies_; }
 
  private:
+  template <class T>
+  static T at(const std::vector<T>& values, std::int64_t i) {
+    return values[static_cast<std::size_t>(i) % values.size()];
+  }
+
+  // What the tensors repeat.
+  void draw_values(std::int64_t head) {
+    cases::Random random(7);
+    unit_.resize(static_cast<std::size_t>(8192 * head));
+    for (std::size_t i = 0; i < unit_.size(); i += static_cast<std::size_t>(head)) {
+      double x[kMostHead];
+      double sum = 0.0;
+      for (std::int64_t j = 0; j < head; ++j) {
+        x[j] = random.normal();
+        sum += x[j] * x[j];
+      }
+      for (std::int64_t j = 0; j < head; ++j) {
+        unit_[i + static_cast<std::size_t>(j)] = f32_to_bf16(static_cast<float>(x[j] / std::sqrt(sum)));
+      }
+    }
+    normal_.resize(1U << 20U);
+    for (std::uint16_t& value : normal_) value = f32_to_bf16(static_cast<float>(random.normal()));
+    normal_f32_.resize(1U << 18U);
+    for (float& value : normal_f32_) value = static_cast<float>(random.normal());
+    // Head 3 of every four has g = 0; all head counts but those in multiples of four share the pattern approximately.
+    gate_values_.resize(1U << 18U);
+    for (std::size_t i = 0; i < gate_values_.size(); ++i) {
+      gate_values_[i] = i % 4 == 3 ? 0.0F : static_cast<float>(-std::log1p(std::exp(-random.normal())) / 16.0);
+    }
+    beta_values_.resize(1U << 18U);
+    for (float& value : beta_values_) value = static_cast<float>(1.0 / (1.0 + std::exp(-random.normal())));
+  }
+
   Stream stream_;
   int copies_;
+  std::vector<std::uint16_t> unit_, normal_;
+  std::vector<float> normal_f32_, gate_values_, beta_values_;
   std::vector<DeviceMemory> q_, k_, v_, g_, beta_, initial_, final_, o_;
   DeviceMemory cu_seqlens_;
 };
+
+// Runs a row once and compares a few columns of two heads with the oracle, from the first token of a sequence to its
+// final state. Empty if they are right.
+std::string check(const Stream& stream, Inputs& inputs, const Row& row) {
+  constexpr std::int64_t kTokenColumns = 131072;  // tokens x columns of a head that the oracle computes
+  constexpr std::int64_t kComparedTokens = 256;
+  const ChunkGatedDeltaRuleArgs args = inputs.arguments(row, 0);
+  struct Checked {
+    std::int64_t sequence, value_head;
+    std::vector<std::int64_t> columns;
+    std::vector<std::int64_t> tokens;  // of the sequence
+  };
+  cases::Random random(13);
+  std::vector<Checked> checked;
+  const auto sequences = static_cast<std::int64_t>(row.lengths.size());
+  for (const std::int64_t sequence : {random.below(sequences), sequences - 1}) {
+    Checked one{sequence, random.below(row.hv), {}, {}};
+    const std::int64_t length = row.lengths[static_cast<std::size_t>(sequence)];
+    const std::int64_t columns = std::clamp<std::int64_t>(kTokenColumns / std::max<std::int64_t>(length, 1), 2, 8);
+    for (std::int64_t i = 0; i < columns; ++i) one.columns.push_back(random.below(row.head));
+    for (std::int64_t i = 0; i < std::min(length, kComparedTokens); ++i) {
+      one.tokens.push_back(length <= kComparedTokens ? i : random.below(length));
+    }
+    checked.push_back(std::move(one));
+  }
+  // The head's row of a token, and a row of its state.
+  const auto output = [&](const Checked& one, std::int64_t token) {
+    return Tensor(args.o.row(0, row.first_token(one.sequence) + token, one.value_head), DType::kBF16, {row.head},
+                  args.o.device);
+  };
+  const auto state = [&](const Checked& one, std::int64_t column) {
+    return Tensor(args.final_state.row(one.sequence, one.value_head, column), DType::kF32, {row.head},
+                  args.final_state.device);
+  };
+  for (const Checked& one : checked) {
+    for (const std::int64_t token : one.tokens) fill_with_nan(stream, output(one, token));
+    for (const std::int64_t column : one.columns) fill_with_nan(stream, state(one, column));
+  }
+  const DeviceMemory workspace(stream.device, workspace_size(args, stream));
+  chunk_gated_delta_rule(args, workspace.workspace(), stream);
+  synchronize(stream);
+  const Arithmetic arithmetic = arithmetic_of(explain(args, stream));
+  for (const Checked& one : checked) {
+    Inputs::Sample sample = inputs.sample(row, one.sequence, one.value_head, one.columns, std::ssize(one.tokens));
+    std::vector<std::uint16_t> values(static_cast<std::size_t>(row.head));
+    auto* o = sample.o.data();
+    for (const std::int64_t token : one.tokens) {
+      copy_to_host(stream, values.data(), output(one, token).data, values.size() * sizeof(std::uint16_t));
+      for (const std::int64_t column : one.columns) *o++ = values[static_cast<std::size_t>(column)];
+    }
+    float* final_row = sample.final.data();
+    for (const std::int64_t column : one.columns) {
+      copy_to_host(stream, final_row, state(one, column).data, static_cast<std::size_t>(row.head) * sizeof(float));
+      final_row += row.head;
+    }
+    const std::string error = find_error(expect_prefill(sample.args, one.tokens), arithmetic);
+    if (!error.empty()) return fmt::format("sequence {}, head {}: {}", one.sequence, one.value_head, error);
+  }
+  return {};
+}
 
 // Milliseconds of a row: the median over replays of a graph with `launches` runs, over as many copies of the data as
 // there are.
@@ -232,6 +350,8 @@ int bench_prefill(const BenchOptions& options, const BackendInfo& backend_info) 
   double log_sum = 0.0;
   double least = 1e9;
   int faster = 0;
+  int timed = 0;
+  bool failed = false;
   for (const Row& row : rows) {
     // Short runs are timed many at a time, so that the clock's step and the graph's launch do not count.
     if (row.head != head) {
@@ -241,9 +361,15 @@ int bench_prefill(const BenchOptions& options, const BackendInfo& backend_info) 
       inputs.reset();
       inputs.emplace(stream, same, is_short ? 8 : 1);
     }
+    const std::string name = widths ? fmt::format("{} K{}", row.name, row.head) : row.name;
+    const std::string error = options.check ? check(stream, *inputs, row) : "";
+    if (!error.empty()) {
+      failed = true;
+      fmt::print("({:>2},{:>2})  {:<14} wrong result, not timed: {}\n", row.hk, row.hv, name, error);
+      continue;
+    }
     double ms = measure(functions, stream, *inputs, row, is_short ? 100 : 1);
     if (!is_short && ms < 0.05) ms = measure(functions, stream, *inputs, row, 100);
-    const std::string name = widths ? fmt::format("{} K{}", row.name, row.head) : row.name;
     fmt::print("({:>2},{:>2})  {:<14} {:>10.4f} {:>9.4f} {:>8.2f}", row.hk, row.hv, name, ms, row.floor_ms(),
                ms / row.floor_ms());
     if (published) {
@@ -251,6 +377,7 @@ int bench_prefill(const BenchOptions& options, const BackendInfo& backend_info) 
       log_sum += std::log(best / ms);
       least = std::min(least, best / ms);
       faster += best > ms ? 1 : 0;
+      ++timed;
       fmt::print(" {:>9.3f} {:>10.3f} {:>8.3f} {:>10.2f}", row.published_ms[0], row.published_ms[1],
                  row.published_ms[2], best / ms);
     }
@@ -261,14 +388,14 @@ int bench_prefill(const BenchOptions& options, const BackendInfo& backend_info) 
                        published ? fmt::format("{}", row.published_ms[1]) : "",
                        published ? fmt::format("{}", row.published_ms[2]) : "", row.floor_ms());
   }
-  if (published) {
+  if (published && timed > 0) {
     fmt::print(
         "\n{} rows: (better of FlashQLA and FlashInfer, as published) / ours: geometric mean {:.3f}, least "
         "{:.2f}, above 1 in {}\n",
-        rows.size(), std::exp(log_sum / static_cast<double>(rows.size())), least, faster);
+        timed, std::exp(log_sum / timed), least, faster);
   }
   if (!options.csv.empty()) write_text(options.csv, csv);
-  return 0;
+  return failed ? 1 : 0;
 }
 
 }  // namespace thalweg::app

@@ -19,7 +19,8 @@ struct VerifyOptions {
   Selection selection;
   std::uint64_t seed = 1;
   int threads = 0;
-  int runs = 1;  // of every case by every kernel; they must leave the same bits
+  int runs = 1;                // of every case by every kernel; they must leave the same bits
+  bool allow_skipped = false;  // a selection of which nothing runs is no failure
   std::string json;
 };
 
@@ -31,6 +32,7 @@ struct BenchOptions {
   std::string json;
   std::string suite;                                 // of shapes on a GPU (bench_suite.cc); empty: the cases
   std::string csv;                                   // of a suite
+  bool check = true;                                 // compare results with the oracle before timing them
   std::vector<std::string> types = {"Q4_K", "F16"};  // of weights in the suite "experts"
   // Of bench_model:
   std::vector<std::string> models;  // empty: synthetic ones

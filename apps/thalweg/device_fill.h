@@ -1,6 +1,6 @@
 #pragma once
 
-// Device memory filled with repetitions of one block of values, for timings, which do not depend on the values.
+// Device memory filled with one block of values over and over: timings depend on the kind of the values alone.
 
 #include <algorithm>
 #include <vector>
@@ -11,15 +11,21 @@
 
 namespace thalweg::app {
 
+// Writes `count` elements.
+template <class T>
+void repeat(const Stream& stream, const std::vector<T>& block, std::int64_t count, void* device_memory) {
+  const auto size = static_cast<std::int64_t>(block.size());
+  for (std::int64_t done = 0; done < count; done += size) {
+    copy_to_device(stream, static_cast<T*>(device_memory) + done, block.data(),
+                   static_cast<std::size_t>(std::min(size, count - done)) * sizeof(T));
+  }
+}
+
 // `count` elements.
 template <class T>
 DeviceMemory repeated(const Stream& stream, const std::vector<T>& block, std::int64_t count) {
   DeviceMemory memory(stream.device, static_cast<std::size_t>(count) * sizeof(T));
-  const auto size = static_cast<std::int64_t>(block.size());
-  for (std::int64_t done = 0; done < count; done += size) {
-    copy_to_device(stream, static_cast<T*>(memory.data()) + done, block.data(),
-                   static_cast<std::size_t>(std::min(size, count - done)) * sizeof(T));
-  }
+  repeat(stream, block, count, memory.data());
   return memory;
 }
 

@@ -88,6 +88,8 @@ int run(int argc, char** argv) {
   verify_command->add_option("--runs", verify_options.runs, "Runs of each case; all must leave the same bits")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  verify_command->add_flag("--allow-skipped", verify_options.allow_skipped,
+                           "Exit with 0 even if nothing ran of what --op, --case and --backend select");
   verify_command->add_option("--json", verify_options.json, "Write the results to this file");
   verify_command->callback([&] {
     verify_options.seed = seed == "random" ? std::random_device{}() : std::stoull(seed);
@@ -101,6 +103,7 @@ int run(int argc, char** argv) {
   bench_command->add_option("--threads", bench_options.threads, "Threads, 0 for all")->capture_default_str();
   bench_command->add_option("--seconds", bench_options.seconds, "Time to measure each case for")->capture_default_str();
   bench_command->add_flag("--all-kernels", bench_options.all_kernels, "Every kernel, not only the chosen one");
+  bench_command->add_flag("!--no-check", bench_options.check, "Time without checking the results first");
   bench_command->add_option("--json", bench_options.json, "Write the results to this file");
   bench_command->add_option(
       "--suite", bench_options.suite,

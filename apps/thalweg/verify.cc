@@ -1,5 +1,8 @@
+// `thalweg verify`: every selected case by every kernel on every instruction set, against the float64 oracles.
+
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
@@ -9,13 +12,82 @@
 namespace thalweg::app {
 namespace {
 
-// What one operation's runs on one backend add up to.
+// The runs of one operation on one backend.
 struct Row {
   std::size_t cases = 0;
   std::size_t runs = 0;
   std::size_t failed = 0;
   std::size_t skipped = 0;
-  double worst = 0.0;  // error over bound
+  double worst = 0.0;       // error over bound
+  std::string why_skipped;  // reason of the first skipped case
+};
+
+using CaseList = std::vector<const cases::Case*>;
+
+// The cases of one operation, whatever their order in the table.
+std::vector<CaseList> group_by_operation(const CaseList& selected) {
+  std::vector<CaseList> groups;
+  for (const cases::Case* test : selected) {
+    const auto same = [&](const CaseList& group) { return group.front()->operation == test->operation; };
+    const auto group = std::find_if(groups.begin(), groups.end(), same);
+    if (group == groups.end()) {
+      groups.push_back({test});
+    } else {
+      group->push_back(test);
+    }
+  }
+  return groups;
+}
+
+// What the command line requires to run at least once: each operation that it names, or the selection as a whole; on
+// the backend that it names, or on any of them all.
+class Requirements {
+ public:
+  Requirements(const Selection& selection, std::size_t selected_cases)
+      : selection_(selection), selected_cases_(selected_cases) {
+    for (const std::string& name : selection.operations) {
+      if (std::none_of(required_.begin(), required_.end(), [&](const Required& r) { return r.operation == name; })) {
+        required_.push_back({name});
+      }
+    }
+    if (required_.empty()) required_.push_back({""});
+  }
+
+  void count(std::string_view operation, const Row& row) {
+    for (Required& required : required_) {
+      if (!required.operation.empty() && required.operation != operation) continue;
+      required.cases += row.cases;
+      required.runs += row.runs;
+      if (required.why.empty()) required.why = row.why_skipped;
+    }
+  }
+
+  // A line for each requirement that no run meets.
+  std::vector<std::string> unmet() const {
+    std::vector<std::string> lines;
+    for (const Required& required : required_) {
+      if (required.runs > 0) continue;
+      const std::string what = required.operation.empty() ? "" : required.operation + ": ";
+      if (selected_cases_ == 0 || required.cases == 0) {
+        lines.push_back(fmt::format("{}no case matches '{}'", what, selection_.case_regex));
+      } else {
+        const std::string where = selection_.backend == "all" ? "" : " on " + selection_.backend;
+        lines.push_back(fmt::format("{}no case ran{}: {}", what, where, required.why));
+      }
+    }
+    return lines;
+  }
+
+ private:
+  struct Required {
+    std::string operation;  // empty: any of the selected ones
+    std::size_t cases = 0;
+    std::size_t runs = 0;
+    std::string why;
+  };
+  const Selection& selection_;
+  std::size_t selected_cases_;
+  std::vector<Required> required_;
 };
 
 class Verification {
@@ -29,17 +101,21 @@ class Verification {
     ++cases_;
     const Stream stream{{backend.type, 0}, options_.threads, nullptr};
     if (!backend.available) {
-      skip(row);
+      skip(row, backend.reason);
       return;
     }
     const std::unique_ptr<cases::Problem> problem = test.make(options_.seed);
     const std::vector<std::string> sets =
         backend.instruction_sets.empty() ? std::vector<std::string>{""} : backend.instruction_sets;
     bool ran = false;
+    std::string why = "the backend has no kernel for the operation";
     for (const std::string& set : sets) {
       if (!set.empty()) select_instruction_set(set);
       for (const KernelVerdict& kernel : problem->explanation(stream).kernels) {
-        if (!kernel.supported) continue;
+        if (!kernel.supported) {
+          why = kernel.kernel + " " + kernel.reason;
+          continue;
+        }
         select_kernel(test.operation, kernel.kernel);
         record(test, backend, set, cases::verify(*problem, stream, options_.runs), row);
         select_kernel(test.operation, "");
@@ -47,7 +123,7 @@ class Verification {
       }
     }
     select_instruction_set("");
-    if (!ran) skip(row);
+    if (!ran) skip(row, why);
   }
 
   void print(std::string_view operation, const BackendInfo& backend, const Row& row) const {
@@ -60,15 +136,17 @@ class Verification {
 
   void forget_failures() { failures_.clear(); }
 
-  nlohmann::json json() const {
-    return {{"cases", cases_}, {"runs", runs_}, {"failed", failed_}, {"skipped", skipped_}, {"results", results_}};
+  nlohmann::json json(const std::vector<std::string>& not_run) const {
+    return {{"cases", cases_},     {"runs", runs_},      {"failed", failed_},
+            {"skipped", skipped_}, {"not_run", not_run}, {"results", results_}};
   }
   std::size_t runs() const { return runs_; }
   std::size_t failed() const { return failed_; }
   std::size_t skipped() const { return skipped_; }
 
  private:
-  void skip(Row& row) {
+  void skip(Row& row, const std::string& why) {
+    if (row.why_skipped.empty()) row.why_skipped = why;
     ++row.skipped;
     ++skipped_;
   }
@@ -128,23 +206,27 @@ int verify(const VerifyOptions& options) {
   fmt::print("{:<28} {:<6} {:>5} {:>6} {:>7} {:>8} {:>12}\n", "operation", "on", "cases", "runs", "failed", "skipped",
              "error/bound");
   Verification verification(options, selected.size() * backends.size());
-  std::size_t first = 0;
-  while (first < selected.size()) {
-    std::size_t last = first;
-    while (last < selected.size() && selected[last]->operation == selected[first]->operation) ++last;
+  Requirements requirements(options.selection, selected.size());
+  for (const CaseList& group : group_by_operation(selected)) {
     for (const BackendInfo& backend : backends) {
       Row row;
       verification.forget_failures();
-      for (std::size_t i = first; i < last; ++i) verification.run(*selected[i], backend, row);
-      verification.print(selected[first]->operation, backend, row);
+      for (const cases::Case* test : group) verification.run(*test, backend, row);
+      verification.print(group.front()->operation, backend, row);
+      requirements.count(group.front()->operation, row);
     }
-    first = last;
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   fmt::print("\n{} cases, {} runs over kernels and instruction sets: {} failed, {} skipped, {:.1f} s\n",
              selected.size(), verification.runs(), verification.failed(), verification.skipped(), elapsed.count());
-  if (!options.json.empty()) write_text(options.json, verification.json().dump(1) + "\n");
-  return verification.failed() > 0 ? 1 : 0;
+  const std::vector<std::string> not_run = requirements.unmet();
+  for (const std::string& line : not_run) fmt::print("NOT RUN  {}\n", line);
+  if (!not_run.empty() && !options.allow_skipped) {
+    fmt::print("What the command line selects must run; --allow-skipped accepts that it does not.\n");
+  }
+  if (!options.json.empty()) write_text(options.json, verification.json(not_run).dump(1) + "\n");
+  const bool incomplete = !not_run.empty() && !options.allow_skipped;
+  return verification.failed() > 0 || incomplete ? 1 : 0;
 }
 
 }  // namespace thalweg::app

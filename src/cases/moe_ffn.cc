@@ -49,6 +49,8 @@ struct FfnShape {
   }
 };
 
+}  // namespace
+
 // MatmulPrecision::kFast may be off by twice what the plain implementation is that rounds every operand as coarsely as
 // a kernel may: derived from the inputs at hand, so that it holds where sums cancel too.
 std::vector<Expected> expect_ffn(const MoeFfnArgs& args) {
@@ -65,6 +67,8 @@ std::vector<Expected> expect_ffn(const MoeFfnArgs& args) {
   }
   return {result};
 }
+
+namespace {
 
 Case ffn_case(const FfnShape& shape) {
   return make_case<MoeFfnArgs>(shape.name(), [shape](OperationProblem<MoeFfnArgs>& problem, Random& random) {

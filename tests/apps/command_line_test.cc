@@ -140,6 +140,31 @@ TEST_F(CommandLine, TheKernelThatTheEnvironmentNamesRuns) {
   for (const auto& row : rows) EXPECT_EQ(row["kernel"], "exact");
 }
 
+// A check that checks nothing is no success.
+TEST_F(CommandLine, VerifyFailsWhereNothingOfASelectionRuns) {
+  const Result no_case = run({"verify", "--op", "add,l2norm", "--case", "^$"});
+  EXPECT_EQ(no_case.code, 1);
+  EXPECT_NE(no_case.out.find("NOT RUN  add: no case matches '^$'"), std::string::npos) << no_case.out;
+  EXPECT_NE(no_case.out.find("NOT RUN  l2norm: no case matches '^$'"), std::string::npos) << no_case.out;
+  EXPECT_EQ(run({"verify", "--op", "add", "--case", "^$", "--allow-skipped"}).code, 0);
+  // Not offered by Metal; without the executor the reason is another one.
+  const Result no_kernel = run({"verify", "--backend", "metal", "--op", "rope"});
+  EXPECT_EQ(no_kernel.code, 1);
+  EXPECT_NE(no_kernel.out.find("NOT RUN  rope: no case ran on metal: "), std::string::npos) << no_kernel.out;
+  EXPECT_EQ(run({"verify", "--backend", "metal", "--op", "rope", "--allow-skipped"}).code, 0);
+  EXPECT_EQ(run({"verify", "--backend", "all", "--op", "add"}).code, 0);
+}
+
+TEST_F(CommandLine, VerifyPrintsOneLineForAnOperation) {
+  const Result result = run({"verify", "--op", "add,swiglu"});
+  ASSERT_EQ(result.code, 0) << result.out;
+  for (const std::string name : {"\nadd ", "\nswiglu "}) {
+    const std::size_t first = result.out.find(name);
+    ASSERT_NE(first, std::string::npos) << result.out;
+    EXPECT_EQ(result.out.find(name, first + 1), std::string::npos) << result.out;
+  }
+}
+
 TEST_F(CommandLine, BadFlagsAreReportedInOneLine) {
   expect_refusal({}, {"--help"});
   expect_refusal({"sing"}, {"--help"});

@@ -8,50 +8,51 @@
 namespace thalweg {
 namespace {
 
-class Cases : public OnDevice {
- protected:
-  template <class Args>
-  void verify_all() {
-    int runs = 0;
-    for (const cases::Case& test : cases::all_cases()) {
-      if (!test.verify || test.operation != Args::kName) continue;
-      const std::unique_ptr<cases::Problem> problem = test.make(1);
-      for (const KernelVerdict& kernel : problem->explanation(cuda_stream()).kernels) {
-        if (!kernel.supported) {
-          EXPECT_FALSE(kernel.reason.empty()) << test.name << " by " << kernel.kernel;
-          continue;
-        }
-        select_kernel(Args::kName, kernel.kernel);
-        const cases::Verdict verdict = cases::verify(*problem, cuda_stream());
-        select_kernel(Args::kName, "");
-        ++runs;
-        EXPECT_TRUE(verdict.ok) << Args::kName << " " << test.name << " by " << kernel.kernel << ": "
-                                << verdict.problem;
-        for (const cases::Comparison& output : verdict.outputs) {
-          EXPECT_LE(output.error, output.bound) << test.name << " " << output.output << " by " << kernel.kernel;
-        }
+// A test for each operation, so that a list of kernels that lost its entries fails by name.
+class Cases : public OnDevice, public testing::WithParamInterface<std::string_view> {};
+
+TEST_P(Cases, EveryKernelIsRight) {
+  const std::string_view operation = GetParam();
+  int runs = 0;
+  for (const cases::Case& test : cases::all_cases()) {
+    if (!test.verify || test.operation != operation) continue;
+    const std::unique_ptr<cases::Problem> problem = test.make(1);
+    for (const KernelVerdict& kernel : problem->explanation(cuda_stream()).kernels) {
+      if (!kernel.supported) {
+        EXPECT_FALSE(kernel.reason.empty()) << test.name << " by " << kernel.kernel;
+        continue;
+      }
+      select_kernel(operation, kernel.kernel);
+      const cases::Verdict verdict = cases::verify(*problem, cuda_stream());
+      select_kernel(operation, "");
+      ++runs;
+      EXPECT_TRUE(verdict.ok) << operation << " " << test.name << " by " << kernel.kernel << ": " << verdict.problem;
+      for (const cases::Comparison& output : verdict.outputs) {
+        EXPECT_LE(output.error, output.bound) << test.name << " " << output.output << " by " << kernel.kernel;
       }
     }
-    EXPECT_GE(runs, 10);
   }
-};
+  EXPECT_GE(runs, 10);
+}
 
-TEST_F(Cases, ChunkLocalCumsum) { verify_all<ChunkLocalCumsumArgs>(); }
-TEST_F(Cases, L2norm) { verify_all<L2normArgs>(); }
-TEST_F(Cases, ChunkScaledDotKkt) { verify_all<ChunkScaledDotKktArgs>(); }
-TEST_F(Cases, SolveTril) { verify_all<SolveTrilArgs>(); }
-TEST_F(Cases, RecomputeWU) { verify_all<RecomputeWUArgs>(); }
-TEST_F(Cases, ChunkState) { verify_all<ChunkStateArgs>(); }
-TEST_F(Cases, ChunkOutput) { verify_all<ChunkOutputArgs>(); }
-TEST_F(Cases, ChunkGatedDeltaRule) { verify_all<ChunkGatedDeltaRuleArgs>(); }
-TEST_F(Cases, RecurrentGatedDeltaRule) { verify_all<RecurrentGatedDeltaRuleArgs>(); }
-TEST_F(Cases, GatedDeltaPrepStep) { verify_all<GatedDeltaPrepStepArgs>(); }
-TEST_F(Cases, CausalConv1d) { verify_all<CausalConv1dArgs>(); }
-TEST_F(Cases, CausalConv1dUpdate) { verify_all<CausalConv1dUpdateArgs>(); }
-TEST_F(Cases, GatedRmsNorm) { verify_all<GatedRmsNormArgs>(); }
+// The operations that the backend offers.
+std::vector<std::string_view> offered_operations() {
+  std::vector<std::string_view> names;
+  for_each_operation([&]<class Args>() {
+    if (!backend(DeviceType::kCuda).kernels_of<Args>().empty()) names.push_back(Args::kName);
+  });
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Operations, Cases, testing::ValuesIn(offered_operations()),
+                         [](const auto& test) { return std::string(test.param); });
+
+// An operation whose whole list is lost would otherwise disappear from these tests.
+TEST(Operations, AtLeastTwentyOneAreOffered) { EXPECT_GE(offered_operations().size(), 21U); }
+
+class Choice : public OnDevice {};
 
 // A kernel that yields to a faster one is not chosen, says why, and can still be asked for.
-TEST_F(Cases, KernelsYieldToFasterOnes) {
+TEST_F(Choice, KernelsYieldToFasterOnes) {
   const Device device{DeviceType::kCuda, 0};
   const auto explain_rows = [&](std::int64_t rows, std::int64_t tokens) {
     constexpr std::int64_t kHeads = 16;
@@ -91,9 +92,8 @@ TEST_F(Cases, KernelsYieldToFasterOnes) {
 }
 
 // The same bits every time, by every kernel.
-TEST_F(Cases, RunsRepeatThemselves) {
-  for (const std::string_view operation : {ChunkGatedDeltaRuleArgs::kName, RecurrentGatedDeltaRuleArgs::kName,
-                                           GatedDeltaPrepStepArgs::kName, ChunkStateArgs::kName}) {
+TEST_F(Choice, RunsRepeatThemselves) {
+  for (const std::string_view operation : offered_operations()) {
     int compared = 0;
     for (const cases::Case& test : cases::all_cases()) {
       if (!test.verify || test.operation != operation || ++compared > 20) continue;
