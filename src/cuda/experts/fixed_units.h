@@ -5,7 +5,7 @@
 // Codes are multiplied as integers, four at a time (dp4a), with activations in units of 2^-14 of the largest of 32, in
 // two planes of bytes, x = scale (128 high + low). That rounds them to 15 bits.
 
-#include "cuda/common/elements.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/common/warp.h"
 #include "cuda/experts/formats/weights.h"
 

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(K* kParts) chunk_carry(const __grid_constant__
 
   const int segments = segment_count(args, sequence.length);
   for (int p = static_cast<int>(threadIdx.x) / 32; p + 1 < segments; p += K * kParts / 32) {
-    const bool forgotten = chunks_remembered(args, n, p, head) > 0;
+    const bool forgotten = warmup_chunks(args, n, p, head) > 0;
     if (threadIdx.x % 32 == 0) forgets[p] = forgotten;
   }
   // Thread (part, column) also owns row `part` of the state there.
@@ -43,7 +43,8 @@ __global__ void __launch_bounds__(K* kParts) chunk_carry(const __grid_constant__
     const std::int64_t* strides = args.initial_state.strides;
     const std::int64_t at = slot * strides[0] + head * strides[1] +
                             (args.state_is_kv ? column * strides[2] + row + part : (row + part) * strides[2] + column);
-    s = load_scalar(args.initial_state.data, args.state_is_bf16 ? ScalarType::kBF16 : ScalarType::kF32, at);
+    const void* const states = args.initial_state.data;
+    s = args.state_is_bf16 ? to_f32(static_cast<const Bf16*>(states)[at]) : static_cast<const float*>(states)[at];
   }
   __syncthreads();
   // A segment that does not forget was given M and B; one that forgets B, where the next one does not.

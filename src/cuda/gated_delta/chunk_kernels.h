@@ -5,7 +5,8 @@
 //
 // Where heads and sequences are too few for the device, the second pass walks through segments of each sequence at the
 // same time. A segment begins with the state at its start, which it gets in one of two ways, decided on the device:
-//   - If the gates of the segment before it sum up to less than kForget, it starts from zero that many chunks earlier
+//   - If the gates of the segment before it sum up to less than kNegligibleGate, it starts from zero that many chunks
+//   earlier
 //     that what lies before has decayed below f32's own rounding.
 //   - Else from the exact state: over a segment a state S [V,K] becomes S M + B, where B is what the segment makes of a
 //     zero state and M [K,K] what it makes of the identity with all v = 0. Both are computed for all such segments at

@@ -12,7 +12,7 @@
 #include "cuda/common/async_copy.h"
 #include "cuda/common/mma.h"
 #include "cuda/gated_delta/chunk_arguments.h"
-#include "cuda/gated_delta/scalars.h"
+#include "cuda/gated_delta/gate.h"
 
 namespace thalweg::cu {
 
@@ -41,7 +41,7 @@ struct KeyFactors {
 };
 
 // A block of 16 x 16 on or below the diagonal.
-struct BlockPlace {
+struct BlockIndex {
   int i;
   int j;
 };
@@ -78,20 +78,20 @@ __device__ void find_factors(const ChunkArguments& args, const std::byte* k_tile
 }
 
 // Gates of tokens 2 lane and 2 lane + 1 of a chunk; 0 past its end.
-struct RawGates {
+struct LaneGates {
   float g[2];
   float beta[2];
 };
-__device__ inline RawGates load_gates(const ChunkArguments& args, int row, int begin, int length, int head, int lane) {
-  RawGates gates{};
+__device__ inline LaneGates load_gates(const ChunkArguments& args, int row, int begin, int length, int head, int lane) {
+  LaneGates gates{};
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
     const int token = begin + 2 * lane + c;
     if (2 * lane + c >= length) continue;
-    if (args.gate_a.tensor.data != nullptr) {
-      const Gate gate =
-          compute_gate(load_scalar(args.gate_a, row, token, head), load_scalar(args.gate_b, row, token, head),
-                       load_scalar(args.a_log, head), load_scalar(args.dt_bias, head));
+    if (args.gate_a.defined()) {
+      const Gate gate = compute_gate(args.gate_a.load(args.gate_a.offset(row, token) + head),
+                                     args.gate_b.load(args.gate_b.offset(row, token) + head), args.a_log.load(head),
+                                     args.dt_bias.load(head));
       gates.g[c] = gate.g;
       gates.beta[c] = gate.beta;
     } else {
@@ -103,7 +103,7 @@ __device__ inline RawGates load_gates(const ChunkArguments& args, int row, int b
 }
 
 // Gates summed over the chunk, and decays without k's factors. By a warp.
-__device__ inline void work_out_decays(const RawGates& gates, HeadScalars& head, int lane) {
+__device__ inline void work_out_decays(const LaneGates& gates, HeadScalars& head, int lane) {
   float sum = gates.g[0] + gates.g[1];
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
@@ -137,7 +137,7 @@ template <bool kDiagonal>
 struct BlockDecays {
   float2 factor[2][2];  // [half][eight]
 
-  __device__ BlockDecays(BlockPlace block, const KeyFactors& factors, const HeadScalars& head, int lane) {
+  __device__ BlockDecays(BlockIndex block, const KeyFactors& factors, const HeadScalars& head, int lane) {
     const int first_column = 16 * block.j + lane % 4 * 2;
     const float* columns = (kDiagonal ? factors.k : head.left[block.i - 1]) + first_column;
 #pragma unroll
@@ -177,7 +177,7 @@ struct RowFactors {
 
 // A block of A to the f32 matrix; kk are the accumulators of its two halves of 8 columns.
 template <bool kDiagonal>
-__device__ void store_a(const float (&kk)[2][4], BlockPlace block, const RowFactors& rows,
+__device__ void store_a(const float (&kk)[2][4], BlockIndex block, const RowFactors& rows,
                         const BlockDecays<kDiagonal>& decays, float* matrix, int lane) {
   const int row = lane / 4;
   const int column = lane % 4 * 2;
@@ -199,7 +199,7 @@ __device__ void store_a(const float (&kk)[2][4], BlockPlace block, const RowFact
 
 // A block of P to its tile; qk as kk above.
 template <class T, bool kDiagonal>
-__device__ void store_p(const float (&qk)[2][4], BlockPlace block, const RowFactors& rows,
+__device__ void store_p(const float (&qk)[2][4], BlockIndex block, const RowFactors& rows,
                         const BlockDecays<kDiagonal>& decays, std::byte* tile, int lane) {
   const int row = lane / 4;
   const int column = lane % 4 * 2;

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kProductThreads) chunk_output_kernel(const __g
   } panels;
   __shared__ float scores[kC][kC + 1];
   __shared__ float g[kC];
-  const ChunkPlace chunk = find_chunk(p.table, blockIdx.x / static_cast<unsigned>(p.hv));
+  const ChunkSpan chunk = find_chunk(p.table, blockIdx.x / static_cast<unsigned>(p.hv));
   const int head = static_cast<int>(blockIdx.x % static_cast<unsigned>(p.hv));
   const int from = key_head(p.head_map, head, p.hk, p.hv);
   if (chunk.length == 0 || chunk.number >= p.chunks) return;
@@ -90,7 +90,7 @@ ChunkOutputs parameters(const ChunkOutputArgs& args) {
   return p;
 }
 
-std::int64_t blocks(const ChunkOutputs& p) { return most_chunks(p.table) * p.hv; }
+std::int64_t blocks(const ChunkOutputs& p) { return max_chunks(p.table) * p.hv; }
 
 std::string supports(const ChunkOutputArgs& args, const Stream&) { return fits_grid(blocks(parameters(args))); }
 

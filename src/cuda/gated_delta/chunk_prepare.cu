@@ -45,7 +45,7 @@ __device__ inline int opaque(int value) {
   return value;
 }
 
-__device__ inline BlockPlace block_place(int index) {
+__device__ inline BlockIndex block_index(int index) {
   const int i = index < 1 ? 0 : index < 3 ? 1 : index < 6 ? 2 : 3;
   return {i, index - i * (i + 1) / 2};
 }
@@ -87,7 +87,7 @@ __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2]
   const KeyFactors& factors = scalars.factors;
 #pragma unroll
   for (int b = 0; b < 2; ++b) {
-    const BlockPlace block = block_place(warp + b * kWarps);
+    const BlockIndex block = block_index(warp + b * kWarps);
     const auto apply = [&]<bool kDiagonal>(const BlockDecays<kDiagonal>& decays) {
       const RowFactors rows(block.i, factors, head, scale, lane);
       store_a(kk[b], block, rows, decays, matrix, lane);
@@ -121,12 +121,12 @@ __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
   // begins with is what the second-level cache still holds. Exact for sequences of one length, a permutation for any.
   const int key_head = static_cast<int>(blockIdx.x) % args.hk;
   const int place = static_cast<int>(blockIdx.x) / args.hk;
-  const int per_sequence = (static_cast<int>(args.slots) + args.map.sequences - 1) / args.map.sequences;
+  const int per_sequence = (static_cast<int>(args.chunks) + args.map.sequences - 1) / args.map.sequences;
   const int slot = place % args.map.sequences * per_sequence + per_sequence - 1 - place / args.map.sequences;
-  if (slot >= args.slots) return;
+  if (slot >= args.chunks) return;
   const int n = args.map.sequence_of(slot, kChunk);
   const SequenceMap::Sequence sequence = args.map.sequence(n);
-  const int first = (slot - args.map.first_piece(n, kChunk)) * kChunk;
+  const int first = (slot - args.map.first_index(n, kChunk)) * kChunk;
   if (first < 0 || first >= sequence.length) return;
   const int begin = sequence.begin + first;
   const int length = min(kChunk, sequence.length - first);
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
   const auto value_head = [&](int j) { return args.tiled ? key_head + j * args.hk : key_head * heads + j; };
   // A warp has the gates of one head of a batch. They are asked for first: they are what the block waits for longest.
   const auto has_gates = [&](int j) { return warp < min(heads - j, kHeadsAtOnce); };
-  RawGates gates{};
+  LaneGates gates{};
   if (has_gates(0)) gates = load_gates(args, sequence.row, begin, length, value_head(warp), lane);
   if (thread < kCopiers) {
     constexpr int kColumns = K < 128 ? K : 128;  // at a time
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
   float qk[2][2][4] = {};
 #pragma unroll
   for (int b = 0; b < 2; ++b) {
-    const BlockPlace block = block_place(warp + b * kWarps);
+    const BlockIndex block = block_index(warp + b * kWarps);
     // Step s takes pieces 2s and 2s + 1 of a row; their swizzled places differ from the first step's in two bits.
     const std::uint32_t k_row = tiles + swizzled(16 * block.i + lane % 16, lane / 16);
     const std::uint32_t q_row = k_row + S::kTile;
@@ -237,10 +237,10 @@ __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
 template <class T, int K>
 void launch(const ChunkArguments& args, cudaStream_t stream) {
   static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
-  if (args.slots == 0) return;
+  if (args.chunks == 0) return;
   constexpr int kBytes = Shared<K>::kBytes;
   allow_shared_memory(reinterpret_cast<const void*>(chunk_prepare<T, K>), kBytes, kOperation);
-  const std::int64_t per_sequence = (args.slots + args.map.sequences - 1) / args.map.sequences;
+  const std::int64_t per_sequence = (args.chunks + args.map.sequences - 1) / args.map.sequences;
   const auto grid = static_cast<unsigned>(per_sequence * args.map.sequences * args.hk);
   chunk_prepare<T, K><<<grid, kThreads, kBytes, stream>>>(args);
   check(cudaGetLastError(), kOperation);

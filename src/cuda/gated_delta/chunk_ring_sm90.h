@@ -144,7 +144,7 @@ struct TileCopies {
 
   // Stores a chunk's output. f32 outputs the consumers store themselves.
   __device__ void store_output(const R& ring, int chunk, int stage) const {
-    if (args.o_is_f32 || chunk < work.silent) return;
+    if (args.o_is_f32 || chunk < work.warmup) return;
     const int length = work.length - chunk * kChunk;
     const Part<kGroups * 8> values;
     T* o = static_cast<T*>(args.o.data) + values.offset(args.o.strides, work, chunk, work.head, work.first_row);

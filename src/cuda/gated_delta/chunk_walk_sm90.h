@@ -54,7 +54,7 @@ __device__ void consume(const ChunkArguments& args, const Work& work, const Ring
   // Of a finished chunk: its output to where its v was, and the stage back to the copying warpgroup.
   const auto leave_output = [&](int chunk, int stage) {
     if (args.o_is_f32) {
-      const int length = chunk < work.silent ? 0 : work.length - chunk * kChunk;
+      const int length = chunk < work.warmup ? 0 : work.length - chunk * kChunk;
       float* to = static_cast<float*>(args.o.data) + work.row * args.o.strides[0] +
                   (work.begin + chunk * kChunk) * args.o.strides[1] + work.head * args.o.strides[2] + first_row +
                   16 * warp + lane / 4;

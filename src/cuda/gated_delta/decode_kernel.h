@@ -16,7 +16,7 @@ namespace thalweg::cu {
 struct Decode {
   Compact<3> initial_state;  // [B or slots,HV,V,K]
   Compact<3> q, k, v;        // [B,T,H,.]
-  CompactRawGates gates;     // without a_log: g and beta in the places of a and b, [B,T,HV]
+  CompactGateViews gates;    // without a_log: g and beta in the places of a and b, [B,T,HV]
   Compact<3> final_state;
   Compact<3> o;  // [B,T,HV,V]
   SlotTable slots;
@@ -31,11 +31,11 @@ struct Decode {
   Compact<4> snapshots;  // [B,T,HV,V,K]
 
   __device__ int key_head(int head) const { return head_map == HeadMap::kTiled ? head % hk : head / ratio; }
-  __device__ RawGate read_gate(int row, int t, int head) const {
+  __device__ GateBits read_gate(int row, int t, int head) const {
     if (gates.a_log.defined()) return gates.read(row, t, head);
     return {gates.a.read(gates.a.offset(row, t) + head), gates.b.read(gates.b.offset(row, t) + head), 0, 0};
   }
-  __device__ Gate compute_gate(const RawGate& raw) const {
+  __device__ Gate compute_gate(const GateBits& raw) const {
     return gates.a_log.defined() ? gates.compute(raw) : Gate{gates.a.convert(raw.a), gates.b.convert(raw.b)};
   }
 };
@@ -179,9 +179,9 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
     const int t = warp_rows.token(i);
     raw_v[i] = works && t < count ? p.v.read(p.v.offset(row, t, head) + v0 + warp_rows.row()) : 0;
   }
-  RawGate raw_gate{};
+  GateBits gate_bits{};
   const int gate_token = thread - (warps - 1) * kWarpSize;  // the last warp's first lanes
-  if (gate_token >= 0 && gate_token < count) raw_gate = p.read_gate(row, gate_token, head);
+  if (gate_token >= 0 && gate_token < count) gate_bits = p.read_gate(row, gate_token, head);
   int slot;
   if (!find_slot(p.slots, row, slot)) return;
   Tile tile;
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
     values[t * slice_rows] = p.v.load(p.v.offset(row, t, head) + v0 + warp_rows.row());
   }
   if (gate_token >= 0) {
-    Gate gate = gate_token < count ? p.compute_gate(raw_gate) : Gate{};
+    Gate gate = gate_token < count ? p.compute_gate(gate_bits) : Gate{};
     gate = accumulated(gate, kAllTogether, gate_token % kTogether);
     if (gate_token < kTogether) store_gate(gate, kAllTogether, memory.decay + gate_token);
   }
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize) decode_one(const __grid_
     raw_k[j] = RawFour::read(p.k, p.k.offset(row, 0, from) + Tile::k_of(j));
   }
   const std::uint32_t raw_v = p.v.read(p.v.offset(row, 0, head) + v0 + Tile::v_of(0));
-  const RawGate raw_gate = p.read_gate(row, 0, head);
+  const GateBits gate_bits = p.read_gate(row, 0, head);
   Tile tile;
   if (slot >= 0 && p.initial_state.defined()) {
     const auto* state = static_cast<const State*>(p.initial_state.data);
@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize) decode_one(const __grid_
       squares[1] = fmaf(k.x[j][i], k.x[j][i], squares[1]);
     }
   }
-  const Gate gate = p.compute_gate(raw_gate);
+  const Gate gate = p.compute_gate(gate_bits);
   TokenScalars scalars{expf(gate.g), gate.beta, p.scale, 1.0F};
   if (p.norm.norm != QkNorm::kNone) {
     scalars.q_factor *= p.norm.factor(warp_sum<Tile::kLanesK>(squares[0]), kK);

@@ -13,7 +13,7 @@
 
 namespace thalweg::cu {
 
-constexpr int kFewTaps = 4;
+constexpr int kDecodeTaps = 4;
 constexpr int kStepRounds = 2;  // channels of a thread, at most
 constexpr int kMaxDecodeStepThreads = 512;
 
@@ -34,7 +34,7 @@ struct DecodeStep {
   int units = 0;       // stream_step: key heads of all sequences
   HeadMap head_map = HeadMap::kGrouped;
   Compact<3> state_in;  // [slots,HV,V,K]
-  CompactRawGates gates;
+  CompactGateViews gates;
   Compact<3> z;  // [B,T,HV,V]
   Compact<1> norm_weight;
   float scale = 1.0F;
@@ -46,36 +46,36 @@ struct DecodeStep {
 };
 
 template <int kTokens>
-struct FewTaps {
-  std::uint32_t taps[kFewTaps];
-  std::uint32_t inputs[kFewTaps - 1];
+struct ConvChannel {
+  std::uint32_t taps[kDecodeTaps];
+  std::uint32_t inputs[kDecodeTaps - 1];
   std::uint32_t x[kTokens];
-  float window[kFewTaps - 1];  // the newest inputs, from prepare() on
+  float window[kDecodeTaps - 1];  // the newest inputs, from prepare() on
 
-  // The newest tap and input last; what W lacks of kFewTaps is zero.
+  // The newest tap and input last; what W lacks of kDecodeTaps is zero.
   __device__ void read(const DecodeStep& p, int row, int slot, int channel) {
-    const int missing = kFewTaps - p.taps;
+    const int missing = kDecodeTaps - p.taps;
     const bool convolves = p.taps > 0;
     const std::int64_t weights = convolves ? p.conv_weight.offset(channel) - missing : 0;
     const std::int64_t state = convolves && slot >= 0 ? p.conv_state.offset(slot, channel) - missing : 0;
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) x[t] = t < p.tokens ? p.x.read(p.x.offset(row, t) + channel) : 0;
 #pragma unroll
-    for (int i = 0; i + 1 < kFewTaps; ++i) {
+    for (int i = 0; i + 1 < kDecodeTaps; ++i) {
       inputs[i] = convolves && slot >= 0 && i >= missing ? p.conv_state.read(state + i) : 0;
     }
 #pragma unroll
-    for (int i = 0; i < kFewTaps; ++i) taps[i] = convolves && i >= missing ? p.conv_weight.read(weights + i) : 0;
+    for (int i = 0; i < kDecodeTaps; ++i) taps[i] = convolves && i >= missing ? p.conv_weight.read(weights + i) : 0;
   }
 
   // Calls write(t, value) with the channel's values.
   template <class Write>
   __device__ void prepare(const DecodeStep& p, int row, int channel, Write write) {
-    float weight[kFewTaps];
+    float weight[kDecodeTaps];
 #pragma unroll
-    for (int i = 0; i < kFewTaps; ++i) weight[i] = p.conv_weight.convert(taps[i]);
+    for (int i = 0; i < kDecodeTaps; ++i) weight[i] = p.conv_weight.convert(taps[i]);
 #pragma unroll
-    for (int i = 0; i + 1 < kFewTaps; ++i) window[i] = p.conv_state.convert(inputs[i]);
+    for (int i = 0; i + 1 < kDecodeTaps; ++i) window[i] = p.conv_state.convert(inputs[i]);
     const auto token = [&](int t, std::uint32_t bits) {
       const float input = p.x.convert(bits);
       float value = input;
@@ -96,10 +96,10 @@ struct FewTaps {
   }
 
   __device__ void update_state(const DecodeStep& p, int slot, int channel) const {
-    const int missing = kFewTaps - p.taps;
+    const int missing = kDecodeTaps - p.taps;
     const std::int64_t state = p.conv_state.offset(slot, channel) - missing;
 #pragma unroll
-    for (int i = 0; i + 1 < kFewTaps; ++i) {
+    for (int i = 0; i + 1 < kDecodeTaps; ++i) {
       if (i >= missing) p.conv_state.store(state + i, window[i]);
     }
   }
@@ -109,16 +109,16 @@ struct FewTaps {
 template <int kK>
 struct DecodeStepMemory {
   static constexpr int kKeyWarps = 2 * kK / kWarpSize;  // that convolve q and k
-  static constexpr int kMostSums = 64;                  // warps that share a head
+  static constexpr int kMaxSums = 64;                   // warps that share a head
 
   float* key_squares;  // [kTogether,kKeyWarps]
-  float* sums;         // [kTogether,kMostSums]: of the squares of the outputs, from all blocks of the head
+  float* sums;         // [kTogether,kMaxSums]: of the squares of the outputs, from all blocks of the head
   float* factors;      // [warps,2,kTogether], of q and k
 
   __device__ explicit DecodeStepMemory(float* memory)
-      : key_squares(memory), sums(key_squares + kTogether * kKeyWarps), factors(sums + kTogether * kMostSums) {}
+      : key_squares(memory), sums(key_squares + kTogether * kKeyWarps), factors(sums + kTogether * kMaxSums) {}
   static std::size_t bytes(std::int64_t warps) {
-    return sizeof(float) * kTogether * static_cast<std::size_t>(kKeyWarps + kMostSums + 2 * warps);
+    return sizeof(float) * kTogether * static_cast<std::size_t>(kKeyWarps + kMaxSums + 2 * warps);
   }
   __device__ float* q_factors(int warp) const { return factors + 2 * kTogether * warp; }
   __device__ float* k_factors(int warp) const { return q_factors(warp) + kTogether; }
@@ -143,10 +143,10 @@ struct DecodeStepMemory {
 
   // The sums of `count` warps are read four at a time: what the last four have too many is cleared beforehand.
   __device__ void clear_end(int t, int count, int i) const {
-    if (i < (count + 3) / 4 * 4 - count) sums[t * kMostSums + count + i] = 0.0F;
+    if (i < (count + 3) / 4 * 4 - count) sums[t * kMaxSums + count + i] = 0.0F;
   }
   __device__ float sum_of_squares(int t, int count) const {
-    const auto* const parts = reinterpret_cast<const float4*>(sums + t * kMostSums);
+    const auto* const parts = reinterpret_cast<const float4*>(sums + t * kMaxSums);
     float sum[4] = {};
 #pragma unroll 4
     for (int i = 0; i < (count + 3) / 4; ++i) {
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kNarrow ? kMaxDecodeStepThreads : kMaxWarps* k
     if (i >= 2 * kK) return 2 * p.hk * kK + head * p.v_size + first_v + i - 2 * kK;
     return (i < kK ? 0 : p.hk * kK) + from * kK + i % kK;
   };
-  FewTaps<kEarly> inputs[kStepRounds];
+  ConvChannel<kEarly> inputs[kStepRounds];
   std::uint32_t key_weight[kStepRounds] = {};
 #pragma unroll
   for (int r = 0; r < kStepRounds; ++r) {
@@ -242,8 +242,8 @@ __global__ void __launch_bounds__(kNarrow ? kMaxDecodeStepThreads : kMaxWarps* k
     tile.clear();
   }
   const int gate_token = thread - (warps - 1) * kWarpSize;  // the last warp's first lanes
-  RawGate raw_gate{};
-  if (gate_token >= 0 && gate_token < count) raw_gate = p.gates.read(row, gate_token, head);
+  GateBits gate_bits{};
+  if (gate_token >= 0 && gate_token < count) gate_bits = p.gates.read(row, gate_token, head);
   // Output i of [tokens,rows] is of thread i from the last one on: the first ones have more to do.
   const int first_output = threads - 1 - thread;
   const auto token_of = [&](int output) { return count == 1 ? 0 : output / rows; };
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(kNarrow ? kMaxDecodeStepThreads : kMaxWarps* k
     }
   }
   if (gate_token >= 0) {
-    Gate gate = gate_token < count ? p.gates.compute(raw_gate) : Gate{};
+    Gate gate = gate_token < count ? p.gates.compute(gate_bits) : Gate{};
     gate = accumulated(gate, kAllTogether, gate_token % kTogether);
     if (gate_token < kTogether) store_gate(gate, kAllTogether, memory.decay + gate_token);
   }
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(kNarrow ? kMaxDecodeStepThreads : kMaxWarps* k
     sum_squares<Tile::kWarpV>(
         count, [&](int t, int i) { return memory.v[t * rows + warp_v + i]; },
         [&](int t, int i, float sum) {
-          float* const to = more.sums + t * more.kMostSums + slice * p.tile_warps + warp;
+          float* const to = more.sums + t * more.kMaxSums + slice * p.tile_warps + warp;
           for (int s = i; s < p.slices; s += Tile::kWarpV) {
             store_to_block(to, static_cast<unsigned>(rank - slice + s), sum);
           }

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "cuda/common/views.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/gated_delta/rule.h"
 #include "thalweg/gated_delta_rule.h"
 
@@ -20,11 +20,11 @@ inline float resolve_scale(const std::optional<float>& scale, std::int64_t k) {
   return scale ? *scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(k)));
 }
 
-inline RawGates raw_gates(const GateInputs& gates) {
+inline GateViews gate_views(const GateInputs& gates) {
   return {elements(gates.a), elements(gates.b), elements(gates.a_log), elements(gates.dt_bias)};
 }
 
-inline CompactRawGates compact_raw_gates(const GateInputs& gates) {
+inline CompactGateViews compact_gate_views(const GateInputs& gates) {
   return {compact<2>(gates.a), compact<2>(gates.b), compact<1>(gates.a_log), compact<1>(gates.dt_bias)};
 }
 

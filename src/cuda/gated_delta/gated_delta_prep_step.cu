@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/arena.h"
 #include "cuda/gated_delta/decode.h"
 #include "cuda/gated_delta/gated_delta.h"
 #include "cuda/gated_delta/prep_step.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
+#include "cuda/tuning.h"
 
 namespace thalweg::cu {
 namespace {
@@ -31,7 +33,7 @@ PrepStep parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s, const Pr
   p.x = elements(args.x);
   p.conv_weight = elements(args.conv_weight);
   p.conv_state = elements(args.conv_state);
-  p.gates = raw_gates(args.gates);
+  p.gates = gate_views(args.gates);
   p.norm = {args.qk_norm, args.qk_norm_eps, elements(args.q_norm_weight), elements(args.k_norm_weight)};
   p.state_in = elements(args.state_in);
   p.state_out = elements(args.state_out);
@@ -84,10 +86,17 @@ std::string block_supports(const GatedDeltaPrepStepArgs& args, const Stream&) {
   return fits ? "" : "more than 2^31 key heads";
 }
 
-std::size_t block_workspace(const GatedDeltaPrepStepArgs& args, const Stream&) {
+// Outputs before their norm, [B,T,HV,V], where a block takes a head in several slices.
+float* take_outputs(const GatedDeltaPrepStepArgs& args, Arena& arena) {
   const Sizes s(args);
-  if (!args.z.defined() || block_slices(s, block_kernel(args, s)) == 1) return 0;
-  return sizeof(float) * static_cast<std::size_t>(s.batch * s.tokens * s.hv * s.v);
+  if (!args.z.defined() || block_slices(s, block_kernel(args, s)) == 1) return nullptr;
+  return arena.take<float>(s.batch * s.tokens * s.hv * s.v);
+}
+
+std::size_t block_workspace(const GatedDeltaPrepStepArgs& args, const Stream&) {
+  Arena arena;
+  take_outputs(args, arena);
+  return arena.used();
 }
 
 void run_blocks(const GatedDeltaPrepStepArgs& args, Workspace workspace, const Stream& stream) {
@@ -96,7 +105,8 @@ void run_blocks(const GatedDeltaPrepStepArgs& args, Workspace workspace, const S
   const CurrentDevice current(stream, args.kName);
   const PrepStepKernel chosen = block_kernel(args, s);
   PrepStep p = parameters(args, s, chosen, block_slices(s, chosen));
-  p.outputs = static_cast<float*>(workspace.data);
+  Arena arena(workspace);
+  p.outputs = take_outputs(args, arena);
   constexpr unsigned kThreads = kMaxWarps * kWarpSize;
   chosen.kernel<<<static_cast<unsigned>(s.batch * s.hk), kThreads, shared_memory(p, s), native(stream)>>>(p);
   check(cudaGetLastError(), args.kName);
@@ -116,7 +126,9 @@ int cluster_slices(const Sizes& s, const PrepStepKernel& kernel, int multiproces
   int chosen = 0;
   for (int slices = 1; slices * s.ratio() <= kMaxCluster; ++slices) {
     if (!can_slice(s, kernel, slices)) continue;
-    if (chosen > 0 && s.batch * s.hv * chosen * 5 >= std::int64_t{2} * multiprocessors) break;
+    constexpr std::int64_t kNumerator = tuning::gated_delta::kClusterBusyNumerator;
+    const std::int64_t blocks = s.batch * s.hv * chosen;
+    if (chosen > 0 && blocks * tuning::gated_delta::kClusterBusyDenominator >= kNumerator * multiprocessors) break;
     chosen = slices;
   }
   return chosen;
@@ -180,19 +192,22 @@ struct DecodeStepShape {
 // The fewest slices of at most 128 rows that give every multiprocessor a block, as far as a cluster goes. Small ones
 // take a warp for four rows and a thread for each channel, for the shortest way through one token.
 DecodeStepShape decode_step_shape(const Sizes& s, bool together, int multiprocessors) {
+  using namespace tuning::gated_delta;
   DecodeStepShape shape;
   shape.warp_rows = StateTile<128, StateLayout::kVK>::kWarpV;
   for (int slices = 1; slices * s.ratio() <= kMaxCluster; slices *= 2) {
     if (s.v % (slices * shape.warp_rows) != 0) break;
-    if (shape.slices > 0 && s.v / shape.slices <= 128 &&
-        s.batch * s.hv * shape.slices * 10 >= std::int64_t{9} * multiprocessors)
+    const std::int64_t blocks = s.batch * s.hv * shape.slices;
+    if (shape.slices > 0 && s.v / shape.slices <= kStepMaxRows &&
+        blocks * kBusyDenominator >= std::int64_t{kBusyNumerator} * multiprocessors) {
       break;
+    }
     shape.slices = slices;
   }
-  if (s.v / shape.slices > 128) shape.slices = 0;
+  if (s.v / shape.slices > kStepMaxRows) shape.slices = 0;
   if (shape.slices == 0) return shape;
   const std::int64_t rows = s.v / shape.slices;
-  shape.narrow = !together && rows <= 32;
+  shape.narrow = !together && rows <= kStepNarrowRows;
   if (shape.narrow) shape.warp_rows = StateTile<128, StateLayout::kVK, 1>::kWarpV;
   shape.threads = shape.narrow ? (2 * s.k + rows + 2 * kWarpSize - 1) / kWarpSize * kWarpSize : kMaxWarps * kWarpSize;
   shape.threads = std::max(shape.threads, rows / shape.warp_rows * kWarpSize);
@@ -208,7 +223,7 @@ std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& st
   if (s.tokens < 1 || s.tokens > kTogether) return "takes 1 to 8 tokens, not " + std::to_string(s.tokens);
   if (!is_vk(args)) return "takes states [V,K]";
   if (args.state_in.dtype == DType::kF16) return "takes states of f32 or bf16";
-  if (args.conv_weight.defined() && args.conv_weight.dim(1) > kFewTaps) return "takes up to 4 taps";
+  if (args.conv_weight.defined() && args.conv_weight.dim(1) > kDecodeTaps) return "takes up to 4 taps";
   if (args.snapshots.defined() && args.snapshots.dtype != args.state_in.dtype) {
     return "takes snapshots of the states' dtype";
   }
@@ -239,7 +254,7 @@ DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s,
   p.slices = shape.slices;
   p.head_map = args.head_map;
   p.state_in = compact<3>(args.state_in);
-  p.gates = compact_raw_gates(args.gates);
+  p.gates = compact_gate_views(args.gates);
   p.z = compact<3>(args.z);
   p.norm_weight = compact<1>(args.norm_weight);
   p.scale = args.scale;
@@ -251,11 +266,10 @@ DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s,
   return p;
 }
 
-void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+void launch_decode(const GatedDeltaPrepStepArgs& args, bool together, const Stream& stream) {
   const Sizes s(args);
   if (s.batch == 0) return;
   const CurrentDevice current(stream, args.kName);
-  const bool together = s.tokens > 1 && !args.snapshots.defined();
   const DecodeStepShape shape = decode_step_shape(s, together, properties(stream.device.index).multiprocessors);
   const DecodeStep p = decode_parameters(args, s, shape);
   const dim3 members(static_cast<unsigned>(shape.slices), static_cast<unsigned>(s.ratio()));
@@ -267,22 +281,32 @@ void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& str
          blocks, members, shape.threads, memory, true, stream);
 }
 
+void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+  launch_decode(args, false, stream);
+}
+
+std::string together_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  if (Sizes(args).tokens < 2) return "takes 2 to 8 tokens, not " + std::to_string(Sizes(args).tokens);
+  if (args.snapshots.defined()) return "takes no snapshots";
+  return decode_supports(args, stream);
+}
+
+void run_together(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+  launch_decode(args, true, stream);
+}
+
 // ---- for many sequences
 
 std::string stream_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   const Sizes s(args);
   std::string reason = decode_supports(args, stream);
   if (!reason.empty()) return reason;
-  if (s.v != kStreamV) return "takes V = 128, not " + std::to_string(s.v);
-  if (s.ratio() > kStreamHeads) return "takes at most 4 value heads of a key head";
+  if (s.v != kStreamStepV) return "takes V = 128, not " + std::to_string(s.v);
+  if (s.ratio() > kStreamStepMaxHeads) return "takes at most 4 value heads of a key head";
   const std::int64_t sixteen = 16 / bytes_of(args.state_in.dtype, 1);
-  const bool aligned = reinterpret_cast<std::uintptr_t>(args.state_in.data) % 16 == 0;
-  if (!aligned || args.state_in.stride(2) != s.k || args.state_in.stride(1) % sixteen != 0 ||
-      args.state_in.stride(0) % sixteen != 0) {
+  if (address_alignment(args.state_in) % 16 != 0 || args.state_in.stride(2) != s.k ||
+      args.state_in.stride(1) % sixteen != 0 || args.state_in.stride(0) % sixteen != 0) {
     return "takes states of 16-byte aligned heads without gaps";
-  }
-  if (s.batch * s.hk < properties(stream.device.index).multiprocessors) {
-    return "takes a key head for every multiprocessor at least";
   }
   if (s.batch * s.hk > std::numeric_limits<std::int32_t>::max() / 2) return "takes at most 2^30 key heads";
   return "";
@@ -293,20 +317,59 @@ void run_stream(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& str
   if (s.batch == 0) return;
   const CurrentDevice current(stream, args.kName);
   const StreamStepKernel chosen = stream_step_kernel(s.k, args.state_in.dtype, s.tokens, s.ratio());
-  DecodeStep p = decode_parameters(args, s, {1, false, kStreamV / kStreamWarps, kStreamThreads});
+  DecodeStep p = decode_parameters(args, s, {1, false, kStreamStepV / kStreamStepWarps, kStreamStepThreads});
   p.stages = chosen.stages;
   p.units = static_cast<int>(s.batch * s.hk);
   allow_shared_memory(reinterpret_cast<const void*>(chosen.kernel), chosen.shared_bytes, args.kName);
   const int blocks = std::min(p.units, properties(stream.device.index).multiprocessors);
-  pdl_launch(chosen.kernel, dim3(static_cast<unsigned>(blocks)), dim3(kStreamThreads), chosen.shared_bytes,
+  pdl_launch(chosen.kernel, dim3(static_cast<unsigned>(blocks)), dim3(kStreamStepThreads), chosen.shared_bytes,
              properties(stream.device.index), native(stream), args.kName, p);
 }
 
+// ---- costs
+
+// A call's time: of the launch, of the key heads, of the tokens after the first, of the snapshots.
+double step_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream, double call, double key_head, double token) {
+  const Sizes s(args);
+  const int multiprocessors = std::max(1, properties(stream.device.index).multiprocessors);
+  const double key_heads = static_cast<double>(s.batch * s.hk) / multiprocessors;
+  const auto tokens = static_cast<double>(s.tokens);
+  const double more =
+      args.snapshots.defined() ? tokens * tuning::gated_delta::kStepSnapshot : std::max(tokens - 1.0, 0.0) * token;
+  return call + key_heads * key_head + key_heads * more;
+}
+
+double stream_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  return step_cost(args, stream, kStepStreamCall, kStepStreamKeyHead, kStepToken);
+}
+double together_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  return step_cost(args, stream, kStepDecodeCall, kStepDecodeKeyHead, kStepToken);
+}
+double decode_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  return step_cost(args, stream, kStepDecodeCall, kStepDecodeKeyHead, kStepDecodeToken);
+}
+double cluster_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  return step_cost(args, stream, kStepClusterCall, kStepClusterKeyHead, kStepDecodeToken);
+}
+double block_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  return step_cost(args, stream, kStepBlockCall, kStepBlockKeyHead, kStepDecodeToken);
+}
+
 constexpr Kernel<GatedDeltaPrepStepArgs> kKernels[] = {
-    {"stream", stream_supports, no_workspace<GatedDeltaPrepStepArgs>, run_stream},
-    {"decode", decode_supports, no_workspace<GatedDeltaPrepStepArgs>, run_decode},
-    {"cluster", cluster_supports, no_workspace<GatedDeltaPrepStepArgs>, run_clusters},
-    {"block", block_supports, block_workspace, run_blocks}};
+    {"stream", stream_supports, no_workspace<GatedDeltaPrepStepArgs>, run_stream, nullptr, Arithmetic::kF32, nullptr,
+     stream_cost},
+    {"decode_together", together_supports, no_workspace<GatedDeltaPrepStepArgs>, run_together, nullptr,
+     Arithmetic::kF32, nullptr, together_cost},
+    {"decode", decode_supports, no_workspace<GatedDeltaPrepStepArgs>, run_decode, nullptr, Arithmetic::kF32, nullptr,
+     decode_cost},
+    {"cluster", cluster_supports, no_workspace<GatedDeltaPrepStepArgs>, run_clusters, nullptr, Arithmetic::kF32,
+     nullptr, cluster_cost},
+    {"block", block_supports, block_workspace, run_blocks, nullptr, Arithmetic::kF32, nullptr, block_cost}};
 
 }  // namespace
 

@@ -14,7 +14,7 @@ namespace {
 
 __global__ void cumsum_kernel(const __grid_constant__ ChunkTable table, const __grid_constant__ Elements g,
                               const __grid_constant__ Elements sums, int heads) {
-  const ChunkPlace chunk = find_chunk(table, blockIdx.x);
+  const ChunkSpan chunk = find_chunk(table, blockIdx.x);
   for (int h = static_cast<int>(threadIdx.x); h < heads; h += static_cast<int>(blockDim.x)) {
     float sum = 0.0F;
     for (int i = 0; i < chunk.length; ++i) {
@@ -25,12 +25,12 @@ __global__ void cumsum_kernel(const __grid_constant__ ChunkTable table, const __
 }
 
 std::string cumsum_supports(const ChunkLocalCumsumArgs& args, const Stream&) {
-  return fits_grid(most_chunks(chunk_table(args.cu_seqlens, args.g, args.chunk_size)));
+  return fits_grid(max_chunks(chunk_table(args.cu_seqlens, args.g, args.chunk_size)));
 }
 
 void run_cumsum(const ChunkLocalCumsumArgs& args, Workspace, const Stream& stream) {
   const ChunkTable table = chunk_table(args.cu_seqlens, args.g, args.chunk_size);
-  const std::int64_t blocks = most_chunks(table);
+  const std::int64_t blocks = max_chunks(table);
   if (blocks == 0) return;
   const CurrentDevice current(stream, args.kName);
   cumsum_kernel<<<static_cast<unsigned>(blocks), 64, 0, native(stream)>>>(
@@ -89,10 +89,10 @@ struct ChunkHeads {
 
   __device__ int value_head() const { return static_cast<int>(blockIdx.x % static_cast<unsigned>(hv)); }
   __device__ int key_head() const { return cu::key_head(head_map, value_head(), hk, hv); }
-  __device__ ChunkPlace chunk() const { return find_chunk(table, blockIdx.x / static_cast<unsigned>(hv)); }
+  __device__ ChunkSpan chunk() const { return find_chunk(table, blockIdx.x / static_cast<unsigned>(hv)); }
   __device__ float rounded(float x) const { return seed ? round_to_bf16(x) : x; }
 
-  std::int64_t blocks() const { return most_chunks(table) * hv; }
+  std::int64_t blocks() const { return max_chunks(table) * hv; }
 };
 
 // ---- chunk_scaled_dot_kkt
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kProductThreads) kkt_kernel(const __grid_const
   __shared__ typename Product::Panels panels;
   __shared__ float beta[kC];
   __shared__ float g[kC];
-  const ChunkPlace chunk = p.chunk();
+  const ChunkSpan chunk = p.chunk();
   const int head = p.value_head();
   const int from = p.key_head();
   if (threadIdx.x < static_cast<unsigned>(chunk.length)) {
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kProductThreads) solve_kernel(const __grid_con
   constexpr int kBlock = 16;
   __shared__ float a[kC * kPitch];
   __shared__ float x[kC * kPitch];
-  const ChunkPlace chunk = p.chunk();
+  const ChunkSpan chunk = p.chunk();
   const int head = p.value_head();
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < kC * kC; i += kProductThreads) {
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kProductThreads) w_u_kernel(const __grid_const
   __shared__ typename Product::Panels panels;
   __shared__ float beta[kC];
   __shared__ float decayed[kC];  // beta exp(G)
-  const ChunkPlace chunk = p.chunk();
+  const ChunkSpan chunk = p.chunk();
   const int head = p.value_head();
   const int from = p.key_head();
   if (threadIdx.x < static_cast<unsigned>(chunk.length)) {

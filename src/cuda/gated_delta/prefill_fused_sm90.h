@@ -15,12 +15,12 @@
 
 namespace thalweg::cu::sm90 {
 
-struct MakingWarpgroup {
+struct ProducerWarpgroup {
   static constexpr int kThreads = kWarpgroup;
   __device__ static void sync() { named_barrier(1, kThreads); }
 };
 
-struct MakerMemory {
+struct ProducerMemory {
   float matrix[kMatrixFloats];
   HeadScalars heads[2];  // of even and of odd chunks
   KeyFactors factors;
@@ -28,10 +28,10 @@ struct MakerMemory {
 
 // Copies the tiles, makes the records, stores the outputs.
 template <class T, int K, int kGroups>
-__device__ void make_chunks(const ChunkArguments& args, const Work& work, const Ring<K, kGroups>& ring,
-                            MakerMemory& memory) {
+__device__ void produce_chunks(const ChunkArguments& args, const Work& work, const Ring<K, kGroups>& ring,
+                               ProducerMemory& memory) {
   using R = Ring<K, kGroups>;
-  using Team = MakingWarpgroup;
+  using Team = ProducerWarpgroup;
   static_assert(R::kStages == 3);
   constexpr int kGateWarp = 2;  // has the gates of the next chunk
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
@@ -40,7 +40,7 @@ __device__ void make_chunks(const ChunkArguments& args, const Work& work, const 
   const auto gates_of = [&](int chunk) {
     return load_gates(args, work.row, work.begin + chunk * kChunk, work.length - chunk * kChunk, work.head, lane);
   };
-  RawGates gates{};
+  LaneGates gates{};
   if (warp == kGateWarp) gates = gates_of(0);
   const TileCopies<T, K, kGroups> tiles{args, work};
   for (int stage = 0; stage < R::kStages; ++stage) tiles.load(ring, stage, stage);
@@ -96,7 +96,7 @@ __device__ void make_chunks(const ChunkArguments& args, const Work& work, const 
     const auto for_each_block = [&](auto action) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const BlockPlace block{warp, j};
+        const BlockIndex block{warp, j};
         if (j < warp) action(block, BlockDecays<false>(block, memory.factors, head, lane));
         if (j == warp) action(block, diagonal);
       }
@@ -107,7 +107,7 @@ __device__ void make_chunks(const ChunkArguments& args, const Work& work, const 
     };
     wgmma_wait<0>();
     pin(kk);
-    for_each_block([&](BlockPlace block, const auto& decays) {
+    for_each_block([&](BlockIndex block, const auto& decays) {
       float products[2][4];
       of_block(kk, block.j, products);
       store_a(products, block, rows, decays, memory.matrix, lane);
@@ -124,7 +124,7 @@ __device__ void make_chunks(const ChunkArguments& args, const Work& work, const 
     if (warp < 2) invert_diagonal<false>(memory.matrix, warp, lane);
     wgmma_wait<0>();
     pin(qk);
-    for_each_block([&](BlockPlace block, const auto& decays) {
+    for_each_block([&](BlockIndex block, const auto& decays) {
       float products[2][4];
       of_block(qk, block.j, products);
       store_p<T>(products, block, rows, decays, record + ChunkRecord::kP, lane);
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
   using R = Ring<K, kGroups>;
   extern __shared__ __align__(1024) std::byte shared[];
   __shared__ typename R::Barriers barriers;
-  __shared__ __align__(16) MakerMemory memory;
+  __shared__ __align__(16) ProducerMemory memory;
   const R ring(shared, barriers, kWarpgroup);
   pdl_trigger_and_wait();
   const Work work = find_work(args, Pass::kScan, kGroups * kRows);
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
   constexpr bool kFrugal = kGroups == 2;
   if (threadIdx.x < kWarpgroup) {
     if constexpr (kFrugal) setmaxnreg_dec<120>();
-    make_chunks<T, K, kGroups>(args, work, ring, memory);
+    produce_chunks<T, K, kGroups>(args, work, ring, memory);
   } else {
     if constexpr (kFrugal) setmaxnreg_inc<192>();
     consume<T, K, kGroups, kFrugal>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);

@@ -378,7 +378,7 @@ __global__ void __launch_bounds__(kScanThreads, K > 64 ? 2 : 3)
   StateRows<T, K> rows;
   if (computes) load_state(args, work, first_row, lane, rows.s);
   const int chunks = work.chunks;
-  const int silent = work.silent;
+  const int silent = work.warmup;
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const std::uint32_t keys = copies.keys_place(chunk);
     if (computes && args.checkpoints.data != nullptr) {

@@ -19,7 +19,7 @@ struct PrepStep {
   Elements x;            // [B,T,2*HK*K + HV*V]
   Elements conv_weight;  // [channels,W]
   Elements conv_state;   // [slots,channels,W-1]
-  RawGates gates;
+  GateViews gates;
   NormOptions norm;
   Elements state_in;   // [slots,HV,.,.]
   Elements state_out;  // may be state_in

@@ -8,6 +8,7 @@
 #include "cuda/gated_delta/token_by_token.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
+#include "cuda/tuning.h"
 
 namespace thalweg::cu {
 namespace {
@@ -34,7 +35,8 @@ int choose_warps(const Sizes& s, int warp_rows, int multiprocessors) {
   const std::int64_t per_head = s.v / warp_rows;
   int warps = static_cast<int>(std::min<std::int64_t>(kMaxWarps / 2, per_head));
   const auto blocks = [&](int w) { return s.sequences * s.hv * ((per_head + w - 1) / w); };
-  while (warps > 1 && blocks(warps) * 10 < std::int64_t{9} * multiprocessors) warps /= 2;
+  constexpr std::int64_t kNumerator = tuning::gated_delta::kBusyNumerator;
+  while (warps > 1 && blocks(warps) * tuning::gated_delta::kBusyDenominator < kNumerator * multiprocessors) warps /= 2;
   return warps;
 }
 
@@ -45,7 +47,7 @@ TokenByToken parameters(const GatedDeltaRuleArgs& args, const StatesBetween& sta
   p.v = elements(args.v);
   p.g = elements(args.g);
   p.beta = elements(args.beta);
-  p.gates = raw_gates(args.gates);
+  p.gates = gate_views(args.gates);
   p.norm = {args.qk_norm, args.qk_norm_eps, elements(args.q_norm_weight), elements(args.k_norm_weight)};
   p.initial_state = elements(args.initial_state);
   p.final_state = elements(args.final_state);
@@ -97,7 +99,7 @@ namespace {
 
 // ---- a few tokens of each sequence
 
-constexpr std::int64_t kMostGrid = 65535;  // blocks along y and z
+constexpr std::int64_t kMaxGrid = 65535;  // blocks along y and z
 
 // The type of every state of the call, if there is only one.
 std::optional<DType> state_type(const RecurrentGatedDeltaRuleArgs& args) {
@@ -126,7 +128,7 @@ std::string decode_supports(const RecurrentGatedDeltaRuleArgs& args, const Strea
         args.initial_state, ConstTensor(args.final_state), ConstTensor(args.snapshots), ConstTensor(args.o)}) {
     if (!is_compact(tensor)) return "takes strides below 2^31 elements";
   }
-  if (s.sequences > kMostGrid || s.hv > kMostGrid) return "takes at most 65535 sequences and heads";
+  if (s.sequences > kMaxGrid || s.hv > kMaxGrid) return "takes at most 65535 sequences and heads";
   return {};
 }
 
@@ -136,7 +138,7 @@ Decode decode_parameters(const RecurrentGatedDeltaRuleArgs& args, const Sizes& s
   p.q = compact<3>(args.q);
   p.k = compact<3>(args.k);
   p.v = compact<3>(args.v);
-  p.gates = compact_raw_gates(args.gates);
+  p.gates = compact_gate_views(args.gates);
   if (args.g.defined()) p.gates.a = compact<2>(args.g), p.gates.b = compact<2>(args.beta);
   p.final_state = compact<3>(args.final_state);
   p.o = compact<3>(args.o);
@@ -153,14 +155,11 @@ Decode decode_parameters(const RecurrentGatedDeltaRuleArgs& args, const Sizes& s
   return p;
 }
 
-// One token for few sequences.
+// One token, by warps that share nothing.
 std::string decode_one_supports(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
   const Sizes s(args);
   if (s.tokens != 1) return "takes one token, not " + std::to_string(s.tokens);
   if (args.snapshots.defined()) return "takes no snapshots";
-  if (s.sequences * s.hv * s.v > std::int64_t{32} * properties(stream.device.index).multiprocessors) {
-    return "takes 32 rows of states for each multiprocessor at most";
-  }
   return decode_supports(args, stream);
 }
 
@@ -179,30 +178,41 @@ void run_decode_one(const RecurrentGatedDeltaRuleArgs& args, Workspace, const St
              properties(stream.device.index), native(stream), args.kName, p);
 }
 
-void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
+// Launches kernel decode for tokens that go as `tokens` says.
+void launch_decode(const RecurrentGatedDeltaRuleArgs& args, Tokens tokens, const Stream& stream) {
   const Sizes s(args);
   if (s.sequences * s.hv == 0) return;
   const CurrentDevice current(stream, args.kName);
   constexpr int kWarpRows = StateTile<128, StateLayout::kVK>::kWarpV;
   static_assert(StateTile<64, StateLayout::kVK>::kWarpV == kWarpRows);
-  const bool together = s.tokens > 1 && !args.snapshots.defined();
-  const std::int64_t per_head = s.v / kWarpRows;
-  // Blocks of whole slices: a divisor of the head's warps.
+  const std::int64_t head_warps = s.v / kWarpRows;
+  // The blocks of a head have as many warps each: a divisor of the head's.
   std::int64_t tile_warps = choose_warps(s, kWarpRows, properties(stream.device.index).multiprocessors);
-  while (per_head % tile_warps != 0) --tile_warps;
+  while (head_warps % tile_warps != 0) --tile_warps;
   const std::int64_t warps = std::max(tile_warps, (s.tokens + 1) / 2);
   Decode p = decode_parameters(args, s);
   p.tile_warps = static_cast<int>(tile_warps);
-  const std::size_t memory = decode_memory_bytes(s.k, together, s.tokens, tile_warps * kWarpRows, tile_warps);
-  Tokens tokens = Tokens::kOneByOne;
-  if (together) {
-    const bool exact = args.q.dtype != DType::kF32 && args.qk_norm != QkNorm::kRms;
-    tokens = exact ? Tokens::kAllExact : Tokens::kAll;
-  }
-  const dim3 blocks(static_cast<unsigned>(per_head / tile_warps), static_cast<unsigned>(s.hv),
+  const std::size_t memory =
+      decode_memory_bytes(s.k, tokens != Tokens::kOneByOne, s.tokens, tile_warps * kWarpRows, tile_warps);
+  const dim3 blocks(static_cast<unsigned>(head_warps / tile_warps), static_cast<unsigned>(s.hv),
                     static_cast<unsigned>(s.sequences));
   pdl_launch(decode_kernel(s.k, *state_type(args), tokens), blocks, dim3(static_cast<unsigned>(warps * kWarpSize)),
              memory, properties(stream.device.index), native(stream), args.kName, p);
+}
+
+void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
+  launch_decode(args, Tokens::kOneByOne, stream);
+}
+
+std::string together_supports(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
+  if (Sizes(args).tokens < 2) return "takes 2 to 8 tokens, not " + std::to_string(Sizes(args).tokens);
+  if (args.snapshots.defined()) return "takes no snapshots";
+  return decode_supports(args, stream);
+}
+
+void run_together(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
+  const bool exact = args.q.dtype != DType::kF32 && args.qk_norm != QkNorm::kRms;
+  launch_decode(args, exact ? Tokens::kAllExact : Tokens::kAll, stream);
 }
 
 // ---- any number
@@ -213,10 +223,55 @@ void run(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& strea
   run_token_by_token(args, {args.snapshots, {}}, stream, RecurrentGatedDeltaRuleArgs::kName);
 }
 
+// ---- costs
+
+// What the costs of a call depend on.
+struct CallSize {
+  double rows;          // of states, per multiprocessor
+  double later_tokens;  // of a sequence, besides its first
+
+  CallSize(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
+    const Sizes s(args);
+    const int multiprocessors = std::max(1, properties(stream.device.index).multiprocessors);
+    const std::int64_t sequences = std::max<std::int64_t>(s.sequences, 1);
+    const std::int64_t tokens = args.cu_seqlens.defined() ? (s.tokens + sequences - 1) / sequences : s.tokens;
+    rows = static_cast<double>(s.sequences * s.hv * s.v) / multiprocessors;
+    later_tokens = static_cast<double>(std::max<std::int64_t>(tokens - 1, 0));
+  }
+};
+
+double decode_one_cost(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  return kDecodeOneCall + CallSize(args, stream).rows * kDecodeOneRow;
+}
+
+double together_cost(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  const CallSize size(args, stream);
+  return kDecodeCall + size.rows * kDecodeRow + size.later_tokens * (kTogetherToken + size.rows * kTogetherRowToken);
+}
+
+double decode_cost(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  const CallSize size(args, stream);
+  return kDecodeCall + size.rows * kDecodeRow + size.later_tokens * (kDecodeToken + size.rows * kDecodeRowToken);
+}
+
+double registers_cost(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  const CallSize size(args, stream);
+  return kRegistersCall + size.rows * kRegistersRow + size.later_tokens * (kDecodeToken + size.rows * kDecodeRowToken);
+}
+
 constexpr Kernel<RecurrentGatedDeltaRuleArgs> kKernels[] = {
-    {"decode_one", decode_one_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_decode_one},
-    {"decode", decode_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_decode},
-    {"registers", supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run}};
+    {"decode_one", decode_one_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_decode_one, nullptr,
+     Arithmetic::kF32, nullptr, decode_one_cost},
+    {"decode_together", together_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_together, nullptr,
+     Arithmetic::kF32, nullptr, together_cost},
+    {"decode", decode_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_decode, nullptr, Arithmetic::kF32,
+     nullptr, decode_cost},
+    {"registers", supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run, nullptr, Arithmetic::kF32, nullptr,
+     registers_cost}};
 
 }  // namespace
 

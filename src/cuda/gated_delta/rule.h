@@ -2,9 +2,9 @@
 
 // What the kernels of the gated delta rule share: where a sequence lies, which heads belong together, gates, norms.
 
-#include "cuda/common/elements.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/common/warp.h"
-#include "cuda/gated_delta/scalars.h"
+#include "cuda/gated_delta/gate.h"
 #include "thalweg/gated_delta_rule.h"
 
 namespace thalweg::cu {
@@ -73,24 +73,24 @@ __device__ inline int key_head(HeadMap map, int value_head, int hk, int hv) {
 __device__ inline float sigmoid(float x) { return __fdividef(1.0F, 1.0F + expf(-x)); }
 
 // GateInputs on the device, in two steps like Elements.
-struct RawGate {
+struct GateBits {
   std::uint32_t a, b, a_log, dt_bias;
 };
 template <class Rows, class Vector>
-struct BasicRawGates {
+struct BasicGateViews {
   Rows a, b;
   Vector a_log, dt_bias;
 
-  __device__ RawGate read(std::int64_t row, std::int64_t token, int head) const {
+  __device__ GateBits read(std::int64_t row, std::int64_t token, int head) const {
     return {a.read(a.offset(row, token) + head), b.read(b.offset(row, token) + head), a_log.read(head),
             dt_bias.read(head)};
   }
-  __device__ Gate compute(const RawGate& raw) const {
+  __device__ Gate compute(const GateBits& raw) const {
     return compute_gate(a.convert(raw.a), b.convert(raw.b), a_log.convert(raw.a_log), dt_bias.convert(raw.dt_bias));
   }
 };
-using RawGates = BasicRawGates<Elements, Elements>;
-using CompactRawGates = BasicRawGates<Compact<2>, Compact<1>>;
+using GateViews = BasicGateViews<Elements, Elements>;
+using CompactGateViews = BasicGateViews<Compact<2>, Compact<1>>;
 
 // The norm of q and k inside an operation.
 template <class Weights>

@@ -8,9 +8,9 @@ namespace thalweg::cu {
 
 // How many chunks before the end of segment p of sequence n a walk may start from a zero state, because what lies
 // before them has decayed; 0 if it has not over the whole segment. By a whole warp; every lane gets the answer.
-__device__ inline int chunks_remembered(const ChunkArguments& args, int n, int p, int head) {
+__device__ inline int warmup_chunks(const ChunkArguments& args, int n, int p, int head) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t first = args.map.first_piece(n, kChunk) + static_cast<std::int64_t>(p) * args.segment_chunks;
+  const std::int64_t first = args.map.first_index(n, kChunk) + static_cast<std::int64_t>(p) * args.segment_chunks;
   float sum = 0.0F;
   for (int done = 0; done < args.segment_chunks; done += 32) {
     const int back = done + lane;
@@ -21,7 +21,7 @@ __device__ inline int chunks_remembered(const ChunkArguments& args, int n, int p
       const float other = __shfl_up_sync(0xFFFFFFFFU, scan, distance);
       if (lane >= distance) scan += other;
     }
-    const unsigned forgotten = __ballot_sync(0xFFFFFFFFU, back < args.segment_chunks && sum + scan < kForget);
+    const unsigned forgotten = __ballot_sync(0xFFFFFFFFU, back < args.segment_chunks && sum + scan < kNegligibleGate);
     if (forgotten != 0) return done + __ffs(static_cast<int>(forgotten));
     sum += __shfl_sync(0xFFFFFFFFU, scan, 31);
   }
@@ -40,7 +40,7 @@ struct Carry {
   float* start;  // [V,K]
 };
 __device__ inline Carry carry(const ChunkArguments& args, int n, int p, int head) {
-  const std::int64_t piece = args.map.first_piece(n, args.segment_chunks * kChunk) + p;
+  const std::int64_t piece = args.map.first_index(n, args.segment_chunks * kChunk) + p;
   const std::int64_t values = static_cast<std::int64_t>(args.value_width) * args.key_width;
   float* b = args.carries + (piece * args.hv + head) * segment_floats(args.key_width, args.value_width);
   return {b, b + values, b + segment_floats(args.key_width, args.value_width) - values};

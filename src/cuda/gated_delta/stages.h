@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-#include "cuda/gated_delta/chunk_place.h"
+#include "cuda/gated_delta/chunk_table.h"
 #include "cuda/gated_delta/gated_delta.h"
 
 namespace thalweg::cu {

@@ -65,10 +65,10 @@ __device__ void load_state(const ChunkArguments& args, const Work& work, int row
     for (int i = 0; i < kCount; ++i) {
       s[i] = row + lane / 4 + i / 2 % 2 * 8 == i / 4 * 8 + lane % 4 * 2 + i % 2 ? one : 0.0F;
     }
-  } else if (work.start == Work::Start::kGiven) {
+  } else if (work.start == Work::Start::kCarried) {
 #pragma unroll
     for (int i = 0; i < kCount / 2; ++i) {
-      const float2 pair = *carried_pair<2 * kCount>(work.given, row, lane, i);
+      const float2 pair = *carried_pair<2 * kCount>(work.carried, row, lane, i);
       s[2 * i] = pair.x;
       s[2 * i + 1] = pair.y;
     }
@@ -128,9 +128,9 @@ template <int kCount>
 __device__ void store_checkpoint(const ChunkArguments& args, const Work& work, int chunk, int row, int lane,
                                  const float (&s)[kCount]) {
   const int at = work.first_chunk + chunk;
-  if (chunk < work.silent || at % args.checkpoint_chunks != 0) return;
-  const std::int64_t piece = work.pieces_before + at / args.checkpoint_chunks;
-  if (piece >= args.checkpoint_pieces) return;
+  if (chunk < work.warmup || at % args.checkpoint_chunks != 0) return;
+  const std::int64_t piece = work.checkpoints_before + at / args.checkpoint_chunks;
+  if (piece >= args.checkpoint_count) return;
   const std::int64_t* strides = args.checkpoints.strides;
   const std::int64_t before = work.row * strides[0] + piece * strides[1];
   const int width = args.checkpoints_are_bf16 ? 2 : 4;

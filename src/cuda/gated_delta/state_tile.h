@@ -5,7 +5,7 @@
 // kColumns rows' worth of kSteps runs of kRun neighbouring k's. Four elements in a row are one access of 16 bytes (8
 // for 16-bit states), in both layouts.
 
-#include "cuda/common/elements.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/common/warp.h"
 #include "thalweg/gated_delta_rule.h"
 

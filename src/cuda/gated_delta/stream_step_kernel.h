@@ -13,22 +13,22 @@
 
 namespace thalweg::cu {
 
-constexpr int kStreamV = 128;
-constexpr int kStreamHeads = 4;  // of a key head, at most
-constexpr int kStreamWarps = 16;
-constexpr int kStreamThreads = kStreamWarps * kWarpSize;
-constexpr int kMostStages = 6;
+constexpr int kStreamStepV = 128;
+constexpr int kStreamStepMaxHeads = 4;  // of a key head, at most
+constexpr int kStreamStepWarps = 16;
+constexpr int kStreamStepThreads = kStreamStepWarps * kWarpSize;
+constexpr int kStreamStepMaxStages = 6;
 
 template <int kK>
 struct StreamMemory {
   static constexpr int kBarriersBytes = 128;  // the stages begin at a whole line
-  static_assert(kBarriersBytes >= kMostStages * static_cast<int>(sizeof(std::uint64_t)));
+  static_assert(kBarriersBytes >= kStreamStepMaxStages * static_cast<int>(sizeof(std::uint64_t)));
 
   MbarrierArray full;  // a stage has its state
   char* stages;
-  float* q;      // [tokens,kPitch]
-  float* k;      // [tokens,kPitch]
-  float* v;      // [2,tokens,heads,kStreamV], of this key head and the one before; the values make way for the outputs
+  float* q;  // [tokens,kPitch]
+  float* k;  // [tokens,kPitch]
+  float* v;  // [2,tokens,heads,kStreamStepV], of this key head and the one before; the values make way for the outputs
   float* gates;  // [heads,2,kTogether]: decay and beta
   DecodeStepMemory<kK> more;
 
@@ -38,12 +38,12 @@ struct StreamMemory {
         q(reinterpret_cast<float*>(stages + stages_bytes)),
         k(q + tokens * DecodeMemory<kK>::kPitch),
         v(k + tokens * DecodeMemory<kK>::kPitch),
-        gates(v + 2 * tokens * heads * kStreamV),
+        gates(v + 2 * tokens * heads * kStreamStepV),
         more(gates + heads * 2 * kTogether) {}
   static std::size_t bytes(std::size_t stages_bytes, std::int64_t tokens, std::int64_t heads) {
-    const std::int64_t floats = tokens * 2 * (DecodeMemory<kK>::kPitch + heads * kStreamV) + heads * 2 * kTogether;
+    const std::int64_t floats = tokens * 2 * (DecodeMemory<kK>::kPitch + heads * kStreamStepV) + heads * 2 * kTogether;
     return kBarriersBytes + stages_bytes + sizeof(float) * static_cast<std::size_t>(floats) +
-           DecodeStepMemory<kK>::bytes(kStreamWarps);
+           DecodeStepMemory<kK>::bytes(kStreamStepWarps);
   }
 };
 
@@ -56,10 +56,10 @@ struct StreamUnit {
   int from;
   int slot;
   bool valid;
-  FewTaps<kTokens> inputs;  // of one channel
+  ConvChannel<kTokens> inputs;  // of one channel
   std::uint32_t key_weight;
   std::uint32_t z[kPasses];
-  RawGate gate;
+  GateBits gate;
 };
 
 template <int kK, class State, int kTokens>
@@ -90,10 +90,10 @@ class StreamBlock {
  private:
   using Tile = StateTile<kK, StateLayout::kVK, 2>;
   using Unit = StreamUnit<kTokens>;
-  static constexpr int kAskingWarp = kStreamWarps / 2;
+  static constexpr int kAskingWarp = kStreamStepWarps / 2;
   static constexpr int kAsking = kAskingWarp * kWarpSize;  // the thread that asks for states
-  static constexpr int kStageBytes = kStreamV * kK * static_cast<int>(sizeof(State));
-  static_assert(Tile::kWarpV * kStreamWarps == kStreamV);
+  static constexpr int kStageBytes = kStreamStepV * kK * static_cast<int>(sizeof(State));
+  static_assert(Tile::kWarpV * kStreamStepWarps == kStreamStepV);
 
   __device__ static int thread() { return static_cast<int>(threadIdx.x); }
   __device__ static int warp() { return thread() / kWarpSize; }
@@ -102,11 +102,11 @@ class StreamBlock {
   __device__ int head_of(int from, int i) const {
     return p_.head_map == HeadMap::kTiled ? from + i * p_.hk : from * p_.ratio + i;
   }
-  __device__ int channels() const { return 2 * kK + p_.ratio * kStreamV; }
+  __device__ int channels() const { return 2 * kK + p_.ratio * kStreamStepV; }
   __device__ int channel_of(int from, int i) const {
     if (i < 2 * kK) return (i < kK ? 0 : p_.hk * kK) + from * kK + i % kK;
     const int value = i - 2 * kK;
-    return 2 * p_.hk * kK + head_of(from, value / kStreamV) * kStreamV + value % kStreamV;
+    return 2 * p_.hk * kK + head_of(from, value / kStreamStepV) * kStreamStepV + value % kStreamStepV;
   }
 
   // The first key head from next_unit_ on that has states.
@@ -133,12 +133,12 @@ class StreamBlock {
 
   __device__ void take_units(Unit& next) {
     // Of the thread's outputs, which are all of one row of V.
-    const std::uint32_t norm_weight = p_.z.defined() ? p_.norm_weight.read(thread() % kStreamV) : 0;
+    const std::uint32_t norm_weight = p_.z.defined() ? p_.norm_weight.read(thread() % kStreamStepV) : 0;
     int half = 0;
     prepare_gates(next);
 #pragma unroll 1
     for (int number = static_cast<int>(blockIdx.x); number < p_.units; number += static_cast<int>(gridDim.x)) {
-      float* const v = memory_.v + half * p_.tokens * p_.ratio * kStreamV;
+      float* const v = memory_.v + half * p_.tokens * p_.ratio * kStreamStepV;
       half ^= 1;
       const int row = next.row;
       const int from = next.from;
@@ -158,11 +158,11 @@ class StreamBlock {
       if (!valid) continue;
 #pragma unroll
       for (int pass = 0; pass < Unit::kPasses; ++pass) {
-        write_output(row, from, thread() + pass * kStreamThreads, v, z[pass], norm_weight);
+        write_output(row, from, thread() + pass * kStreamStepThreads, v, z[pass], norm_weight);
       }
 #pragma unroll 1
-      for (int output = thread() + Unit::kPasses * kStreamThreads; output < p_.tokens * p_.ratio * kStreamV;
-           output += kStreamThreads) {
+      for (int output = thread() + Unit::kPasses * kStreamStepThreads; output < p_.tokens * p_.ratio * kStreamStepV;
+           output += kStreamStepThreads) {
         write_output(row, from, output, v, read_z(row, from, output), norm_weight);
       }
     }
@@ -178,15 +178,15 @@ class StreamBlock {
     read_channel(unit.row, unit.from, unit.slot, thread(), unit.inputs, unit.key_weight);
 #pragma unroll
     for (int pass = 0; pass < Unit::kPasses; ++pass) {
-      unit.z[pass] = read_z(unit.row, unit.from, thread() + pass * kStreamThreads);
+      unit.z[pass] = read_z(unit.row, unit.from, thread() + pass * kStreamStepThreads);
     }
     const int t = lane() % kTogether;
     const int i = lane() / kTogether;
-    if (warp() == kStreamWarps - 1 && t < p_.tokens && i < p_.ratio) {
+    if (warp() == kStreamStepWarps - 1 && t < p_.tokens && i < p_.ratio) {
       unit.gate = p_.gates.read(unit.row, t, head_of(unit.from, i));
     }
   }
-  __device__ void read_channel(int row, int from, int slot, int i, FewTaps<kTokens>& inputs,
+  __device__ void read_channel(int row, int from, int slot, int i, ConvChannel<kTokens>& inputs,
                                std::uint32_t& key_weight) const {
     if (i >= channels()) return;
     inputs.read(p_, row, slot, channel_of(from, i));
@@ -195,19 +195,19 @@ class StreamBlock {
       key_weight = weights.read(weights.offset(from) + i % kK);
     }
   }
-  // Outputs are numbered as they lie in v: [tokens,heads,kStreamV].
+  // Outputs are numbered as they lie in v: [tokens,heads,kStreamStepV].
   __device__ std::uint32_t read_z(int row, int from, int output) const {
-    if (!p_.z.defined() || output >= p_.tokens * p_.ratio * kStreamV) return 0;
-    const int t = p_.tokens == 1 ? 0 : output / (p_.ratio * kStreamV);
-    const int i = output / kStreamV - t * p_.ratio;
-    return p_.z.read(p_.z.offset(row, t, head_of(from, i)) + output % kStreamV);
+    if (!p_.z.defined() || output >= p_.tokens * p_.ratio * kStreamStepV) return 0;
+    const int t = p_.tokens == 1 ? 0 : output / (p_.ratio * kStreamStepV);
+    const int i = output / kStreamStepV - t * p_.ratio;
+    return p_.z.read(p_.z.offset(row, t, head_of(from, i)) + output % kStreamStepV);
   }
 
   // The key head's tokens into shared memory: q, k, v of all its value heads.
   __device__ void prepare_tokens(Unit& unit, float* v) const {
     convolve(unit.row, unit.from, unit.slot, thread(), unit.inputs, unit.key_weight, v);
 #pragma unroll 1
-    for (int i = thread() + kStreamThreads; i < channels(); i += kStreamThreads) {
+    for (int i = thread() + kStreamStepThreads; i < channels(); i += kStreamStepThreads) {
       read_channel(unit.row, unit.from, unit.slot, i, unit.inputs, unit.key_weight);
       convolve(unit.row, unit.from, unit.slot, i, unit.inputs, unit.key_weight, v);
     }
@@ -216,18 +216,18 @@ class StreamBlock {
   __device__ void prepare_gates(const Unit& unit) const {
     const int t = lane() % kTogether;
     const int i = lane() / kTogether;
-    if (unit.valid && warp() == kStreamWarps - 1 && t < p_.tokens && i < p_.ratio) {
+    if (unit.valid && warp() == kStreamStepWarps - 1 && t < p_.tokens && i < p_.ratio) {
       store_gate(p_.gates.compute(unit.gate), false, memory_.gates + 2 * kTogether * i + t);
     }
   }
   // A warp's channels are all of q, all of k or all of v.
-  __device__ void convolve(int row, int from, int slot, int i, FewTaps<kTokens>& inputs, std::uint32_t key_weight,
+  __device__ void convolve(int row, int from, int slot, int i, ConvChannel<kTokens>& inputs, std::uint32_t key_weight,
                            float* v) const {
     if (i >= channels()) return;
     const int channel = channel_of(from, i);
     if (i >= 2 * kK) {
       float* const to = v + i - 2 * kK;
-      inputs.prepare(p_, row, channel, [&](int t, float value) { to[t * p_.ratio * kStreamV] = value; });
+      inputs.prepare(p_, row, channel, [&](int t, float value) { to[t * p_.ratio * kStreamStepV] = value; });
     } else {
       float* const to = i < kK ? memory_.q + i : memory_.k + i - kK;
       const float factor = p_.norm.norm == QkNorm::kRms ? p_.norm.q_weight.convert(key_weight) : 1.0F;
@@ -243,16 +243,16 @@ class StreamBlock {
   // The warp's rows of the i-th value head of the key head.
   __device__ void run_head(int row, int slot, int head, int i, float* v) {
     const int v0 = warp() * Tile::kWarpV;
-    const int pitch = p_.ratio * kStreamV;
+    const int pitch = p_.ratio * kStreamStepV;
     Tile tile;
     if (slot >= 0) {
       memory_.full[stage_.index].wait(stage_.parity);
       tile.load_fours(reinterpret_cast<const State*>(memory_.stages + stage_.index * kStageBytes), kK, v0);
-      if (warp() != kAskingWarp) named_barrier_arrive(1 + stage_.index, kStreamThreads);
+      if (warp() != kAskingWarp) named_barrier_arrive(1 + stage_.index, kStreamStepThreads);
     } else {
       tile.clear();
     }
-    const Tokens tokens{memory_.q, memory_.k, v + i * kStreamV, memory_.gates + 2 * kTogether * i,
+    const Tokens tokens{memory_.q, memory_.k, v + i * kStreamStepV, memory_.gates + 2 * kTogether * i,
                         memory_.more.q_factors(warp())};
     run_tokens<DecodeMemory<kK>::kPitch>(tile, tokens, p_.tokens, pitch, v0, [&](int t) {
       if (!p_.snapshots.defined()) return;
@@ -263,7 +263,7 @@ class StreamBlock {
       auto* state = static_cast<State*>(p_.state_out.data);
       tile.store_fours(state + p_.state_out.offset(slot, head), p_.state_out.strides[2], v0);
       if (warp() == kAskingWarp) {
-        named_barrier(1 + stage_.index, kStreamThreads);  // all warps have read the stage
+        named_barrier(1 + stage_.index, kStreamStepThreads);  // all warps have read the stage
         if (thread() == kAsking) ask_for_state(stage_);
       }
       stage_.advance(p_.stages);
@@ -273,13 +273,13 @@ class StreamBlock {
   // A warp's outputs are of one head and token.
   __device__ void write_output(int row, int from, int output, const float* v, std::uint32_t z,
                                std::uint32_t norm_weight) const {
-    if (output >= p_.tokens * p_.ratio * kStreamV) return;
-    const int t = p_.tokens == 1 ? 0 : output / (p_.ratio * kStreamV);
-    const int i = output / kStreamV - t * p_.ratio;
-    const int place = output % kStreamV;
+    if (output >= p_.tokens * p_.ratio * kStreamStepV) return;
+    const int t = p_.tokens == 1 ? 0 : output / (p_.ratio * kStreamStepV);
+    const int i = output / kStreamStepV - t * p_.ratio;
+    const int place = output % kStreamStepV;
     float value = v[output];
     if (p_.z.defined()) {
-      static_assert(kStreamV == 4 * kWarpSize);
+      static_assert(kStreamStepV == 4 * kWarpSize);
       const float4 four = reinterpret_cast<const float4*>(v + output - place)[lane()];
       const float squares = warp_sum(four.x * four.x + four.y * four.y + (four.z * four.z + four.w * four.w));
       value = gated_norm(p_, value, squares, z, norm_weight);
@@ -310,9 +310,10 @@ class StreamBlock {
   int next_head_ = 0;
 };
 
-// V = kStreamV, at most kStreamHeads value heads of a key head, states without gaps in a head, 1 to kTokens tokens.
+// V = kStreamStepV, at most kStreamStepMaxHeads value heads of a key head, states without gaps in a head, 1 to kTokens
+// tokens.
 template <int kK, class State, int kTokens>
-__global__ void __launch_bounds__(kStreamThreads, 1) stream_step(const __grid_constant__ DecodeStep p) {
+__global__ void __launch_bounds__(kStreamStepThreads, 1) stream_step(const __grid_constant__ DecodeStep p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ float4 shared[];
   StreamBlock<kK, State, kTokens>(p, shared).run();

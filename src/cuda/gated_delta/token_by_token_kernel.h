@@ -3,7 +3,7 @@
 // The gated delta rule token by token. A warp keeps a tile of the state in registers from the first token to the last;
 // a block is a slice of one head's rows, whose warps share q and k of up to kBlockTokens tokens in shared memory.
 
-#include "cuda/gated_delta/chunk_place.h"
+#include "cuda/gated_delta/chunk_table.h"
 #include "cuda/gated_delta/rule.h"
 #include "cuda/gated_delta/token_block.h"
 
@@ -12,7 +12,7 @@ namespace thalweg::cu {
 struct TokenByToken {
   Elements q, k, v;  // [B,T,H,.]
   Elements g, beta;  // [B,T,HV]; absent with raw gates
-  RawGates gates;
+  GateViews gates;
   NormOptions norm;
   Elements initial_state;  // [slots,HV,.,.]
   Elements final_state;

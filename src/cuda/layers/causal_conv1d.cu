@@ -7,17 +7,18 @@
 
 #include "cuda/common/packed.h"
 #include "cuda/common/pdl.h"
-#include "cuda/gated_delta/chunk_place.h"
+#include "cuda/gated_delta/chunk_table.h"
 #include "cuda/gated_delta/rule.h"
 #include "cuda/gated_delta/stages.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
+#include "cuda/tuning.h"
 
 namespace thalweg::cu {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kMostTaps = 8;
+constexpr int kMaxTaps = 8;
 constexpr int kUsualTaps = 4;  // has kernels of its own: no tap is tested for
 
 struct Filter {
@@ -112,7 +113,7 @@ template <class T, int kVec, int kTaps>
 __global__ void __launch_bounds__(kThreads) conv_kernel(const __grid_constant__ Conv p) {
   constexpr int kAhead = 4;  // tokens whose inputs are on their way together
   pdl_trigger_and_wait();
-  const ChunkPlace piece = find_chunk(p.table, blockIdx.x);
+  const ChunkSpan piece = find_chunk(p.table, blockIdx.x);
   if (piece.length == 0) return;
   const SequenceSpan sequence = find_sequence(p.sequences, piece.sequence);
   const std::int64_t channel = (static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kVec;
@@ -179,9 +180,9 @@ __global__ void __launch_bounds__(kThreads) final_state_kernel(const __grid_cons
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x;
   if (!sequence.valid || sequence.slot < 0 || channel >= p.channels) return;
   const int window = p.filter.taps - 1;
-  float inputs[kMostTaps - 1] = {};
+  float inputs[kMaxTaps - 1] = {};
 #pragma unroll
-  for (int j = 0; j < kMostTaps - 1; ++j) {
+  for (int j = 0; j < kMaxTaps - 1; ++j) {
     if (j >= window) break;
     const std::int64_t place = sequence.length - window + j;
     if (place >= 0) {
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(kThreads) final_state_kernel(const __grid_cons
     }
   }
 #pragma unroll
-  for (int j = 0; j < kMostTaps - 1; ++j) {
+  for (int j = 0; j < kMaxTaps - 1; ++j) {
     if (j < window) p.final_state.store(p.final_state.offset(sequence.slot, channel) + j, inputs[j]);
   }
 }
@@ -200,21 +201,17 @@ Filter filter_of(const ConstTensor& weight, const ConstTensor& bias, Activation 
   return {elements(weight), elements(bias), static_cast<int>(weight.dim(1)), activation == Activation::kSilu};
 }
 
-constexpr int kLongestPiece = 32;
-constexpr int kShortestPiece = 8;
-
 bool by_fours(const CausalConv1dArgs& args) {
   return args.x.dim(2) % 4 == 0 && elements(args.x).fours && elements(args.y).fours;
 }
 
-// The longest pieces, which read least twice, that leave a thread for every lane of the device.
-int piece_tokens(const CausalConv1dArgs& args, int multiprocessors) {
-  constexpr std::int64_t kThreadsOfMultiprocessor = 1024;
+// Tokens of a thread: as many as leave each multiprocessor enough threads.
+int run_tokens(const CausalConv1dArgs& args, int multiprocessors) {
+  using namespace tuning::gated_delta;
   const std::int64_t columns = args.x.dim(0) * args.x.dim(2) / (by_fours(args) ? 4 : 1);
-  int tokens = kLongestPiece;
-  while (tokens > kShortestPiece && columns * args.x.dim(1) < multiprocessors * kThreadsOfMultiprocessor * tokens) {
-    tokens /= 2;
-  }
+  const std::int64_t threads = std::int64_t{kConvThreadsPerMultiprocessor} * multiprocessors;
+  int tokens = kConvLongestRun;
+  while (tokens > kConvShortestRun && columns * args.x.dim(1) < threads * tokens) tokens /= 2;
   return tokens;
 }
 
@@ -230,29 +227,29 @@ ConvKernel conv_kernel_of(const CausalConv1dArgs& args) {
   with_type(args.x.dtype, [&]<class T>(T) {
     const bool usual = args.weight.dim(1) == kUsualTaps;
     if (by_fours(args)) {
-      kernel = usual ? conv_kernel<T, 4, kUsualTaps> : conv_kernel<T, 4, kMostTaps>;
+      kernel = usual ? conv_kernel<T, 4, kUsualTaps> : conv_kernel<T, 4, kMaxTaps>;
     } else {
-      kernel = usual ? conv_kernel<T, 1, kUsualTaps> : conv_kernel<T, 1, kMostTaps>;
+      kernel = usual ? conv_kernel<T, 1, kUsualTaps> : conv_kernel<T, 1, kMaxTaps>;
     }
   });
   return kernel;
 }
 
 std::string fits_channels(std::int64_t channels) {
-  constexpr std::int64_t kMostBlocks = 65535;
-  return channels <= kMostBlocks * kThreads ? "" : "more than 2^23 channels";
+  constexpr std::int64_t kMaxBlocks = 65535;
+  return channels <= kMaxBlocks * kThreads ? "" : "more than 2^23 channels";
 }
 
 std::string conv_supports(const CausalConv1dArgs& args, const Stream&) {
-  const ChunkTable table = chunk_table(args.cu_seqlens, args.x, kShortestPiece);
-  const std::string grid = fits_grid(std::max(most_chunks(table), table.sequences));
+  const ChunkTable table = chunk_table(args.cu_seqlens, args.x, tuning::gated_delta::kConvShortestRun);
+  const std::string grid = fits_grid(std::max(max_chunks(table), table.sequences));
   return grid.empty() ? fits_channels(args.x.dim(2)) : grid;
 }
 
 void run_conv(const CausalConv1dArgs& args, Workspace, const Stream& stream) {
   const DeviceProperties& device = properties(stream.device.index);
   Conv p;
-  p.table = chunk_table(args.cu_seqlens, args.x, piece_tokens(args, device.multiprocessors));
+  p.table = chunk_table(args.cu_seqlens, args.x, run_tokens(args, device.multiprocessors));
   p.x = elements(args.x);
   p.y = elements(args.y);
   p.initial_state = elements(args.initial_state);
@@ -264,8 +261,8 @@ void run_conv(const CausalConv1dArgs& args, Workspace, const Stream& stream) {
   p.channels = args.x.dim(2);
   if (p.channels == 0) return;
   const CurrentDevice current(stream, args.kName);
-  if (const std::int64_t pieces = most_chunks(p.table); pieces > 0) {
-    const dim3 grid(static_cast<unsigned>(pieces), channel_blocks(p.channels, by_fours(args) ? 4 : 1));
+  if (const std::int64_t runs = max_chunks(p.table); runs > 0) {
+    const dim3 grid(static_cast<unsigned>(runs), channel_blocks(p.channels, by_fours(args) ? 4 : 1));
     pdl_launch(conv_kernel_of(args), grid, dim3(kThreads), 0, device, native(stream), args.kName, p);
   }
   if (args.final_state.defined() && p.table.sequences > 0) {
@@ -331,8 +328,8 @@ void run_update(const CausalConv1dUpdateArgs& args, Workspace, const Stream& str
   if (args.x.dim(0) == 0 || p.channels == 0) return;
   const CurrentDevice current(stream, args.kName);
   const dim3 grid(static_cast<unsigned>(args.x.dim(0)), channel_blocks(p.channels, 1));
-  pdl_launch(p.filter.taps == kUsualTaps ? update_kernel<kUsualTaps> : update_kernel<kMostTaps>, grid, dim3(kThreads),
-             0, properties(stream.device.index), native(stream), args.kName, p);
+  pdl_launch(p.filter.taps == kUsualTaps ? update_kernel<kUsualTaps> : update_kernel<kMaxTaps>, grid, dim3(kThreads), 0,
+             properties(stream.device.index), native(stream), args.kName, p);
 }
 
 constexpr Kernel<CausalConv1dUpdateArgs> kUpdate[] = {

@@ -6,17 +6,18 @@
 
 #include "cuda/common/packed.h"
 #include "cuda/common/pdl.h"
-#include "cuda/common/views.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/gated_delta/rule.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
+#include "cuda/tuning.h"
 
 namespace thalweg::cu {
 namespace {
 
 constexpr int kWarps = 8;
 constexpr int kBlocksPerMultiprocessor = 8;  // all that are resident at once
-constexpr int kMostFours = 8;                // of a lane: rows of up to 1024 elements stay in registers
+constexpr int kMaxFours = 8;                 // of a lane: rows of up to 1024 elements stay in registers
 
 struct GatedNorm {
   Elements x, z, weight, y;
@@ -128,7 +129,7 @@ GatedNormKernel fours_of(int width) {
   if (fours <= 1) return fours_kernel<T, To, 1>;
   if (fours <= 2) return fours_kernel<T, To, 2>;
   if (fours <= 4) return fours_kernel<T, To, 4>;
-  return fours_kernel<T, To, kMostFours>;
+  return fours_kernel<T, To, kMaxFours>;
 }
 
 GatedNormKernel fours_of(DType from, DType to, int width) {
@@ -158,7 +159,7 @@ void launch(GatedNormKernel kernel, const GatedRmsNormArgs& args, const Stream& 
 
 std::string fours_supports(const GatedRmsNormArgs& args, const Stream&) {
   if (args.x.dim(2) % 4 != 0) return "needs D to be a multiple of 4";
-  if (args.x.dim(2) > kMostFours * 4 * kWarpSize) return "needs D to be at most 1024";
+  if (args.x.dim(2) > kMaxFours * 4 * kWarpSize) return "needs D to be at most 1024";
   const bool aligned = elements(args.x).fours && elements(args.z).fours && elements(args.y).fours;
   return aligned ? "" : "needs rows that begin at a multiple of four elements";
 }
@@ -173,9 +174,25 @@ void run_fours(const GatedRmsNormArgs& args, Workspace, const Stream& stream) {
 
 void run_single(const GatedRmsNormArgs& args, Workspace, const Stream& stream) { launch(single_kernel, args, stream); }
 
+double megabytes(const GatedRmsNormArgs& args) {
+  const auto bytes = [](const ConstTensor& tensor) {
+    return static_cast<double>(bytes_of(tensor.dtype, tensor.size()));
+  };
+  return 1e-6 * (bytes(args.x) + bytes(args.z) + bytes(args.y));
+}
+
+double fours_cost(const GatedRmsNormArgs& args, const Stream&) {
+  return tuning::gated_delta::kNormCall + megabytes(args) * tuning::gated_delta::kNormMegabyte;
+}
+
+double single_cost(const GatedRmsNormArgs& args, const Stream&) {
+  return tuning::gated_delta::kStridedNormCall + megabytes(args) * tuning::gated_delta::kStridedNormMegabyte;
+}
+
 constexpr Kernel<GatedRmsNormArgs> kGatedRmsNorm[] = {
-    {"rows", fours_supports, no_workspace<GatedRmsNormArgs>, run_fours},
-    {"rows_strided", single_supports, no_workspace<GatedRmsNormArgs>, run_single}};
+    {"rows", fours_supports, no_workspace<GatedRmsNormArgs>, run_fours, nullptr, Arithmetic::kF32, nullptr, fours_cost},
+    {"rows_strided", single_supports, no_workspace<GatedRmsNormArgs>, run_single, nullptr, Arithmetic::kF32, nullptr,
+     single_cost}};
 
 }  // namespace
 

@@ -1,5 +1,5 @@
 #include "cuda/common/pdl.h"
-#include "cuda/common/views.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
 

@@ -27,7 +27,7 @@ struct ChunkTable {
   }
 };
 
-struct ChunkPlace {
+struct ChunkSpan {
   std::int64_t row = 0;     // of the batch
   std::int64_t begin = 0;   // first token in the row
   std::int64_t number = 0;  // among the chunks of the row
@@ -37,8 +37,8 @@ struct ChunkPlace {
 };
 
 // By all lanes of a warp, for all of them.
-__device__ inline ChunkPlace find_chunk(const ChunkTable& table, std::int64_t i) {
-  ChunkPlace place;
+__device__ inline ChunkSpan find_chunk(const ChunkTable& table, std::int64_t i) {
+  ChunkSpan place;
   std::int64_t begin = 0;
   std::int64_t end = table.tokens;
   if (table.cu_seqlens == nullptr) {
@@ -91,7 +91,7 @@ __device__ inline std::int64_t chunks_before(const ChunkTable& table, std::int64
 }
 
 // How many blocks cover all chunks, on the host.
-inline std::int64_t most_chunks(const ChunkTable& table) {
+inline std::int64_t max_chunks(const ChunkTable& table) {
   const std::int64_t c = table.chunk_size;
   return table.cu_seqlens == nullptr ? table.sequences * ((table.tokens + c - 1) / c)
                                      : table.tokens / c + table.sequences;
