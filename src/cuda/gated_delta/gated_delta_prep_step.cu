@@ -183,30 +183,30 @@ void run_clusters(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& s
 
 // How a step is cut into blocks.
 struct DecodeStepShape {
-  int slices = 0;  // of a head; 0 if a cluster cannot hold all that shares a key head
+  int row_blocks = 0;  // of a head; 0 if a cluster cannot hold all that shares a key head
   bool narrow = false;
   int warp_rows = 0;
   std::int64_t threads = 0;  // of a block
 };
 
-// The fewest slices of at most 128 rows that give every multiprocessor a block, as far as a cluster goes. Small ones
-// take a warp for four rows and a thread for each channel, for the shortest way through one token.
+// The fewest row_blocks of at most 128 rows that give every multiprocessor a block, as far as a cluster goes. Small
+// ones take a warp for four rows and a thread for each channel, for the shortest way through one token.
 DecodeStepShape decode_step_shape(const Sizes& s, bool together, int multiprocessors) {
   using namespace tuning::gated_delta;
   DecodeStepShape shape;
   shape.warp_rows = StateTile<128, StateLayout::kVK>::kWarpV;
-  for (int slices = 1; slices * s.ratio() <= kMaxCluster; slices *= 2) {
-    if (s.v % (slices * shape.warp_rows) != 0) break;
-    const std::int64_t blocks = s.batch * s.hv * shape.slices;
-    if (shape.slices > 0 && s.v / shape.slices <= kStepMaxRows &&
+  for (int row_blocks = 1; row_blocks * s.ratio() <= kMaxCluster; row_blocks *= 2) {
+    if (s.v % (row_blocks * shape.warp_rows) != 0) break;
+    const std::int64_t blocks = s.batch * s.hv * shape.row_blocks;
+    if (shape.row_blocks > 0 && s.v / shape.row_blocks <= kStepMaxRows &&
         blocks * kBusyDenominator >= std::int64_t{kBusyNumerator} * multiprocessors) {
       break;
     }
-    shape.slices = slices;
+    shape.row_blocks = row_blocks;
   }
-  if (s.v / shape.slices > kStepMaxRows) shape.slices = 0;
-  if (shape.slices == 0) return shape;
-  const std::int64_t rows = s.v / shape.slices;
+  if (s.v / shape.row_blocks > kStepMaxRows) shape.row_blocks = 0;
+  if (shape.row_blocks == 0) return shape;
+  const std::int64_t rows = s.v / shape.row_blocks;
   shape.narrow = !together && rows <= kStepNarrowRows;
   if (shape.narrow) shape.warp_rows = StateTile<128, StateLayout::kVK, 1>::kWarpV;
   shape.threads = shape.narrow ? (2 * s.k + rows + 2 * kWarpSize - 1) / kWarpSize * kWarpSize : kMaxWarps * kWarpSize;
@@ -236,7 +236,7 @@ std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& st
     if (!is_compact(tensor)) return "takes strides below 2^31 elements";
   }
   if (s.batch > 65535 || s.hv > 65535) return "takes at most 65535 sequences and heads";
-  return decode_step_shape(s, true, device.multiprocessors).slices > 0 ? "" : "a key head needs more than 8 blocks";
+  return decode_step_shape(s, true, device.multiprocessors).row_blocks > 0 ? "" : "a key head needs more than 8 blocks";
 }
 
 DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s, const DecodeStepShape& shape) {
@@ -250,8 +250,8 @@ DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s,
   p.ratio = static_cast<int>(s.ratio());
   p.v_size = static_cast<int>(s.v);
   p.taps = args.conv_weight.defined() ? static_cast<int>(args.conv_weight.dim(1)) : 0;
-  p.tile_warps = static_cast<int>(s.v / shape.slices / shape.warp_rows);
-  p.slices = shape.slices;
+  p.tile_warps = static_cast<int>(s.v / shape.row_blocks / shape.warp_rows);
+  p.row_blocks = shape.row_blocks;
   p.head_map = args.head_map;
   p.state_in = compact<3>(args.state_in);
   p.gates = compact_gate_views(args.gates);
@@ -272,9 +272,9 @@ void launch_decode(const GatedDeltaPrepStepArgs& args, bool together, const Stre
   const CurrentDevice current(stream, args.kName);
   const DecodeStepShape shape = decode_step_shape(s, together, properties(stream.device.index).multiprocessors);
   const DecodeStep p = decode_parameters(args, s, shape);
-  const dim3 members(static_cast<unsigned>(shape.slices), static_cast<unsigned>(s.ratio()));
+  const dim3 members(static_cast<unsigned>(shape.row_blocks), static_cast<unsigned>(s.ratio()));
   const dim3 blocks(members.x, static_cast<unsigned>(s.hv), static_cast<unsigned>(s.batch));
-  const std::size_t memory = decode_memory_bytes(s.k, together, s.tokens, s.v / shape.slices, p.tile_warps) +
+  const std::size_t memory = decode_memory_bytes(s.k, together, s.tokens, s.v / shape.row_blocks, p.tile_warps) +
                              (s.k == 64 ? DecodeStepMemory<64>::bytes(shape.threads / kWarpSize)
                                         : DecodeStepMemory<128>::bytes(shape.threads / kWarpSize));
   launch(decode_step_kernel(s.k, args.state_in.dtype, together ? Tokens::kAll : Tokens::kOneByOne, shape.narrow), p,
@@ -319,9 +319,9 @@ void run_stream(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& str
   const StreamStepKernel chosen = stream_step_kernel(s.k, args.state_in.dtype, s.tokens, s.ratio());
   DecodeStep p = decode_parameters(args, s, {1, false, kStreamStepV / kStreamStepWarps, kStreamStepThreads});
   p.stages = chosen.stages;
-  p.units = static_cast<int>(s.batch * s.hk);
+  p.key_heads = static_cast<int>(s.batch * s.hk);
   allow_shared_memory(reinterpret_cast<const void*>(chosen.kernel), chosen.shared_bytes, args.kName);
-  const int blocks = std::min(p.units, properties(stream.device.index).multiprocessors);
+  const int blocks = std::min(p.key_heads, properties(stream.device.index).multiprocessors);
   pdl_launch(chosen.kernel, dim3(static_cast<unsigned>(blocks)), dim3(kStreamStepThreads), chosen.shared_bytes,
              properties(stream.device.index), native(stream), args.kName, p);
 }

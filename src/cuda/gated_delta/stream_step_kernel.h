@@ -112,14 +112,14 @@ class StreamBlock {
   // The first key head from next_unit_ on that has states.
   __device__ void find_next_state() {
     next_slot_ = -1;
-    while (next_unit_ < p_.units && (!find_slot(p_.slots, next_unit_ / p_.hk, next_slot_) || next_slot_ < 0)) {
+    while (next_unit_ < p_.key_heads && (!find_slot(p_.slots, next_unit_ / p_.hk, next_slot_) || next_slot_ < 0)) {
       next_unit_ += static_cast<int>(gridDim.x);
     }
     next_from_ = next_unit_ % p_.hk;
   }
   // Asks for the next head's state, if there is one.
   __device__ void ask_for_state(const RingStage& stage) {
-    if (next_unit_ >= p_.units) return;
+    if (next_unit_ >= p_.key_heads) return;
     const std::int64_t from = p_.state_in.offset(next_slot_, head_of(next_from_, next_head_));
     const auto to = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory_.stages)) +
                     static_cast<std::uint32_t>(stage.index * kStageBytes);
@@ -137,7 +137,7 @@ class StreamBlock {
     int half = 0;
     prepare_gates(next);
 #pragma unroll 1
-    for (int number = static_cast<int>(blockIdx.x); number < p_.units; number += static_cast<int>(gridDim.x)) {
+    for (int number = static_cast<int>(blockIdx.x); number < p_.key_heads; number += static_cast<int>(gridDim.x)) {
       float* const v = memory_.v + half * p_.tokens * p_.ratio * kStreamStepV;
       half ^= 1;
       const int row = next.row;
@@ -170,7 +170,7 @@ class StreamBlock {
 
   __device__ void ask_for(int number, Unit& unit) const {
     unit.valid = false;
-    if (number >= p_.units) return;
+    if (number >= p_.key_heads) return;
     unit.row = number / p_.hk;
     unit.from = number % p_.hk;
     unit.valid = find_slot(p_.slots, unit.row, unit.slot);
