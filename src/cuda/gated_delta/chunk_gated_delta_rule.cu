@@ -69,17 +69,17 @@ TwoPassWorkspace lay_out(const Args& args, Workspace workspace, const Stream& st
 
 std::string supports_chunks(const Args& args) {
   constexpr std::int64_t kMost = 1 << 30;
-  if (args.q.dtype == DType::kF32) return "takes bf16 or f16 activations, not F32";
+  if (args.q.dtype == DType::kF32) return "needs bf16 or f16 activations, not F32";
   const std::int64_t k = args.q.dim(3);
   const std::int64_t v = args.v.dim(3);
-  if (k != 64 && k != 128 && k != 256) return "takes K = 64, 128 or 256, not " + std::to_string(k);
-  if (v % 32 != 0) return "takes V in multiples of 32, not " + std::to_string(v);
-  if (args.qk_norm == QkNorm::kRms) return "has no RMS norm of q and k inside";
+  if (k != 64 && k != 128 && k != 256) return "needs K to be 64, 128 or 256, not " + std::to_string(k);
+  if (v % 32 != 0) return "needs V to be a multiple of 32, not " + std::to_string(v);
+  if (args.qk_norm == QkNorm::kRms) return "has no RMS norm of q and k";
   for (const ConstTensor& tensor : {args.q, args.k, args.v, ConstTensor(args.o)}) {
-    if (tensor.dtype != DType::kF32 && !rows_aligned_to(tensor, 16)) return "takes rows aligned to 16 bytes";
+    if (tensor.dtype != DType::kF32 && !rows_aligned_to(tensor, 16)) return "needs rows aligned to 16 bytes";
   }
   if (args.q.dim(1) > kMost || sequence_count(args) > 65535 || args.v.dim(2) > 65535) {
-    return "takes at most 65535 sequences and heads and 2^30 tokens";
+    return "needs at most 65535 sequences and heads and 2^30 tokens";
   }
   return {};
 }
@@ -87,8 +87,8 @@ std::string supports_chunks(const Args& args) {
 std::string supports_wgmma(const Args& args, const Stream& stream) {
   const std::string reason = sm90_reason(properties(stream.device.index));
   if (!reason.empty()) return reason;
-  if (args.q.dim(3) == 256) return "takes K = 64 or 128, not 256";
-  if (args.v.dim(3) % 64 != 0) return "takes V in multiples of 64, not " + std::to_string(args.v.dim(3));
+  if (args.q.dim(3) == 256) return "needs K to be 64 or 128, not 256";
+  if (args.v.dim(3) % 64 != 0) return "needs V to be a multiple of 64, not " + std::to_string(args.v.dim(3));
   return supports_chunks(args);
 }
 
@@ -160,7 +160,7 @@ void run_two_passes(const Args& args, Workspace workspace, const Stream& stream)
 }
 
 std::string supports_fused_pairs(const Args& args, const Stream& stream) {
-  if (args.v.dim(3) % 128 != 0) return "takes V in multiples of 128, not " + std::to_string(args.v.dim(3));
+  if (args.v.dim(3) % 128 != 0) return "needs V to be a multiple of 128, not " + std::to_string(args.v.dim(3));
   return supports_wgmma(args, stream);
 }
 

@@ -138,9 +138,9 @@ struct DecodeStepMemory {
     if (lane < 2 * kTogether) {
       float squares = 0.0F;
       if (t < p.tokens) {
-        const float* const parts = key_squares + t * kKeyWarps + (is_q ? 0 : kKeyWarps / 2);
+        const float* const sums_of_warps = key_squares + t * kKeyWarps + (is_q ? 0 : kKeyWarps / 2);
 #pragma unroll
-        for (int i = 0; i < kKeyWarps / 2; ++i) squares += parts[i];
+        for (int i = 0; i < kKeyWarps / 2; ++i) squares += sums_of_warps[i];
       }
       // Beyond the last token the products are 0, even if the norm's eps is 0.
       q_factors(warp)[lane] = t < p.tokens ? (is_q ? p.scale : 1.0F) * p.norm.factor(squares, kK) : 0.0F;
@@ -153,11 +153,11 @@ struct DecodeStepMemory {
     if (i < (count + 3) / 4 * 4 - count) sums[t * kMaxSums + count + i] = 0.0F;
   }
   __device__ float sum_of_squares(int t, int count) const {
-    const auto* const parts = reinterpret_cast<const float4*>(sums + t * kMaxSums);
+    const auto* const sums_of_warps = reinterpret_cast<const float4*>(sums + t * kMaxSums);
     float sum[4] = {};
 #pragma unroll 4
     for (int i = 0; i < (count + 3) / 4; ++i) {
-      const float4 four = parts[i];
+      const float4 four = sums_of_warps[i];
       sum[0] += four.x, sum[1] += four.y, sum[2] += four.z, sum[3] += four.w;
     }
     return sum[0] + sum[1] + (sum[2] + sum[3]);

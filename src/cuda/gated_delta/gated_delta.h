@@ -1,6 +1,6 @@
 #pragma once
 
-// What the CUDA kernels of the gated delta rule share on the host.
+// Host code that the kernels of the gated delta rule share.
 
 #include <algorithm>
 #include <cmath>
@@ -38,16 +38,16 @@ inline SlotTable slot_table(const ConstTensor& state_indices, const Tensor& faul
           static_cast<std::int32_t>(std::min<std::int64_t>(slots, std::numeric_limits<std::int32_t>::max()))};
 }
 
-// States that an operation wants beside the final ones; each may be absent.
+// The states that an operation returns besides the final ones; each may be absent.
 struct StatesBetween {
   Tensor snapshots;
   Tensor checkpoints;
   int checkpoint_tokens = 0;
 };
 
-// The whole rule, one token after the other, in f32: every shape, dtype, layout and stride of the contract. Empty if
-// the arguments fit into one launch, else the reason why not.
+// Empty if the arguments fit into one launch of token_by_token, else the reason why not.
 std::string token_by_token_supports(const GatedDeltaRuleArgs& args);
+// The whole rule, one token after the other, in f32: every shape, dtype, layout and stride of the contract.
 void run_token_by_token(const GatedDeltaRuleArgs& args, const StatesBetween& states, const Stream& stream,
                         std::string_view operation);
 

@@ -30,11 +30,11 @@ TokenByTokenKernel choose(const GatedDeltaRuleArgs& args, std::int64_t k) {
                                                : token_by_token_kernel<StateLayout::kKV>(k);
 }
 
-// Warps of a block: as many as share the staging of the tokens without leaving multiprocessors idle.
+// Warps of a block: as many as can share the tokens in shared memory without leaving multiprocessors idle.
 int choose_warps(const Sizes& s, int warp_rows, int multiprocessors) {
-  const std::int64_t per_head = s.v / warp_rows;
-  int warps = static_cast<int>(std::min<std::int64_t>(kMaxWarps / 2, per_head));
-  const auto blocks = [&](int w) { return s.sequences * s.hv * ((per_head + w - 1) / w); };
+  const std::int64_t head_warps = s.v / warp_rows;
+  int warps = static_cast<int>(std::min<std::int64_t>(kMaxWarps / 2, head_warps));
+  const auto blocks = [&](int w) { return s.sequences * s.hv * ((head_warps + w - 1) / w); };
   constexpr std::int64_t kNumerator = tuning::gated_delta::kBusyNumerator;
   while (warps > 1 && blocks(warps) * tuning::gated_delta::kBusyDenominator < kNumerator * multiprocessors) warps /= 2;
   return warps;
@@ -54,7 +54,7 @@ TokenByToken parameters(const GatedDeltaRuleArgs& args, const StatesBetween& sta
   p.snapshots = elements(states.snapshots);
   p.checkpoints = elements(states.checkpoints);
   p.checkpoint_tokens = states.checkpoint_tokens;
-  p.pieces = states.checkpoints.dim(1);
+  p.checkpoint_count = states.checkpoints.dim(1);
   p.o = elements(args.o);
   p.sequences = {integers(args.cu_seqlens), integers(args.state_indices),
                  args.fault.defined() ? static_cast<std::int32_t*>(args.fault.data) : nullptr, s.tokens,
@@ -73,9 +73,9 @@ TokenByToken parameters(const GatedDeltaRuleArgs& args, const StatesBetween& sta
 
 std::string token_by_token_supports(const GatedDeltaRuleArgs& args) {
   const Sizes s(args);
-  // 16 rows are the fewest that a block takes.
+  // A block has 8 rows at least.
   const bool fits = s.sequences * s.hv <= std::numeric_limits<std::int32_t>::max() / ((s.v + 7) / 8);
-  return fits ? "" : "more than 2^31 pieces of states";
+  return fits ? "" : "needs fewer than 2^31 blocks";
 }
 
 void run_token_by_token(const GatedDeltaRuleArgs& args, const StatesBetween& states, const Stream& stream,
@@ -87,9 +87,9 @@ void run_token_by_token(const GatedDeltaRuleArgs& args, const StatesBetween& sta
   const int warps = choose_warps(s, chosen.warp_rows, properties(stream.device.index).multiprocessors);
   const int rows = warps * chosen.warp_rows;
   TokenByToken p = parameters(args, states, s);
-  p.slices = static_cast<int>((s.v + rows - 1) / rows);
+  p.row_blocks = static_cast<int>((s.v + rows - 1) / rows);
   p.block_tokens = static_cast<int>(std::clamp<std::int64_t>(s.tokens, 1, kBlockTokens));
-  const auto blocks = static_cast<unsigned>(s.sequences * s.hv * p.slices);
+  const auto blocks = static_cast<unsigned>(s.sequences * s.hv * p.row_blocks);
   const std::size_t memory = TokenMemory::bytes(p.block_tokens, static_cast<int>(s.k), rows);
   chosen.kernel<<<blocks, static_cast<unsigned>(warps * kWarpSize), memory, native(stream)>>>(p);
   check(cudaGetLastError(), operation);
@@ -97,11 +97,11 @@ void run_token_by_token(const GatedDeltaRuleArgs& args, const StatesBetween& sta
 
 namespace {
 
-// ---- a few tokens of each sequence
+// ---- decode_one, decode_together, decode: up to 8 tokens of each sequence
 
 constexpr std::int64_t kMaxGrid = 65535;  // blocks along y and z
 
-// The type of every state of the call, if there is only one.
+// The dtype of all states of the call, if they have the same.
 std::optional<DType> state_type(const RecurrentGatedDeltaRuleArgs& args) {
   std::optional<DType> type;
   for (const ConstTensor& state : {args.initial_state, ConstTensor(args.final_state), ConstTensor(args.snapshots)}) {
@@ -114,21 +114,21 @@ std::optional<DType> state_type(const RecurrentGatedDeltaRuleArgs& args) {
 
 std::string decode_supports(const RecurrentGatedDeltaRuleArgs& args, const Stream&) {
   const Sizes s(args);
-  if (s.k != 64 && s.k != 128) return "takes K = 64 or 128, not " + std::to_string(s.k);
-  if (s.tokens < 1 || s.tokens > kTogether) return "takes 1 to 8 tokens, not " + std::to_string(s.tokens);
-  if (args.cu_seqlens.defined()) return "takes no cu_seqlens";
-  if (args.state_layout != StateLayout::kVK) return "takes states [V,K]";
-  if (!state_type(args)) return "takes snapshots of the states' dtype";
+  if (s.k != 64 && s.k != 128) return "needs K to be 64 or 128, not " + std::to_string(s.k);
+  if (s.tokens < 1 || s.tokens > kTogether) return "needs 1 to 8 tokens, not " + std::to_string(s.tokens);
+  if (args.cu_seqlens.defined()) return "does not take cu_seqlens";
+  if (args.state_layout != StateLayout::kVK) return "needs states [V,K]";
+  if (!state_type(args)) return "needs snapshots to have the dtype of the states";
   for (const ConstTensor& tensor :
        {args.q, args.k, args.initial_state, ConstTensor(args.final_state), ConstTensor(args.snapshots)}) {
-    if (tensor.defined() && !elements(tensor).fours) return "takes rows aligned to four elements";
+    if (tensor.defined() && !elements(tensor).fours) return "needs rows aligned to four elements";
   }
   for (const ConstTensor& tensor :
        {args.q, args.k, args.v, args.g, args.beta, args.gates.a, args.gates.b, args.q_norm_weight, args.k_norm_weight,
         args.initial_state, ConstTensor(args.final_state), ConstTensor(args.snapshots), ConstTensor(args.o)}) {
-    if (!is_compact(tensor)) return "takes strides below 2^31 elements";
+    if (!is_compact(tensor)) return "needs strides below 2^31 elements";
   }
-  if (s.sequences > kMaxGrid || s.hv > kMaxGrid) return "takes at most 65535 sequences and heads";
+  if (s.sequences > kMaxGrid || s.hv > kMaxGrid) return "needs at most 65535 sequences and heads";
   return {};
 }
 
@@ -158,8 +158,8 @@ Decode decode_parameters(const RecurrentGatedDeltaRuleArgs& args, const Sizes& s
 // One token, by warps that share nothing.
 std::string decode_one_supports(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
   const Sizes s(args);
-  if (s.tokens != 1) return "takes one token, not " + std::to_string(s.tokens);
-  if (args.snapshots.defined()) return "takes no snapshots";
+  if (s.tokens != 1) return "needs one token, not " + std::to_string(s.tokens);
+  if (args.snapshots.defined()) return "does not take snapshots";
   return decode_supports(args, stream);
 }
 
@@ -205,8 +205,8 @@ void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream
 }
 
 std::string together_supports(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
-  if (Sizes(args).tokens < 2) return "takes 2 to 8 tokens, not " + std::to_string(Sizes(args).tokens);
-  if (args.snapshots.defined()) return "takes no snapshots";
+  if (Sizes(args).tokens < 2) return "needs 2 to 8 tokens, not " + std::to_string(Sizes(args).tokens);
+  if (args.snapshots.defined()) return "does not take snapshots";
   return decode_supports(args, stream);
 }
 
@@ -215,7 +215,7 @@ void run_together(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stre
   launch_decode(args, exact ? Tokens::kAllExact : Tokens::kAll, stream);
 }
 
-// ---- any number
+// ---- registers: any number of tokens
 
 std::string supports(const RecurrentGatedDeltaRuleArgs& args, const Stream&) { return token_by_token_supports(args); }
 

@@ -237,7 +237,7 @@ ConvKernel conv_kernel_of(const CausalConv1dArgs& args) {
 
 std::string fits_channels(std::int64_t channels) {
   constexpr std::int64_t kMaxBlocks = 65535;
-  return channels <= kMaxBlocks * kThreads ? "" : "more than 2^23 channels";
+  return channels <= kMaxBlocks * kThreads ? "" : "needs at most 2^23 channels";
 }
 
 std::string conv_supports(const CausalConv1dArgs& args, const Stream&) {

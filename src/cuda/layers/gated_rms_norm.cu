@@ -161,11 +161,11 @@ std::string fours_supports(const GatedRmsNormArgs& args, const Stream&) {
   if (args.x.dim(2) % 4 != 0) return "needs D to be a multiple of 4";
   if (args.x.dim(2) > kMaxFours * 4 * kWarpSize) return "needs D to be at most 1024";
   const bool aligned = elements(args.x).fours && elements(args.z).fours && elements(args.y).fours;
-  return aligned ? "" : "needs rows that begin at a multiple of four elements";
+  return aligned ? "" : "needs rows aligned to four elements";
 }
 
 std::string single_supports(const GatedRmsNormArgs& args, const Stream&) {
-  return args.x.dim(2) < std::int64_t{1} << 31 ? "" : "rows of 2^31 elements or more";
+  return args.x.dim(2) < std::int64_t{1} << 31 ? "" : "needs rows of fewer than 2^31 elements";
 }
 
 void run_fours(const GatedRmsNormArgs& args, Workspace, const Stream& stream) {
