@@ -8,6 +8,7 @@
 #include "cuda/common/mbarrier.h"
 #include "cuda/common/mma.h"
 #include "cuda/common/pdl.h"
+#include "cuda/common/warp.h"
 #include "cuda/gated_delta/chunk_kernels.h"
 #include "cuda/gated_delta/chunk_matrices.h"
 #include "cuda/launch.h"
@@ -38,12 +39,6 @@ struct Scalars {
   HeadScalars heads[kHeadsAtOnce];
   KeyFactors factors;
 };
-
-// The same value, of which the compiler knows nothing.
-__device__ inline int opaque(int value) {
-  asm volatile("" : "+r"(value));
-  return value;
-}
 
 __device__ inline BlockIndex block_index(int index) {
   const int i = index < 1 ? 0 : index < 3 ? 1 : index < 6 ? 2 : 3;

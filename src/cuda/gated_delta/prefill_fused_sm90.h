@@ -1,8 +1,9 @@
 #pragma once
 
-// Both passes of the chunked gated delta rule in one kernel, on Hopper: a block owns 64 kGroups rows of a head's state
-// and goes through the chunks of one sequence. Besides the consumer warpgroups (chunk_walk.h) it has one that copies
-// the chunks' tiles and makes their records out of them, in the ring's own memory, a chunk ahead of the consumers.
+// Both passes of the chunked gated delta rule in one kernel, on Hopper: a block owns 64 kConsumers rows of a head's
+// state and goes through the chunks of one sequence. Besides the consumer warpgroups (chunk_walk.h) it has one that
+// copies the chunks' tiles and makes their records out of them, in the ring's own memory, a chunk ahead of the
+// consumers.
 //
 // It does the work on a chunk's keys once for each value head and slice of the state instead of once for each key head,
 // but no record goes through memory, and there is one launch.
@@ -27,10 +28,10 @@ struct ProducerMemory {
 };
 
 // Copies the tiles, makes the records, stores the outputs.
-template <class T, int K, int kGroups>
-__device__ void produce_chunks(const ChunkArguments& args, const Work& work, const Ring<K, kGroups>& ring,
+template <class T, int K, int kConsumers>
+__device__ void produce_chunks(const ChunkArguments& args, const Work& work, const Ring<K, kConsumers>& ring,
                                ProducerMemory& memory) {
-  using R = Ring<K, kGroups>;
+  using R = Ring<K, kConsumers>;
   using Team = ProducerWarpgroup;
   static_assert(R::kStages == 3);
   constexpr int kGateWarp = 2;  // has the gates of the next chunk
@@ -42,7 +43,7 @@ __device__ void produce_chunks(const ChunkArguments& args, const Work& work, con
   };
   LaneGates gates{};
   if (warp == kGateWarp) gates = gates_of(0);
-  const TileCopies<T, K, kGroups> tiles{args, work};
+  const TileCopies<T, K, kConsumers> tiles{args, work};
   for (int stage = 0; stage < R::kStages; ++stage) tiles.load(ring, stage, stage);
   if (warp == kGateWarp) {
     work_out_decays(gates, memory.heads[0], lane);
@@ -146,36 +147,37 @@ __device__ void produce_chunks(const ChunkArguments& args, const Work& work, con
   }
 }
 
-template <class T, int K, int kGroups>
-__global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
+template <class T, int K, int kConsumers>
+__global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     chunk_fused(const __grid_constant__ ChunkArguments args) {
-  using R = Ring<K, kGroups>;
+  using R = Ring<K, kConsumers>;
   extern __shared__ __align__(1024) std::byte shared[];
   __shared__ typename R::Barriers barriers;
   __shared__ __align__(16) ProducerMemory memory;
   const R ring(shared, barriers, kWarpgroup);
   pdl_trigger_and_wait();
-  const Work work = find_work(args, Pass::kScan, kGroups * kRows);
+  const Work work = find_work(args, Pass::kScan, kConsumers * kRows);
   if (!work.valid) return;
   // With two consumers all of a multiprocessor's registers are taken.
-  constexpr bool kFrugal = kGroups == 2;
+  constexpr bool kFrugal = kConsumers == 2;
   if (threadIdx.x < kWarpgroup) {
     if constexpr (kFrugal) setmaxnreg_dec<120>();
-    produce_chunks<T, K, kGroups>(args, work, ring, memory);
+    produce_chunks<T, K, kConsumers>(args, work, ring, memory);
   } else {
     if constexpr (kFrugal) setmaxnreg_inc<192>();
-    consume<T, K, kGroups, kFrugal>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
+    consume<T, K, kConsumers, kFrugal>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
   }
 }
 
-template <class T, int K, int kGroups>
+template <class T, int K, int kConsumers>
 void launch_fused(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream) {
   static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
-  constexpr int kBytes = Ring<K, kGroups>::kSharedBytes;
-  allow_shared_memory(reinterpret_cast<const void*>(chunk_fused<T, K, kGroups>), kBytes, kOperation);
-  const dim3 grid(static_cast<unsigned>(args.value_width / (kGroups * kRows)), static_cast<unsigned>(args.hv),
+  constexpr int kBytes = Ring<K, kConsumers>::kSharedBytes;
+  allow_shared_memory(reinterpret_cast<const void*>(chunk_fused<T, K, kConsumers>), kBytes, kOperation);
+  const dim3 grid(static_cast<unsigned>(args.value_width / (kConsumers * kRows)), static_cast<unsigned>(args.hv),
                   static_cast<unsigned>(args.map.sequences));
-  pdl_launch(chunk_fused<T, K, kGroups>, grid, (kGroups + 1) * kWarpgroup, kBytes, device, stream, kOperation, args);
+  pdl_launch(chunk_fused<T, K, kConsumers>, grid, (kConsumers + 1) * kWarpgroup, kBytes, device, stream, kOperation,
+             args);
 }
 
 template <class T>

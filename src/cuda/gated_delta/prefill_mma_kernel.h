@@ -20,6 +20,7 @@
 #include "cuda/common/async_copy.h"
 #include "cuda/common/mma.h"
 #include "cuda/common/pdl.h"
+#include "cuda/common/warp.h"
 #include "cuda/gated_delta/chunk_work.h"
 #include "cuda/gated_delta/state_rows.h"
 
@@ -142,12 +143,6 @@ struct ChunkCopies {
     }
   }
 };
-
-// The same value, of which the compiler knows nothing: addresses made of it are not kept in registers all along.
-__device__ inline int opaque(int value) {
-  asm volatile("" : "+r"(value));
-  return value;
-}
 
 // use(i, blocks) for i = 0..kCount - 1 with what load(i, blocks) has read from shared memory kAhead steps before: a
 // warp runs in order, and often alone on its part of the multiprocessor.
