@@ -5,7 +5,7 @@
 
 namespace thalweg::cu {
 
-// What the passes of the chunked gated delta rule work on (chunk_kernels.h).
+// The parameters of the chunked gated delta rule's passes (chunk_kernels.h).
 struct ChunkArguments {
   TensorView<const void> q, k, v;  // bf16 or f16, rows aligned to 16 bytes
   TensorView<const float> g, beta;
@@ -37,7 +37,8 @@ struct ChunkArguments {
   float scale;
 };
 
-constexpr float kNegligibleGate = -17.0F;  // exp(-17) < 2^-24
+// A sum of gates below which the state before it does not matter: exp(-17) < 2^-24.
+constexpr float kNegligibleGate = -17.0F;
 __host__ __device__ constexpr std::int64_t segment_floats(std::int64_t k, std::int64_t v) { return 2 * v * k + k * k; }
 
 }  // namespace thalweg::cu

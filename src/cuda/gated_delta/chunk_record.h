@@ -1,15 +1,15 @@
 #pragma once
 
-// What the first pass of the chunked gated delta rule leaves for the second, per chunk of 64 tokens and value head:
+// The record of a chunk of 64 tokens and a value head, which the second pass of the chunked gated delta rule reads:
 //
 //   T [64,64]   ((I + tril(beta_i s_i s_j k_i.k_j exp(G_i - G_j), -1))^-1 - I) diag(beta), 16-bit, swizzled tile
 //   P [64,64]   tril(scale sq_i s_j q_i.k_j exp(G_i - G_j)), 16-bit, swizzled tile
 //   scalars     x: s_t exp(G_t); d: s_t exp(G_last - G_t); o: scale sq_t exp(G_t); beta_t, 64 f32 each; exp(G_last)
 //
-// with s and sq the factors that bring k and q to norm 1, or 1. Given the state S before the chunk, with
+// with s and sq the norm factors of k and q. Given the state S before the chunk, with
 // Y = v - x (k S^T):  V' = beta Y + T Y;  o = o (q S^T) + P V';  S = exp(G_last) S + (d V')^T k.
-// The diagonal of the inverse, which is 1, is left out of T and added in f32: it is the largest part of V', which so
-// escapes two roundings to 16 bits.
+// T does not contain the diagonal of the inverse, which is 1 and is added in f32: the largest term of V' is so not
+// rounded to 16 bits.
 
 #include <cstdint>
 
@@ -31,8 +31,8 @@ struct ChunkRecord {
   static constexpr int kBytes = kDecay + 16;
   static constexpr int kPitch = (kBytes + 127) / 128 * 128;  // from one record to the next
 
-  // In T or P: the first or second eight of the 16 columns of `block` in a row, on or below the diagonal block.
-  __device__ static std::uint32_t place(int row, int block, int half) { return swizzled(row, 2 * block + half); }
+  // The offset in T or P of the first or second eight of the 16 columns of `block` in a row.
+  __device__ static std::uint32_t offset(int row, int block, int half) { return swizzled(row, 2 * block + half); }
 };
 
 // The sequences of a batch: its rows, or the spans of its one row that cu_seqlens marks. Host code has not checked the

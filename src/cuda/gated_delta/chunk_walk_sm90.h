@@ -49,11 +49,10 @@ struct Consumer {
   const std::uint32_t value_offset;  // where the lane reads v and writes o in a stage, in blocks of 8 tokens by 8 rows
   float s[K / 2];
   std::uint32_t s16[kSteps][4];  // s, rounded
-  float x[32];                   // X^T, then V'^T
   float o[32];
 
   // X^T = S k^T
-  __device__ __forceinline__ void multiply_keys(std::uint32_t stage) {
+  __device__ __forceinline__ void multiply_keys(float (&x)[32], std::uint32_t stage) {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -71,8 +70,8 @@ struct Consumer {
     wgmma_commit();
   }
 
-  // Y^T = v^T - X^T x in y, which holds v; Y^T beta in x.
-  __device__ __forceinline__ void subtract(std::uint32_t (&y)[4][4], const float2* scalars) {
+  // Y^T = v^T - X^T x in y, which holds v; Y^T beta in x, which holds X^T.
+  __device__ __forceinline__ void subtract(float (&x)[32], std::uint32_t (&y)[4][4], const float2* scalars) {
 #pragma unroll
     for (int block = 0; block < 8; ++block) {
       const float2 scale = scalars[ChunkRecord::kX / 8 + 4 * block];
@@ -103,7 +102,8 @@ struct Consumer {
   }
 
   // V'^T d
-  __device__ __forceinline__ void decay_values(std::uint32_t (&decayed)[4][4], const float2* scalars) {
+  __device__ __forceinline__ void decay_values(const float (&x)[32], std::uint32_t (&decayed)[4][4],
+                                               const float2* scalars) {
 #pragma unroll
     for (int block = 0; block < 8; ++block) {
       const float2 scale = scalars[ChunkRecord::kD / 8 + 4 * block];
@@ -168,7 +168,8 @@ struct Consumer {
     const auto* scalars = reinterpret_cast<const float2*>(ring.stage_bytes(stage) + R::kRecord) + lane % 4;
     if (args.checkpoints.data != nullptr) store_checkpoint(args, work, chunk, warp_row, lane, s);
     ring.wait_until_full(chunk, stage);
-    multiply_keys(address);
+    float x[32];  // X^T, then V'^T
+    multiply_keys(x, address);
     wgmma_wait<1>();
     pin(o);
     if (chunk > 0) store_output(chunk - 1, last_stage);
@@ -190,13 +191,13 @@ struct Consumer {
       wgmma_wait<1>();
     }
     pin(x);
-    subtract(y, scalars);
+    subtract(x, y, scalars);
     multiply_triangle(x, y, record, ChunkRecord::kT);
     if constexpr (!kFrugal) multiply_queries(address, kEarlySteps, kSteps);
     wgmma_wait<kFrugal ? 0 : 1>();
     pin(x);
     std::uint32_t decayed[4][4];
-    decay_values(decayed, scalars);
+    decay_values(x, decayed, scalars);
     update_state(decayed, address);
     std::uint32_t values[4][4];
     to_operand<T, 4>(x, values);

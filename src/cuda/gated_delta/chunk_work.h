@@ -1,6 +1,6 @@
 #pragma once
 
-// What each block of the chunked gated delta rule's second pass works on.
+// The work of each block of the chunked gated delta rule's second pass.
 
 #include <cstdint>
 
@@ -15,7 +15,7 @@ enum class Pass {
   kCarries,  // B and M of segments
 };
 
-// What a block works on: rows of a head's state over a run of chunks.
+// Rows of a head's state over consecutive chunks.
 struct Work {
   enum class Start { kZero, kIdentity, kPool, kCarried };
 
@@ -31,7 +31,7 @@ struct Work {
   Start start;
   const float* carried;             // [.,K], for kCarried
   bool no_values;                   // v is all zeros
-  std::int64_t slot;                // of the state pools, -1: none
+  std::int64_t slot;                // of the state pools; -1: none
   float* carry_to;                  // [.,K], instead of the final state
   bool is_last;                     // its last state is the sequence's
   int first_chunk;                  // of the sequence
@@ -80,11 +80,11 @@ __device__ inline Work find_work(const ChunkArguments& args, Pass pass, int rows
     last = min(last, first + args.segment_chunks);
   }
   if (pass == Pass::kCarries) {
-    // M of a segment that does not forget; B of one that does not, or whose successor needs an exact start.
-    const bool forgets = !work.is_last && warmup_chunks(args, n, p, work.head) > 0;
-    const bool wanted = !forgets || (p + 2 < segments && warmup_chunks(args, n, p + 1, work.head) == 0);
+    // M of a segment that does not decay; B of one that does not, or whose successor needs an exact start.
+    const bool decays = !work.is_last && warmup_chunks(args, n, p, work.head) > 0;
+    const bool needs_b = !decays || (p + 2 < segments && warmup_chunks(args, n, p + 1, work.head) == 0);
     const bool is_m = work.first_row >= args.value_width;
-    work.valid = !work.is_last && (is_m ? !forgets : wanted);
+    work.valid = !work.is_last && (is_m ? !decays : needs_b);
     if (!work.valid) return work;
     const Carry to = carry(args, n, p, work.head);
     if (is_m) work.first_row -= args.value_width;
@@ -93,10 +93,10 @@ __device__ inline Work find_work(const ChunkArguments& args, Pass pass, int rows
     work.carry_to = is_m ? to.m : to.b;
     work.warmup = last - first;
   } else if (p > 0) {
-    const int remembered = warmup_chunks(args, n, p - 1, work.head);
-    first -= remembered;
-    work.warmup = remembered;
-    work.start = remembered > 0 ? Work::Start::kZero : Work::Start::kCarried;
+    const int warmup = warmup_chunks(args, n, p - 1, work.head);
+    first -= warmup;
+    work.warmup = warmup;
+    work.start = warmup > 0 ? Work::Start::kZero : Work::Start::kCarried;
     work.carried = carry(args, n, p, work.head).start;
   }
   work.row = sequence.row;
