@@ -32,17 +32,17 @@ __global__ void __launch_bounds__(kProductThreads) chunk_output_kernel(const __g
   __shared__ float g[kC];
   const ChunkSpan chunk = find_chunk(p.table, blockIdx.x / static_cast<unsigned>(p.hv));
   const int head = static_cast<int>(blockIdx.x % static_cast<unsigned>(p.hv));
-  const int from = key_head(p.head_map, head, p.hk, p.hv);
+  const int k_head = key_head(p.head_map, head, p.hk, p.hv);
   if (chunk.length == 0 || chunk.number >= p.chunks) return;
   if (threadIdx.x < static_cast<unsigned>(chunk.length)) {
     g[threadIdx.x] = p.g.load(p.g.offset(chunk.row, chunk.begin + threadIdx.x) + head);
   }
   __syncthreads();
   const auto query = [&](int i, int d) {
-    return i < chunk.length ? p.q.load(p.q.offset(chunk.row, chunk.begin + i, from) + d) : 0.0F;
+    return i < chunk.length ? p.q.load(p.q.offset(chunk.row, chunk.begin + i, k_head) + d) : 0.0F;
   };
   const auto key = [&](int d, int j) {
-    return j < chunk.length ? p.k.load(p.k.offset(chunk.row, chunk.begin + j, from) + d) : 0.0F;
+    return j < chunk.length ? p.k.load(p.k.offset(chunk.row, chunk.begin + j, k_head) + d) : 0.0F;
   };
   BlockProduct<kC, kC> product;
   product.template add<true>(panels.scores, p.k_size, query, key);

@@ -1,4 +1,5 @@
-// The small stages of the chunk form: sums of gates, norms, and what a chunk needs of its own keys and values.
+// The stages of the chunk form that do not depend on the state: chunk_local_cumsum, l2norm, chunk_scaled_dot_kkt,
+// solve_tril, recompute_w_u.
 
 #include <algorithm>
 
@@ -78,7 +79,7 @@ void run_l2norm(const L2normArgs& args, Workspace, const Stream& stream) {
 
 constexpr Kernel<L2normArgs> kL2norm[] = {{"rows", always_supported<L2normArgs>, no_workspace<L2normArgs>, run_l2norm}};
 
-// ---- The others: a block for each chunk and value head
+// ---- the other stages: a block for each chunk and value head
 
 struct ChunkHeads {
   ChunkTable table;
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(kProductThreads) kkt_kernel(const __grid_const
   __shared__ float g[kC];
   const ChunkSpan chunk = p.chunk();
   const int head = p.value_head();
-  const int from = p.key_head();
+  const int k_head = p.key_head();
   if (threadIdx.x < static_cast<unsigned>(chunk.length)) {
     const std::int64_t token = chunk.begin + threadIdx.x;
     beta[threadIdx.x] = p.beta.load(p.beta.offset(chunk.row, token) + head);
@@ -118,7 +119,7 @@ __global__ void __launch_bounds__(kProductThreads) kkt_kernel(const __grid_const
   }
   __syncthreads();
   const auto key = [&](int i, int d) {
-    return i < chunk.length ? p.k.load(p.k.offset(chunk.row, chunk.begin + i, from) + d) : 0.0F;
+    return i < chunk.length ? p.k.load(p.k.offset(chunk.row, chunk.begin + i, k_head) + d) : 0.0F;
   };
   const auto scaled = [&](int i, int d) {
     return p.seed && i < chunk.length ? round_to_bf16(beta[i] * key(i, d)) : key(i, d);
@@ -161,7 +162,7 @@ void run_kkt(const ChunkScaledDotKktArgs& args, Workspace, const Stream& stream)
 
 constexpr Kernel<ChunkScaledDotKktArgs> kKkt[] = {{"f32", kkt_supports, no_workspace<ChunkScaledDotKktArgs>, run_kkt}};
 
-// ---- solve_tril: rows of 16 at a time; those above by a product, then substitution with a thread for each column
+// ---- solve_tril: 16 rows at a time, a product with the rows above, then substitution with a thread for each column
 
 struct Solve : ChunkHeads {
   Elements a, a_inv;
@@ -248,7 +249,7 @@ __global__ void __launch_bounds__(kProductThreads) w_u_kernel(const __grid_const
   __shared__ float decayed[kC];  // beta exp(G)
   const ChunkSpan chunk = p.chunk();
   const int head = p.value_head();
-  const int from = p.key_head();
+  const int k_head = p.key_head();
   if (threadIdx.x < static_cast<unsigned>(chunk.length)) {
     const std::int64_t token = chunk.begin + threadIdx.x;
     beta[threadIdx.x] = p.beta.load(p.beta.offset(chunk.row, token) + head);
@@ -275,7 +276,7 @@ __global__ void __launch_bounds__(kProductThreads) w_u_kernel(const __grid_const
     }
   };
   multiply(p.v, head, beta, p.v_size, p.u);
-  multiply(p.k, from, decayed, p.k_size, p.w);
+  multiply(p.k, k_head, decayed, p.k_size, p.w);
 }
 
 RecomputeWU recompute_w_u(const RecomputeWUArgs& args) {

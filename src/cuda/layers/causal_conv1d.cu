@@ -1,6 +1,6 @@
-// Both causal convolutions. Neighbouring threads have neighbouring channels and walk along the tokens, the window of
-// the last W-1 inputs in registers. Sums run from the oldest tap to the newest wherever a sequence is cut, so that
-// prefill and decode give the same bits.
+// causal_conv1d and causal_conv1d_update. Neighboring threads have neighboring channels and iterate over tokens, with
+// the window of the last W-1 inputs in registers. Sums run from the oldest tap to the newest wherever a sequence is
+// split, so that prefill and decode return the same bits.
 
 #include <algorithm>
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kMaxTaps = 8;
-constexpr int kUsualTaps = 4;  // has kernels of its own: no tap is tested for
+constexpr int kUsualTaps = 4;  // has its own kernels, without tests for absent taps
 
 struct Filter {
   Elements weight;  // [C,W]
@@ -28,8 +28,8 @@ struct Filter {
   bool silu = false;
 };
 
-// The taps of kVec channels from `channel` on. With fewer than kTaps the first are absent, not zero: an infinite input
-// outside the window must not count.
+// The taps of kVec channels from `channel` on. If W is below kTaps, the first taps are absent instead of zero: zero
+// times an infinite input outside the window is NaN.
 template <int kTaps, int kVec>
 struct Taps {
   float weight[kTaps][kVec];
@@ -71,7 +71,7 @@ struct Taps {
     for (int i = 0; i < kVec; ++i) bias[i] = filter.bias.defined() ? filter.bias.load(channel + i) : 0.0F;
   }
 
-  // Kernels with kUsualTaps are launched for just as many.
+  // Kernels with kUsualTaps are launched for W = kUsualTaps only.
   __device__ bool has(int j) const { return kTaps == kUsualTaps || j >= absent; }
 
   // Output of the token whose window begins at inputs[first].
@@ -108,18 +108,18 @@ __device__ inline void store_outputs(T* to, const float (&from)[1]) {
   *to = from_f32<T>(from[0]);
 }
 
-// A thread: a piece of a sequence and kVec channels.
+// A thread has kVec channels of a run of tokens.
 template <class T, int kVec, int kTaps>
 __global__ void __launch_bounds__(kThreads) conv_kernel(const __grid_constant__ Conv p) {
-  constexpr int kAhead = 4;  // tokens whose inputs are on their way together
+  constexpr int kAhead = 4;  // tokens whose loads are in flight together
   pdl_trigger_and_wait();
-  const ChunkSpan piece = find_chunk(p.table, blockIdx.x);
-  if (piece.length == 0) return;
-  const SequenceSpan sequence = find_sequence(p.sequences, piece.sequence);
+  const ChunkSpan run = find_chunk(p.table, blockIdx.x);
+  if (run.length == 0) return;
+  const SequenceSpan sequence = find_sequence(p.sequences, run.sequence);
   const std::int64_t channel = (static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kVec;
   if (!sequence.valid || channel >= p.channels) return;
-  const T* x = static_cast<const T*>(p.x.data) + p.x.offset(piece.row, piece.begin) + channel;
-  T* y = static_cast<T*>(p.y.data) + p.y.offset(piece.row, piece.begin) + channel;
+  const T* x = static_cast<const T*>(p.x.data) + p.x.offset(run.row, run.begin) + channel;
+  T* y = static_cast<T*>(p.y.data) + p.y.offset(run.row, run.begin) + channel;
   const std::int64_t x_step = p.x.strides[1];
   const std::int64_t y_step = p.y.strides[1];
   const int absent = kTaps == kUsualTaps ? 0 : kTaps - p.filter.taps;
@@ -129,14 +129,14 @@ __global__ void __launch_bounds__(kThreads) conv_kernel(const __grid_constant__ 
   const auto fetch = [&](int begin) {
 #pragma unroll
     for (int t = 0; t < kAhead; ++t) {
-      if (begin + t < piece.length) next[t] = Raw::read(x + (begin + t) * x_step);
+      if (begin + t < run.length) next[t] = Raw::read(x + (begin + t) * x_step);
     }
   };
   Raw before[kTaps - 1] = {};
 #pragma unroll
   for (int j = 0; j < kTaps - 1; ++j) {
     const int back = kTaps - 1 - j;
-    if (j >= absent && piece.begin - back >= sequence.begin) before[j] = Raw::read(x - back * x_step);
+    if (j >= absent && run.begin - back >= sequence.begin) before[j] = Raw::read(x - back * x_step);
   }
   fetch(0);
   const Taps<kTaps, kVec> taps(p.filter, channel);
@@ -144,21 +144,21 @@ __global__ void __launch_bounds__(kThreads) conv_kernel(const __grid_constant__ 
 #pragma unroll
   for (int j = 0; j < kTaps - 1; ++j) {
     before[j].unpack(inputs[j]);
-    const std::int64_t place = piece.begin - sequence.begin - (kTaps - 1 - j);  // in the sequence
-    if (j < absent || place >= 0 || !p.initial_state.defined() || sequence.slot < 0) continue;
+    const std::int64_t token = run.begin - sequence.begin - (kTaps - 1 - j);  // in the sequence
+    if (j < absent || token >= 0 || !p.initial_state.defined() || sequence.slot < 0) continue;
 #pragma unroll
     for (int i = 0; i < kVec; ++i) {
       inputs[j][i] =
-          p.initial_state.load(p.initial_state.offset(sequence.slot, channel + i) + p.filter.taps - 1 + place);
+          p.initial_state.load(p.initial_state.offset(sequence.slot, channel + i) + p.filter.taps - 1 + token);
     }
   }
-  for (int begin = 0; begin < piece.length; begin += kAhead) {
+  for (int begin = 0; begin < run.length; begin += kAhead) {
 #pragma unroll
     for (int t = 0; t < kAhead; ++t) next[t].unpack(inputs[kTaps - 1 + t]);
     fetch(begin + kAhead);
 #pragma unroll
     for (int t = 0; t < kAhead; ++t) {
-      if (begin + t >= piece.length) break;
+      if (begin + t >= run.length) break;
       float outputs[kVec];
 #pragma unroll
       for (int i = 0; i < kVec; ++i) outputs[i] = taps.output(inputs, t, i);
@@ -172,8 +172,8 @@ __global__ void __launch_bounds__(kThreads) conv_kernel(const __grid_constant__ 
   }
 }
 
-// The last W-1 inputs, a thread for each channel of a sequence. A launch of its own: only when all have read the old
-// states may the new ones take their place.
+// Stores the last W-1 inputs, a thread for each channel of a sequence. A second launch, since no thread may replace a
+// state that another one still reads.
 __global__ void __launch_bounds__(kThreads) final_state_kernel(const __grid_constant__ Conv p) {
   pdl_trigger_and_wait();
   const SequenceSpan sequence = find_sequence(p.sequences, blockIdx.x);
@@ -184,11 +184,11 @@ __global__ void __launch_bounds__(kThreads) final_state_kernel(const __grid_cons
 #pragma unroll
   for (int j = 0; j < kMaxTaps - 1; ++j) {
     if (j >= window) break;
-    const std::int64_t place = sequence.length - window + j;
-    if (place >= 0) {
-      inputs[j] = p.x.load(p.x.offset(sequence.row, sequence.begin + place) + channel);
+    const std::int64_t token = sequence.length - window + j;
+    if (token >= 0) {
+      inputs[j] = p.x.load(p.x.offset(sequence.row, sequence.begin + token) + channel);
     } else if (p.initial_state.defined()) {
-      inputs[j] = p.initial_state.load(p.initial_state.offset(sequence.slot, channel) + window + place);
+      inputs[j] = p.initial_state.load(p.initial_state.offset(sequence.slot, channel) + window + token);
     }
   }
 #pragma unroll
@@ -284,7 +284,7 @@ struct ConvUpdate {
   std::int64_t channels = 0;
 };
 
-// A thread for each channel of a sequence.
+// A thread has one channel of a sequence.
 template <int kTaps>
 __global__ void __launch_bounds__(kThreads) update_kernel(const __grid_constant__ ConvUpdate p) {
   pdl_trigger_and_wait();
