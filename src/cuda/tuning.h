@@ -62,9 +62,9 @@ constexpr double kDecodeRowToken = 0.0058;
 // decode_one: 3.26 us at batch 1. Larger batches have not been measured: the slope makes it end at 32 rows.
 constexpr double kDecodeOneCall = 2.25;
 constexpr double kDecodeOneRow = 7.0 / 128;
-// decode_together: 96.2 us for 8 tokens at batch 64, 7.2 us at batch 1.
+// decode_together: 80 and 86 us for 4 and 8 tokens at batch 64, 7.2 us for 8 at batch 1.
 constexpr double kTogetherToken = 0.37;
-constexpr double kTogetherRowToken = 0.00165;
+constexpr double kTogetherRowToken = 0.0009;
 // registers: 5.43 us at batch 1, 79.4 us at batch 64; a token as in decode.
 constexpr double kRegistersCall = 5.0;
 constexpr double kRegistersRow = 0.034;

@@ -96,6 +96,17 @@ struct ChunkHeads {
   std::int64_t blocks() const { return max_chunks(table) * hv; }
 };
 
+// Launches kernel_of<chunk size>() with a block for each chunk and value head.
+template <class Args, class Parameters, class KernelOf>
+void launch_chunk_heads(const Args& args, const Parameters& p, const Stream& stream, KernelOf kernel_of) {
+  if (p.blocks() == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  with_chunk_size(args.chunk_size, [&]<int kC>() {
+    kernel_of.template operator()<kC>()<<<static_cast<unsigned>(p.blocks()), kProductThreads, 0, native(stream)>>>(p);
+  });
+  check(cudaGetLastError(), args.kName);
+}
+
 // ---- chunk_scaled_dot_kkt
 
 struct Kkt : ChunkHeads {
@@ -151,13 +162,7 @@ Kkt kkt(const ChunkScaledDotKktArgs& args) {
 std::string kkt_supports(const ChunkScaledDotKktArgs& args, const Stream&) { return fits_grid(kkt(args).blocks()); }
 
 void run_kkt(const ChunkScaledDotKktArgs& args, Workspace, const Stream& stream) {
-  const Kkt p = kkt(args);
-  if (p.blocks() == 0) return;
-  const CurrentDevice current(stream, args.kName);
-  with_chunk_size(args.chunk_size, [&]<int kC>() {
-    kkt_kernel<kC><<<static_cast<unsigned>(p.blocks()), kProductThreads, 0, native(stream)>>>(p);
-  });
-  check(cudaGetLastError(), args.kName);
+  launch_chunk_heads(args, kkt(args), stream, [&]<int kC>() { return kkt_kernel<kC>; });
 }
 
 constexpr Kernel<ChunkScaledDotKktArgs> kKkt[] = {{"f32", kkt_supports, no_workspace<ChunkScaledDotKktArgs>, run_kkt}};
@@ -221,13 +226,7 @@ Solve solve(const SolveTrilArgs& args) {
 std::string solve_supports(const SolveTrilArgs& args, const Stream&) { return fits_grid(solve(args).blocks()); }
 
 void run_solve(const SolveTrilArgs& args, Workspace, const Stream& stream) {
-  const Solve p = solve(args);
-  if (p.blocks() == 0) return;
-  const CurrentDevice current(stream, args.kName);
-  with_chunk_size(args.chunk_size, [&]<int kC>() {
-    solve_kernel<kC><<<static_cast<unsigned>(p.blocks()), kProductThreads, 0, native(stream)>>>(p);
-  });
-  check(cudaGetLastError(), args.kName);
+  launch_chunk_heads(args, solve(args), stream, [&]<int kC>() { return solve_kernel<kC>; });
 }
 
 constexpr Kernel<SolveTrilArgs> kSolve[] = {{"blocks16", solve_supports, no_workspace<SolveTrilArgs>, run_solve}};
@@ -301,13 +300,7 @@ RecomputeWU recompute_w_u(const RecomputeWUArgs& args) {
 std::string w_u_supports(const RecomputeWUArgs& args, const Stream&) { return fits_grid(recompute_w_u(args).blocks()); }
 
 void run_w_u(const RecomputeWUArgs& args, Workspace, const Stream& stream) {
-  const RecomputeWU p = recompute_w_u(args);
-  if (p.blocks() == 0) return;
-  const CurrentDevice current(stream, args.kName);
-  with_chunk_size(args.chunk_size, [&]<int kC>() {
-    w_u_kernel<kC><<<static_cast<unsigned>(p.blocks()), kProductThreads, 0, native(stream)>>>(p);
-  });
-  check(cudaGetLastError(), args.kName);
+  launch_chunk_heads(args, recompute_w_u(args), stream, [&]<int kC>() { return w_u_kernel<kC>; });
 }
 
 constexpr Kernel<RecomputeWUArgs> kRecomputeWU[] = {{"f32", w_u_supports, no_workspace<RecomputeWUArgs>, run_w_u}};
