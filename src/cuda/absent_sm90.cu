@@ -1,4 +1,5 @@
-// In place of everything in *_sm90.cu, for builds without compute capability 9.0.
+// Stubs of what *_sm90.cu files define, for builds without compute capability 9.0. No supported kernel calls the
+// launchers.
 
 #include "cuda/experts/routing.h"
 #include "cuda/experts/tiled.h"
@@ -14,6 +15,11 @@ DecodeStepKernel decode_step_kernel(std::int64_t, DType, Tokens, bool) { return 
 StreamStepKernel stream_step_kernel(std::int64_t, DType, std::int64_t, std::int64_t) { return {}; }
 
 namespace sm90 {
+
+void launch_chunk_carries(const ChunkArguments&, DType, const DeviceProperties&, cudaStream_t) {}
+void launch_chunk_scan(const ChunkArguments&, DType, const DeviceProperties&, cudaStream_t) {}
+void launch_chunk_fused_bf16(const ChunkArguments&, int, const DeviceProperties&, cudaStream_t) {}
+void launch_chunk_fused_f16(const ChunkArguments&, int, const DeviceProperties&, cudaStream_t) {}
 
 bool router_takes(std::int64_t, std::int64_t, std::int64_t, const DeviceProperties&) { return false; }
 std::int64_t staged_router_bytes(std::int64_t, std::int64_t) { return 0; }

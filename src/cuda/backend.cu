@@ -1,5 +1,5 @@
-// The CUDA backend of a build with it: finds out whether this machine has a GPU that the compiled code runs on, and
-// lists the kernels.
+// The CUDA backend of a build with it: whether this machine has a GPU that the compiled code runs on, and the list of
+// kernels.
 
 #include <cuda_runtime.h>
 
@@ -30,9 +30,11 @@ bool has_code_for(int major, int minor) {
   return false;
 }
 
-std::string describe(cudaError_t error) { return std::string("the CUDA runtime says: ") + cudaGetErrorString(error); }
+std::string describe(cudaError_t error) {
+  return std::string("the CUDA runtime reports: ") + cudaGetErrorString(error);
+}
 
-// Empty if some device can run this build's code, else why none can. Creates no context on any device.
+// Empty if a device can run this build's code, else why none can. Creates no context on any device.
 std::string why_unavailable() {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) return "no CUDA driver";

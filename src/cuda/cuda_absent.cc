@@ -1,4 +1,4 @@
-// The CUDA backend of a build without it.
+// The CUDA backend of a build without CUDA.
 
 #include "cuda/backend.h"
 

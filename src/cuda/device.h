@@ -1,6 +1,6 @@
 #pragma once
 
-// What a CUDA device can do. Kernels are chosen and sized by it; each capability has its own name.
+// The properties of a CUDA device that kernels are chosen and sized by. Each capability has its own name.
 
 #include <string>
 
@@ -11,15 +11,15 @@ struct DeviceProperties {
   int minor = 0;
   int multiprocessors = 0;
   int shared_bytes = 0;  // shared memory of a multiprocessor
-  // The device runs what *_sm90 files are compiled to: it is of compute capability 9.0, and the build has its code.
+  // The device has compute capability 9.0, and the build has machine code of *_sm90 files.
   bool runs_sm90 = false;
-  // The code that runs here waits for the kernel ahead of it (common/pdl.h).
+  // The code that runs here supports programmatic dependent launch (common/pdl.h).
   bool programmatic_launch = false;
   // The code that runs here has bulk copies and mbarriers (common/mbarrier.h) in files without a suffix too.
   bool bulk_copies = false;
 };
 
-// Asked of the driver once per device.
+// Queries the driver once per device.
 const DeviceProperties& properties(int device);
 
 // Why kernels of *_sm90 files cannot run on the device; empty if they can.

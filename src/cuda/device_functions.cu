@@ -29,7 +29,7 @@ void synchronize(const Stream& stream) {
   check(cudaStreamSynchronize(native(stream)), "synchronize");
 }
 
-// Owners of what a measurement makes, so that an error on the way leaks nothing.
+// Owns what a measurement creates, so that an error leaks nothing.
 struct Capture {
   cudaStream_t stream = nullptr;
   cudaGraph_t graph = nullptr;
@@ -56,7 +56,7 @@ std::vector<double> time(Device device, const std::function<void(const Stream&)>
   check(cudaStreamCreateWithFlags(&capture.stream, cudaStreamNonBlocking), "time");
   for (cudaEvent_t& event : capture.events) check(cudaEventCreate(&event), "time");
   const Stream stream{device, 0, capture.stream};
-  enqueue(stream);  // loads the kernels, which a capture must not
+  enqueue(stream);  // loads the kernels, which is not allowed during a capture
   check(cudaStreamSynchronize(capture.stream), "time");
   check(cudaStreamBeginCapture(capture.stream, cudaStreamCaptureModeThreadLocal), "time");
   try {
@@ -85,7 +85,7 @@ void check(cudaError_t error, std::string_view operation) {
   if (error == cudaSuccess) return;
   cudaGetLastError();  // the error would otherwise stay for the caller's next check
   throw Error(operation, "stream", "work that the device accepts",
-              std::string("the CUDA runtime's error: ") + cudaGetErrorString(error));
+              std::string("the CUDA runtime reports: ") + cudaGetErrorString(error));
 }
 
 CurrentDevice::CurrentDevice(const Stream& stream, std::string_view operation) : device_(stream.device.index) {

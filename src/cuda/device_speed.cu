@@ -1,4 +1,4 @@
-// What the device reaches by plain kernels.
+// The device's speed, measured with plain kernels.
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the host code of the CUDA kernels shares.
+// Host code that all CUDA kernels share.
 
 #include <cuda_runtime.h>
 
@@ -12,10 +12,10 @@
 
 namespace thalweg::cu {
 
-// Throws thalweg::Error in the name of `operation`.
+// Throws thalweg::Error of `operation` if `error` is one.
 void check(cudaError_t error, std::string_view operation);
 
-// Makes the stream's device the thread's current one for as long as it lives.
+// Makes the stream's device the thread's current one during its lifetime.
 class CurrentDevice {
  public:
   CurrentDevice(const Stream& stream, std::string_view operation);
@@ -30,7 +30,7 @@ class CurrentDevice {
 
 inline cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native); }
 
-// Programmatic dependent launch of a kernel that calls pdl_wait() (common/pdl.h): its blocks may be scheduled before
+// Enables programmatic dependent launch of a kernel that calls pdl_wait() (common/pdl.h): its blocks may start before
 // the kernel ahead of it in the stream has ended. Does nothing on a device without the capability.
 inline void pdl_launch(cudaLaunchConfig_t& config, cudaLaunchAttribute* attributes, const DeviceProperties& device) {
   if (!device.programmatic_launch) return;
@@ -40,7 +40,7 @@ inline void pdl_launch(cudaLaunchConfig_t& config, cudaLaunchAttribute* attribut
   config.attrs = attributes;
 }
 
-// Lets a kernel use up to `bytes` of shared memory per block, on the current device.
+// Allows a kernel `bytes` of shared memory per block on the current device.
 void allow_shared_memory(const void* kernel, std::size_t bytes, std::string_view operation);
 
 template <class... Parameters, class... Arguments>

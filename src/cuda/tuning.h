@@ -7,7 +7,121 @@
 
 namespace thalweg::cu::tuning {
 
-namespace gated_delta {}
+namespace gated_delta {
+
+// Times are in microseconds, measured on one H200 (132 multiprocessors); tables of
+// docs/notes/gated-delta-rule-cuda-*.md and docs/notes/convolution-and-norm-cuda.md. A tile is 64 rows of one head's
+// state, a call's tiles are those of all sequences. The lines below are fits: what they have to get right is where they
+// cross.
+
+// ---- chunk_gated_delta_rule, (HK, HV) = (16, 32), K = V = 128
+
+// wgmma: 15.2, 17.0, 20.3, 26.7 us for 1, 2, 4, 8 chunks, where all tiles fit on the device at once.
+constexpr double kTwoPassCall = 13.5;
+constexpr double kTwoPassChunk = 1.7;
+// Where they do not, per chunk and two tiles of one multiprocessor: 3.1 us for value heads, and 1.8 us for key heads.
+constexpr double kTwoPassValueHead = 3.1;
+constexpr double kTwoPassKeyHead = 1.8;
+// wgmma_fused: 8.8, 12.1, 19.2, 33.3 us for 1, 2, 4, 8 chunks.
+constexpr double kFusedCall = 5.3;
+constexpr double kFusedChunk = 3.5;
+// Not measured: a second round of blocks fills its ring again. Large enough that wgmma_fused is for one round only.
+constexpr double kFusedNextRound = 10.0;
+// wgmma_fused_pairs: 4 us a chunk for each round of tile pairs. Its call is that of two passes: a shorter one has not
+// been measured, and (32,32) 2048x4 and (16,16) 1024x8 (141 and 80 us; two passes: 170 and 96) do not show it.
+constexpr double kFusedPairsCall = kTwoPassCall;
+constexpr double kFusedPairsChunk = 4.0;
+// mma in terms of wgmma: 328 and 218 us for one sequence of 8192 tokens.
+constexpr double kMmaOverWgmma = 1.5;
+// token_by_token: 10692 us for 128 chunks. Counted in whole chunks: for how few tokens it beats the chunk form has not
+// been measured, so that the chunk form is taken wherever a kernel supports it.
+constexpr double kTokenByTokenChunk = 83.0;
+
+// Segments, from the published table with every length of 8 to 128 chunks. The best length makes this many tiles for
+// each multiprocessor,
+constexpr int kSegmentTilesPerMultiprocessor = 2;
+// of at least so many chunks; the shorter one where one in kFewTiles multiprocessors has a tile of an unsplit walk.
+constexpr int kShortSegmentChunks = 12;
+constexpr int kSegmentChunks = 16;
+constexpr int kFewTiles = 8;
+// Launches and chaining, in chunks of one walk.
+constexpr int kSegmentLaunchChunks = 24;
+// Walks of a segment that a head takes which does not decay; in quarters, as two blocks on a multiprocessor slow each
+// other down by 1.6.
+constexpr int kSegmentQuarterWalks = 8;
+constexpr int kCrowdedSegmentQuarterWalks = 13;
+// The host does not know the lengths of packed sequences: the longest is taken for 3/2 of the average.
+constexpr int kLongestPackedHalves = 3;
+
+// ---- recurrent_gated_delta_rule, HK 16, HV 32, K = V = 128, f32 states. A row is one row of a head's state on one
+// multiprocessor: 31 at batch 1, 1986 at batch 64.
+
+// decode: 4.04 us at batch 1, 73.2 us at batch 64; 11.6 us for each further token at batch 64, 1.1 us at batch 1.
+constexpr double kDecodeCall = 3.0;
+constexpr double kDecodeRow = 1.0 / 32;
+constexpr double kDecodeToken = 1.1;
+constexpr double kDecodeRowToken = 0.0058;
+// decode_one: 3.26 us at batch 1. Larger batches have not been measured: the slope makes it end at 32 rows.
+constexpr double kDecodeOneCall = 2.25;
+constexpr double kDecodeOneRow = 7.0 / 128;
+// decode_together: 80 and 86 us for 4 and 8 tokens at batch 64, 7.2 us for 8 at batch 1.
+constexpr double kTogetherToken = 0.37;
+constexpr double kTogetherRowToken = 0.0009;
+// registers: 5.43 us at batch 1, 79.4 us at batch 64; a token as in decode.
+constexpr double kRegistersCall = 5.0;
+constexpr double kRegistersRow = 0.034;
+
+// Blocks of a launch of decode or registers: as many warps as share the tokens, while this share of the multiprocessors
+// has a block.
+constexpr int kBusyNumerator = 9;
+constexpr int kBusyDenominator = 10;
+
+// ---- gated_delta_prep_step, same heads. A key head is one of one sequence on one multiprocessor: 0.12 at batch 1, 7.8
+// at batch 64.
+
+// decode: 5.32 us at batch 1, 87 us at batch 64. stream: 9.5 and 79.3 us; its line is laid so that they cross where
+// every multiprocessor has a key head, from which on stream was chosen when both were measured.
+constexpr double kStepDecodeCall = 5.0;
+constexpr double kStepDecodeKeyHead = 10.5;
+constexpr double kStepStreamCall = 6.5;
+constexpr double kStepStreamKeyHead = 9.0;
+// A further token in stream: 161 us for 8 tokens at batch 64. decode_together has not been measured there; it is chosen
+// below the same number of key heads as decode. One by one, decode takes longer.
+constexpr double kStepToken = 1.5;
+constexpr double kStepDecodeToken = 2.0;
+// A snapshot after each token, in any kernel: as many bytes as half a step, at half the rate.
+constexpr double kStepSnapshot = 9.0;
+// cluster: 6.9 us at batch 1, 99 us at batch 64. block: not measured apart; it leaves most of the device idle.
+constexpr double kStepClusterCall = 10.0;
+constexpr double kStepClusterKeyHead = 12.0;
+constexpr double kStepBlockCall = 20.0;
+constexpr double kStepBlockKeyHead = 24.0;
+
+// Slices of a head, as many as give this share of the multiprocessors a block: more convolve the same q and k again.
+// Two of five in cluster; nine of ten in decode, whose slices have at most kStepMaxRows rows. 32 rows take 6.0 us at
+// batch 1, 64 and 128 rows 6.3 and 7.9.
+constexpr int kClusterBusyNumerator = 2;
+constexpr int kClusterBusyDenominator = 5;
+constexpr int kStepMaxRows = 128;
+// Up to so many rows, decode has four rows to a warp and a thread for each channel.
+constexpr int kStepNarrowRows = 32;
+
+// ---- gated_rms_norm, 32 heads of 128, bf16: 6.9 us for 12.6 MB, 42.1 us for 101 MB. rows_strided reads x twice; only
+// its predecessor has been measured.
+
+constexpr double kNormCall = 2.0;
+constexpr double kNormMegabyte = 0.4;
+constexpr double kStridedNormCall = 4.0;
+constexpr double kStridedNormMegabyte = 0.6;
+
+// ---- causal_conv1d: tokens of a thread. The longest runs read the window least often; shorter ones until every
+// multiprocessor has so many threads.
+
+constexpr int kConvLongestRun = 32;
+constexpr int kConvShortestRun = 8;
+constexpr int kConvThreadsPerMultiprocessor = 1024;
+
+}  // namespace gated_delta
 
 namespace experts {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Blocks of one cluster: for code of compute capability 9.0 alone.
+// Blocks of a cluster. Needs compute capability 9.0.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@ __device__ inline unsigned cluster_rank() {
   return rank;
 }
 
-// Of a grid whose clusters are two-dimensional: where the cluster is in the grid, and where the block in the cluster.
+// Of a grid with two-dimensional clusters: the cluster's y in the grid, and the block's y in the cluster.
 __device__ inline unsigned cluster_y() {
   unsigned y;
   asm volatile("mov.u32 %0, %%clusterid.y;" : "=r"(y));
@@ -24,13 +24,13 @@ __device__ inline unsigned cluster_place_y() {
   return y;
 }
 
-// What a thread wrote before it arrived is seen by those that have waited.
+// Threads that wait see what a thread wrote before it arrived.
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
-// The same of nothing but the arrival.
+// Orders no memory accesses.
 __device__ inline void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
-// Writes to the same place of another block's shared memory; that block must have begun.
+// Stores to the same offset of another block's shared memory. That block must have begun.
 __device__ inline void store_to_block(float* here, unsigned rank, float value) {
   const auto local = static_cast<std::uint32_t>(__cvta_generic_to_shared(here));
   std::uint32_t remote;
@@ -38,7 +38,7 @@ __device__ inline void store_to_block(float* here, unsigned rank, float value) {
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(value) : "memory");
 }
 
-// The value at the same place of another block's shared memory.
+// Loads from the same offset of another block's shared memory.
 __device__ inline float load_from_block(const float* here, unsigned rank) {
   const auto local = static_cast<std::uint32_t>(__cvta_generic_to_shared(here));
   std::uint32_t remote;

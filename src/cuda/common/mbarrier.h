@@ -35,7 +35,7 @@ struct Mbarrier {
   }
 };
 
-// The barriers of a ring, one for each stage, one after the other in shared memory.
+// The barriers of a ring's stages, one after the other in shared memory.
 struct MbarrierArray {
   static constexpr int kBytes = 8;  // of one barrier
 
@@ -44,7 +44,7 @@ struct MbarrierArray {
   __device__ Mbarrier operator[](int stage) const { return {address + static_cast<std::uint32_t>(kBytes * stage)}; }
 };
 
-// A ring's stage, and the parity of the phase that the stage's barriers are in: it changes with every round.
+// A ring's stage and the parity of its barriers' phase, which changes with every round.
 struct RingStage {
   int index = 0;
   std::uint32_t parity = 0;
@@ -59,14 +59,14 @@ struct RingStage {
 // Makes initialized barriers visible to the copy engine.
 __device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-// Copies `bytes` bytes (a multiple of 16) from global to shared memory by the copy engine; completes on `barrier`.
+// Copies `bytes` bytes (a multiple of 16) from global to shared memory by the copy engine. Completes on `barrier`.
 __device__ inline void bulk_copy(std::uint32_t shared, const void* global, std::uint32_t bytes, Mbarrier barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
                "l"(global), "r"(bytes), "r"(barrier.address)
                : "memory");
 }
 
-// The same for data that is not read again soon: the L2 cache evicts it first.
+// The same for data that is not read again soon: L2 evicts it first.
 __device__ inline void bulk_copy_evict_first(std::uint32_t shared, const void* global, std::uint32_t bytes,
                                              Mbarrier barrier) {
   std::uint64_t policy;
@@ -81,12 +81,12 @@ __device__ inline void bulk_copy_evict_first(std::uint32_t shared, const void* g
 // Makes this thread's writes to shared memory visible to the tensor cores and the copy engine.
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Waits for `threads` threads of the block, whole warps, that name the same barrier, 1..15.
+// Arrives at barrier `id`, 1..15, and waits for `threads` threads of the block, in whole warps.
 __device__ inline void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Counts for the barrier without waiting: others of its `threads` do, by named_barrier.
+// Arrives without waiting; others of the `threads` threads wait by named_barrier().
 __device__ inline void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

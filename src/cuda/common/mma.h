@@ -1,8 +1,8 @@
 #pragma once
 
-// Wrappers of the warp-wide matrix instructions that every GPU from compute capability 8.0 on has. A fragment's
-// element order is that of the PTX manual: in an accumulator of 16 x 8, a lane holds columns 2(lane % 4) and the next,
-// of row lane / 4 in [0] and [1], of that row + 8 in [2] and [3].
+// Warp-wide matrix instructions of compute capability 8.0 and later. The element order of a fragment is that of the PTX
+// manual: in an accumulator of 16 x 8, a lane holds columns 2(lane % 4) and the next, of row lane / 4 in [0] and [1],
+// of that row + 8 in [2] and [3].
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -88,7 +88,7 @@ __device__ inline void multiply_add_tf32(float (&sum)[4], const std::uint32_t (&
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// sum[16,8] += a[16,32] b[32,8] of bytes, a without and b with signs.
+// sum[16,8] += a[16,32] b[32,8] of bytes, a unsigned and b signed.
 __device__ inline void multiply_add_bytes(std::int32_t (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                           std::uint32_t b1) {
   asm volatile(

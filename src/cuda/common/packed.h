@@ -6,8 +6,8 @@
 
 namespace thalweg::cu {
 
-// Some elements in a row as they lie in memory: reading several such before converting the first keeps the reads in
-// flight at the same time.
+// kCount neighbors as they are in memory. A kernel that reads several before it converts the first keeps all reads in
+// flight.
 template <class T, int kCount>
 struct Packed {
   static_assert(kCount == 1 || kCount == 4);

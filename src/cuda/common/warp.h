@@ -4,7 +4,13 @@ namespace thalweg::cu {
 
 constexpr int kWarpSize = 32;
 
-// The sum over groups of `kLanes` neighbouring lanes, the same bits in each of them.
+// The same value, unknown to the compiler: it recomputes what depends on it instead of keeping it in registers.
+__device__ inline int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// The sum over groups of `kLanes` neighboring lanes, the same bits in each of them.
 template <int kLanes = kWarpSize>
 __device__ inline float warp_sum(float x) {
 #pragma unroll
@@ -12,7 +18,7 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-// The sums over pairs of neighbouring lanes of two values: even lanes get the first one's, odd ones the second one's.
+// Sums two values over pairs of neighboring lanes: even lanes return the sum of the first, odd lanes of the second.
 __device__ inline float sum_two_of_pairs(const float (&values)[2]) {
   const bool odd = (threadIdx.x & 1U) != 0;
   return (odd ? values[1] : values[0]) + __shfl_xor_sync(0xFFFFFFFFU, odd ? values[0] : values[1], 1);

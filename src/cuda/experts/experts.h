@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cuda/common/elements.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/experts/token_tiles.h"
 #include "thalweg/device.h"
 

@@ -2,7 +2,7 @@
 
 // Converts activations to fixed point (formats/fixed_products.h).
 
-#include "cuda/common/elements.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/common/warp.h"
 #include "cuda/experts/formats/fixed_products.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "cuda/common/elements.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/launch.h"
 #include "thalweg/tensor.h"
 

@@ -8,7 +8,7 @@ namespace thalweg::cu {
 constexpr int kProductThreads = 256;
 constexpr int kProductDepth = 32;
 
-// Where a thread's part of the product lies: rows first_row() + 16 i, columns first_column() + 16 j.
+// A thread has rows first_row() + 16 i and columns first_column() + 16 j of the product.
 template <int kM, int kN>
 struct BlockProduct {
   static constexpr int kRows = kM / 16;
@@ -56,7 +56,7 @@ struct BlockProduct {
     }
   }
 
-  // body(row, column, value) for each of the thread's elements; values may be changed.
+  // Calls body(row, column, value) for each of the thread's elements, which it may change.
   template <class Body>
   __device__ void for_each(Body body) {
 #pragma unroll

@@ -2,29 +2,28 @@
 
 #include "cuda/common/tensor_view.h"
 #include "cuda/gated_delta/chunk_record.h"
-#include "cuda/gated_delta/scalars.h"
 
 namespace thalweg::cu {
 
-// What the passes of the chunked gated delta rule work on (chunk_kernels.h).
+// The parameters of the chunked gated delta rule's passes (chunk_kernels.h).
 struct ChunkArguments {
   TensorView<const void> q, k, v;  // bf16 or f16, rows aligned to 16 bytes
   TensorView<const float> g, beta;
-  ScalarView gate_a, gate_b, a_log, dt_bias;  // instead of g and beta, if a is present
+  Elements gate_a, gate_b, a_log, dt_bias;  // instead of g and beta, if gate_a is present
   TensorView<const void> initial_state;
   TensorView<void> final_state;
   const std::int32_t* state_indices;
   std::int64_t state_slots;
   TensorView<void> o;
-  TensorView<void> checkpoints;  // [B,pieces,HV,.,.]
-  std::int64_t checkpoint_pieces;
-  int checkpoint_chunks;  // of a piece
+  TensorView<void> checkpoints;  // [B,checkpoint_count,HV,.,.]
+  std::int64_t checkpoint_count;
+  int checkpoint_chunks;  // from one checkpoint to the next
   bool checkpoints_are_bf16;
   std::int32_t* fault;
   std::byte* records;
-  float* chunk_gates;  // [slots,HV]: sum of g over a chunk
+  float* chunk_gates;  // [chunks,HV]: sum of g over a chunk
   SequenceMap map;
-  std::int64_t slots;  // of records
+  std::int64_t chunks;
   int segment_chunks;  // 0: sequences are not split
   std::int64_t segments;
   float* carries;  // [segments,HV] of segment_floats(): B, M, and the state at the segment's start
@@ -38,7 +37,8 @@ struct ChunkArguments {
   float scale;
 };
 
-constexpr float kForget = -17.0F;  // exp(-17) < 2^-24
+// A sum of gates below which the state before it does not matter: exp(-17) < 2^-24.
+constexpr float kNegligibleGate = -17.0F;
 __host__ __device__ constexpr std::int64_t segment_floats(std::int64_t k, std::int64_t v) { return 2 * v * k + k * k; }
 
 }  // namespace thalweg::cu

@@ -1,8 +1,9 @@
-// Between the two halves of a split second pass: the states at the segments' starts, S_p+1 = S_p M_p + B_p.
+// The states at the starts of segments, S_p+1 = S_p M_p + B_p, between the two launches of a split second pass.
 //
-// A block has a few rows of one head's state and goes through a sequence's segments. A thread has a column of them and
-// a part of the sum over M's rows; it loads its part of the next segment's M while the sums of this one are made, for K
-// up to 128.
+// Roles: a block has kRows rows of one head's state over the segments of a sequence. A thread has a column and one of
+//   kParts ranges of the sum over the rows of M; thread (part, column) also owns row `part` of the state there.
+// Shared memory: the state, the partial sums, which segments decay.
+// Pipeline: a thread loads its range of the next segment's M while it sums this one's, for K up to 128.
 
 #include "cuda/common/pdl.h"
 #include "cuda/gated_delta/chunk_kernels.h"
@@ -17,8 +18,8 @@ constexpr int kParts = 4;
 
 template <int K>
 __global__ void __launch_bounds__(K* kParts) chunk_carry(const __grid_constant__ ChunkArguments args) {
-  constexpr int kLength = K / kParts;  // of a part
-  extern __shared__ bool forgets[];    // per segment
+  constexpr int kLength = K / kParts;  // of a range
+  extern __shared__ bool decays[];     // per segment: nothing before it matters after it
   __shared__ float state[kRows][K];
   __shared__ float sums[kParts][kRows][K];
   const int n = static_cast<int>(blockIdx.z);
@@ -33,29 +34,29 @@ __global__ void __launch_bounds__(K* kParts) chunk_carry(const __grid_constant__
 
   const int segments = segment_count(args, sequence.length);
   for (int p = static_cast<int>(threadIdx.x) / 32; p + 1 < segments; p += K * kParts / 32) {
-    const bool forgotten = chunks_remembered(args, n, p, head) > 0;
-    if (threadIdx.x % 32 == 0) forgets[p] = forgotten;
+    const bool decayed = warmup_chunks(args, n, p, head) > 0;
+    if (threadIdx.x % 32 == 0) decays[p] = decayed;
   }
-  // Thread (part, column) also owns row `part` of the state there.
   static_assert(kParts == kRows);
   float s = 0.0F;
   if (args.initial_state.data != nullptr && slot >= 0) {
     const std::int64_t* strides = args.initial_state.strides;
     const std::int64_t at = slot * strides[0] + head * strides[1] +
                             (args.state_is_kv ? column * strides[2] + row + part : (row + part) * strides[2] + column);
-    s = load_scalar(args.initial_state.data, args.state_is_bf16 ? ScalarType::kBF16 : ScalarType::kF32, at);
+    const void* const states = args.initial_state.data;
+    s = args.state_is_bf16 ? to_f32(static_cast<const Bf16*>(states)[at]) : static_cast<const float*>(states)[at];
   }
   __syncthreads();
-  // A segment that does not forget was given M and B; one that forgets B, where the next one does not.
-  const auto has_b = [&](int p) { return p + 1 < segments && (!forgets[p] || (p + 2 < segments && !forgets[p + 1])); };
-  constexpr bool kAhead = K <= 128;  // else its registers do not suffice
+  // A segment that does not decay has M and B; one that does has B if the next one does not.
+  const auto has_b = [&](int p) { return p + 1 < segments && (!decays[p] || (p + 2 < segments && !decays[p + 1])); };
+  constexpr bool kAhead = K <= 128;  // larger K: too few registers
   float m[kAhead ? kLength : 1];
   float b = 0.0F;
   const auto load = [&](int p) {
     if (!has_b(p)) return;
     const Carry now = carry(args, n, p, head);
     b = now.b[(row + part) * K + column];
-    if (forgets[p]) return;
+    if (decays[p]) return;
     if constexpr (kAhead) {
 #pragma unroll
       for (int i = 0; i < kLength; ++i) m[i] = now.m[(part * kLength + i) * K + column];
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(K* kParts) chunk_carry(const __grid_constant__
   for (int p = 0; p + 1 < segments; ++p) {
     if (has_b(p)) {
       float next = b;
-      if (!forgets[p]) {
+      if (!decays[p]) {
         state[part][column] = s;
         __syncthreads();
         float sum[kRows] = {};

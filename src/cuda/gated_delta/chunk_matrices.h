@@ -1,32 +1,32 @@
 #pragma once
 
-// The matrices of a chunk that do not depend on the state: what the record of it (chunk_record.h) is made of.
+// The matrices of a chunk's record (chunk_record.h), which do not depend on the state.
 //
 // Decays exp(G_i - G_j) left of the diagonal blocks of 16 are products of exp(G_i - R) and exp(R - G_j), R being G at
 // the first row of i's block: both exponents are at most 0, and there are far fewer exponentials.
 //
-// The inverse T of the unit lower triangular 64 x 64 matrix I + A: the diagonal blocks of 16 by substitution in f32, a
-// lane a column; then pairs of blocks are merged, 16 to 32 to 64, T_21 = -T_22 (A_21 T_11), with tf32 products. A's
-// upper half, which is not used, takes the intermediate products.
+// The inverse T of the unit lower triangular 64 x 64 matrix I + A: substitution in f32 inverts the diagonal blocks of
+// 16, a lane per column; then pairs of blocks are merged, 16 to 32 to 64, T_21 = -T_22 (A_21 T_11), with tf32 products.
+// The upper half of A, which is unused, holds the intermediate products.
 
 #include "cuda/common/async_copy.h"
 #include "cuda/common/mma.h"
 #include "cuda/gated_delta/chunk_arguments.h"
-#include "cuda/gated_delta/scalars.h"
+#include "cuda/gated_delta/gate.h"
 
 namespace thalweg::cu {
 
 constexpr int kMatrixPitch = kChunk + 4;  // of f32 matrices in shared memory: ldmatrix reads them without conflicts
 constexpr int kMatrixFloats = kChunk * kMatrixPitch;
 
-// exp(x) for x <= 0, to 2^-22; 0 where that is no normal number.
+// exp(x) for x <= 0, to 2^-22; 0 if the result is subnormal.
 __device__ inline float decay_of(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.4426950408889634F));
   return result;
 }
 
-// Of a chunk and value head.
+// Scalars of a chunk and value head.
 struct HeadScalars {
   float g[kChunk];  // summed over the chunk
   float beta[kChunk];
@@ -34,24 +34,24 @@ struct HeadScalars {
   float left[3][kChunk];  // of block row b + 1: k_factor_j exp(R - G_j), j < 16 (b + 1)
 };
 
-// Of a chunk and key head: what brings k and q to norm 1, or 1.
+// Norm factors of a chunk and key head; 1 without a norm.
 struct KeyFactors {
   float k[kChunk];
   float q[kChunk];
 };
 
 // A block of 16 x 16 on or below the diagonal.
-struct BlockPlace {
+struct BlockIndex {
   int i;
   int j;
 };
 
-// sum(x^2) over a row of a tile, by two lanes next to each other; both get it.
+// sum(x^2) over a row of a tile, by two neighboring lanes; both return it.
 template <class T, int K>
-__device__ float sum_of_squares(const std::byte* tile, int row, int part) {
+__device__ float sum_of_squares(const std::byte* tile, int row, int parity) {
   float sum = 0.0F;
-  for (int piece = part; piece < K / 8; piece += 2) {
-    const uint4 eight = *reinterpret_cast<const uint4*>(tile + piece / 8 * (kChunk * 128) + swizzled(row, piece % 8));
+  for (int vector = parity; vector < K / 8; vector += 2) {
+    const uint4 eight = *reinterpret_cast<const uint4*>(tile + vector / 8 * (kChunk * 128) + swizzled(row, vector % 8));
     for (const std::uint32_t packed : {eight.x, eight.y, eight.z, eight.w}) {
       const float2 pair = unpack<T>(packed);
       sum += pair.x * pair.x + pair.y * pair.y;
@@ -60,7 +60,7 @@ __device__ float sum_of_squares(const std::byte* tile, int row, int part) {
   return sum + __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
 }
 
-// The factors of a chunk of `length` tokens, by its first 128 threads.
+// The norm factors of a chunk of `length` tokens, by the first 128 threads.
 template <class T, int K>
 __device__ void find_factors(const ChunkArguments& args, const std::byte* k_tile, const std::byte* q_tile, int length,
                              int thread, KeyFactors& factors) {
@@ -78,20 +78,20 @@ __device__ void find_factors(const ChunkArguments& args, const std::byte* k_tile
 }
 
 // Gates of tokens 2 lane and 2 lane + 1 of a chunk; 0 past its end.
-struct RawGates {
+struct LaneGates {
   float g[2];
   float beta[2];
 };
-__device__ inline RawGates load_gates(const ChunkArguments& args, int row, int begin, int length, int head, int lane) {
-  RawGates gates{};
+__device__ inline LaneGates load_gates(const ChunkArguments& args, int row, int begin, int length, int head, int lane) {
+  LaneGates gates{};
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
     const int token = begin + 2 * lane + c;
     if (2 * lane + c >= length) continue;
-    if (args.gate_a.tensor.data != nullptr) {
-      const Gate gate =
-          compute_gate(load_scalar(args.gate_a, row, token, head), load_scalar(args.gate_b, row, token, head),
-                       load_scalar(args.a_log, head), load_scalar(args.dt_bias, head));
+    if (args.gate_a.defined()) {
+      const Gate gate = compute_gate(args.gate_a.load(args.gate_a.offset(row, token) + head),
+                                     args.gate_b.load(args.gate_b.offset(row, token) + head), args.a_log.load(head),
+                                     args.dt_bias.load(head));
       gates.g[c] = gate.g;
       gates.beta[c] = gate.beta;
     } else {
@@ -102,8 +102,8 @@ __device__ inline RawGates load_gates(const ChunkArguments& args, int row, int b
   return gates;
 }
 
-// Gates summed over the chunk, and decays without k's factors. By a warp.
-__device__ inline void work_out_decays(const RawGates& gates, HeadScalars& head, int lane) {
+// Gates summed over the chunk, and decays without the norm factors of k. By a warp.
+__device__ inline void compute_decays(const LaneGates& gates, HeadScalars& head, int lane) {
   float sum = gates.g[0] + gates.g[1];
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
@@ -127,17 +127,17 @@ __device__ inline void work_out_decays(const RawGates& gates, HeadScalars& head,
   }
 }
 
-// The tensor cores drop the low bits of an f32 operand: a product of four such factors comes out smaller by this, on
-// average, which its result makes good. Rounding every operand instead would take a third of all instructions.
+// The tensor cores drop the low bits of an f32 operand: a product of four such factors is too small by this factor, on
+// average. Rounding every operand instead would take a third of all instructions.
 constexpr float kAfterFourFactors = 1.0F + 4 * 3.5e-4F;
 
-// What a lane's elements of a block of 16 x 16 are multiplied with besides their row's factors: columns
-// 8 eight + 2 (lane % 4) and the next, rows 8 half + lane / 4.
+// The factors of a lane's elements of a block of 16 x 16, besides the factors of their rows: of columns
+// 8 eight + 2 (lane % 4) and the next, and rows 8 half + lane / 4.
 template <bool kDiagonal>
 struct BlockDecays {
   float2 factor[2][2];  // [half][eight]
 
-  __device__ BlockDecays(BlockPlace block, const KeyFactors& factors, const HeadScalars& head, int lane) {
+  __device__ BlockDecays(BlockIndex block, const KeyFactors& factors, const HeadScalars& head, int lane) {
     const int first_column = 16 * block.j + lane % 4 * 2;
     const float* columns = (kDiagonal ? factors.k : head.left[block.i - 1]) + first_column;
 #pragma unroll
@@ -158,11 +158,11 @@ struct BlockDecays {
   }
 };
 
-// What a lane's rows of a block are multiplied with, [half].
+// The factors of a lane's rows of a block, [half].
 struct RowFactors {
   float a[2];  // of the diagonal block
   float p[2];
-  float decay[2];  // left of it, besides
+  float decay[2];  // left of the diagonal block, besides a or p
 
   __device__ RowFactors(int block_row, const KeyFactors& factors, const HeadScalars& head, float scale, int lane) {
 #pragma unroll
@@ -175,13 +175,13 @@ struct RowFactors {
   }
 };
 
-// A block of A to the f32 matrix; kk are the accumulators of its two halves of 8 columns.
+// Stores a block of A to the f32 matrix; kk has the accumulators of its two halves of 8 columns.
 template <bool kDiagonal>
-__device__ void store_a(const float (&kk)[2][4], BlockPlace block, const RowFactors& rows,
+__device__ void store_a(const float (&kk)[2][4], BlockIndex block, const RowFactors& rows,
                         const BlockDecays<kDiagonal>& decays, float* matrix, int lane) {
   const int row = lane / 4;
   const int column = lane % 4 * 2;
-  float* place = matrix + (16 * block.i + row) * kMatrixPitch + 16 * block.j + column;
+  float* target = matrix + (16 * block.i + row) * kMatrixPitch + 16 * block.j + column;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float row_factor = kDiagonal ? rows.a[half] : rows.a[half] * rows.decay[half];
@@ -191,19 +191,19 @@ __device__ void store_a(const float (&kk)[2][4], BlockPlace block, const RowFact
       const float low = row_factor * (kk[eight][2 * half] * factor.x);
       const float high = row_factor * (kk[eight][2 * half + 1] * factor.y);
       const int from_diagonal = column + 8 * eight - row - 8 * half;
-      *reinterpret_cast<float2*>(place + 8 * half * kMatrixPitch + 8 * eight) = {
+      *reinterpret_cast<float2*>(target + 8 * half * kMatrixPitch + 8 * eight) = {
           !kDiagonal || from_diagonal < 0 ? low : 0.0F, !kDiagonal || from_diagonal + 1 < 0 ? high : 0.0F};
     }
   }
 }
 
-// A block of P to its tile; qk as kk above.
+// Stores a block of P to its tile; qk is laid out as kk above.
 template <class T, bool kDiagonal>
-__device__ void store_p(const float (&qk)[2][4], BlockPlace block, const RowFactors& rows,
+__device__ void store_p(const float (&qk)[2][4], BlockIndex block, const RowFactors& rows,
                         const BlockDecays<kDiagonal>& decays, std::byte* tile, int lane) {
   const int row = lane / 4;
   const int column = lane % 4 * 2;
-  std::byte* place = tile + (16 * block.i + row) * 128 + lane % 4 * 4;
+  std::byte* target = tile + (16 * block.i + row) * 128 + lane % 4 * 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float row_factor = kDiagonal ? rows.p[half] : rows.p[half] * rows.decay[half];
@@ -213,13 +213,13 @@ __device__ void store_p(const float (&qk)[2][4], BlockPlace block, const RowFact
       const float low = row_factor * (qk[eight][2 * half] * factor.x);
       const float high = row_factor * (qk[eight][2 * half + 1] * factor.y);
       const int from_diagonal = column + 8 * eight - row - 8 * half;
-      *reinterpret_cast<std::uint32_t*>(place + 8 * half * 128 + ((2 * block.j + eight) ^ row) * 16) =
+      *reinterpret_cast<std::uint32_t*>(target + 8 * half * 128 + ((2 * block.j + eight) ^ row) * 16) =
           pack<T>(!kDiagonal || from_diagonal <= 0 ? low : 0.0F, !kDiagonal || from_diagonal + 1 <= 0 ? high : 0.0F);
     }
   }
 }
 
-// The scale factors of token i.
+// Stores the scale factors of token i.
 __device__ inline void store_scalars(const KeyFactors& factors, const HeadScalars& head, float scale, std::byte* record,
                                      int i) {
   const float total = head.g[i];
@@ -233,8 +233,7 @@ __device__ inline void store_scalars(const KeyFactors& factors, const HeadScalar
   if (i == 0) *reinterpret_cast<float*>(record + ChunkRecord::kDecay) = decay_of(last);
 }
 
-// What lies above the diagonal blocks of T and P is zero: six blocks of 16 rows of 32 bytes in each. No other function
-// writes there.
+// Clears T and P above the diagonal blocks: six blocks of 16 rows of 32 bytes in each. No other function writes there.
 template <int kThreads>
 __device__ void clear_upper_blocks(std::byte* record, int thread) {
   for (int i = thread; i < 2 * 6 * 32; i += kThreads) {
@@ -246,8 +245,8 @@ __device__ void clear_upper_blocks(std::byte* record, int thread) {
   }
 }
 
-// Inverts the diagonal blocks of 16 in place: two warps, a lane a column. Four rows at a time, whose sums do not wait
-// for each other. kFrugal: in fewer registers, with more instructions.
+// Inverts the diagonal blocks of 16 in place, by two warps, a lane per column. Four rows at a time have
+// independent sums. kFrugal: fewer registers, more instructions.
 template <bool kFrugal>
 __device__ inline void invert_diagonal(float* matrix, int warp, int lane) {
   const int block = 2 * warp + lane / 16;
@@ -291,45 +290,45 @@ __device__ inline void invert_diagonal(float* matrix, int warp, int lane) {
 // tf32 values.
 __device__ inline void multiply_strip(float (&sum)[4], const float* a, const float* b, int first_step, int last_step,
                                       int lane) {
-  const std::uint32_t a_place =
+  const std::uint32_t a_address =
       shared_address(a) + static_cast<std::uint32_t>((lane % 16 * kMatrixPitch + lane / 16 * 4) * 4);
-  const float* b_place = b + lane % 4 * kMatrixPitch + lane / 4;
+  const float* b_address = b + lane % 4 * kMatrixPitch + lane / 4;
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
     if (step < first_step || step >= last_step) continue;
-    const std::uint32_t b0 = __float_as_uint(b_place[step * 8 * kMatrixPitch]);
-    const std::uint32_t b1 = __float_as_uint(b_place[(step * 8 + 4) * kMatrixPitch]);
+    const std::uint32_t b0 = __float_as_uint(b_address[step * 8 * kMatrixPitch]);
+    const std::uint32_t b1 = __float_as_uint(b_address[(step * 8 + 4) * kMatrixPitch]);
     std::uint32_t left[4];
-    load_blocks(left, a_place + static_cast<std::uint32_t>(step * 32));
+    load_blocks(left, a_address + static_cast<std::uint32_t>(step * 32));
     multiply_add_tf32(sum, left, b0, b1);
   }
 }
 
-// sum to 16 rows of 8 columns.
+// Stores sum to 16 rows of 8 columns.
 __device__ inline void store_strip(float* to, const float (&sum)[4], int lane) {
-  float* place = to + lane / 4 * kMatrixPitch + lane % 4 * 2;
-  *reinterpret_cast<float2*>(place) = {sum[0], sum[1]};
-  *reinterpret_cast<float2*>(place + 8 * kMatrixPitch) = {sum[2], sum[3]};
+  float* target = to + lane / 4 * kMatrixPitch + lane % 4 * 2;
+  *reinterpret_cast<float2*>(target) = {sum[0], sum[1]};
+  *reinterpret_cast<float2*>(target + 8 * kMatrixPitch) = {sum[2], sum[3]};
 }
 
-// 16 rows of 8 columns of T, times diag(beta), to the tile.
+// Stores 16 rows of 8 columns of T, times diag(beta), to the tile.
 template <class T>
-__device__ void store_times_beta(std::byte* tile, const float (&strip)[4], const float* beta, int row, int piece,
+__device__ void store_times_beta(std::byte* tile, const float (&strip)[4], const float* beta, int row, int vector,
                                  int lane) {
-  const float2 factor = *reinterpret_cast<const float2*>(beta + 8 * piece + lane % 4 * 2);
-  std::byte* place = tile + swizzled(row + lane / 4, piece) + lane % 4 * 4;
-  *reinterpret_cast<std::uint32_t*>(place) = pack<T>(strip[0] * factor.x, strip[1] * factor.y);
-  *reinterpret_cast<std::uint32_t*>(place + 8 * 128) = pack<T>(strip[2] * factor.x, strip[3] * factor.y);
+  const float2 factor = *reinterpret_cast<const float2*>(beta + 8 * vector + lane % 4 * 2);
+  std::byte* target = tile + swizzled(row + lane / 4, vector) + lane % 4 * 4;
+  *reinterpret_cast<std::uint32_t*>(target) = pack<T>(strip[0] * factor.x, strip[1] * factor.y);
+  *reinterpret_cast<std::uint32_t*>(target + 8 * 128) = pack<T>(strip[2] * factor.x, strip[3] * factor.y);
 }
 
-// From the inverses of A's diagonal blocks of 16 to those of 32, in place, and these parts of (T - I) diag(beta) to its
-// tile. By all threads of a team, a group of at least four warps that wait for each other by sync(); the matrix is
-// ready before and after.
-template <class T, class Team>
+// Computes the inverses of A's diagonal blocks of 32 from those of 16, in place, and stores these blocks of
+// (T - I) diag(beta). By Threads, at least four warps that synchronize by Threads::sync(); no barrier is needed before
+// or after.
+template <class T, class Threads>
 __device__ void merge_blocks_of_16(float* matrix, const float* beta, std::byte* tile, int thread) {
   const int warp = thread / 32;
   const int lane = thread % 32;
-  // Blocks (1,0) and (3,2): a warp 8 columns.
+  // Blocks (1,0) and (3,2): 8 columns per warp.
   const int first = 32 * (warp / 2);  // of the pair of diagonal blocks
   float* corner = matrix + first * (kMatrixPitch + 1);
   float* between = corner + 16 + warp % 2 * 8;  // above the diagonal
@@ -343,34 +342,34 @@ __device__ void merge_blocks_of_16(float* matrix, const float* beta, std::byte* 
 #pragma unroll
     for (float& value : product) value *= -kAfterFourFactors;
   }
-  Team::sync();  // both warps of a pair have read A
+  Threads::sync();  // both warps of a pair have read A
   if (warp < 4) {
     store_strip(corner + 16 * kMatrixPitch + warp % 2 * 8, product, lane);
     store_times_beta<T>(tile, product, beta, first + 16, first / 8 + warp % 2, lane);
     // The diagonal blocks: 8 columns of a row.
     const int row = thread / 2;
-    const int piece = row / 16 * 2 + thread % 2;
-    const float* from = matrix + row * kMatrixPitch + piece * 8;
+    const int vector = row / 16 * 2 + thread % 2;
+    const float* from = matrix + row * kMatrixPitch + vector * 8;
     float values[8];
     float factors[8];
     *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(from);
     *reinterpret_cast<float4*>(values + 4) = *reinterpret_cast<const float4*>(from + 4);
-    *reinterpret_cast<float4*>(factors) = *reinterpret_cast<const float4*>(beta + piece * 8);
-    *reinterpret_cast<float4*>(factors + 4) = *reinterpret_cast<const float4*>(beta + piece * 8 + 4);
+    *reinterpret_cast<float4*>(factors) = *reinterpret_cast<const float4*>(beta + vector * 8);
+    *reinterpret_cast<float4*>(factors + 4) = *reinterpret_cast<const float4*>(beta + vector * 8 + 4);
 #pragma unroll
-    for (int c = 0; c < 8; ++c) values[c] = piece * 8 + c < row ? values[c] * factors[c] : 0.0F;
-    *reinterpret_cast<uint4*>(tile + swizzled(row, piece)) = {
+    for (int c = 0; c < 8; ++c) values[c] = vector * 8 + c < row ? values[c] * factors[c] : 0.0F;
+    *reinterpret_cast<uint4*>(tile + swizzled(row, vector)) = {
         pack<T>(values[0], values[1]), pack<T>(values[2], values[3]), pack<T>(values[4], values[5]),
         pack<T>(values[6], values[7])};
   }
-  Team::sync();
+  Threads::sync();
 }
 
-// The rest of (T - I) diag(beta), blocks (2..3, 0..1), from the inverses of the diagonal blocks of 32. By all threads
-// of a team.
-template <class T, class Team>
+// Computes and stores the rest of (T - I) diag(beta), blocks (2..3, 0..1), from the inverses of the diagonal blocks
+// of 32. By Threads.
+template <class T, class Threads>
 __device__ void merge_blocks_of_32(float* matrix, const float* beta, std::byte* tile, int thread) {
-  constexpr int kWarps = Team::kThreads / 32;
+  constexpr int kWarps = Threads::kThreads / 32;
   constexpr int kStrips = (8 + kWarps - 1) / kWarps;  // of a warp, of 16 rows and 8 columns
   const int warp = thread / 32;
   const int lane = thread % 32;
@@ -386,7 +385,7 @@ __device__ void merge_blocks_of_32(float* matrix, const float* beta, std::byte* 
                    strip % 4 / 2 * 2, 4, lane);
     store_strip(between + strip_row(strip) * kMatrixPitch + strip_column(strip), sum, lane);
   }
-  Team::sync();
+  Threads::sync();
 #pragma unroll
   for (int s = 0; s < kStrips; ++s) {
     const int strip = warp + s * kWarps;

@@ -30,19 +30,19 @@ __global__ void __launch_bounds__(kProductThreads) chunk_output_kernel(const __g
   } panels;
   __shared__ float scores[kC][kC + 1];
   __shared__ float g[kC];
-  const ChunkPlace chunk = find_chunk(p.table, blockIdx.x / static_cast<unsigned>(p.hv));
+  const ChunkSpan chunk = find_chunk(p.table, blockIdx.x / static_cast<unsigned>(p.hv));
   const int head = static_cast<int>(blockIdx.x % static_cast<unsigned>(p.hv));
-  const int from = key_head(p.head_map, head, p.hk, p.hv);
+  const int k_head = key_head(p.head_map, head, p.hk, p.hv);
   if (chunk.length == 0 || chunk.number >= p.chunks) return;
   if (threadIdx.x < static_cast<unsigned>(chunk.length)) {
     g[threadIdx.x] = p.g.load(p.g.offset(chunk.row, chunk.begin + threadIdx.x) + head);
   }
   __syncthreads();
   const auto query = [&](int i, int d) {
-    return i < chunk.length ? p.q.load(p.q.offset(chunk.row, chunk.begin + i, from) + d) : 0.0F;
+    return i < chunk.length ? p.q.load(p.q.offset(chunk.row, chunk.begin + i, k_head) + d) : 0.0F;
   };
   const auto key = [&](int d, int j) {
-    return j < chunk.length ? p.k.load(p.k.offset(chunk.row, chunk.begin + j, from) + d) : 0.0F;
+    return j < chunk.length ? p.k.load(p.k.offset(chunk.row, chunk.begin + j, k_head) + d) : 0.0F;
   };
   BlockProduct<kC, kC> product;
   product.template add<true>(panels.scores, p.k_size, query, key);
@@ -90,7 +90,7 @@ ChunkOutputs parameters(const ChunkOutputArgs& args) {
   return p;
 }
 
-std::int64_t blocks(const ChunkOutputs& p) { return most_chunks(p.table) * p.hv; }
+std::int64_t blocks(const ChunkOutputs& p) { return max_chunks(p.table) * p.hv; }
 
 std::string supports(const ChunkOutputArgs& args, const Stream&) { return fits_grid(blocks(parameters(args))); }
 

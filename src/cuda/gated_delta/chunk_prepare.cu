@@ -1,13 +1,18 @@
-// First pass of the chunked gated delta rule: everything about a chunk that does not need the state.
+// First pass of the chunked gated delta rule: the records of all chunks, which do not depend on the state.
 //
-// One block of five warps per chunk and key head; each has two of the ten blocks of 16 x 16 on and below the diagonal
-// of k k^T and q k^T, on the tensor cores. Then, for each value head of the key head: gates, decays, the inverse, the
-// record (chunk_matrices.h), which is put together in shared memory and leaves in one piece.
+// Roles: a block has one chunk and key head. Each of its five warps has two of the ten blocks of 16 x 16 on and below
+// the
+//   diagonal of k k^T and q k^T; the first four have the gates of one of four value heads.
+// Shared memory: tiles of k and q; after the products the record and the matrix A (chunk_matrices.h).
+// Pipeline: loads of gates and tiles; products; then for each value head the matrices, the inverse and the record,
+// which
+//   a bulk copy stores while the next head is begun.
 
 #include "cuda/common/async_copy.h"
 #include "cuda/common/mbarrier.h"
 #include "cuda/common/mma.h"
 #include "cuda/common/pdl.h"
+#include "cuda/common/warp.h"
 #include "cuda/gated_delta/chunk_kernels.h"
 #include "cuda/gated_delta/chunk_matrices.h"
 #include "cuda/launch.h"
@@ -17,15 +22,15 @@ namespace {
 
 constexpr int kThreads = 160;
 constexpr int kWarps = kThreads / 32;
-constexpr int kCopiers = 128;    // of them share work that comes in powers of two
-constexpr int kHeadsAtOnce = 4;  // value heads whose gates are worked out together
+constexpr int kCopiers = 128;    // threads that copy tiles, a power of two
+constexpr int kHeadsAtOnce = 4;  // value heads whose decays are computed together
 
 struct WholeBlock {
   static constexpr int kThreads = 160;
   __device__ static void sync() { __syncthreads(); }
 };
 
-// Shared memory: first the tiles of k and q; after the products the record and the matrix that A is in and T replaces.
+// Shared memory: the tiles of k and q; after the products the record and the matrix A, which its inverse overwrites.
 template <int K>
 struct Shared {
   static constexpr int kTile = kChunk * K * 2;
@@ -39,19 +44,13 @@ struct Scalars {
   KeyFactors factors;
 };
 
-// The same value, of which the compiler knows nothing.
-__device__ inline int opaque(int value) {
-  asm volatile("" : "+r"(value));
-  return value;
-}
-
-__device__ inline BlockPlace block_place(int index) {
+__device__ inline BlockIndex block_index(int index) {
   const int i = index < 1 ? 0 : index < 3 ? 1 : index < 6 ? 2 : 3;
   return {i, index - i * (i + 1) / 2};
 }
 
-// The finished record from shared to global memory, by the whole block; from compute capability 9.0 on by the copy
-// engine while the block goes on, until wait_for_bulk_reads().
+// Stores the finished record to global memory, by the whole block; from compute capability 9.0 on asynchronously, until
+// wait_for_bulk_reads().
 __device__ void store_record(std::byte* to, const std::byte* shared, int thread) {
 #if __CUDA_ARCH__ >= 900
   fence_proxy_async();
@@ -76,18 +75,18 @@ __device__ inline void wait_for_bulk_reads() {
 #endif
 }
 
-// One value head's record in `shared`, by the whole block.
+// Makes one value head's record in `shared`, by the whole block.
 template <class T>
 __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2][4], const Scalars& scalars,
                              const HeadScalars& head, float scale, std::byte* shared, float* matrix) {
-  // Addresses are worked out anew for each head: kept over the loop they would not fit into the registers.
+  // opaque: addresses are computed again for each head, as they do not fit into the registers over the loop.
   const int thread = opaque(static_cast<int>(threadIdx.x));
   const int warp = thread / 32;
   const int lane = thread % 32;
   const KeyFactors& factors = scalars.factors;
 #pragma unroll
   for (int b = 0; b < 2; ++b) {
-    const BlockPlace block = block_place(warp + b * kWarps);
+    const BlockIndex block = block_index(warp + b * kWarps);
     const auto apply = [&]<bool kDiagonal>(const BlockDecays<kDiagonal>& decays) {
       const RowFactors rows(block.i, factors, head, scale, lane);
       store_a(kk[b], block, rows, decays, matrix, lane);
@@ -110,78 +109,79 @@ __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2]
   merge_blocks_of_32<T, WholeBlock>(matrix, head.beta, shared + ChunkRecord::kT, thread);
 }
 
-template <class T, int K>
-__global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
-    chunk_prepare(const __grid_constant__ ChunkArguments args) {
-  using S = Shared<K>;
-  extern __shared__ __align__(1024) std::byte shared[];
-  __shared__ Scalars scalars;
-  pdl_trigger();
-  // Blocks come in the opposite order of what the second pass reads, the last chunks of all sequences first: what it
-  // begins with is what the second-level cache still holds. Exact for sequences of one length, a permutation for any.
-  const int key_head = static_cast<int>(blockIdx.x) % args.hk;
-  const int place = static_cast<int>(blockIdx.x) / args.hk;
-  const int per_sequence = (static_cast<int>(args.slots) + args.map.sequences - 1) / args.map.sequences;
-  const int slot = place % args.map.sequences * per_sequence + per_sequence - 1 - place / args.map.sequences;
-  if (slot >= args.slots) return;
-  const int n = args.map.sequence_of(slot, kChunk);
+// The chunk of a block.
+struct PreparedChunk {
+  int index;  // of its record
+  int row;    // of the batch
+  int begin;  // token in the row
+  int length;
+  int key_head;
+  bool valid;
+};
+
+// Blocks come in the opposite order of the second pass's reads, the last chunks of all sequences first, so that the L2
+// cache still holds what it reads first. Exact for sequences of one length, a permutation for any.
+__device__ inline PreparedChunk find_prepared_chunk(const ChunkArguments& args) {
+  PreparedChunk chunk{};
+  chunk.key_head = static_cast<int>(blockIdx.x) % args.hk;
+  const int order = static_cast<int>(blockIdx.x) / args.hk;
+  const int per_sequence = (static_cast<int>(args.chunks) + args.map.sequences - 1) / args.map.sequences;
+  chunk.index = order % args.map.sequences * per_sequence + per_sequence - 1 - order / args.map.sequences;
+  if (chunk.index >= args.chunks) return chunk;
+  const int n = args.map.sequence_of(chunk.index, kChunk);
   const SequenceMap::Sequence sequence = args.map.sequence(n);
-  const int first = (slot - args.map.first_piece(n, kChunk)) * kChunk;
-  if (first < 0 || first >= sequence.length) return;
-  const int begin = sequence.begin + first;
-  const int length = min(kChunk, sequence.length - first);
+  const int first = (chunk.index - args.map.first_index(n, kChunk)) * kChunk;
+  chunk.valid = first >= 0 && first < sequence.length;
+  chunk.row = sequence.row;
+  chunk.begin = sequence.begin + first;
+  chunk.length = min(kChunk, sequence.length - first);
+  return chunk;
+}
 
-  const int thread = static_cast<int>(threadIdx.x);
-  const int warp = thread / 32;
-  const int lane = thread % 32;
-  const std::uint32_t tiles = shared_address(shared);
-  const int heads = args.hv / args.hk;
-  const auto value_head = [&](int j) { return args.tiled ? key_head + j * args.hk : key_head * heads + j; };
-  // A warp has the gates of one head of a batch. They are asked for first: they are what the block waits for longest.
-  const auto has_gates = [&](int j) { return warp < min(heads - j, kHeadsAtOnce); };
-  RawGates gates{};
-  if (has_gates(0)) gates = load_gates(args, sequence.row, begin, length, value_head(warp), lane);
-  if (thread < kCopiers) {
-    constexpr int kColumns = K < 128 ? K : 128;  // at a time
-    constexpr int kPieces = kColumns / 8;
-    constexpr int kRows = kCopiers / kPieces;  // a multiple of 8: a thread's swizzle is always the same
-    const int row = thread / kPieces;
-    const int piece = thread % kPieces;
-    const auto source = [&](const TensorView<const void>& tensor) {
-      return static_cast<const T*>(tensor.data) + sequence.row * tensor.strides[0] + (begin + row) * tensor.strides[1] +
-             key_head * tensor.strides[2] + piece * 8;
-    };
-    const T* k = source(args.k);
-    const T* q = source(args.q);
-    const std::uint32_t to = tiles + static_cast<std::uint32_t>(piece / 8 * (kChunk * 128)) + swizzled(row, piece % 8);
-    const std::int64_t k_step = kRows * args.k.strides[1];
-    const std::int64_t q_step = kRows * args.q.strides[1];
+// Starts the copies of the tiles of k and q, by kCopiers threads.
+template <class T, int K>
+__device__ __forceinline__ void copy_tiles(const ChunkArguments& args, const PreparedChunk& chunk, std::uint32_t tiles,
+                                           int thread) {
+  using S = Shared<K>;
+  if (thread >= kCopiers) return;
+  constexpr int kColumns = K < 128 ? K : 128;  // at a time
+  constexpr int kVectors = kColumns / 8;
+  constexpr int kRows = kCopiers / kVectors;  // a multiple of 8: a thread's swizzle is always the same
+  const int row = thread / kVectors;
+  const int vector = thread % kVectors;
+  const auto source = [&](const TensorView<const void>& tensor) {
+    return static_cast<const T*>(tensor.data) + chunk.row * tensor.strides[0] +
+           (chunk.begin + row) * tensor.strides[1] + chunk.key_head * tensor.strides[2] + vector * 8;
+  };
+  const T* k = source(args.k);
+  const T* q = source(args.q);
+  const std::uint32_t to = tiles + static_cast<std::uint32_t>(vector / 8 * (kChunk * 128)) + swizzled(row, vector % 8);
+  const std::int64_t k_step = kRows * args.k.strides[1];
+  const std::int64_t q_step = kRows * args.q.strides[1];
 #pragma unroll
-    for (int column = 0; column < K; column += kColumns) {
-      const std::uint32_t tile = to + static_cast<std::uint32_t>(column * kChunk * 2);
+  for (int column = 0; column < K; column += kColumns) {
+    const std::uint32_t tile = to + static_cast<std::uint32_t>(column * kChunk * 2);
 #pragma unroll
-      for (int i = 0; i < kChunk / kRows; ++i) {
-        const bool valid = row + i * kRows < length;
-        const std::int64_t steps = valid ? i : 0;  // a row past the end is not read, but its address may be checked
-        copy_16_bytes(tile + static_cast<std::uint32_t>(i * kRows * 128), k + steps * k_step + column, valid);
-        copy_16_bytes(tile + static_cast<std::uint32_t>(S::kTile + i * kRows * 128), q + steps * q_step + column,
-                      valid);
-      }
+    for (int i = 0; i < kChunk / kRows; ++i) {
+      const bool valid = row + i * kRows < chunk.length;
+      const std::int64_t steps = valid ? i : 0;  // a row past the end is not read, but its address may be checked
+      copy_16_bytes(tile + static_cast<std::uint32_t>(i * kRows * 128), k + steps * k_step + column, valid);
+      copy_16_bytes(tile + static_cast<std::uint32_t>(S::kTile + i * kRows * 128), q + steps * q_step + column, valid);
     }
-    commit_copies();
   }
-  if (has_gates(0)) work_out_decays(gates, scalars.heads[warp], lane);
-  wait_for_copies<0>();
-  __syncthreads();
+  commit_copies();
+}
 
-  float kk[2][2][4] = {};
-  float qk[2][2][4] = {};
+// The warp's blocks of k k^T and q k^T.
+template <class T, int K>
+__device__ __forceinline__ void multiply_blocks(float (&kk)[2][2][4], float (&qk)[2][2][4], std::uint32_t tiles,
+                                                int warp, int lane) {
 #pragma unroll
   for (int b = 0; b < 2; ++b) {
-    const BlockPlace block = block_place(warp + b * kWarps);
-    // Step s takes pieces 2s and 2s + 1 of a row; their swizzled places differ from the first step's in two bits.
+    const BlockIndex block = block_index(warp + b * kWarps);
+    // Step s has vectors 2s and 2s + 1 of a row; their swizzled offsets differ from the first step's in two bits.
     const std::uint32_t k_row = tiles + swizzled(16 * block.i + lane % 16, lane / 16);
-    const std::uint32_t q_row = k_row + S::kTile;
+    const std::uint32_t q_row = k_row + Shared<K>::kTile;
     const std::uint32_t column = tiles + swizzled(16 * block.j + lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
@@ -203,17 +203,46 @@ __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
       }
     }
   }
-  find_factors<T, K>(args, shared, shared + S::kTile, length, thread, scalars.factors);
+}
+
+template <class T, int K>
+__global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
+    chunk_prepare(const __grid_constant__ ChunkArguments args) {
+  using S = Shared<K>;
+  extern __shared__ __align__(1024) std::byte shared[];
+  __shared__ Scalars scalars;
+  pdl_trigger();
+  const PreparedChunk chunk = find_prepared_chunk(args);
+  if (!chunk.valid) return;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const std::uint32_t tiles = shared_address(shared);
+  const int heads = args.hv / args.hk;
+  const auto value_head = [&](int j) { return args.tiled ? chunk.key_head + j * args.hk : chunk.key_head * heads + j; };
+  // A warp has the gates of one head of a batch. Their loads come first, as their latency is the longest.
+  const auto has_gates = [&](int j) { return warp < min(heads - j, kHeadsAtOnce); };
+  const auto gates_of = [&](int j) {
+    return load_gates(args, chunk.row, chunk.begin, chunk.length, value_head(j + warp), lane);
+  };
+  LaneGates gates{};
+  if (has_gates(0)) gates = gates_of(0);
+  copy_tiles<T, K>(args, chunk, tiles, thread);
+  if (has_gates(0)) compute_decays(gates, scalars.heads[warp], lane);
+  wait_for_copies<0>();
+  __syncthreads();
+
+  float kk[2][2][4] = {};
+  float qk[2][2][4] = {};
+  multiply_blocks<T, K>(kk, qk, tiles, warp, lane);
+  find_factors<T, K>(args, shared, shared + S::kTile, chunk.length, thread, scalars.factors);
   __syncthreads();
 
   auto* matrix = reinterpret_cast<float*>(shared + S::kMatrix);
   clear_upper_blocks<kThreads>(shared, thread);
   for (int j = 0; j < heads; ++j) {
     const int in_batch = j % kHeadsAtOnce;
-    if (j > 0 && in_batch == 0 && has_gates(j)) {
-      work_out_decays(load_gates(args, sequence.row, begin, length, value_head(j + warp), lane), scalars.heads[warp],
-                      lane);
-    }
+    if (j > 0 && in_batch == 0 && has_gates(j)) compute_decays(gates_of(j), scalars.heads[warp], lane);
     if (args.normalize && in_batch == 0) {
       __syncthreads();
       for (int i = thread; i < kHeadsAtOnce * 3 * kChunk; i += kThreads) {
@@ -223,13 +252,9 @@ __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
     if (j > 0 && thread == 0) wait_for_bulk_reads();
     __syncthreads();  // the record and both matrices are free
     prepare_head<T>(kk, qk, scalars, scalars.heads[in_batch], args.scale, shared, matrix);
-    std::byte* record = args.records + (static_cast<std::int64_t>(slot) * args.hv + value_head(j)) *
-                                           static_cast<std::int64_t>(ChunkRecord::kPitch);
-    if (thread == 0) {
-      args.chunk_gates[static_cast<std::int64_t>(slot) * args.hv + value_head(j)] =
-          scalars.heads[in_batch].g[kChunk - 1];
-    }
-    store_record(record, shared, thread);
+    const std::int64_t record = static_cast<std::int64_t>(chunk.index) * args.hv + value_head(j);
+    if (thread == 0) args.chunk_gates[record] = scalars.heads[in_batch].g[kChunk - 1];
+    store_record(args.records + record * static_cast<std::int64_t>(ChunkRecord::kPitch), shared, thread);
   }
   wait_for_bulk_reads();
 }
@@ -237,10 +262,10 @@ __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
 template <class T, int K>
 void launch(const ChunkArguments& args, cudaStream_t stream) {
   static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
-  if (args.slots == 0) return;
+  if (args.chunks == 0) return;
   constexpr int kBytes = Shared<K>::kBytes;
   allow_shared_memory(reinterpret_cast<const void*>(chunk_prepare<T, K>), kBytes, kOperation);
-  const std::int64_t per_sequence = (args.slots + args.map.sequences - 1) / args.map.sequences;
+  const std::int64_t per_sequence = (args.chunks + args.map.sequences - 1) / args.map.sequences;
   const auto grid = static_cast<unsigned>(per_sequence * args.map.sequences * args.hk);
   chunk_prepare<T, K><<<grid, kThreads, kBytes, stream>>>(args);
   check(cudaGetLastError(), kOperation);

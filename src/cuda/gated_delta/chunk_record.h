@@ -1,15 +1,15 @@
 #pragma once
 
-// What the first pass of the chunked gated delta rule leaves for the second, per chunk of 64 tokens and value head:
+// The record of a chunk of 64 tokens and a value head, which the second pass of the chunked gated delta rule reads:
 //
 //   T [64,64]   ((I + tril(beta_i s_i s_j k_i.k_j exp(G_i - G_j), -1))^-1 - I) diag(beta), 16-bit, swizzled tile
 //   P [64,64]   tril(scale sq_i s_j q_i.k_j exp(G_i - G_j)), 16-bit, swizzled tile
 //   scalars     x: s_t exp(G_t); d: s_t exp(G_last - G_t); o: scale sq_t exp(G_t); beta_t, 64 f32 each; exp(G_last)
 //
-// with s and sq the factors that bring k and q to norm 1, or 1. Given the state S before the chunk, with
+// with s and sq the norm factors of k and q. Given the state S before the chunk, with
 // Y = v - x (k S^T):  V' = beta Y + T Y;  o = o (q S^T) + P V';  S = exp(G_last) S + (d V')^T k.
-// The diagonal of the inverse, which is 1, is left out of T and added in f32: it is the largest part of V', which so
-// escapes two roundings to 16 bits.
+// T does not contain the diagonal of the inverse, which is 1 and is added in f32: the largest term of V' is so not
+// rounded to 16 bits.
 
 #include <cstdint>
 
@@ -31,12 +31,12 @@ struct ChunkRecord {
   static constexpr int kBytes = kDecay + 16;
   static constexpr int kPitch = (kBytes + 127) / 128 * 128;  // from one record to the next
 
-  // In T or P: the first or second eight of the 16 columns of `block` in a row, on or below the diagonal block.
-  __device__ static std::uint32_t place(int row, int block, int half) { return swizzled(row, 2 * block + half); }
+  // The offset in T or P of the first or second eight of the 16 columns of `block` in a row.
+  __device__ static std::uint32_t offset(int row, int block, int half) { return swizzled(row, 2 * block + half); }
 };
 
-// The sequences of a batch: its rows, or the pieces of its one row that cu_seqlens marks, whose values nobody has
-// checked.
+// The sequences of a batch: its rows, or the spans of its one row that cu_seqlens marks. Host code has not checked the
+// values of cu_seqlens.
 struct SequenceMap {
   const std::int32_t* cu_seqlens;  // null: rows
   int sequences;
@@ -56,26 +56,26 @@ struct SequenceMap {
     return {0, valid ? begin : 0, valid ? end - begin : 0, valid};
   }
 
-  // Sequences are worked on in pieces of `unit` tokens: chunks, or segments of many. The number of sequence n's first
-  // piece: needs no sum over the sequences before it, and pieces of two sequences still never share a number, since
-  // ceil(length / unit) <= end / unit - begin / unit + 1.
-  __device__ int first_piece(int n, int unit) const {
-    if (cu_seqlens == nullptr) return n * ((tokens + unit - 1) / unit);
+  // Sequences are split into spans of `length` tokens: chunks, or segments of several chunks. The index of sequence n's
+  // first span needs no sum over the sequences before it, and spans of two sequences still never share an index, since
+  // ceil(tokens / length) <= end / length - begin / length + 1.
+  __device__ int first_index(int n, int length) const {
+    if (cu_seqlens == nullptr) return n * ((tokens + length - 1) / length);
     const int begin = cu_seqlens[n];
-    return (begin >= 0 && begin <= tokens ? begin : 0) / unit + n;
+    return (begin >= 0 && begin <= tokens ? begin : 0) / length + n;
   }
-  // How many numbers there are, on the host.
-  static std::int64_t pieces(bool packed, std::int64_t sequences, std::int64_t tokens, std::int64_t unit) {
-    return packed ? tokens / unit + sequences : sequences * ((tokens + unit - 1) / unit);
+  // The number of indices, on the host.
+  static std::int64_t count(bool packed, std::int64_t sequences, std::int64_t tokens, std::int64_t length) {
+    return packed ? tokens / length + sequences : sequences * ((tokens + length - 1) / length);
   }
-  // The sequence that a piece belongs to, if any.
-  __device__ int sequence_of(int piece, int unit) const {
-    if (cu_seqlens == nullptr) return piece / ((tokens + unit - 1) / unit);
+  // The sequence of a span, if the span exists.
+  __device__ int sequence_of(int index, int length) const {
+    if (cu_seqlens == nullptr) return index / ((tokens + length - 1) / length);
     int low = 0;
     int high = sequences - 1;
     while (low < high) {
       const int middle = (low + high + 1) / 2;
-      if (first_piece(middle, unit) <= piece) {
+      if (first_index(middle, length) <= index) {
         low = middle;
       } else {
         high = middle - 1;

@@ -1,5 +1,5 @@
-// The recurrence from chunk to chunk: a block for each sequence, head and 32 rows of its state, which stays in shared
-// memory from the first chunk to the last.
+// chunk_state, the recurrence from chunk to chunk: a block has 32 rows of a head's state of one sequence in shared
+// memory.
 
 #include <algorithm>
 
@@ -23,7 +23,7 @@ struct ChunkStates {
   int hv = 0;
   int k_size = 0;
   int v_size = 0;
-  int slices = 1;
+  int row_blocks = 1;
   HeadMap head_map = HeadMap::kGrouped;
   bool is_kv = false;
   bool seed = false;
@@ -46,10 +46,10 @@ __global__ void __launch_bounds__(kProductThreads) chunk_state_kernel(const __gr
   auto& memory = *reinterpret_cast<StateMemory<kC>*>(shared);
   float* const state = reinterpret_cast<float*>(&memory + 1);
   const int thread = static_cast<int>(threadIdx.x);
-  const int first = static_cast<int>(blockIdx.x % static_cast<unsigned>(p.slices)) * kRows;
-  const int head = static_cast<int>(blockIdx.x / static_cast<unsigned>(p.slices) % static_cast<unsigned>(p.hv));
-  const std::int64_t n = blockIdx.x / static_cast<unsigned>(p.slices * p.hv);
-  const int from = key_head(p.head_map, head, p.hk, p.hv);
+  const int first = static_cast<int>(blockIdx.x % static_cast<unsigned>(p.row_blocks)) * kRows;
+  const int head = static_cast<int>(blockIdx.x / static_cast<unsigned>(p.row_blocks) % static_cast<unsigned>(p.hv));
+  const std::int64_t n = blockIdx.x / static_cast<unsigned>(p.row_blocks * p.hv);
+  const int k_head = key_head(p.head_map, head, p.hk, p.hv);
   const int rows = min(kRows, p.v_size - first);
   const SequenceSpan sequence = find_sequence(p.sequences, n);
   if (!sequence.valid) return;
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kProductThreads) chunk_state_kernel(const __gr
           memory.panels.change, length, [&](int v, int i) { return v < rows ? memory.v_new[i][v] : 0.0F; },
           [&](int i, int k) {
             if (first_k + k >= p.k_size) return 0.0F;
-            return p.k.load(p.k.offset(sequence.row, begin + i, from) + first_k + k);
+            return p.k.load(p.k.offset(sequence.row, begin + i, k_head) + first_k + k);
           });
       change.for_each([&](int v, int k, float value) {
         if (v >= rows || first_k + k >= p.k_size) return;
@@ -136,14 +136,14 @@ ChunkStates parameters(const ChunkStateArgs& args) {
   p.hv = static_cast<int>(args.u.dim(2));
   p.k_size = static_cast<int>(args.k.dim(3));
   p.v_size = static_cast<int>(args.u.dim(3));
-  p.slices = (p.v_size + kRows - 1) / kRows;
+  p.row_blocks = (p.v_size + kRows - 1) / kRows;
   p.head_map = args.head_map;
   p.is_kv = args.state_layout == StateLayout::kKV;
   p.seed = args.rounding == Rounding::kSeed;
   return p;
 }
 
-std::int64_t blocks(const ChunkStates& p) { return p.table.sequences * p.hv * p.slices; }
+std::int64_t blocks(const ChunkStates& p) { return p.table.sequences * p.hv * p.row_blocks; }
 
 std::string supports(const ChunkStateArgs& args, const Stream&) { return fits_grid(blocks(parameters(args))); }
 

@@ -1,10 +1,10 @@
 #pragma once
 
-// What each block of the chunked gated delta rule's second pass works on.
+// The work of each block of the chunked gated delta rule's second pass.
 
 #include <cstdint>
 
-#include "cuda/gated_delta/chunk_place.h"
+#include "cuda/gated_delta/chunk_table.h"
 #include "cuda/gated_delta/segments.h"
 #include "thalweg/gated_delta_rule.h"
 
@@ -15,27 +15,27 @@ enum class Pass {
   kCarries,  // B and M of segments
 };
 
-// What a block works on: rows of a head's state over a run of chunks.
+// Rows of a head's state over consecutive chunks.
 struct Work {
-  enum class Start { kZero, kIdentity, kPool, kGiven };
+  enum class Start { kZero, kIdentity, kPool, kCarried };
 
   bool valid;
   int row;     // batch row
   int begin;   // token in the row
   int length;  // tokens
   int chunks;
-  int silent;  // chunks at the beginning whose output somebody else writes
+  int warmup;  // chunks at the beginning whose output another block writes
   int head;
   int key_head;
   int first_row;  // of the state
   Start start;
-  const float* given;          // [.,K], for kGiven
-  bool no_values;              // v is all zeros
-  std::int64_t slot;           // of the state pools, -1: none
-  float* carry_to;             // [.,K], instead of the final state
-  bool is_last;                // its last state is the sequence's
-  int first_chunk;             // of the sequence
-  std::int64_t pieces_before;  // checkpoints of the row's sequences before this one
+  const float* carried;             // [.,K], for kCarried
+  bool no_values;                   // v is all zeros
+  std::int64_t slot;                // of the state pools; -1: none
+  float* carry_to;                  // [.,K], instead of the final state
+  bool is_last;                     // its last state is the sequence's
+  int first_chunk;                  // of the sequence
+  std::int64_t checkpoints_before;  // checkpoints of the row's sequences before this one
   const std::byte* records;
 };
 
@@ -59,9 +59,9 @@ __device__ inline bool check_sequence(const ChunkArguments& args, int n, const S
 __device__ inline Work find_work(const ChunkArguments& args, Pass pass, int rows_per_block) {
   Work work{};
   const int segment_tokens = args.segment_chunks * kChunk;
-  const int piece = static_cast<int>(blockIdx.z);
-  const int n = args.segment_chunks > 0 ? args.map.sequence_of(piece, segment_tokens) : piece;
-  const int p = args.segment_chunks > 0 ? piece - args.map.first_piece(n, segment_tokens) : 0;
+  const int index = static_cast<int>(blockIdx.z);  // of the segment or sequence
+  const int n = args.segment_chunks > 0 ? args.map.sequence_of(index, segment_tokens) : index;
+  const int p = args.segment_chunks > 0 ? index - args.map.first_index(n, segment_tokens) : 0;
   const SequenceMap::Sequence sequence = args.map.sequence(n);
   const int segments = args.segment_chunks > 0 ? max(1, segment_count(args, sequence.length)) : 1;
   work.slot = args.state_indices != nullptr ? args.state_indices[n] : n;
@@ -80,24 +80,24 @@ __device__ inline Work find_work(const ChunkArguments& args, Pass pass, int rows
     last = min(last, first + args.segment_chunks);
   }
   if (pass == Pass::kCarries) {
-    // M of a segment that does not forget; B of one that does not, or whose successor needs an exact start.
-    const bool forgets = !work.is_last && chunks_remembered(args, n, p, work.head) > 0;
-    const bool wanted = !forgets || (p + 2 < segments && chunks_remembered(args, n, p + 1, work.head) == 0);
+    // M of a segment that does not decay; B of one that does not, or whose successor needs an exact start.
+    const bool decays = !work.is_last && warmup_chunks(args, n, p, work.head) > 0;
+    const bool needs_b = !decays || (p + 2 < segments && warmup_chunks(args, n, p + 1, work.head) == 0);
     const bool is_m = work.first_row >= args.value_width;
-    work.valid = !work.is_last && (is_m ? !forgets : wanted);
+    work.valid = !work.is_last && (is_m ? !decays : needs_b);
     if (!work.valid) return work;
     const Carry to = carry(args, n, p, work.head);
     if (is_m) work.first_row -= args.value_width;
     work.start = is_m ? Work::Start::kIdentity : Work::Start::kZero;
     work.no_values = is_m;
     work.carry_to = is_m ? to.m : to.b;
-    work.silent = last - first;
+    work.warmup = last - first;
   } else if (p > 0) {
-    const int remembered = chunks_remembered(args, n, p - 1, work.head);
-    first -= remembered;
-    work.silent = remembered;
-    work.start = remembered > 0 ? Work::Start::kZero : Work::Start::kGiven;
-    work.given = carry(args, n, p, work.head).start;
+    const int warmup = warmup_chunks(args, n, p - 1, work.head);
+    first -= warmup;
+    work.warmup = warmup;
+    work.start = warmup > 0 ? Work::Start::kZero : Work::Start::kCarried;
+    work.carried = carry(args, n, p, work.head).start;
   }
   work.row = sequence.row;
   work.begin = sequence.begin + first * kChunk;
@@ -105,10 +105,11 @@ __device__ inline Work find_work(const ChunkArguments& args, Pass pass, int rows
   work.chunks = last - first;
   work.first_chunk = first;
   if (args.checkpoints.data != nullptr) {
-    work.pieces_before = chunks_before({args.map.cu_seqlens, n, args.map.tokens, args.checkpoint_chunks * kChunk}, n);
+    work.checkpoints_before =
+        chunks_before({args.map.cu_seqlens, n, args.map.tokens, args.checkpoint_chunks * kChunk}, n);
   }
   work.records =
-      args.records + (static_cast<std::int64_t>(args.map.first_piece(n, kChunk) + first) * args.hv + work.head) *
+      args.records + (static_cast<std::int64_t>(args.map.first_index(n, kChunk) + first) * args.hv + work.head) *
                          static_cast<std::int64_t>(ChunkRecord::kPitch);
   return work;
 }

@@ -6,15 +6,15 @@
 
 namespace thalweg::cu {
 
-// The decode kernels are for these: K = 64 or 128, states of f32 or bf16.
+// Kernels for K = 64 or 128 and states of f32 or bf16.
 using DecodeKernel = void (*)(Decode);
 using DecodeStepKernel = void (*)(DecodeStep);
 
 DecodeKernel decode_kernel(std::int64_t k, DType state, Tokens tokens);
 DecodeKernel decode_one_kernel(std::int64_t k, DType state);
-// For compute capability 9.0; null where a build leaves that out. Narrow tiles go with tokens one by one.
+// For compute capability 9.0; null in a build without it. Narrow tiles need Tokens::kOneByOne.
 DecodeStepKernel decode_step_kernel(std::int64_t k, DType state, Tokens tokens, bool narrow);
-// How the step for many sequences is to be launched.
+// The step for many sequences.
 struct StreamStepKernel {
   DecodeStepKernel kernel = nullptr;
   int stages = 0;
@@ -22,7 +22,7 @@ struct StreamStepKernel {
 };
 StreamStepKernel stream_step_kernel(std::int64_t k, DType state, std::int64_t tokens, std::int64_t heads);
 
-// pick.template operator()<K, State>() of the kernel.
+// Calls pick.template operator()<K, State>().
 template <class Pick>
 auto pick_decode(std::int64_t k, DType state, Pick pick) {
   const auto with_k = [&]<int kK>() {

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the CUDA kernels of the gated delta rule share on the host.
+// Host code that the kernels of the gated delta rule share.
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "cuda/common/views.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/gated_delta/rule.h"
 #include "thalweg/gated_delta_rule.h"
 
@@ -20,11 +20,11 @@ inline float resolve_scale(const std::optional<float>& scale, std::int64_t k) {
   return scale ? *scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(k)));
 }
 
-inline RawGates raw_gates(const GateInputs& gates) {
+inline GateViews gate_views(const GateInputs& gates) {
   return {elements(gates.a), elements(gates.b), elements(gates.a_log), elements(gates.dt_bias)};
 }
 
-inline CompactRawGates compact_raw_gates(const GateInputs& gates) {
+inline CompactGateViews compact_gate_views(const GateInputs& gates) {
   return {compact<2>(gates.a), compact<2>(gates.b), compact<1>(gates.a_log), compact<1>(gates.dt_bias)};
 }
 
@@ -38,16 +38,16 @@ inline SlotTable slot_table(const ConstTensor& state_indices, const Tensor& faul
           static_cast<std::int32_t>(std::min<std::int64_t>(slots, std::numeric_limits<std::int32_t>::max()))};
 }
 
-// States that an operation wants beside the final ones; each may be absent.
+// The states that an operation returns besides the final ones; each may be absent.
 struct StatesBetween {
   Tensor snapshots;
   Tensor checkpoints;
   int checkpoint_tokens = 0;
 };
 
-// The whole rule, one token after the other, in f32: every shape, dtype, layout and stride of the contract. Empty if
-// the arguments fit into one launch, else the reason why not.
+// Empty if the arguments fit into one launch of token_by_token, else the reason why not.
 std::string token_by_token_supports(const GatedDeltaRuleArgs& args);
+// The whole rule, one token after the other, in f32: every shape, dtype, layout and stride of the contract.
 void run_token_by_token(const GatedDeltaRuleArgs& args, const StatesBetween& states, const Stream& stream,
                         std::string_view operation);
 

@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/arena.h"
 #include "cuda/gated_delta/decode.h"
 #include "cuda/gated_delta/gated_delta.h"
 #include "cuda/gated_delta/prep_step.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
+#include "cuda/tuning.h"
 
 namespace thalweg::cu {
 namespace {
@@ -26,12 +28,12 @@ struct Sizes {
 
 bool is_vk(const GatedDeltaPrepStepArgs& args) { return args.state_layout == StateLayout::kVK; }
 
-PrepStep parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s, const PrepStepKernel& kernel, int slices) {
+PrepStep parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s, const PrepStepKernel& kernel, int row_blocks) {
   PrepStep p;
   p.x = elements(args.x);
   p.conv_weight = elements(args.conv_weight);
   p.conv_state = elements(args.conv_state);
-  p.gates = raw_gates(args.gates);
+  p.gates = gate_views(args.gates);
   p.norm = {args.qk_norm, args.qk_norm_eps, elements(args.q_norm_weight), elements(args.k_norm_weight)};
   p.state_in = elements(args.state_in);
   p.state_out = elements(args.state_out);
@@ -47,8 +49,8 @@ PrepStep parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s, const Pr
   p.ratio = static_cast<int>(s.ratio());
   p.v_size = static_cast<int>(s.v);
   p.taps = args.conv_weight.defined() ? static_cast<int>(args.conv_weight.dim(1)) : 0;
-  p.tile_warps = static_cast<int>(s.v / slices / kernel.warp_rows);
-  p.slices = slices;
+  p.tile_warps = static_cast<int>(s.v / row_blocks / kernel.warp_rows);
+  p.row_blocks = row_blocks;
   p.block_tokens = static_cast<int>(std::clamp<std::int64_t>(s.tokens, 1, kBlockTokens));
   p.head_map = args.head_map;
   p.scale = args.scale;
@@ -57,21 +59,21 @@ PrepStep parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s, const Pr
 }
 
 std::size_t shared_memory(const PrepStep& p, const Sizes& s) {
-  return TokenMemory::bytes(p.block_tokens, static_cast<int>(s.k), p.v_size / p.slices);
+  return TokenMemory::bytes(p.block_tokens, static_cast<int>(s.k), p.v_size / p.row_blocks);
 }
 
-// Whether a head can be cut into that many slices of whole warps, of which a block can hold all.
-bool can_slice(const Sizes& s, const PrepStepKernel& kernel, int slices) {
+// Whether a head can be split into that many row blocks of whole warps, not more than a block can have.
+bool can_split(const Sizes& s, const PrepStepKernel& kernel, int row_blocks) {
   const std::int64_t warps = s.v / kernel.warp_rows;
-  return warps % slices == 0 && warps / slices <= kMaxWarps;
+  return warps % row_blocks == 0 && warps / row_blocks <= kMaxWarps;
 }
 
-// ---- one block for all that shares a key head
+// ---- block: one block for each key head of a sequence
 
-int block_slices(const Sizes& s, const PrepStepKernel& kernel) {
-  int slices = 1;
-  while (!can_slice(s, kernel, slices)) ++slices;
-  return slices;
+int block_row_blocks(const Sizes& s, const PrepStepKernel& kernel) {
+  int row_blocks = 1;
+  while (!can_split(s, kernel, row_blocks)) ++row_blocks;
+  return row_blocks;
 }
 
 PrepStepKernel block_kernel(const GatedDeltaPrepStepArgs& args, const Sizes& s) {
@@ -81,13 +83,20 @@ PrepStepKernel block_kernel(const GatedDeltaPrepStepArgs& args, const Sizes& s) 
 std::string block_supports(const GatedDeltaPrepStepArgs& args, const Stream&) {
   const Sizes s(args);
   const bool fits = s.batch * s.hk <= std::numeric_limits<std::int32_t>::max();
-  return fits ? "" : "more than 2^31 key heads";
+  return fits ? "" : "needs fewer than 2^31 key heads";
+}
+
+// Outputs before their norm, [B,T,HV,V], if the block processes a head in several passes.
+float* take_outputs(const GatedDeltaPrepStepArgs& args, Arena& arena) {
+  const Sizes s(args);
+  if (!args.z.defined() || block_row_blocks(s, block_kernel(args, s)) == 1) return nullptr;
+  return arena.take<float>(s.batch * s.tokens * s.hv * s.v);
 }
 
 std::size_t block_workspace(const GatedDeltaPrepStepArgs& args, const Stream&) {
-  const Sizes s(args);
-  if (!args.z.defined() || block_slices(s, block_kernel(args, s)) == 1) return 0;
-  return sizeof(float) * static_cast<std::size_t>(s.batch * s.tokens * s.hv * s.v);
+  Arena arena;
+  take_outputs(args, arena);
+  return arena.used();
 }
 
 void run_blocks(const GatedDeltaPrepStepArgs& args, Workspace workspace, const Stream& stream) {
@@ -95,29 +104,32 @@ void run_blocks(const GatedDeltaPrepStepArgs& args, Workspace workspace, const S
   if (s.batch == 0) return;
   const CurrentDevice current(stream, args.kName);
   const PrepStepKernel chosen = block_kernel(args, s);
-  PrepStep p = parameters(args, s, chosen, block_slices(s, chosen));
-  p.outputs = static_cast<float*>(workspace.data);
+  PrepStep p = parameters(args, s, chosen, block_row_blocks(s, chosen));
+  Arena arena(workspace);
+  p.outputs = take_outputs(args, arena);
   constexpr unsigned kThreads = kMaxWarps * kWarpSize;
   chosen.kernel<<<static_cast<unsigned>(s.batch * s.hk), kThreads, shared_memory(p, s), native(stream)>>>(p);
   check(cudaGetLastError(), args.kName);
 }
 
-// ---- a cluster for all that shares a key head
+// ---- cluster: a cluster for each key head of a sequence
 
-constexpr std::int64_t kMaxCluster = 8;  // that every device grants
+constexpr std::int64_t kMaxCluster = 8;  // the portable cluster size
 
 PrepStepKernel cluster_kernel(const GatedDeltaPrepStepArgs& args, const Sizes& s) {
   return is_vk(args) ? prep_step_cluster_kernel_vk(s.k) : prep_step_cluster_kernel_kv(s.k);
 }
 
-// The fewest slices that give two of five multiprocessors a block, as far as a cluster goes: with more, every block
-// prepares the same q and k for less of the state. 0 if there is no way.
-int cluster_slices(const Sizes& s, const PrepStepKernel& kernel, int multiprocessors) {
+// The fewest row blocks that keep the device busy, as far as a cluster can hold them: with more, every block prepares
+// the same q and k for fewer rows of the state. 0 if the key head does not fit into a cluster.
+int cluster_row_blocks(const Sizes& s, const PrepStepKernel& kernel, int multiprocessors) {
   int chosen = 0;
-  for (int slices = 1; slices * s.ratio() <= kMaxCluster; ++slices) {
-    if (!can_slice(s, kernel, slices)) continue;
-    if (chosen > 0 && s.batch * s.hv * chosen * 5 >= std::int64_t{2} * multiprocessors) break;
-    chosen = slices;
+  for (int row_blocks = 1; row_blocks * s.ratio() <= kMaxCluster; ++row_blocks) {
+    if (!can_split(s, kernel, row_blocks)) continue;
+    constexpr std::int64_t kNumerator = tuning::gated_delta::kClusterBusyNumerator;
+    const std::int64_t blocks = s.batch * s.hv * chosen;
+    if (chosen > 0 && blocks * tuning::gated_delta::kClusterBusyDenominator >= kNumerator * multiprocessors) break;
+    chosen = row_blocks;
   }
   return chosen;
 }
@@ -126,11 +138,11 @@ std::string cluster_supports(const GatedDeltaPrepStepArgs& args, const Stream& s
   const Sizes s(args);
   const DeviceProperties& device = properties(stream.device.index);
   const PrepStepKernel kernel = cluster_kernel(args, s);
-  if (kernel.kernel == nullptr) return "not in this build";
+  if (kernel.kernel == nullptr) return "is not in this build";
   if (const std::string reason = sm90_reason(device); !reason.empty()) return reason;
-  if (s.tokens > kBlockTokens) return "more than 16 tokens";
-  if (s.batch * s.hk > std::numeric_limits<std::int32_t>::max() / kMaxCluster) return "more than 2^28 key heads";
-  return cluster_slices(s, kernel, device.multiprocessors) > 0 ? "" : "a key head needs more than 8 blocks";
+  if (s.tokens > kBlockTokens) return "needs at most 16 tokens";
+  if (s.batch * s.hk > std::numeric_limits<std::int32_t>::max() / kMaxCluster) return "needs fewer than 2^28 key heads";
+  return cluster_row_blocks(s, kernel, device.multiprocessors) > 0 ? "" : "needs a key head to fit into 8 blocks";
 }
 
 template <class Parameters>
@@ -155,11 +167,11 @@ void run_clusters(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& s
   if (s.batch == 0) return;
   const CurrentDevice current(stream, args.kName);
   const PrepStepKernel chosen = cluster_kernel(args, s);
-  const int slices = cluster_slices(s, chosen, properties(stream.device.index).multiprocessors);
-  const PrepStep p = parameters(args, s, chosen, slices);
-  const std::int64_t members = s.ratio() * slices;
+  const int row_blocks = cluster_row_blocks(s, chosen, properties(stream.device.index).multiprocessors);
+  const PrepStep p = parameters(args, s, chosen, row_blocks);
+  const std::int64_t members = s.ratio() * row_blocks;
   // A thread per channel of q, k and v, as long as that leaves room for other blocks.
-  const std::int64_t channels = 2 * s.k + s.v / slices;
+  const std::int64_t channels = 2 * s.k + s.v / row_blocks;
   const std::int64_t most = s.batch * s.hk * members > 2 * properties(stream.device.index).multiprocessors ? 256 : 384;
   const std::int64_t threads =
       std::clamp((channels + kWarpSize - 1) / kWarpSize * kWarpSize, std::int64_t{p.tile_warps * kWarpSize}, most);
@@ -167,32 +179,35 @@ void run_clusters(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& s
          threads, shared_memory(p, s), false, stream);
 }
 
-// ---- the same for a few tokens and what is common in decoding
+// ---- decode and decode_together: clusters for a few tokens
 
-// How a step is cut into blocks.
+// The launch shape of kernel decode_step.
 struct DecodeStepShape {
-  int slices = 0;  // of a head; 0 if a cluster cannot hold all that shares a key head
+  int row_blocks = 0;  // of a head; 0 if the key head does not fit into a cluster
   bool narrow = false;
   int warp_rows = 0;
   std::int64_t threads = 0;  // of a block
 };
 
-// The fewest slices of at most 128 rows that give every multiprocessor a block, as far as a cluster goes. Small ones
-// take a warp for four rows and a thread for each channel, for the shortest way through one token.
+// The fewest row blocks of at most kStepMaxRows rows that keep the device busy, as far as a cluster can hold them.
+// Small ones have four rows to a warp and a thread for each channel, for the lowest latency of a token.
 DecodeStepShape decode_step_shape(const Sizes& s, bool together, int multiprocessors) {
+  using namespace tuning::gated_delta;
   DecodeStepShape shape;
   shape.warp_rows = StateTile<128, StateLayout::kVK>::kWarpV;
-  for (int slices = 1; slices * s.ratio() <= kMaxCluster; slices *= 2) {
-    if (s.v % (slices * shape.warp_rows) != 0) break;
-    if (shape.slices > 0 && s.v / shape.slices <= 128 &&
-        s.batch * s.hv * shape.slices * 10 >= std::int64_t{9} * multiprocessors)
+  for (int row_blocks = 1; row_blocks * s.ratio() <= kMaxCluster; row_blocks *= 2) {
+    if (s.v % (row_blocks * shape.warp_rows) != 0) break;
+    const std::int64_t blocks = s.batch * s.hv * shape.row_blocks;
+    if (shape.row_blocks > 0 && s.v / shape.row_blocks <= kStepMaxRows &&
+        blocks * kBusyDenominator >= std::int64_t{kBusyNumerator} * multiprocessors) {
       break;
-    shape.slices = slices;
+    }
+    shape.row_blocks = row_blocks;
   }
-  if (s.v / shape.slices > 128) shape.slices = 0;
-  if (shape.slices == 0) return shape;
-  const std::int64_t rows = s.v / shape.slices;
-  shape.narrow = !together && rows <= 32;
+  if (s.v / shape.row_blocks > kStepMaxRows) shape.row_blocks = 0;
+  if (shape.row_blocks == 0) return shape;
+  const std::int64_t rows = s.v / shape.row_blocks;
+  shape.narrow = !together && rows <= kStepNarrowRows;
   if (shape.narrow) shape.warp_rows = StateTile<128, StateLayout::kVK, 1>::kWarpV;
   shape.threads = shape.narrow ? (2 * s.k + rows + 2 * kWarpSize - 1) / kWarpSize * kWarpSize : kMaxWarps * kWarpSize;
   shape.threads = std::max(shape.threads, rows / shape.warp_rows * kWarpSize);
@@ -202,26 +217,27 @@ DecodeStepShape decode_step_shape(const Sizes& s, bool together, int multiproces
 std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   const Sizes s(args);
   const DeviceProperties& device = properties(stream.device.index);
-  if (decode_step_kernel(128, DType::kF32, Tokens::kAll, false) == nullptr) return "not in this build";
+  if (decode_step_kernel(128, DType::kF32, Tokens::kAll, false) == nullptr) return "is not in this build";
   if (const std::string reason = sm90_reason(device); !reason.empty()) return reason;
-  if (s.k != 64 && s.k != 128) return "takes K = 64 or 128, not " + std::to_string(s.k);
-  if (s.tokens < 1 || s.tokens > kTogether) return "takes 1 to 8 tokens, not " + std::to_string(s.tokens);
-  if (!is_vk(args)) return "takes states [V,K]";
-  if (args.state_in.dtype == DType::kF16) return "takes states of f32 or bf16";
-  if (args.conv_weight.defined() && args.conv_weight.dim(1) > kFewTaps) return "takes up to 4 taps";
+  if (s.k != 64 && s.k != 128) return "needs K to be 64 or 128, not " + std::to_string(s.k);
+  if (s.tokens < 1 || s.tokens > kTogether) return "needs 1 to 8 tokens, not " + std::to_string(s.tokens);
+  if (!is_vk(args)) return "needs states [V,K]";
+  if (args.state_in.dtype == DType::kF16) return "needs states of f32 or bf16";
+  if (args.conv_weight.defined() && args.conv_weight.dim(1) > kDecodeTaps) return "needs at most 4 taps";
   if (args.snapshots.defined() && args.snapshots.dtype != args.state_in.dtype) {
-    return "takes snapshots of the states' dtype";
+    return "needs snapshots to have the dtype of the states";
   }
   for (const ConstTensor& tensor : {args.state_in, ConstTensor(args.state_out), ConstTensor(args.snapshots)}) {
-    if (tensor.defined() && !elements(tensor).fours) return "takes rows aligned to four elements";
+    if (tensor.defined() && !elements(tensor).fours) return "needs rows aligned to four elements";
   }
   for (const ConstTensor& tensor : {args.x, args.conv_weight, ConstTensor(args.conv_state), args.gates.a, args.gates.b,
                                     args.q_norm_weight, args.k_norm_weight, args.state_in, ConstTensor(args.state_out),
                                     ConstTensor(args.snapshots), args.z, ConstTensor(args.y)}) {
-    if (!is_compact(tensor)) return "takes strides below 2^31 elements";
+    if (!is_compact(tensor)) return "needs strides below 2^31 elements";
   }
-  if (s.batch > 65535 || s.hv > 65535) return "takes at most 65535 sequences and heads";
-  return decode_step_shape(s, true, device.multiprocessors).slices > 0 ? "" : "a key head needs more than 8 blocks";
+  if (s.batch > 65535 || s.hv > 65535) return "needs at most 65535 sequences and heads";
+  return decode_step_shape(s, true, device.multiprocessors).row_blocks > 0 ? ""
+                                                                           : "needs a key head to fit into 8 blocks";
 }
 
 DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s, const DecodeStepShape& shape) {
@@ -235,11 +251,11 @@ DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s,
   p.ratio = static_cast<int>(s.ratio());
   p.v_size = static_cast<int>(s.v);
   p.taps = args.conv_weight.defined() ? static_cast<int>(args.conv_weight.dim(1)) : 0;
-  p.tile_warps = static_cast<int>(s.v / shape.slices / shape.warp_rows);
-  p.slices = shape.slices;
+  p.tile_warps = static_cast<int>(s.v / shape.row_blocks / shape.warp_rows);
+  p.row_blocks = shape.row_blocks;
   p.head_map = args.head_map;
   p.state_in = compact<3>(args.state_in);
-  p.gates = compact_raw_gates(args.gates);
+  p.gates = compact_gate_views(args.gates);
   p.z = compact<3>(args.z);
   p.norm_weight = compact<1>(args.norm_weight);
   p.scale = args.scale;
@@ -251,40 +267,49 @@ DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s,
   return p;
 }
 
-void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+void launch_decode(const GatedDeltaPrepStepArgs& args, bool together, const Stream& stream) {
   const Sizes s(args);
   if (s.batch == 0) return;
   const CurrentDevice current(stream, args.kName);
-  const bool together = s.tokens > 1 && !args.snapshots.defined();
   const DecodeStepShape shape = decode_step_shape(s, together, properties(stream.device.index).multiprocessors);
   const DecodeStep p = decode_parameters(args, s, shape);
-  const dim3 members(static_cast<unsigned>(shape.slices), static_cast<unsigned>(s.ratio()));
+  const dim3 members(static_cast<unsigned>(shape.row_blocks), static_cast<unsigned>(s.ratio()));
   const dim3 blocks(members.x, static_cast<unsigned>(s.hv), static_cast<unsigned>(s.batch));
-  const std::size_t memory = decode_memory_bytes(s.k, together, s.tokens, s.v / shape.slices, p.tile_warps) +
+  const std::size_t memory = decode_memory_bytes(s.k, together, s.tokens, s.v / shape.row_blocks, p.tile_warps) +
                              (s.k == 64 ? DecodeStepMemory<64>::bytes(shape.threads / kWarpSize)
                                         : DecodeStepMemory<128>::bytes(shape.threads / kWarpSize));
   launch(decode_step_kernel(s.k, args.state_in.dtype, together ? Tokens::kAll : Tokens::kOneByOne, shape.narrow), p,
          blocks, members, shape.threads, memory, true, stream);
 }
 
-// ---- for many sequences
+void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+  launch_decode(args, false, stream);
+}
+
+std::string together_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  if (Sizes(args).tokens < 2) return "needs 2 to 8 tokens, not " + std::to_string(Sizes(args).tokens);
+  if (args.snapshots.defined()) return "does not take snapshots";
+  return decode_supports(args, stream);
+}
+
+void run_together(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+  launch_decode(args, true, stream);
+}
+
+// ---- stream: for many sequences
 
 std::string stream_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   const Sizes s(args);
   std::string reason = decode_supports(args, stream);
   if (!reason.empty()) return reason;
-  if (s.v != kStreamV) return "takes V = 128, not " + std::to_string(s.v);
-  if (s.ratio() > kStreamHeads) return "takes at most 4 value heads of a key head";
+  if (s.v != kStreamStepV) return "needs V to be 128, not " + std::to_string(s.v);
+  if (s.ratio() > kStreamStepMaxHeads) return "needs at most 4 value heads of a key head";
   const std::int64_t sixteen = 16 / bytes_of(args.state_in.dtype, 1);
-  const bool aligned = reinterpret_cast<std::uintptr_t>(args.state_in.data) % 16 == 0;
-  if (!aligned || args.state_in.stride(2) != s.k || args.state_in.stride(1) % sixteen != 0 ||
-      args.state_in.stride(0) % sixteen != 0) {
-    return "takes states of 16-byte aligned heads without gaps";
+  if (address_alignment(args.state_in) % 16 != 0 || args.state_in.stride(2) != s.k ||
+      args.state_in.stride(1) % sixteen != 0 || args.state_in.stride(0) % sixteen != 0) {
+    return "needs contiguous heads of states, aligned to 16 bytes";
   }
-  if (s.batch * s.hk < properties(stream.device.index).multiprocessors) {
-    return "takes a key head for every multiprocessor at least";
-  }
-  if (s.batch * s.hk > std::numeric_limits<std::int32_t>::max() / 2) return "takes at most 2^30 key heads";
+  if (s.batch * s.hk > std::numeric_limits<std::int32_t>::max() / 2) return "needs at most 2^30 key heads";
   return "";
 }
 
@@ -293,20 +318,59 @@ void run_stream(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& str
   if (s.batch == 0) return;
   const CurrentDevice current(stream, args.kName);
   const StreamStepKernel chosen = stream_step_kernel(s.k, args.state_in.dtype, s.tokens, s.ratio());
-  DecodeStep p = decode_parameters(args, s, {1, false, kStreamV / kStreamWarps, kStreamThreads});
+  DecodeStep p = decode_parameters(args, s, {1, false, kStreamStepV / kStreamStepWarps, kStreamStepThreads});
   p.stages = chosen.stages;
-  p.units = static_cast<int>(s.batch * s.hk);
+  p.key_heads = static_cast<int>(s.batch * s.hk);
   allow_shared_memory(reinterpret_cast<const void*>(chosen.kernel), chosen.shared_bytes, args.kName);
-  const int blocks = std::min(p.units, properties(stream.device.index).multiprocessors);
-  pdl_launch(chosen.kernel, dim3(static_cast<unsigned>(blocks)), dim3(kStreamThreads), chosen.shared_bytes,
+  const int blocks = std::min(p.key_heads, properties(stream.device.index).multiprocessors);
+  pdl_launch(chosen.kernel, dim3(static_cast<unsigned>(blocks)), dim3(kStreamStepThreads), chosen.shared_bytes,
              properties(stream.device.index), native(stream), args.kName, p);
 }
 
+// ---- costs
+
+// A call's time: of the launch, of the key heads, of the tokens after the first, of the snapshots.
+double step_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream, double call, double key_head, double token) {
+  const Sizes s(args);
+  const int multiprocessors = std::max(1, properties(stream.device.index).multiprocessors);
+  const double key_heads = static_cast<double>(s.batch * s.hk) / multiprocessors;
+  const auto tokens = static_cast<double>(s.tokens);
+  const double more =
+      args.snapshots.defined() ? tokens * tuning::gated_delta::kStepSnapshot : std::max(tokens - 1.0, 0.0) * token;
+  return call + key_heads * key_head + key_heads * more;
+}
+
+double stream_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  return step_cost(args, stream, kStepStreamCall, kStepStreamKeyHead, kStepToken);
+}
+double together_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  return step_cost(args, stream, kStepDecodeCall, kStepDecodeKeyHead, kStepToken);
+}
+double decode_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  return step_cost(args, stream, kStepDecodeCall, kStepDecodeKeyHead, kStepDecodeToken);
+}
+double cluster_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  return step_cost(args, stream, kStepClusterCall, kStepClusterKeyHead, kStepDecodeToken);
+}
+double block_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  return step_cost(args, stream, kStepBlockCall, kStepBlockKeyHead, kStepDecodeToken);
+}
+
 constexpr Kernel<GatedDeltaPrepStepArgs> kKernels[] = {
-    {"stream", stream_supports, no_workspace<GatedDeltaPrepStepArgs>, run_stream},
-    {"decode", decode_supports, no_workspace<GatedDeltaPrepStepArgs>, run_decode},
-    {"cluster", cluster_supports, no_workspace<GatedDeltaPrepStepArgs>, run_clusters},
-    {"block", block_supports, block_workspace, run_blocks}};
+    {"stream", stream_supports, no_workspace<GatedDeltaPrepStepArgs>, run_stream, nullptr, Arithmetic::kF32, nullptr,
+     stream_cost},
+    {"decode_together", together_supports, no_workspace<GatedDeltaPrepStepArgs>, run_together, nullptr,
+     Arithmetic::kF32, nullptr, together_cost},
+    {"decode", decode_supports, no_workspace<GatedDeltaPrepStepArgs>, run_decode, nullptr, Arithmetic::kF32, nullptr,
+     decode_cost},
+    {"cluster", cluster_supports, no_workspace<GatedDeltaPrepStepArgs>, run_clusters, nullptr, Arithmetic::kF32,
+     nullptr, cluster_cost},
+    {"block", block_supports, block_workspace, run_blocks, nullptr, Arithmetic::kF32, nullptr, block_cost}};
 
 }  // namespace
 

@@ -1,4 +1,5 @@
-// The small stages of the chunk form: sums of gates, norms, and what a chunk needs of its own keys and values.
+// The stages of the chunk form that do not depend on the state: chunk_local_cumsum, l2norm, chunk_scaled_dot_kkt,
+// solve_tril, recompute_w_u.
 
 #include <algorithm>
 
@@ -14,7 +15,7 @@ namespace {
 
 __global__ void cumsum_kernel(const __grid_constant__ ChunkTable table, const __grid_constant__ Elements g,
                               const __grid_constant__ Elements sums, int heads) {
-  const ChunkPlace chunk = find_chunk(table, blockIdx.x);
+  const ChunkSpan chunk = find_chunk(table, blockIdx.x);
   for (int h = static_cast<int>(threadIdx.x); h < heads; h += static_cast<int>(blockDim.x)) {
     float sum = 0.0F;
     for (int i = 0; i < chunk.length; ++i) {
@@ -25,12 +26,12 @@ __global__ void cumsum_kernel(const __grid_constant__ ChunkTable table, const __
 }
 
 std::string cumsum_supports(const ChunkLocalCumsumArgs& args, const Stream&) {
-  return fits_grid(most_chunks(chunk_table(args.cu_seqlens, args.g, args.chunk_size)));
+  return fits_grid(max_chunks(chunk_table(args.cu_seqlens, args.g, args.chunk_size)));
 }
 
 void run_cumsum(const ChunkLocalCumsumArgs& args, Workspace, const Stream& stream) {
   const ChunkTable table = chunk_table(args.cu_seqlens, args.g, args.chunk_size);
-  const std::int64_t blocks = most_chunks(table);
+  const std::int64_t blocks = max_chunks(table);
   if (blocks == 0) return;
   const CurrentDevice current(stream, args.kName);
   cumsum_kernel<<<static_cast<unsigned>(blocks), 64, 0, native(stream)>>>(
@@ -78,7 +79,7 @@ void run_l2norm(const L2normArgs& args, Workspace, const Stream& stream) {
 
 constexpr Kernel<L2normArgs> kL2norm[] = {{"rows", always_supported<L2normArgs>, no_workspace<L2normArgs>, run_l2norm}};
 
-// ---- The others: a block for each chunk and value head
+// ---- the other stages: a block for each chunk and value head
 
 struct ChunkHeads {
   ChunkTable table;
@@ -89,11 +90,22 @@ struct ChunkHeads {
 
   __device__ int value_head() const { return static_cast<int>(blockIdx.x % static_cast<unsigned>(hv)); }
   __device__ int key_head() const { return cu::key_head(head_map, value_head(), hk, hv); }
-  __device__ ChunkPlace chunk() const { return find_chunk(table, blockIdx.x / static_cast<unsigned>(hv)); }
+  __device__ ChunkSpan chunk() const { return find_chunk(table, blockIdx.x / static_cast<unsigned>(hv)); }
   __device__ float rounded(float x) const { return seed ? round_to_bf16(x) : x; }
 
-  std::int64_t blocks() const { return most_chunks(table) * hv; }
+  std::int64_t blocks() const { return max_chunks(table) * hv; }
 };
+
+// Launches kernel_of<chunk size>() with a block for each chunk and value head.
+template <class Args, class Parameters, class KernelOf>
+void launch_chunk_heads(const Args& args, const Parameters& p, const Stream& stream, KernelOf kernel_of) {
+  if (p.blocks() == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  with_chunk_size(args.chunk_size, [&]<int kC>() {
+    kernel_of.template operator()<kC>()<<<static_cast<unsigned>(p.blocks()), kProductThreads, 0, native(stream)>>>(p);
+  });
+  check(cudaGetLastError(), args.kName);
+}
 
 // ---- chunk_scaled_dot_kkt
 
@@ -108,9 +120,9 @@ __global__ void __launch_bounds__(kProductThreads) kkt_kernel(const __grid_const
   __shared__ typename Product::Panels panels;
   __shared__ float beta[kC];
   __shared__ float g[kC];
-  const ChunkPlace chunk = p.chunk();
+  const ChunkSpan chunk = p.chunk();
   const int head = p.value_head();
-  const int from = p.key_head();
+  const int k_head = p.key_head();
   if (threadIdx.x < static_cast<unsigned>(chunk.length)) {
     const std::int64_t token = chunk.begin + threadIdx.x;
     beta[threadIdx.x] = p.beta.load(p.beta.offset(chunk.row, token) + head);
@@ -118,7 +130,7 @@ __global__ void __launch_bounds__(kProductThreads) kkt_kernel(const __grid_const
   }
   __syncthreads();
   const auto key = [&](int i, int d) {
-    return i < chunk.length ? p.k.load(p.k.offset(chunk.row, chunk.begin + i, from) + d) : 0.0F;
+    return i < chunk.length ? p.k.load(p.k.offset(chunk.row, chunk.begin + i, k_head) + d) : 0.0F;
   };
   const auto scaled = [&](int i, int d) {
     return p.seed && i < chunk.length ? round_to_bf16(beta[i] * key(i, d)) : key(i, d);
@@ -150,18 +162,12 @@ Kkt kkt(const ChunkScaledDotKktArgs& args) {
 std::string kkt_supports(const ChunkScaledDotKktArgs& args, const Stream&) { return fits_grid(kkt(args).blocks()); }
 
 void run_kkt(const ChunkScaledDotKktArgs& args, Workspace, const Stream& stream) {
-  const Kkt p = kkt(args);
-  if (p.blocks() == 0) return;
-  const CurrentDevice current(stream, args.kName);
-  with_chunk_size(args.chunk_size, [&]<int kC>() {
-    kkt_kernel<kC><<<static_cast<unsigned>(p.blocks()), kProductThreads, 0, native(stream)>>>(p);
-  });
-  check(cudaGetLastError(), args.kName);
+  launch_chunk_heads(args, kkt(args), stream, [&]<int kC>() { return kkt_kernel<kC>; });
 }
 
 constexpr Kernel<ChunkScaledDotKktArgs> kKkt[] = {{"f32", kkt_supports, no_workspace<ChunkScaledDotKktArgs>, run_kkt}};
 
-// ---- solve_tril: rows of 16 at a time; those above by a product, then substitution with a thread for each column
+// ---- solve_tril: 16 rows at a time, a product with the rows above, then substitution with a thread for each column
 
 struct Solve : ChunkHeads {
   Elements a, a_inv;
@@ -173,7 +179,7 @@ __global__ void __launch_bounds__(kProductThreads) solve_kernel(const __grid_con
   constexpr int kBlock = 16;
   __shared__ float a[kC * kPitch];
   __shared__ float x[kC * kPitch];
-  const ChunkPlace chunk = p.chunk();
+  const ChunkSpan chunk = p.chunk();
   const int head = p.value_head();
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < kC * kC; i += kProductThreads) {
@@ -220,13 +226,7 @@ Solve solve(const SolveTrilArgs& args) {
 std::string solve_supports(const SolveTrilArgs& args, const Stream&) { return fits_grid(solve(args).blocks()); }
 
 void run_solve(const SolveTrilArgs& args, Workspace, const Stream& stream) {
-  const Solve p = solve(args);
-  if (p.blocks() == 0) return;
-  const CurrentDevice current(stream, args.kName);
-  with_chunk_size(args.chunk_size, [&]<int kC>() {
-    solve_kernel<kC><<<static_cast<unsigned>(p.blocks()), kProductThreads, 0, native(stream)>>>(p);
-  });
-  check(cudaGetLastError(), args.kName);
+  launch_chunk_heads(args, solve(args), stream, [&]<int kC>() { return solve_kernel<kC>; });
 }
 
 constexpr Kernel<SolveTrilArgs> kSolve[] = {{"blocks16", solve_supports, no_workspace<SolveTrilArgs>, run_solve}};
@@ -246,9 +246,9 @@ __global__ void __launch_bounds__(kProductThreads) w_u_kernel(const __grid_const
   __shared__ typename Product::Panels panels;
   __shared__ float beta[kC];
   __shared__ float decayed[kC];  // beta exp(G)
-  const ChunkPlace chunk = p.chunk();
+  const ChunkSpan chunk = p.chunk();
   const int head = p.value_head();
-  const int from = p.key_head();
+  const int k_head = p.key_head();
   if (threadIdx.x < static_cast<unsigned>(chunk.length)) {
     const std::int64_t token = chunk.begin + threadIdx.x;
     beta[threadIdx.x] = p.beta.load(p.beta.offset(chunk.row, token) + head);
@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(kProductThreads) w_u_kernel(const __grid_const
     }
   };
   multiply(p.v, head, beta, p.v_size, p.u);
-  multiply(p.k, from, decayed, p.k_size, p.w);
+  multiply(p.k, k_head, decayed, p.k_size, p.w);
 }
 
 RecomputeWU recompute_w_u(const RecomputeWUArgs& args) {
@@ -300,13 +300,7 @@ RecomputeWU recompute_w_u(const RecomputeWUArgs& args) {
 std::string w_u_supports(const RecomputeWUArgs& args, const Stream&) { return fits_grid(recompute_w_u(args).blocks()); }
 
 void run_w_u(const RecomputeWUArgs& args, Workspace, const Stream& stream) {
-  const RecomputeWU p = recompute_w_u(args);
-  if (p.blocks() == 0) return;
-  const CurrentDevice current(stream, args.kName);
-  with_chunk_size(args.chunk_size, [&]<int kC>() {
-    w_u_kernel<kC><<<static_cast<unsigned>(p.blocks()), kProductThreads, 0, native(stream)>>>(p);
-  });
-  check(cudaGetLastError(), args.kName);
+  launch_chunk_heads(args, recompute_w_u(args), stream, [&]<int kC>() { return w_u_kernel<kC>; });
 }
 
 constexpr Kernel<RecomputeWUArgs> kRecomputeWU[] = {{"f32", w_u_supports, no_workspace<RecomputeWUArgs>, run_w_u}};

@@ -14,20 +14,20 @@ void launch(const ChunkArguments& args, DType dtype, Pass pass, const DeviceProp
   static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
   constexpr int kAllWarps = kScanThreads / 32;
   const int rows = args.value_width + (pass == Pass::kCarries ? args.key_width : 0);
-  const std::int64_t pieces = args.segment_chunks > 0 ? args.segments : args.map.sequences;
-  // More warps share a block's tiles; but where blocks are few, half as many rows in twice as many are done sooner, and
-  // the other warps copy. So they are too where V is not a multiple of what all warps take.
-  const std::int64_t blocks = rows / (kAllWarps * kScanWarpRows) * args.hv * pieces;
+  const std::int64_t walks = args.segment_chunks > 0 ? args.segments : args.map.sequences;
+  // All warps have rows and share a block's tiles, unless blocks are few or V is no multiple of their rows: then half
+  // of the warps have rows, in twice as many blocks, and the others copy.
+  const std::int64_t blocks = rows / (kAllWarps * kScanWarpRows) * args.hv * walks;
   const bool half = rows % (kAllWarps * kScanWarpRows) != 0 || 2 * blocks <= device.multiprocessors;
   const int warps = half ? kAllWarps / 2 : kAllWarps;
   const ChunkScanKernel chosen = args.key_width == 64    ? chunk_scan_kernel<64>(dtype)
                                  : args.key_width == 128 ? chunk_scan_kernel<128>(dtype)
                                                          : chunk_scan_kernel<256>(dtype);
   const dim3 grid(static_cast<unsigned>(rows / (warps * kScanWarpRows)), static_cast<unsigned>(args.hv),
-                  static_cast<unsigned>(pieces));
+                  static_cast<unsigned>(walks));
   int bytes = chosen.shared_bytes[half ? 0 : 1];
-  // Sent while the first pass ends, blocks would crowd on the multiprocessors that are free first. Where there is one
-  // for each, asking for more than half of its memory keeps the others away.
+  // Blocks are launched while the first pass ends, two to the multiprocessors that are free first. If there is a
+  // multiprocessor for each block, half of the shared memory for each block spreads them.
   if (std::int64_t{grid.x} * grid.y * grid.z <= device.multiprocessors)
     bytes = std::max(bytes, device.shared_bytes / 2);
   allow_shared_memory(reinterpret_cast<const void*>(chosen.kernel), static_cast<std::size_t>(bytes), kOperation);

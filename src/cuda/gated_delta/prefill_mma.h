@@ -7,13 +7,13 @@
 
 namespace thalweg::cu {
 
-// How the second pass for one K is to be launched.
+// The second pass for one K.
 struct ChunkScanKernel {
   void (*kernel)(ChunkArguments args, Pass pass, int warps) = nullptr;
-  int shared_bytes[2] = {};  // with half of the warps computing, with all
+  int shared_bytes[2] = {};  // with half of the warps computing, and with all
 };
 
-// Instantiated in a file of its own for each K, so that they compile side by side.
+// Instantiated in one file per K, which compile in parallel.
 template <int K>
 ChunkScanKernel chunk_scan_kernel(DType dtype) {
   using S = ScanShared<K>;

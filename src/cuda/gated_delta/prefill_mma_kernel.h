@@ -1,25 +1,31 @@
 #pragma once
 
-// Second pass of the chunked gated delta rule by mma.sync, for every GPU from compute capability 8.0 on: walks through
-// a sequence with the state in registers.
+// Second pass of the chunked gated delta rule by mma.sync, for compute capability 8.0 and later.
 //
-// A warp owns 16 rows of one head's state S [V,K], in f32, and needs no other warp's results. With everything
-// transposed, each product's result is the next one's left operand and never leaves the registers (accumulators and
-// operands have the same layout but for the rounding to 16 bits):
+// Roles: a warp has 16 rows of one head's state S [V,K] in f32 registers and needs no other warp's results. If only
+// half
+//   of the warps have rows, the others copy, else all copy.
+// Shared memory: tiles of k (two chunks for K up to 128) and q, the record; v of each warp, which its output
+// overwrites. Pipeline: a chunk has three steps, each of which ends with a barrier, after which the next chunk's copies
+// overwrite what
+//   no later step reads: q after X and S q^T, the record and v after V' and O, k after S (if single, 64 columns at a
+//   time).
 //
-//   X^T = S k^T    Y^T = v^T - X^T x    V'^T = Y^T beta + Y^T T^T    O^T = (S q^T) o + V'^T P^T
+// Everything is transposed, so that each product's result is the left operand of the next one without leaving the
+// registers (accumulators and operands have the same layout, except for the rounding to 16 bits):
+//
+//   X^T = S k^T
+//   Y^T = v^T - X^T x
+//   V'^T = Y^T beta + Y^T T^T
+//   O^T = (S q^T) o + V'^T P^T
 //   S = S decay + (V'^T d) k
-//
-// The block's warps share the tiles of k, q, T and P in shared memory. What one of a chunk's three parts was the last
-// to read is overwritten by the next chunk's copy while the following parts are worked on: q after the first, the
-// record and v after the second. k is read in the first and the last; where shared memory allows there are two of it,
-// else the last part gives it up 64 columns at a time.
 
 #include <cstdint>
 
 #include "cuda/common/async_copy.h"
 #include "cuda/common/mma.h"
 #include "cuda/common/pdl.h"
+#include "cuda/common/warp.h"
 #include "cuda/gated_delta/chunk_work.h"
 #include "cuda/gated_delta/state_rows.h"
 
@@ -28,7 +34,7 @@ namespace thalweg::cu {
 constexpr int kScanThreads = 128;
 constexpr int kScanWarpRows = 16;  // of the state
 
-// Shared memory: k, q, the record; then, of each warp, v, whose place the output takes.
+// Shared memory: k, q, the record; then v of each warp.
 template <int K>
 struct ScanShared {
   static constexpr int kTiles = K / kTileColumns;
@@ -41,20 +47,20 @@ struct ScanShared {
   static constexpr int bytes(int warps) { return kValues + warps * kWarpValues; }
 };
 
-// Of a warp's v or output, [64,16]: eight columns of a token. Neither eight tokens nor a token's columns collide in the
-// banks.
-__device__ inline std::uint32_t warp_value_place(int token, int half) {
+// The offset of eight columns of a token in a warp's v or output, [64,16]. Neither eight tokens nor a token's columns
+// conflict in the banks.
+__device__ inline std::uint32_t warp_value_offset(int token, int half) {
   return static_cast<std::uint32_t>(token * 32 + ((half ^ (token >> 2 & 1)) << 4));
 }
 
-// A block of 8 x 8 16-bit elements, transposed.
+// Transposes a block of 8 x 8 16-bit elements.
 __device__ inline std::uint32_t transposed(std::uint32_t block) {
   std::uint32_t result;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(block));
   return result;
 }
 
-// What a block's threads read in every chunk; not in registers, of which there is none to spare.
+// A block's constants, in shared memory to save registers.
 struct ScanPlan {
   Work work;
   const void* keys;  // of the first chunk: k, q, v
@@ -62,8 +68,8 @@ struct ScanPlan {
   const void* values;
 };
 
-// The copies of a run of chunks into shared memory. Rows and pieces are dealt to groups of 64 threads so that a
-// thread's swizzle is always the same, and addresses differ by constants.
+// The copies of chunks into shared memory. Groups of 64 threads have eight rows of 16-byte vectors each, so that a
+// thread's swizzle is always the same and its addresses differ by constants.
 template <class T, int K>
 struct ChunkCopies {
   using S = ScanShared<K>;
@@ -80,12 +86,12 @@ struct ChunkCopies {
   __device__ void columns(const void* tensor, std::int64_t stride, std::uint32_t to, int chunk, int first_tile) const {
     if (group < 0 || chunk >= plan.work.chunks) return;
     const int row = static_cast<int>(threadIdx.x) % kGroup / 8;
-    const int piece = static_cast<int>(threadIdx.x) % 8;
+    const int vector = static_cast<int>(threadIdx.x) % 8;
     const int length = plan.work.length - chunk * kChunk;
     const T* from = static_cast<const T*>(tensor) + (chunk * kChunk + row + 8 * group) * stride +
-                    first_tile * kTileColumns + piece * 8;
+                    first_tile * kTileColumns + vector * 8;
     const std::int64_t step = 8 * groups * stride;
-    to += swizzled(row, piece) + static_cast<std::uint32_t>(group * 1024);
+    to += swizzled(row, vector) + static_cast<std::uint32_t>(group * 1024);
     const std::uint32_t to_step = static_cast<std::uint32_t>(groups * 1024);
 #pragma unroll(kTiles > 2 ? 2 : 4)
     for (int i = 0; i < 8 / groups; ++i) {
@@ -101,11 +107,11 @@ struct ChunkCopies {
     }
   }
 
-  __device__ std::uint32_t keys_place(int chunk) const {
+  __device__ std::uint32_t keys_address(int chunk) const {
     return shared + static_cast<std::uint32_t>(chunk % S::kKeyStages * S::kTiles * S::kTile);
   }
   __device__ void keys(int chunk) const {
-    columns<S::kTiles>(plan.keys, args.k.strides[1], keys_place(chunk), chunk, 0);
+    columns<S::kTiles>(plan.keys, args.k.strides[1], keys_address(chunk), chunk, 0);
   }
   __device__ void queries(int chunk) const {
     columns<S::kTiles>(plan.queries, args.q.strides[1], shared + S::kQueries, chunk, 0);
@@ -113,14 +119,14 @@ struct ChunkCopies {
 
   __device__ void record(int chunk) const {
     if (group < 0 || chunk >= plan.work.chunks) return;
-    constexpr int kPieces = ChunkRecord::kBytes / 16;
+    constexpr int kVectors = ChunkRecord::kBytes / 16;
     const int first = static_cast<int>(threadIdx.x) % kGroup + group * kGroup;
     const int step = groups * kGroup;
     const std::byte* from =
         plan.work.records + static_cast<std::int64_t>(chunk) * args.hv * ChunkRecord::kPitch + first * 16;
     std::uint32_t to = shared + static_cast<std::uint32_t>(S::kRecord + first * 16);
 #pragma unroll 6
-    for (int i = first; i < kPieces; i += step) {
+    for (int i = first; i < kVectors; i += step) {
       copy_16_bytes(to, from, true);
       from += step * 16;
       to += static_cast<std::uint32_t>(step * 16);
@@ -137,20 +143,14 @@ struct ChunkCopies {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int token = lane / 2 + 16 * i;
-      copy_16_bytes(to + warp_value_place(token, lane % 2), token < length ? from : tensor, token < length);
+      copy_16_bytes(to + warp_value_offset(token, lane % 2), token < length ? from : tensor, token < length);
       from += 16 * args.v.strides[1];
     }
   }
 };
 
-// The same value, of which the compiler knows nothing: addresses made of it are not kept in registers all along.
-__device__ inline int opaque(int value) {
-  asm volatile("" : "+r"(value));
-  return value;
-}
-
-// use(i, blocks) for i = 0..kCount - 1 with what load(i, blocks) has read from shared memory kAhead steps before: a
-// warp runs in order, and often alone on its part of the multiprocessor.
+// Calls use(i, blocks) for i = 0..kCount - 1 with what load(i, blocks) has read from shared memory kAhead steps before:
+// a warp is in order, and often alone on its scheduler.
 template <int kCount, int kAhead, class Load, class Use>
 __device__ void read_ahead(Load load, Use use) {
   std::uint32_t blocks[kAhead + 1][4];
@@ -161,14 +161,14 @@ __device__ void read_ahead(Load load, Use use) {
   }
 }
 
-// 16 rows of a state over one chunk after the other.
+// A warp's 16 rows of a state, and what it holds of the current chunk.
 template <class T, int K>
 struct StateRows {
   using S = ScanShared<K>;
   static constexpr int kAhead = K > 128 ? 3 : 5;
 
   float s[K / 2];
-  float x[8][4];  // of a chunk: X^T, Y^T beta, V'^T
+  float x[8][4];  // X^T, then Y^T beta, then V'^T
   float o[8][4];
   std::uint32_t decayed[4][4];  // V'^T d
   float decay;
@@ -179,7 +179,7 @@ struct StateRows {
   template <bool kOutput>
   __device__ void read(std::uint32_t keys, std::uint32_t queries, int lane) {
     constexpr int kBlocks = kOutput ? 8 : 4;  // of a step: 16 tokens each, of k, then of q
-    const std::uint32_t place = swizzled(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    const std::uint32_t offset = swizzled(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
 #pragma unroll
@@ -189,7 +189,8 @@ struct StateRows {
     read_ahead<K / 16 * kBlocks, kAhead>(
         [&](int i, std::uint32_t(&blocks)[4]) {
           const int step = i / kBlocks;
-          load_blocks(blocks, (i % kBlocks < 4 ? keys : queries) + (place ^ static_cast<std::uint32_t>(step % 4 * 32)) +
+          load_blocks(blocks, (i % kBlocks < 4 ? keys : queries) +
+                                  (offset ^ static_cast<std::uint32_t>(step % 4 * 32)) +
                                   static_cast<std::uint32_t>(step / 4 * S::kTile + i % 4 * 16 * 128));
         },
         [&](int i, const std::uint32_t(&blocks)[4]) {
@@ -205,16 +206,16 @@ struct StateRows {
         });
   }
 
-  // sum += left m^T, m being T or P, of which what is on and below the diagonal is read.
+  // sum += left m^T, m being T or P, reading only the blocks on and below the diagonal.
   __device__ static void multiply_triangle(float (&sum)[8][4], const std::uint32_t (&left)[4][4], std::uint32_t matrix,
                                            int lane) {
-    // Column by column: a sum's terms are not made one right after the other.
+    // Column by column, so that consecutive products add to different sums.
     const auto column = [](int n) { return n < 4 ? 0 : n < 7 ? 1 : n < 9 ? 2 : 3; };
     const auto row = [](int n) { return n < 4 ? n : n < 7 ? n - 3 : n < 9 ? n - 5 : 3; };
     read_ahead<10, kAhead>(
         [&](int n, std::uint32_t(&blocks)[4]) {
           load_blocks(blocks,
-                      matrix + ChunkRecord::place(16 * row(n) + lane % 8 + lane / 16 * 8, column(n), lane / 8 % 2));
+                      matrix + ChunkRecord::offset(16 * row(n) + lane % 8 + lane / 16 * 8, column(n), lane / 8 % 2));
         },
         [&](int n, const std::uint32_t(&blocks)[4]) {
           multiply_add<T>(sum[2 * row(n)], left[column(n)], blocks[0], blocks[1]);
@@ -222,16 +223,16 @@ struct StateRows {
         });
   }
 
-  // V'^T and O^T, of the chunk's record and the warp's v.
+  // V'^T and O^T from the chunk's record and the warp's v.
   template <bool kOutput>
   __device__ void correct(const std::byte* record_bytes, std::uint32_t record, std::uint32_t values, int lane) {
-    const auto scalars = [&](int place, int block) {
-      return *reinterpret_cast<const float2*>(record_bytes + place + block * 32 + lane % 4 * 8);
+    const auto scalars = [&](int offset, int block) {
+      return *reinterpret_cast<const float2*>(record_bytes + offset + block * 32 + lane % 4 * 8);
     };
     std::uint32_t y[4][4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      load_blocks_transposed(y[i], values + warp_value_place(lane / 16 * 8 + lane % 8, lane / 8 % 2) +
+      load_blocks_transposed(y[i], values + warp_value_offset(lane / 16 * 8 + lane % 8, lane / 8 % 2) +
                                        static_cast<std::uint32_t>(i * 512));
     }
 #pragma unroll
@@ -269,7 +270,7 @@ struct StateRows {
     decay = *reinterpret_cast<const float*>(record_bytes + ChunkRecord::kDecay);
   }
 
-  // O to memory, through the warp's place of v unless it is f32.
+  // Stores O; 16-bit outputs pass through the warp's v in shared memory.
   __device__ void store_output(const ChunkArguments& args, const Work& work, int chunk, int first_row,
                                std::byte* values, int lane) const {
     const int length = work.length - chunk * kChunk;
@@ -289,7 +290,7 @@ struct StateRows {
     for (int block = 0; block < 8; ++block) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        *reinterpret_cast<std::uint32_t*>(values + warp_value_place(8 * block + lane / 4, half) + lane % 4 * 4) =
+        *reinterpret_cast<std::uint32_t*>(values + warp_value_offset(8 * block + lane / 4, half) + lane % 4 * 4) =
             transposed(pack<T>(o[block][2 * half], o[block][2 * half + 1]));
       }
     }
@@ -298,27 +299,27 @@ struct StateRows {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int token = lane / 2 + 16 * i;
-      const uint4 piece = *reinterpret_cast<const uint4*>(values + warp_value_place(token, lane % 2));
-      if (token < length) __stcs(reinterpret_cast<uint4*>(to), piece);
+      const uint4 vector = *reinterpret_cast<const uint4*>(values + warp_value_offset(token, lane % 2));
+      if (token < length) __stcs(reinterpret_cast<uint4*>(to), vector);
       to += 16 * args.o.strides[1];
     }
   }
 
-  __device__ void forget() {
+  __device__ void decay_state() {
 #pragma unroll
     for (float& value : s) value *= decay;
   }
 
-  // S += (V'^T d) k, 64 kTiles columns of it.
+  // S += (V'^T d) k, 64 kTiles columns.
   template <int kTiles>
   __device__ void write(std::uint32_t keys, int first_tile, int lane) {
-    const std::uint32_t place = swizzled(lane % 16, lane / 16);
+    const std::uint32_t offset = swizzled(lane % 16, lane / 16);
     read_ahead<16 * kTiles, kAhead>(
         [&](int n, std::uint32_t(&blocks)[4]) {
           const int tokens = n / (4 * kTiles);
           const int column = n % (4 * kTiles);
           load_blocks_transposed(
-              blocks, keys + (place ^ static_cast<std::uint32_t>(column % 4 * 32)) +
+              blocks, keys + (offset ^ static_cast<std::uint32_t>(column % 4 * 32)) +
                           static_cast<std::uint32_t>((first_tile + column / 4) * S::kTile + tokens * 16 * 128));
         },
         [&](int n, const std::uint32_t(&blocks)[4]) {
@@ -329,7 +330,7 @@ struct StateRows {
   }
 };
 
-// `warps` of the block have rows of the state; the others, or if there are none all, copy.
+// The first `warps` warps have rows of the state.
 template <class T, int K>
 __global__ void __launch_bounds__(kScanThreads, K > 64 ? 2 : 3)
     chunk_scan_mma(const __grid_constant__ ChunkArguments args, const Pass pass, const int warps) {
@@ -362,9 +363,9 @@ __global__ void __launch_bounds__(kScanThreads, K > 64 ? 2 : 3)
                                  (kScanThreads - first_copier) / kGroup};
   const int first_row = work.first_row + warp * kScanWarpRows;
   const int values = S::kValues + warp * S::kWarpValues;
-  const std::uint32_t values_place = base + static_cast<std::uint32_t>(values);
+  const std::uint32_t values_address = base + static_cast<std::uint32_t>(values);
   const auto copy_values = [&](int chunk) {
-    if (computes) copies.values(chunk, warp, values_place, opaque(lane));
+    if (computes) copies.values(chunk, warp, values_address, opaque(lane));
   };
 
   copies.keys(0);
@@ -378,9 +379,9 @@ __global__ void __launch_bounds__(kScanThreads, K > 64 ? 2 : 3)
   StateRows<T, K> rows;
   if (computes) load_state(args, work, first_row, lane, rows.s);
   const int chunks = work.chunks;
-  const int silent = work.silent;
+  const int warmup = work.warmup;
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    const std::uint32_t keys = copies.keys_place(chunk);
+    const std::uint32_t keys = copies.keys_address(chunk);
     if (computes && args.checkpoints.data != nullptr) {
       store_checkpoint(args, work, chunk, first_row, opaque(lane), rows.s);
     }
@@ -393,25 +394,25 @@ __global__ void __launch_bounds__(kScanThreads, K > 64 ? 2 : 3)
       wait_for_copies<0>();
       __syncthreads();
     }
-    const bool speaks = chunk >= silent;
-    if (computes && speaks) rows.template read<true>(keys, base + S::kQueries, opaque(lane));
-    if (computes && !speaks) rows.template read<false>(keys, base + S::kQueries, opaque(lane));
+    const bool has_output = chunk >= warmup;
+    if (computes && has_output) rows.template read<true>(keys, base + S::kQueries, opaque(lane));
+    if (computes && !has_output) rows.template read<false>(keys, base + S::kQueries, opaque(lane));
     if constexpr (S::kKeyStages == 2) wait_for_copies<1>();  // the record and v
     __syncthreads();
     copies.queries(chunk + 1);
     commit_copies();
-    if (computes && speaks) {
-      rows.template correct<true>(shared + S::kRecord, base + S::kRecord, values_place, opaque(lane));
+    if (computes && has_output) {
+      rows.template correct<true>(shared + S::kRecord, base + S::kRecord, values_address, opaque(lane));
       rows.store_output(args, work, chunk, first_row, shared + values, opaque(lane));
     }
-    if (computes && !speaks) {
-      rows.template correct<false>(shared + S::kRecord, base + S::kRecord, values_place, opaque(lane));
+    if (computes && !has_output) {
+      rows.template correct<false>(shared + S::kRecord, base + S::kRecord, values_address, opaque(lane));
     }
     __syncthreads();
     copies.record(chunk + 1);
     copy_values(chunk + 1);
     commit_copies();
-    if (computes) rows.forget();
+    if (computes) rows.decay_state();
     if constexpr (S::kKeyStages == 2) {
       if (computes) rows.template write<S::kTiles>(keys, 0, opaque(lane));
     } else {

@@ -1,9 +1,10 @@
-// Second pass of the chunked gated delta rule on Hopper: walks through a sequence with the state in registers
-// (chunk_walk.h).
+// Second pass of the chunked gated delta rule on Hopper. A block has 64 kConsumers rows of one head's state S [V,K]
+// over the chunks of a sequence or segment.
 //
-// A block owns 64 kGroups rows of one head's state S [V,K], 64 per consumer warpgroup, and goes through the chunks of
-// one sequence. One more warpgroup copies the chunks' tiles and records into a ring of shared memory ahead of them, and
-// the outputs from there to their place.
+// Roles: warpgroup 0 is the producer, which copies tiles and records into the ring and outputs out of it; the other
+//   warpgroups are consumers with 64 rows each (chunk_walk_sm90.h).
+// Shared memory: a ring of three chunks (chunk_ring_sm90.h).
+// Pipeline: the producer is up to three chunks ahead; consumers store a chunk's output during the next chunk.
 
 #include "cuda/common/pdl.h"
 #include "cuda/gated_delta/chunk_kernels.h"
@@ -13,13 +14,13 @@
 namespace thalweg::cu::sm90 {
 namespace {
 
-template <class T, int K, int kGroups>
-__device__ void copy_chunks(const ChunkArguments& args, const Work& work, const Ring<K, kGroups>& ring) {
-  using R = Ring<K, kGroups>;
+template <class T, int K, int kConsumers>
+__device__ void copy_chunks(const ChunkArguments& args, const Work& work, const Ring<K, kConsumers>& ring) {
+  using R = Ring<K, kConsumers>;
   static_assert(R::kStages == 3);
   const std::byte* record = work.records;
   const std::int64_t record_step = static_cast<std::int64_t>(args.hv) * ChunkRecord::kPitch;
-  const TileCopies<T, K, kGroups> tiles{args, work};
+  const TileCopies<T, K, kConsumers> tiles{args, work};
   const auto load = [&](int chunk, int stage) {
     if (chunk < work.chunks) {
       if (threadIdx.x == 0) {
@@ -45,43 +46,43 @@ __device__ void copy_chunks(const ChunkArguments& args, const Work& work, const 
   }
 }
 
-template <class T, int K, int kGroups>
-__global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
+template <class T, int K, int kConsumers>
+__global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     chunk_scan(const __grid_constant__ ChunkArguments args, const Pass pass) {
-  using R = Ring<K, kGroups>;
+  using R = Ring<K, kConsumers>;
   extern __shared__ __align__(1024) std::byte shared[];
   __shared__ typename R::Barriers barriers;
   const R ring(shared, barriers, kWarpgroup + 1);
   pdl_trigger_and_wait();
-  const Work work = find_work(args, pass, kGroups * kRows);
+  const Work work = find_work(args, pass, kConsumers * kRows);
   if (!work.valid) return;
   if (threadIdx.x < kWarpgroup) {
-    if constexpr (kGroups == 2) setmaxnreg_dec<40>();
-    copy_chunks<T, K, kGroups>(args, work, ring);
+    if constexpr (kConsumers == 2) setmaxnreg_dec<40>();
+    copy_chunks<T, K, kConsumers>(args, work, ring);
   } else {
-    if constexpr (kGroups == 2) setmaxnreg_inc<232>();
-    consume<T, K, kGroups, false>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
+    if constexpr (kConsumers == 2) setmaxnreg_inc<232>();
+    consume<T, K, kConsumers, false>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
   }
 }
 
-template <class T, int K, int kGroups>
+template <class T, int K, int kConsumers>
 void launch(const ChunkArguments& args, Pass pass, const DeviceProperties& device, cudaStream_t stream) {
   static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
-  constexpr int kBytes = Ring<K, kGroups>::kSharedBytes;
-  allow_shared_memory(reinterpret_cast<const void*>(chunk_scan<T, K, kGroups>), kBytes, kOperation);
+  constexpr int kBytes = Ring<K, kConsumers>::kSharedBytes;
+  allow_shared_memory(reinterpret_cast<const void*>(chunk_scan<T, K, kConsumers>), kBytes, kOperation);
   const int rows = args.value_width + (pass == Pass::kCarries ? args.key_width : 0);
-  const std::int64_t pieces = args.segment_chunks > 0 ? args.segments : args.map.sequences;
-  const dim3 grid(static_cast<unsigned>(rows / (kGroups * kRows)), static_cast<unsigned>(args.hv),
-                  static_cast<unsigned>(pieces));
-  pdl_launch(chunk_scan<T, K, kGroups>, grid, (kGroups + 1) * kWarpgroup, kBytes, device, stream, kOperation, args,
-             pass);
+  const std::int64_t walks = args.segment_chunks > 0 ? args.segments : args.map.sequences;
+  const dim3 grid(static_cast<unsigned>(rows / (kConsumers * kRows)), static_cast<unsigned>(args.hv),
+                  static_cast<unsigned>(walks));
+  pdl_launch(chunk_scan<T, K, kConsumers>, grid, (kConsumers + 1) * kWarpgroup, kBytes, device, stream, kOperation,
+             args, pass);
 }
 
 template <class T, int K>
 void launch(const ChunkArguments& args, Pass pass, const DeviceProperties& device, cudaStream_t stream) {
-  // Two warpgroups share a block's tiles; with few heads, one each on more multiprocessors is faster.
-  const std::int64_t pieces = args.segment_chunks > 0 ? args.segments : args.map.sequences;
-  const std::int64_t blocks = static_cast<std::int64_t>(args.value_width / kRows) * args.hv * pieces;
+  // Two consumers share a block's tiles. With few blocks, one consumer each on more multiprocessors is faster.
+  const std::int64_t walks = args.segment_chunks > 0 ? args.segments : args.map.sequences;
+  const std::int64_t blocks = static_cast<std::int64_t>(args.value_width / kRows) * args.hv * walks;
   if (pass == Pass::kScan && args.value_width % (2 * kRows) == 0 && blocks > device.multiprocessors) {
     launch<T, K, 2>(args, pass, device, stream);
   } else {

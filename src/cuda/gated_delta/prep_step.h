@@ -6,14 +6,14 @@
 
 namespace thalweg::cu {
 
-// How the fused step for one K and layout is to be launched.
+// The kernel for one K and layout.
 struct PrepStepKernel {
   void (*kernel)(PrepStep) = nullptr;
-  int warp_rows = 0;  // rows of V that a warp takes
+  int warp_rows = 0;  // rows of V of a warp
 };
 
-// Single blocks, for every architecture, and clusters, for compute capability 9.0 (null where a build leaves that out).
-// Each layout has files of its own, so that they compile side by side.
+// Single blocks, for every architecture, and clusters, for compute capability 9.0 (null in a build without it). Each
+// layout has files of its own, which compile in parallel.
 PrepStepKernel prep_step_kernel_vk(std::int64_t k);
 PrepStepKernel prep_step_kernel_kv(std::int64_t k);
 PrepStepKernel prep_step_cluster_kernel_vk(std::int64_t k);

@@ -1,8 +1,14 @@
 #pragma once
 
-// The fused decode step. All blocks that read one key head's channels of one sequence belong together, since those
-// channels' convolution states are replaced in the same launch: either they are one cluster, whose barrier separates
-// the last read from the write, or there is only one such block, which takes its pieces of the state in turn.
+// The fused decode step, for every shape, dtype, layout and stride of the contract.
+//
+// Roles: the blocks that share a key head of a sequence are one cluster, or there is one such block, which processes
+// its
+//   value heads and their row blocks one after the other. All threads convolve channels, a channel each; tile_warps
+//   warps hold rows of the state.
+// Shared memory: q, k, v and gates of up to kBlockTokens tokens.
+// Barriers: the convolution's inputs are replaced in the same launch, after a cluster barrier that follows the last
+// read.
 
 #include "cuda/gated_delta/rule.h"
 #include "cuda/gated_delta/token_block.h"
@@ -19,7 +25,7 @@ struct PrepStep {
   Elements x;            // [B,T,2*HK*K + HV*V]
   Elements conv_weight;  // [channels,W]
   Elements conv_state;   // [slots,channels,W-1]
-  RawGates gates;
+  GateViews gates;
   NormOptions norm;
   Elements state_in;   // [slots,HV,.,.]
   Elements state_out;  // may be state_in
@@ -27,22 +33,22 @@ struct PrepStep {
   Elements z;          // [B,T,HV,V]
   Elements norm_weight;
   Elements y;
-  float* outputs = nullptr;  // [B,T,HV,V], the workspace of single blocks with z and several slices
+  float* outputs = nullptr;  // [B,T,HV,V], the workspace of single blocks with z and several row blocks
   SequenceTable sequences;
   int hk = 0;
   int hv = 0;
   int ratio = 1;  // value heads of a key head
   int v_size = 0;
   int taps = 0;        // 0: no convolution
-  int tile_warps = 1;  // warps of a block that hold pieces of the state; the others help to prepare the tokens
-  int slices = 1;      // pieces of a head
+  int tile_warps = 1;  // warps of a block that hold rows of the state; the others only prepare tokens
+  int row_blocks = 1;  // of a head
   int block_tokens = 1;
   HeadMap head_map = HeadMap::kGrouped;
   float scale = 1.0F;
   float norm_eps = 0.0F;
 };
 
-// The raw inputs of one channel: element i of the last W-1 inputs before the first token, then of the tokens.
+// The inputs of one channel: the last W-1 before the first token, then those of the tokens.
 struct Channel {
   const PrepStep& p;
   std::int64_t row;      // batch row
@@ -57,7 +63,7 @@ struct Channel {
     return i >= p.taps - 1 ? p.x.convert(bits) : p.conv_state.convert(bits);
   }
 
-  // The channel's values of `count` tokens from `begin` on: to[t * stride].
+  // Convolves `count` tokens from `begin` on to to[t * stride].
   __device__ void prepare(std::int64_t begin, int count, float* to, int stride) const {
     if (count == 0) return;
     if (p.taps == 0) {
@@ -65,7 +71,7 @@ struct Channel {
       for (int t = 0; t < count; ++t) to[t * stride] = p.x.load(p.x.offset(row, begin + t) + channel);
       return;
     }
-    // The newest tap and input last; what W lacks of kMaxTaps is zero. Input i - (kMaxTaps - W) is that of the window.
+    // The newest tap and input last, zeros for taps beyond W. window[i] is input i - (kMaxTaps - W).
     const int missing = kMaxTaps - p.taps;
     std::uint32_t bits[2][kMaxTaps];
     const std::int64_t weights = p.conv_weight.offset(channel);
@@ -93,7 +99,7 @@ struct Channel {
     }
   }
 
-  // The last W-1 inputs take the place of the state. Nobody else may read the channel's state any more.
+  // Replaces the channel's state by the last W-1 inputs. No other block may still read it.
   __device__ void update_state() const {
     const std::int64_t to = p.conv_state.offset(slot, channel);
     float window[kMaxTaps - 1];
@@ -112,11 +118,11 @@ template <int kK, StateLayout kLayout, bool kCluster>
 class PrepStepBlock {
  public:
   __device__ PrepStepBlock(const PrepStep& p, float* shared) : p_(p) {
-    const int members = kCluster ? p.ratio * p.slices : 1;  // blocks of a sequence's key head
+    const int members = kCluster ? p.ratio * p.row_blocks : 1;  // blocks of a sequence's key head
     const int group = static_cast<int>(blockIdx.x) / members;
     key_head_ = group % p.hk;
     row_ = group / p.hk;
-    rows_ = p.v_size / p.slices;
+    rows_ = p.v_size / p.row_blocks;
     memory_ = TokenMemory(shared, p.block_tokens, kK, rows_);
   }
 
@@ -125,13 +131,13 @@ class PrepStepBlock {
     if (!sequence.valid) return;
     slot_ = sequence.slot;
     if constexpr (kCluster) {
-      const int rank = static_cast<int>(blockIdx.x) % (p_.ratio * p_.slices);
-      run_piece(rank / p_.slices, rank % p_.slices);
+      const int rank = static_cast<int>(blockIdx.x) % (p_.ratio * p_.row_blocks);
+      run_row_block(rank / p_.row_blocks, rank % p_.row_blocks);
     } else {
 #pragma unroll 1
       for (int i = 0; i < p_.ratio; ++i) {
 #pragma unroll 1
-        for (int slice = 0; slice < p_.slices; ++slice) run_piece(i, slice);
+        for (int row_block = 0; row_block < p_.row_blocks; ++row_block) run_row_block(i, row_block);
         if (keeps_outputs()) {
           __syncthreads();
           normalize_outputs(i);
@@ -158,18 +164,18 @@ class PrepStepBlock {
   __device__ std::int64_t value_channel(int head, int v) const {
     return 2 * static_cast<std::int64_t>(p_.hk) * kK + static_cast<std::int64_t>(head) * p_.v_size + v;
   }
-  // One block with several slices of a head: the norm has to wait for the last of them.
-  __device__ bool keeps_outputs() const { return !kCluster && p_.z.defined() && p_.slices > 1; }
+  // The norm needs all rows of a head: a single block keeps the outputs of its row blocks in the workspace.
+  __device__ bool keeps_outputs() const { return !kCluster && p_.z.defined() && p_.row_blocks > 1; }
 
-  // All tokens of one slice of the i-th head.
-  __device__ void run_piece(int i, int slice) {
+  // Applies all tokens to one row block of the i-th head.
+  __device__ void run_row_block(int i, int row_block) {
     head_ = value_head(i);
-    first_v_ = slice * rows_;
+    first_v_ = row_block * rows_;
     const int warp_v = thread() / kWarpSize * Tile::kWarpV;
     const int v0 = first_v_ + warp_v;
-    const bool works = thread() / kWarpSize < p_.tile_warps;
+    const bool has_rows = thread() / kWarpSize < p_.tile_warps;
     Tile tile;
-    if (works && slot_ >= 0) {
+    if (has_rows && slot_ >= 0) {
       tile.load(p_.state_in, p_.state_in.offset(slot_, head_), p_.state_in.strides[2], v0);
     } else {
       tile.clear();
@@ -183,7 +189,7 @@ class PrepStepBlock {
         cluster_arrive();  // has read the states of the key head's channels
         normalize_tokens(count);
         cluster_wait();
-        const int members = p_.ratio * p_.slices;
+        const int members = p_.ratio * p_.row_blocks;
         update_conv_states(static_cast<int>(cluster_rank()), members, first_v_, rows_);
       } else
 #endif
@@ -191,7 +197,7 @@ class PrepStepBlock {
         normalize_tokens(count);
       }
       __syncthreads();
-      if (works) {
+      if (has_rows) {
         run_tokens<kK>(tile, memory_, count, rows_, warp_v, [&](int t) {
           if (!p_.snapshots.defined()) return;
           tile.store(p_.snapshots, p_.snapshots.offset(row_, begin + t, head_), p_.snapshots.strides[3], v0);
@@ -201,13 +207,13 @@ class PrepStepBlock {
         }
       }
       __syncthreads();
-      write_outputs(begin, count, slice);
+      write_outputs(begin, count, row_block);
       __syncthreads();
       begin += count;
     } while (begin < p_.sequences.tokens);
   }
 
-  // q, k and the slice's v of the tokens into shared memory, convolved.
+  // Convolves q, k and the row block's v of the tokens into shared memory.
   __device__ void prepare_tokens(std::int64_t begin, int count) {
 #pragma unroll 1
     for (int i = thread(); i < 2 * kK + rows_; i += threads()) {
@@ -249,8 +255,8 @@ class PrepStepBlock {
     }
   }
 
-  // The outputs of the slice, which are in the place of its values: normed if asked for.
-  __device__ void write_outputs(std::int64_t begin, int count, int slice) {
+  // Writes the row block's outputs, which have overwritten its values, with their norm if z is given.
+  __device__ void write_outputs(std::int64_t begin, int count, int row_block) {
     if (keeps_outputs()) {
 #pragma unroll 1
       for (int i = thread(); i < count * rows_; i += threads()) {
@@ -258,7 +264,7 @@ class PrepStepBlock {
       }
       return;
     }
-    if (p_.z.defined()) sum_squares(count, slice);
+    if (p_.z.defined()) sum_squares(count, row_block);
 #pragma unroll 1
     for (int i = thread(); i < count * rows_; i += threads()) {
       const std::int64_t token = begin + i / rows_;
@@ -275,9 +281,9 @@ class PrepStepBlock {
     p_.y.store(p_.y.offset(row_, token, head_) + v, value);
   }
 
-  // squares[t] = the sum of squares of the head's outputs of token t, over all slices.
-  __device__ void sum_squares(int count, int slice) {
-    const bool shares = kCluster && p_.slices > 1;
+  // squares[t] = the sum of squares of the head's outputs of token t, over all row blocks.
+  __device__ void sum_squares(int count, int row_block) {
+    const bool shares = kCluster && p_.row_blocks > 1;
     float* const own = shares ? memory_.decay : memory_.squares;  // the tokens have used the decays
 #pragma unroll 1
     for (int t = thread() / kWarpSize; t < count; t += threads() / kWarpSize) {
@@ -294,9 +300,10 @@ class PrepStepBlock {
       cluster_arrive();
       cluster_wait();
       if (thread() < count) {
-        const unsigned first = cluster_rank() - static_cast<unsigned>(slice);  // of the head's blocks
+        const unsigned first = cluster_rank() - static_cast<unsigned>(row_block);  // of the head's blocks
         float sum = 0.0F;
-        for (int s = 0; s < p_.slices; ++s) sum += load_from_block(own + thread(), first + static_cast<unsigned>(s));
+        for (int s = 0; s < p_.row_blocks; ++s)
+          sum += load_from_block(own + thread(), first + static_cast<unsigned>(s));
         memory_.squares[thread()] = sum;
       }
       cluster_arrive();  // no block may leave before its sums have been read
@@ -310,7 +317,7 @@ class PrepStepBlock {
     return p_.outputs + ((row_ * p_.sequences.tokens + token) * p_.hv + head) * p_.v_size;
   }
 
-  // The norm of the i-th head's outputs in the workspace: a warp for a token.
+  // Normalizes the i-th head's outputs in the workspace, a warp per token.
   __device__ void normalize_outputs(int i) {
     head_ = value_head(i);
 #pragma unroll 1
@@ -323,7 +330,8 @@ class PrepStepBlock {
     }
   }
 
-  // This member's share of the key head's channels, and `values` channels of its own value heads from first_v on.
+  // Replaces the states of this member's share of the key head's channels, and of `values` channels of v from first_v
+  // on.
   __device__ void update_conv_states(int member, int members, int first_v, int values) {
     if (p_.taps == 0 || slot_ < 0) return;
     const int share = (2 * kK + members - 1) / members;

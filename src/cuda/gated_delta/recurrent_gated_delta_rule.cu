@@ -8,6 +8,7 @@
 #include "cuda/gated_delta/token_by_token.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
+#include "cuda/tuning.h"
 
 namespace thalweg::cu {
 namespace {
@@ -29,12 +30,13 @@ TokenByTokenKernel choose(const GatedDeltaRuleArgs& args, std::int64_t k) {
                                                : token_by_token_kernel<StateLayout::kKV>(k);
 }
 
-// Warps of a block: as many as share the staging of the tokens without leaving multiprocessors idle.
+// Warps of a block: as many as can share the tokens in shared memory without leaving multiprocessors idle.
 int choose_warps(const Sizes& s, int warp_rows, int multiprocessors) {
-  const std::int64_t per_head = s.v / warp_rows;
-  int warps = static_cast<int>(std::min<std::int64_t>(kMaxWarps / 2, per_head));
-  const auto blocks = [&](int w) { return s.sequences * s.hv * ((per_head + w - 1) / w); };
-  while (warps > 1 && blocks(warps) * 10 < std::int64_t{9} * multiprocessors) warps /= 2;
+  const std::int64_t head_warps = s.v / warp_rows;
+  int warps = static_cast<int>(std::min<std::int64_t>(kMaxWarps / 2, head_warps));
+  const auto blocks = [&](int w) { return s.sequences * s.hv * ((head_warps + w - 1) / w); };
+  constexpr std::int64_t kNumerator = tuning::gated_delta::kBusyNumerator;
+  while (warps > 1 && blocks(warps) * tuning::gated_delta::kBusyDenominator < kNumerator * multiprocessors) warps /= 2;
   return warps;
 }
 
@@ -45,14 +47,14 @@ TokenByToken parameters(const GatedDeltaRuleArgs& args, const StatesBetween& sta
   p.v = elements(args.v);
   p.g = elements(args.g);
   p.beta = elements(args.beta);
-  p.gates = raw_gates(args.gates);
+  p.gates = gate_views(args.gates);
   p.norm = {args.qk_norm, args.qk_norm_eps, elements(args.q_norm_weight), elements(args.k_norm_weight)};
   p.initial_state = elements(args.initial_state);
   p.final_state = elements(args.final_state);
   p.snapshots = elements(states.snapshots);
   p.checkpoints = elements(states.checkpoints);
   p.checkpoint_tokens = states.checkpoint_tokens;
-  p.pieces = states.checkpoints.dim(1);
+  p.checkpoint_count = states.checkpoints.dim(1);
   p.o = elements(args.o);
   p.sequences = {integers(args.cu_seqlens), integers(args.state_indices),
                  args.fault.defined() ? static_cast<std::int32_t*>(args.fault.data) : nullptr, s.tokens,
@@ -71,9 +73,9 @@ TokenByToken parameters(const GatedDeltaRuleArgs& args, const StatesBetween& sta
 
 std::string token_by_token_supports(const GatedDeltaRuleArgs& args) {
   const Sizes s(args);
-  // 16 rows are the fewest that a block takes.
+  // A block has 8 rows at least.
   const bool fits = s.sequences * s.hv <= std::numeric_limits<std::int32_t>::max() / ((s.v + 7) / 8);
-  return fits ? "" : "more than 2^31 pieces of states";
+  return fits ? "" : "needs fewer than 2^31 blocks";
 }
 
 void run_token_by_token(const GatedDeltaRuleArgs& args, const StatesBetween& states, const Stream& stream,
@@ -85,9 +87,9 @@ void run_token_by_token(const GatedDeltaRuleArgs& args, const StatesBetween& sta
   const int warps = choose_warps(s, chosen.warp_rows, properties(stream.device.index).multiprocessors);
   const int rows = warps * chosen.warp_rows;
   TokenByToken p = parameters(args, states, s);
-  p.slices = static_cast<int>((s.v + rows - 1) / rows);
+  p.row_blocks = static_cast<int>((s.v + rows - 1) / rows);
   p.block_tokens = static_cast<int>(std::clamp<std::int64_t>(s.tokens, 1, kBlockTokens));
-  const auto blocks = static_cast<unsigned>(s.sequences * s.hv * p.slices);
+  const auto blocks = static_cast<unsigned>(s.sequences * s.hv * p.row_blocks);
   const std::size_t memory = TokenMemory::bytes(p.block_tokens, static_cast<int>(s.k), rows);
   chosen.kernel<<<blocks, static_cast<unsigned>(warps * kWarpSize), memory, native(stream)>>>(p);
   check(cudaGetLastError(), operation);
@@ -95,11 +97,11 @@ void run_token_by_token(const GatedDeltaRuleArgs& args, const StatesBetween& sta
 
 namespace {
 
-// ---- a few tokens of each sequence
+// ---- decode_one, decode_together, decode: up to 8 tokens of each sequence
 
-constexpr std::int64_t kMostGrid = 65535;  // blocks along y and z
+constexpr std::int64_t kMaxGrid = 65535;  // blocks along y and z
 
-// The type of every state of the call, if there is only one.
+// The dtype of all states of the call, if they have the same.
 std::optional<DType> state_type(const RecurrentGatedDeltaRuleArgs& args) {
   std::optional<DType> type;
   for (const ConstTensor& state : {args.initial_state, ConstTensor(args.final_state), ConstTensor(args.snapshots)}) {
@@ -112,21 +114,21 @@ std::optional<DType> state_type(const RecurrentGatedDeltaRuleArgs& args) {
 
 std::string decode_supports(const RecurrentGatedDeltaRuleArgs& args, const Stream&) {
   const Sizes s(args);
-  if (s.k != 64 && s.k != 128) return "takes K = 64 or 128, not " + std::to_string(s.k);
-  if (s.tokens < 1 || s.tokens > kTogether) return "takes 1 to 8 tokens, not " + std::to_string(s.tokens);
-  if (args.cu_seqlens.defined()) return "takes no cu_seqlens";
-  if (args.state_layout != StateLayout::kVK) return "takes states [V,K]";
-  if (!state_type(args)) return "takes snapshots of the states' dtype";
+  if (s.k != 64 && s.k != 128) return "needs K to be 64 or 128, not " + std::to_string(s.k);
+  if (s.tokens < 1 || s.tokens > kTogether) return "needs 1 to 8 tokens, not " + std::to_string(s.tokens);
+  if (args.cu_seqlens.defined()) return "does not take cu_seqlens";
+  if (args.state_layout != StateLayout::kVK) return "needs states [V,K]";
+  if (!state_type(args)) return "needs snapshots to have the dtype of the states";
   for (const ConstTensor& tensor :
        {args.q, args.k, args.initial_state, ConstTensor(args.final_state), ConstTensor(args.snapshots)}) {
-    if (tensor.defined() && !elements(tensor).fours) return "takes rows aligned to four elements";
+    if (tensor.defined() && !elements(tensor).fours) return "needs rows aligned to four elements";
   }
   for (const ConstTensor& tensor :
        {args.q, args.k, args.v, args.g, args.beta, args.gates.a, args.gates.b, args.q_norm_weight, args.k_norm_weight,
         args.initial_state, ConstTensor(args.final_state), ConstTensor(args.snapshots), ConstTensor(args.o)}) {
-    if (!is_compact(tensor)) return "takes strides below 2^31 elements";
+    if (!is_compact(tensor)) return "needs strides below 2^31 elements";
   }
-  if (s.sequences > kMostGrid || s.hv > kMostGrid) return "takes at most 65535 sequences and heads";
+  if (s.sequences > kMaxGrid || s.hv > kMaxGrid) return "needs at most 65535 sequences and heads";
   return {};
 }
 
@@ -136,7 +138,7 @@ Decode decode_parameters(const RecurrentGatedDeltaRuleArgs& args, const Sizes& s
   p.q = compact<3>(args.q);
   p.k = compact<3>(args.k);
   p.v = compact<3>(args.v);
-  p.gates = compact_raw_gates(args.gates);
+  p.gates = compact_gate_views(args.gates);
   if (args.g.defined()) p.gates.a = compact<2>(args.g), p.gates.b = compact<2>(args.beta);
   p.final_state = compact<3>(args.final_state);
   p.o = compact<3>(args.o);
@@ -153,14 +155,11 @@ Decode decode_parameters(const RecurrentGatedDeltaRuleArgs& args, const Sizes& s
   return p;
 }
 
-// One token for few sequences.
+// One token, by warps that share nothing.
 std::string decode_one_supports(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
   const Sizes s(args);
-  if (s.tokens != 1) return "takes one token, not " + std::to_string(s.tokens);
-  if (args.snapshots.defined()) return "takes no snapshots";
-  if (s.sequences * s.hv * s.v > std::int64_t{32} * properties(stream.device.index).multiprocessors) {
-    return "takes 32 rows of states for each multiprocessor at most";
-  }
+  if (s.tokens != 1) return "needs one token, not " + std::to_string(s.tokens);
+  if (args.snapshots.defined()) return "does not take snapshots";
   return decode_supports(args, stream);
 }
 
@@ -179,33 +178,44 @@ void run_decode_one(const RecurrentGatedDeltaRuleArgs& args, Workspace, const St
              properties(stream.device.index), native(stream), args.kName, p);
 }
 
-void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
+// Launches kernel decode for tokens that go as `tokens` says.
+void launch_decode(const RecurrentGatedDeltaRuleArgs& args, Tokens tokens, const Stream& stream) {
   const Sizes s(args);
   if (s.sequences * s.hv == 0) return;
   const CurrentDevice current(stream, args.kName);
   constexpr int kWarpRows = StateTile<128, StateLayout::kVK>::kWarpV;
   static_assert(StateTile<64, StateLayout::kVK>::kWarpV == kWarpRows);
-  const bool together = s.tokens > 1 && !args.snapshots.defined();
-  const std::int64_t per_head = s.v / kWarpRows;
-  // Blocks of whole slices: a divisor of the head's warps.
+  const std::int64_t head_warps = s.v / kWarpRows;
+  // The blocks of a head have as many warps each: a divisor of the head's.
   std::int64_t tile_warps = choose_warps(s, kWarpRows, properties(stream.device.index).multiprocessors);
-  while (per_head % tile_warps != 0) --tile_warps;
+  while (head_warps % tile_warps != 0) --tile_warps;
   const std::int64_t warps = std::max(tile_warps, (s.tokens + 1) / 2);
   Decode p = decode_parameters(args, s);
   p.tile_warps = static_cast<int>(tile_warps);
-  const std::size_t memory = decode_memory_bytes(s.k, together, s.tokens, tile_warps * kWarpRows, tile_warps);
-  Tokens tokens = Tokens::kOneByOne;
-  if (together) {
-    const bool exact = args.q.dtype != DType::kF32 && args.qk_norm != QkNorm::kRms;
-    tokens = exact ? Tokens::kAllExact : Tokens::kAll;
-  }
-  const dim3 blocks(static_cast<unsigned>(per_head / tile_warps), static_cast<unsigned>(s.hv),
+  const std::size_t memory =
+      decode_memory_bytes(s.k, tokens != Tokens::kOneByOne, s.tokens, tile_warps * kWarpRows, tile_warps);
+  const dim3 blocks(static_cast<unsigned>(head_warps / tile_warps), static_cast<unsigned>(s.hv),
                     static_cast<unsigned>(s.sequences));
   pdl_launch(decode_kernel(s.k, *state_type(args), tokens), blocks, dim3(static_cast<unsigned>(warps * kWarpSize)),
              memory, properties(stream.device.index), native(stream), args.kName, p);
 }
 
-// ---- any number
+void run_decode(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
+  launch_decode(args, Tokens::kOneByOne, stream);
+}
+
+std::string together_supports(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
+  if (Sizes(args).tokens < 2) return "needs 2 to 8 tokens, not " + std::to_string(Sizes(args).tokens);
+  if (args.snapshots.defined()) return "does not take snapshots";
+  return decode_supports(args, stream);
+}
+
+void run_together(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
+  const bool exact = args.q.dtype != DType::kF32 && args.qk_norm != QkNorm::kRms;
+  launch_decode(args, exact ? Tokens::kAllExact : Tokens::kAll, stream);
+}
+
+// ---- registers: any number of tokens
 
 std::string supports(const RecurrentGatedDeltaRuleArgs& args, const Stream&) { return token_by_token_supports(args); }
 
@@ -213,10 +223,55 @@ void run(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& strea
   run_token_by_token(args, {args.snapshots, {}}, stream, RecurrentGatedDeltaRuleArgs::kName);
 }
 
+// ---- costs
+
+// What the costs of a call depend on.
+struct CallSize {
+  double rows;          // of states, per multiprocessor
+  double later_tokens;  // of a sequence, besides its first
+
+  CallSize(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
+    const Sizes s(args);
+    const int multiprocessors = std::max(1, properties(stream.device.index).multiprocessors);
+    const std::int64_t sequences = std::max<std::int64_t>(s.sequences, 1);
+    const std::int64_t tokens = args.cu_seqlens.defined() ? (s.tokens + sequences - 1) / sequences : s.tokens;
+    rows = static_cast<double>(s.sequences * s.hv * s.v) / multiprocessors;
+    later_tokens = static_cast<double>(std::max<std::int64_t>(tokens - 1, 0));
+  }
+};
+
+double decode_one_cost(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  return kDecodeOneCall + CallSize(args, stream).rows * kDecodeOneRow;
+}
+
+double together_cost(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  const CallSize size(args, stream);
+  return kDecodeCall + size.rows * kDecodeRow + size.later_tokens * (kTogetherToken + size.rows * kTogetherRowToken);
+}
+
+double decode_cost(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  const CallSize size(args, stream);
+  return kDecodeCall + size.rows * kDecodeRow + size.later_tokens * (kDecodeToken + size.rows * kDecodeRowToken);
+}
+
+double registers_cost(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  const CallSize size(args, stream);
+  return kRegistersCall + size.rows * kRegistersRow + size.later_tokens * (kDecodeToken + size.rows * kDecodeRowToken);
+}
+
 constexpr Kernel<RecurrentGatedDeltaRuleArgs> kKernels[] = {
-    {"decode_one", decode_one_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_decode_one},
-    {"decode", decode_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_decode},
-    {"registers", supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run}};
+    {"decode_one", decode_one_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_decode_one, nullptr,
+     Arithmetic::kF32, nullptr, decode_one_cost},
+    {"decode_together", together_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_together, nullptr,
+     Arithmetic::kF32, nullptr, together_cost},
+    {"decode", decode_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_decode, nullptr, Arithmetic::kF32,
+     nullptr, decode_cost},
+    {"registers", supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run, nullptr, Arithmetic::kF32, nullptr,
+     registers_cost}};
 
 }  // namespace
 

@@ -1,15 +1,15 @@
 #pragma once
 
-// What the kernels of the gated delta rule share: where a sequence lies, which heads belong together, gates, norms.
+// Device code that the kernels of the gated delta rule share: sequences, the head map, gates, norms.
 
-#include "cuda/common/elements.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/common/warp.h"
-#include "cuda/gated_delta/scalars.h"
+#include "cuda/gated_delta/gate.h"
 #include "thalweg/gated_delta_rule.h"
 
 namespace thalweg::cu {
 
-// cu_seqlens or state_indices, as the kernel finds them in device memory: nobody has checked them.
+// cu_seqlens and state_indices in device memory, whose values host code has not checked.
 struct SequenceTable {
   const std::int32_t* cu_seqlens = nullptr;  // null: every batch row is a sequence
   const std::int32_t* state_indices = nullptr;
@@ -23,14 +23,14 @@ struct SequenceSpan {
   std::int64_t begin;
   std::int64_t length;
   std::int64_t slot;  // -1: none
-  bool valid;         // false: to be skipped
+  bool valid;         // false: the kernel skips the sequence
 };
 
 __device__ inline void report(std::int32_t* fault, DeviceFault bit) {
   if (fault != nullptr) atomicOr(fault, static_cast<std::int32_t>(bit));
 }
 
-// The same for all threads of a block; the first one reports.
+// All threads of a block get the same result; the first one reports faults.
 __device__ inline SequenceSpan find_sequence(const SequenceTable& map, std::int64_t n) {
   SequenceSpan sequence{n, 0, map.tokens, n, true};
   if (map.cu_seqlens != nullptr) {
@@ -49,14 +49,14 @@ __device__ inline SequenceSpan find_sequence(const SequenceTable& map, std::int6
   return sequence;
 }
 
-// The same without cu_seqlens, in few bytes.
+// The same without cu_seqlens, in fewer bytes.
 struct SlotTable {
   const std::int32_t* state_indices = nullptr;
   std::int32_t* fault = nullptr;
   std::int32_t slots = 0;
 };
 
-// The slot of sequence n, -1 for none; false if it is to be skipped.
+// Finds the slot of sequence n, -1 for none. Returns false if the kernel skips the sequence.
 __device__ inline bool find_slot(const SlotTable& table, int n, int& slot) {
   slot = n;
   if (table.state_indices == nullptr) return true;
@@ -72,27 +72,27 @@ __device__ inline int key_head(HeadMap map, int value_head, int hk, int hv) {
 
 __device__ inline float sigmoid(float x) { return __fdividef(1.0F, 1.0F + expf(-x)); }
 
-// GateInputs on the device, in two steps like Elements.
-struct RawGate {
+// GateInputs on the device, read and converted in two steps like AnyView.
+struct GateBits {
   std::uint32_t a, b, a_log, dt_bias;
 };
 template <class Rows, class Vector>
-struct BasicRawGates {
+struct BasicGateViews {
   Rows a, b;
   Vector a_log, dt_bias;
 
-  __device__ RawGate read(std::int64_t row, std::int64_t token, int head) const {
+  __device__ GateBits read(std::int64_t row, std::int64_t token, int head) const {
     return {a.read(a.offset(row, token) + head), b.read(b.offset(row, token) + head), a_log.read(head),
             dt_bias.read(head)};
   }
-  __device__ Gate compute(const RawGate& raw) const {
+  __device__ Gate compute(const GateBits& raw) const {
     return compute_gate(a.convert(raw.a), b.convert(raw.b), a_log.convert(raw.a_log), dt_bias.convert(raw.dt_bias));
   }
 };
-using RawGates = BasicRawGates<Elements, Elements>;
-using CompactRawGates = BasicRawGates<Compact<2>, Compact<1>>;
+using GateViews = BasicGateViews<Elements, Elements>;
+using CompactGateViews = BasicGateViews<Compact<2>, Compact<1>>;
 
-// The norm of q and k inside an operation.
+// The norm of q and k.
 template <class Weights>
 struct BasicNormOptions {
   QkNorm norm = QkNorm::kNone;
@@ -100,7 +100,7 @@ struct BasicNormOptions {
   Weights q_weight;  // [HK,K], for QkNorm::kRms
   Weights k_weight;
 
-  // The factor of a row whose squares have that sum.
+  // The factor of a row; `squares` is its sum of squares.
   __device__ float factor(float squares, int k) const {
     if (norm == QkNorm::kNone) return 1.0F;
     return rsqrtf((norm == QkNorm::kRms ? squares / static_cast<float>(k) : squares) + eps);
@@ -109,8 +109,8 @@ struct BasicNormOptions {
 using NormOptions = BasicNormOptions<Elements>;
 using CompactNormOptions = BasicNormOptions<Compact<1>>;
 
-// q and k of one token, with kPerLane elements of each in a lane (element i of the lane is i * 32 + lane, if that is
-// below K, else 0): normed in place, q scaled.
+// Normalizes q and k of one token in place and scales q, by a warp. Element i of a lane is i * 32 + lane of the row, or
+// 0 if that is not below K.
 template <int kPerLane>
 __device__ inline void normalize_pair(const NormOptions& options, int key_head, int k_size, float scale,
                                       float (&q)[kPerLane], float (&k)[kPerLane]) {

@@ -6,11 +6,12 @@
 
 namespace thalweg::cu {
 
-// How many chunks before the end of segment p of sequence n a walk may start from a zero state, because what lies
-// before them has decayed; 0 if it has not over the whole segment. By a whole warp; every lane gets the answer.
-__device__ inline int chunks_remembered(const ChunkArguments& args, int n, int p, int head) {
+// The chunks before the end of segment p of sequence n after which a walk from a zero state has the exact state of the
+// next segment, because all earlier tokens have decayed; 0 if the whole segment does not suffice. By a whole warp; all
+// lanes return it.
+__device__ inline int warmup_chunks(const ChunkArguments& args, int n, int p, int head) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t first = args.map.first_piece(n, kChunk) + static_cast<std::int64_t>(p) * args.segment_chunks;
+  const std::int64_t first = args.map.first_index(n, kChunk) + static_cast<std::int64_t>(p) * args.segment_chunks;
   float sum = 0.0F;
   for (int done = 0; done < args.segment_chunks; done += 32) {
     const int back = done + lane;
@@ -21,8 +22,8 @@ __device__ inline int chunks_remembered(const ChunkArguments& args, int n, int p
       const float other = __shfl_up_sync(0xFFFFFFFFU, scan, distance);
       if (lane >= distance) scan += other;
     }
-    const unsigned forgotten = __ballot_sync(0xFFFFFFFFU, back < args.segment_chunks && sum + scan < kForget);
-    if (forgotten != 0) return done + __ffs(static_cast<int>(forgotten));
+    const unsigned decayed = __ballot_sync(0xFFFFFFFFU, back < args.segment_chunks && sum + scan < kNegligibleGate);
+    if (decayed != 0) return done + __ffs(static_cast<int>(decayed));
     sum += __shfl_sync(0xFFFFFFFFU, scan, 31);
   }
   return 0;
@@ -40,9 +41,9 @@ struct Carry {
   float* start;  // [V,K]
 };
 __device__ inline Carry carry(const ChunkArguments& args, int n, int p, int head) {
-  const std::int64_t piece = args.map.first_piece(n, args.segment_chunks * kChunk) + p;
+  const std::int64_t index = args.map.first_index(n, args.segment_chunks * kChunk) + p;
   const std::int64_t values = static_cast<std::int64_t>(args.value_width) * args.key_width;
-  float* b = args.carries + (piece * args.hv + head) * segment_floats(args.key_width, args.value_width);
+  float* b = args.carries + (index * args.hv + head) * segment_floats(args.key_width, args.value_width);
   return {b, b + values, b + segment_floats(args.key_width, args.value_width) - values};
 }
 

@@ -1,11 +1,11 @@
 #pragma once
 
-// What the host code of the chunk form's stages shares.
+// Host code that the stages of the chunk form share.
 
 #include <limits>
 #include <string>
 
-#include "cuda/gated_delta/chunk_place.h"
+#include "cuda/gated_delta/chunk_table.h"
 #include "cuda/gated_delta/gated_delta.h"
 
 namespace thalweg::cu {
@@ -17,7 +17,7 @@ inline ChunkTable chunk_table(const ConstTensor& cu_seqlens, const ConstTensor& 
 }
 
 inline std::string fits_grid(std::int64_t blocks) {
-  return blocks <= std::numeric_limits<std::int32_t>::max() ? "" : "more than 2^31 blocks";
+  return blocks <= std::numeric_limits<std::int32_t>::max() ? "" : "needs fewer than 2^31 blocks";
 }
 
 // Calls body with the chunk size as a constant.

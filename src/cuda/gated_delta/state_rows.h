@@ -1,6 +1,6 @@
 #pragma once
 
-// Between memory and the 16 rows of a state that a warp of the chunked gated delta rule's second pass holds, laid out
+// Loads and stores of the 16 rows of a state that a warp of the chunked gated delta rule's second pass holds, laid out
 // as accumulators of the matrix instructions.
 
 #include <cuda_bf16.h>
@@ -12,8 +12,8 @@
 
 namespace thalweg::cu {
 
-// The rows of the state that a warp of a consumer holds: s[4j..4j+3] are columns 8j + 2 (lane % 4) and the next, of row
-// lane / 4 and then of that + 8.
+// Calls access(i, offset, step) for pair i of a lane, s[2i] and s[2i+1], `step` elements apart. s[4j..4j+3] are columns
+// 8j + 2 (lane % 4) and the next, of row lane / 4 and then of that + 8.
 template <int kCount, class Access>
 __device__ void for_each_pair(const TensorView<const void>& state, const Work& work, bool is_kv, int row, int lane,
                               Access access) {
@@ -26,7 +26,7 @@ __device__ void for_each_pair(const TensorView<const void>& state, const Work& w
   for (int i = 0; i < kCount / 2; ++i) access(i, first + i % 2 * 8 * v_step + i / 2 * 8 * k_step, k_step);
 }
 
-// Whether two neighbours along K can be moved at once.
+// Whether two neighbors along K can be accessed at once.
 __device__ inline bool pairs_aligned(const TensorView<const void>& state, bool is_kv, int bytes) {
   const std::int64_t odd = state.strides[0] | state.strides[1] | state.strides[2];
   return !is_kv && odd % 2 == 0 && reinterpret_cast<std::uintptr_t>(state.data) % (2 * bytes) == 0;
@@ -65,10 +65,10 @@ __device__ void load_state(const ChunkArguments& args, const Work& work, int row
     for (int i = 0; i < kCount; ++i) {
       s[i] = row + lane / 4 + i / 2 % 2 * 8 == i / 4 * 8 + lane % 4 * 2 + i % 2 ? one : 0.0F;
     }
-  } else if (work.start == Work::Start::kGiven) {
+  } else if (work.start == Work::Start::kCarried) {
 #pragma unroll
     for (int i = 0; i < kCount / 2; ++i) {
-      const float2 pair = *carried_pair<2 * kCount>(work.given, row, lane, i);
+      const float2 pair = *carried_pair<2 * kCount>(work.carried, row, lane, i);
       s[2 * i] = pair.x;
       s[2 * i + 1] = pair.y;
     }
@@ -123,18 +123,18 @@ __device__ void store_state(const ChunkArguments& args, const Work& work, int ro
                  work, row, lane, s);
 }
 
-// The state before a chunk of the work, if the caller wants it and it is not another segment's.
+// Stores the state before a chunk, if it is a checkpoint and no other segment stores it.
 template <int kCount>
 __device__ void store_checkpoint(const ChunkArguments& args, const Work& work, int chunk, int row, int lane,
                                  const float (&s)[kCount]) {
   const int at = work.first_chunk + chunk;
-  if (chunk < work.silent || at % args.checkpoint_chunks != 0) return;
-  const std::int64_t piece = work.pieces_before + at / args.checkpoint_chunks;
-  if (piece >= args.checkpoint_pieces) return;
+  if (chunk < work.warmup || at % args.checkpoint_chunks != 0) return;
+  const std::int64_t index = work.checkpoints_before + at / args.checkpoint_chunks;
+  if (index >= args.checkpoint_count) return;
   const std::int64_t* strides = args.checkpoints.strides;
-  const std::int64_t before = work.row * strides[0] + piece * strides[1];
+  const std::int64_t before = work.row * strides[0] + index * strides[1];
   const int width = args.checkpoints_are_bf16 ? 2 : 4;
-  // Row and piece are in the address already: a stride of 0 in the place of the slot's.
+  // The address includes row and index: the stride of the slot is 0.
   store_state_to(
       {static_cast<const std::byte*>(args.checkpoints.data) + before * width, {0, strides[2], strides[3], 0}},
       args.checkpoints_are_bf16, args.state_is_kv, work, row, lane, s);

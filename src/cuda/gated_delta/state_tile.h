@@ -1,17 +1,16 @@
 #pragma once
 
-// A piece of one head's state in the registers of a warp, and the rule's step on it. All K columns of kWarpV rows of
-// the matrix [V,K]: kLanesK lanes share a row, so that its sums take few exchanges between lanes, and each lane holds
-// kColumns rows' worth of kSteps runs of kRun neighbouring k's. Four elements in a row are one access of 16 bytes (8
-// for 16-bit states), in both layouts.
+// A tile of one head's state in the registers of a warp, and the rule's step on it: all K columns of kWarpV rows of the
+// matrix [V,K]. kLanesK lanes share a row, so that its sums take few shuffles; each lane holds kSteps runs of kRun
+// neighboring k's of kColumns rows. Four neighbors are one access of 16 bytes (8 for 16-bit states), in both layouts.
 
-#include "cuda/common/elements.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/common/warp.h"
 #include "thalweg/gated_delta_rule.h"
 
 namespace thalweg::cu {
 
-// Four elements of one row of q or k, from k on.
+// A row of q or k in shared memory.
 struct SharedRow {
   const float* row;
   template <int kRun>
@@ -26,7 +25,7 @@ struct SharedRow {
   }
 };
 
-// What a token's step takes besides q, k and v: factors by which q and k are still to be multiplied among it.
+// A token's scalars. q_factor and k_factor are the norm factors of q and k, not yet applied to them.
 struct TokenScalars {
   float decay;
   float beta;
@@ -34,8 +33,8 @@ struct TokenScalars {
   float k_factor;
 };
 
-// kNarrow: if not 0, eight lanes of [V,K] share a row, and each has that many: fewer registers, and a shorter way
-// through a token.
+// kNarrow: if not 0, eight lanes of [V,K] share a row and each has kNarrow rows: fewer registers, and a lower latency
+// of a token.
 template <int kK, StateLayout kLayout, int kNarrow = 0>
 struct StateTile {
   static constexpr bool kVK = kLayout == StateLayout::kVK;
@@ -59,8 +58,8 @@ struct StateTile {
     for_each([](float& x) { x = 0.0F; });
   }
 
-  // A head's matrix begins at `offset` in the pool, in its layout, with `stride` elements from row to row; the tile is
-  // that of the rows from v on.
+  // The tile of rows v and on. A head's matrix begins at `offset` in the pool, in its layout, with `stride` elements
+  // from row to row.
   __device__ void load(const Elements& pool, std::int64_t offset, std::int64_t stride, int v) {
     with_type(pool.dtype, [&]<class T>(T) {
       const T* base = static_cast<const T*>(pool.data) + offset;
@@ -89,8 +88,7 @@ struct StateTile {
     });
   }
 
-  // The same for elements of a type known beforehand, that can be read and written four at a time; `state` is the
-  // head's.
+  // The same for elements of type T that can be accessed four at a time; `state` is the head's matrix.
   template <class T>
   __device__ void load_fours(const T* state, std::int64_t stride, int v) {
     for_each_four(stride, v, [&](std::int64_t at, auto element) {
@@ -105,9 +103,9 @@ struct StateTile {
     });
   }
 
-  // One token: S' = decay S; d = beta (v - S' k); S = S' + d k^T; returns S q of the lane's rows in o. Both products
-  // are taken with the old state, in one pass: S q = decay (S_old q) + d (k . q). Row::read(step, k, x) gives the run
-  // of a step, from k on.
+  // One token: S' = decay S; d = beta (v - S' k); S = S' + d k^T; o = S q, of the lane's rows. Both products use the
+  // old state, in one pass: S q = decay (S_old q) + d (k . q). Row::read(step, k, x) reads the run of a step, which
+  // begins at k.
   template <class Row>
   __device__ void step(const Row& k, const Row& q, const TokenScalars& token, const float (&v)[kColumns],
                        float (&o)[kColumns]) {
@@ -164,13 +162,13 @@ struct StateTile {
     }
   }
 
-  // body(offset, element): four elements that lie next to each other in memory, by reference as element(0..3).
+  // Calls body(offset, element) for every four neighbors in memory, which are element(0..3) by reference.
   template <class Body>
   __device__ void for_each_four(std::int64_t stride, int v, Body body) {
-    // Else the compiler computes the addresses of all rows once for all accesses, and has no registers left.
+    // Keeps the compiler from holding the addresses of all rows in registers.
     asm volatile("" : "+l"(stride));
     if constexpr (kVK) {
-      // Along the rows: what is next to each other in memory is asked for one after the other.
+      // Along the rows: consecutive accesses are neighbors in memory.
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
 #pragma unroll

@@ -1,6 +1,6 @@
 #pragma once
 
-// Up to kBlockTokens tokens of one head in shared memory, and the state tiles' way through them.
+// Up to kBlockTokens tokens of one head in shared memory, and the loop of a state tile over them.
 
 #include <cstddef>
 
@@ -15,7 +15,7 @@ constexpr int kMaxWarps = 8;
 struct TokenMemory {
   float* q;        // [tokens,K]
   float* k;        // [tokens,K]
-  float* v;        // [tokens,rows of the slice]; each value makes way for its output
+  float* v;        // [tokens,rows of the block]; an output overwrites its value
   float* decay;    // [tokens]: exp(g)
   float* beta;     // [tokens]
   float* squares;  // [tokens]: for a norm of the outputs
@@ -33,8 +33,8 @@ struct TokenMemory {
   __device__ TokenScalars scalars(int t) const { return {decay[t], beta[t], 1.0F, 1.0F}; }
 };
 
-// The pitch of q and k is kPitch. `count` tokens by a warp whose rows of V begin at warp_v in the block's slice of
-// `rows`. Calls after(t) when the state after token t is in the tile.
+// Applies `count` tokens to a warp's tile, whose rows of V begin at warp_v of the block's `rows`. kPitch is the pitch
+// of q and k. Calls after(t) when the tile holds the state after token t.
 template <int kPitch, class Tile, class Memory, class After>
 __device__ inline void run_tokens(Tile& tile, const Memory& memory, int count, int rows, int warp_v, After after) {
 #pragma unroll 1

@@ -6,10 +6,10 @@
 
 namespace thalweg::cu {
 
-// How a kernel for one K and layout is to be launched.
+// The kernel for one K and layout.
 struct TokenByTokenKernel {
   void (*kernel)(TokenByToken) = nullptr;
-  int warp_rows = 0;  // rows of V that a warp takes
+  int warp_rows = 0;  // rows of V of a warp
 };
 
 template <StateLayout kLayout>
@@ -32,7 +32,7 @@ TokenByTokenKernel token_by_token_kernel(std::int64_t k) {
   }
 }
 
-// Instantiated in a file of its own for each layout, so that they compile side by side.
+// Instantiated in one file per layout, which compile in parallel.
 extern template TokenByTokenKernel token_by_token_kernel<StateLayout::kVK>(std::int64_t k);
 extern template TokenByTokenKernel token_by_token_kernel<StateLayout::kKV>(std::int64_t k);
 

@@ -1,24 +1,25 @@
-// Both causal convolutions. Neighbouring threads have neighbouring channels and walk along the tokens, the window of
-// the last W-1 inputs in registers. Sums run from the oldest tap to the newest wherever a sequence is cut, so that
-// prefill and decode give the same bits.
+// causal_conv1d and causal_conv1d_update. Neighboring threads have neighboring channels and iterate over tokens, with
+// the window of the last W-1 inputs in registers. Sums run from the oldest tap to the newest wherever a sequence is
+// split, so that prefill and decode return the same bits.
 
 #include <algorithm>
 #include <cstdint>
 
 #include "cuda/common/packed.h"
 #include "cuda/common/pdl.h"
-#include "cuda/gated_delta/chunk_place.h"
+#include "cuda/gated_delta/chunk_table.h"
 #include "cuda/gated_delta/rule.h"
 #include "cuda/gated_delta/stages.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
+#include "cuda/tuning.h"
 
 namespace thalweg::cu {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kMostTaps = 8;
-constexpr int kUsualTaps = 4;  // has kernels of its own: no tap is tested for
+constexpr int kMaxTaps = 8;
+constexpr int kUsualTaps = 4;  // has its own kernels, without tests for absent taps
 
 struct Filter {
   Elements weight;  // [C,W]
@@ -27,8 +28,8 @@ struct Filter {
   bool silu = false;
 };
 
-// The taps of kVec channels from `channel` on. With fewer than kTaps the first are absent, not zero: an infinite input
-// outside the window must not count.
+// The taps of kVec channels from `channel` on. If W is below kTaps, the first taps are absent instead of zero: zero
+// times an infinite input outside the window is NaN.
 template <int kTaps, int kVec>
 struct Taps {
   float weight[kTaps][kVec];
@@ -70,7 +71,7 @@ struct Taps {
     for (int i = 0; i < kVec; ++i) bias[i] = filter.bias.defined() ? filter.bias.load(channel + i) : 0.0F;
   }
 
-  // Kernels with kUsualTaps are launched for just as many.
+  // Kernels with kUsualTaps are launched for W = kUsualTaps only.
   __device__ bool has(int j) const { return kTaps == kUsualTaps || j >= absent; }
 
   // Output of the token whose window begins at inputs[first].
@@ -107,18 +108,18 @@ __device__ inline void store_outputs(T* to, const float (&from)[1]) {
   *to = from_f32<T>(from[0]);
 }
 
-// A thread: a piece of a sequence and kVec channels.
+// A thread has kVec channels of a run of tokens.
 template <class T, int kVec, int kTaps>
 __global__ void __launch_bounds__(kThreads) conv_kernel(const __grid_constant__ Conv p) {
-  constexpr int kAhead = 4;  // tokens whose inputs are on their way together
+  constexpr int kAhead = 4;  // tokens whose loads are in flight together
   pdl_trigger_and_wait();
-  const ChunkPlace piece = find_chunk(p.table, blockIdx.x);
-  if (piece.length == 0) return;
-  const SequenceSpan sequence = find_sequence(p.sequences, piece.sequence);
+  const ChunkSpan run = find_chunk(p.table, blockIdx.x);
+  if (run.length == 0) return;
+  const SequenceSpan sequence = find_sequence(p.sequences, run.sequence);
   const std::int64_t channel = (static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kVec;
   if (!sequence.valid || channel >= p.channels) return;
-  const T* x = static_cast<const T*>(p.x.data) + p.x.offset(piece.row, piece.begin) + channel;
-  T* y = static_cast<T*>(p.y.data) + p.y.offset(piece.row, piece.begin) + channel;
+  const T* x = static_cast<const T*>(p.x.data) + p.x.offset(run.row, run.begin) + channel;
+  T* y = static_cast<T*>(p.y.data) + p.y.offset(run.row, run.begin) + channel;
   const std::int64_t x_step = p.x.strides[1];
   const std::int64_t y_step = p.y.strides[1];
   const int absent = kTaps == kUsualTaps ? 0 : kTaps - p.filter.taps;
@@ -128,14 +129,14 @@ __global__ void __launch_bounds__(kThreads) conv_kernel(const __grid_constant__ 
   const auto fetch = [&](int begin) {
 #pragma unroll
     for (int t = 0; t < kAhead; ++t) {
-      if (begin + t < piece.length) next[t] = Raw::read(x + (begin + t) * x_step);
+      if (begin + t < run.length) next[t] = Raw::read(x + (begin + t) * x_step);
     }
   };
   Raw before[kTaps - 1] = {};
 #pragma unroll
   for (int j = 0; j < kTaps - 1; ++j) {
     const int back = kTaps - 1 - j;
-    if (j >= absent && piece.begin - back >= sequence.begin) before[j] = Raw::read(x - back * x_step);
+    if (j >= absent && run.begin - back >= sequence.begin) before[j] = Raw::read(x - back * x_step);
   }
   fetch(0);
   const Taps<kTaps, kVec> taps(p.filter, channel);
@@ -143,21 +144,21 @@ __global__ void __launch_bounds__(kThreads) conv_kernel(const __grid_constant__ 
 #pragma unroll
   for (int j = 0; j < kTaps - 1; ++j) {
     before[j].unpack(inputs[j]);
-    const std::int64_t place = piece.begin - sequence.begin - (kTaps - 1 - j);  // in the sequence
-    if (j < absent || place >= 0 || !p.initial_state.defined() || sequence.slot < 0) continue;
+    const std::int64_t token = run.begin - sequence.begin - (kTaps - 1 - j);  // in the sequence
+    if (j < absent || token >= 0 || !p.initial_state.defined() || sequence.slot < 0) continue;
 #pragma unroll
     for (int i = 0; i < kVec; ++i) {
       inputs[j][i] =
-          p.initial_state.load(p.initial_state.offset(sequence.slot, channel + i) + p.filter.taps - 1 + place);
+          p.initial_state.load(p.initial_state.offset(sequence.slot, channel + i) + p.filter.taps - 1 + token);
     }
   }
-  for (int begin = 0; begin < piece.length; begin += kAhead) {
+  for (int begin = 0; begin < run.length; begin += kAhead) {
 #pragma unroll
     for (int t = 0; t < kAhead; ++t) next[t].unpack(inputs[kTaps - 1 + t]);
     fetch(begin + kAhead);
 #pragma unroll
     for (int t = 0; t < kAhead; ++t) {
-      if (begin + t >= piece.length) break;
+      if (begin + t >= run.length) break;
       float outputs[kVec];
 #pragma unroll
       for (int i = 0; i < kVec; ++i) outputs[i] = taps.output(inputs, t, i);
@@ -171,27 +172,27 @@ __global__ void __launch_bounds__(kThreads) conv_kernel(const __grid_constant__ 
   }
 }
 
-// The last W-1 inputs, a thread for each channel of a sequence. A launch of its own: only when all have read the old
-// states may the new ones take their place.
+// Stores the last W-1 inputs, a thread for each channel of a sequence. A second launch, since no thread may replace a
+// state that another one still reads.
 __global__ void __launch_bounds__(kThreads) final_state_kernel(const __grid_constant__ Conv p) {
   pdl_trigger_and_wait();
   const SequenceSpan sequence = find_sequence(p.sequences, blockIdx.x);
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x;
   if (!sequence.valid || sequence.slot < 0 || channel >= p.channels) return;
   const int window = p.filter.taps - 1;
-  float inputs[kMostTaps - 1] = {};
+  float inputs[kMaxTaps - 1] = {};
 #pragma unroll
-  for (int j = 0; j < kMostTaps - 1; ++j) {
+  for (int j = 0; j < kMaxTaps - 1; ++j) {
     if (j >= window) break;
-    const std::int64_t place = sequence.length - window + j;
-    if (place >= 0) {
-      inputs[j] = p.x.load(p.x.offset(sequence.row, sequence.begin + place) + channel);
+    const std::int64_t token = sequence.length - window + j;
+    if (token >= 0) {
+      inputs[j] = p.x.load(p.x.offset(sequence.row, sequence.begin + token) + channel);
     } else if (p.initial_state.defined()) {
-      inputs[j] = p.initial_state.load(p.initial_state.offset(sequence.slot, channel) + window + place);
+      inputs[j] = p.initial_state.load(p.initial_state.offset(sequence.slot, channel) + window + token);
     }
   }
 #pragma unroll
-  for (int j = 0; j < kMostTaps - 1; ++j) {
+  for (int j = 0; j < kMaxTaps - 1; ++j) {
     if (j < window) p.final_state.store(p.final_state.offset(sequence.slot, channel) + j, inputs[j]);
   }
 }
@@ -200,21 +201,17 @@ Filter filter_of(const ConstTensor& weight, const ConstTensor& bias, Activation 
   return {elements(weight), elements(bias), static_cast<int>(weight.dim(1)), activation == Activation::kSilu};
 }
 
-constexpr int kLongestPiece = 32;
-constexpr int kShortestPiece = 8;
-
 bool by_fours(const CausalConv1dArgs& args) {
   return args.x.dim(2) % 4 == 0 && elements(args.x).fours && elements(args.y).fours;
 }
 
-// The longest pieces, which read least twice, that leave a thread for every lane of the device.
-int piece_tokens(const CausalConv1dArgs& args, int multiprocessors) {
-  constexpr std::int64_t kThreadsOfMultiprocessor = 1024;
+// Tokens of a thread: as many as leave each multiprocessor enough threads.
+int run_tokens(const CausalConv1dArgs& args, int multiprocessors) {
+  using namespace tuning::gated_delta;
   const std::int64_t columns = args.x.dim(0) * args.x.dim(2) / (by_fours(args) ? 4 : 1);
-  int tokens = kLongestPiece;
-  while (tokens > kShortestPiece && columns * args.x.dim(1) < multiprocessors * kThreadsOfMultiprocessor * tokens) {
-    tokens /= 2;
-  }
+  const std::int64_t threads = std::int64_t{kConvThreadsPerMultiprocessor} * multiprocessors;
+  int tokens = kConvLongestRun;
+  while (tokens > kConvShortestRun && columns * args.x.dim(1) < threads * tokens) tokens /= 2;
   return tokens;
 }
 
@@ -230,29 +227,29 @@ ConvKernel conv_kernel_of(const CausalConv1dArgs& args) {
   with_type(args.x.dtype, [&]<class T>(T) {
     const bool usual = args.weight.dim(1) == kUsualTaps;
     if (by_fours(args)) {
-      kernel = usual ? conv_kernel<T, 4, kUsualTaps> : conv_kernel<T, 4, kMostTaps>;
+      kernel = usual ? conv_kernel<T, 4, kUsualTaps> : conv_kernel<T, 4, kMaxTaps>;
     } else {
-      kernel = usual ? conv_kernel<T, 1, kUsualTaps> : conv_kernel<T, 1, kMostTaps>;
+      kernel = usual ? conv_kernel<T, 1, kUsualTaps> : conv_kernel<T, 1, kMaxTaps>;
     }
   });
   return kernel;
 }
 
 std::string fits_channels(std::int64_t channels) {
-  constexpr std::int64_t kMostBlocks = 65535;
-  return channels <= kMostBlocks * kThreads ? "" : "more than 2^23 channels";
+  constexpr std::int64_t kMaxBlocks = 65535;
+  return channels <= kMaxBlocks * kThreads ? "" : "needs at most 2^23 channels";
 }
 
 std::string conv_supports(const CausalConv1dArgs& args, const Stream&) {
-  const ChunkTable table = chunk_table(args.cu_seqlens, args.x, kShortestPiece);
-  const std::string grid = fits_grid(std::max(most_chunks(table), table.sequences));
+  const ChunkTable table = chunk_table(args.cu_seqlens, args.x, tuning::gated_delta::kConvShortestRun);
+  const std::string grid = fits_grid(std::max(max_chunks(table), table.sequences));
   return grid.empty() ? fits_channels(args.x.dim(2)) : grid;
 }
 
 void run_conv(const CausalConv1dArgs& args, Workspace, const Stream& stream) {
   const DeviceProperties& device = properties(stream.device.index);
   Conv p;
-  p.table = chunk_table(args.cu_seqlens, args.x, piece_tokens(args, device.multiprocessors));
+  p.table = chunk_table(args.cu_seqlens, args.x, run_tokens(args, device.multiprocessors));
   p.x = elements(args.x);
   p.y = elements(args.y);
   p.initial_state = elements(args.initial_state);
@@ -264,8 +261,8 @@ void run_conv(const CausalConv1dArgs& args, Workspace, const Stream& stream) {
   p.channels = args.x.dim(2);
   if (p.channels == 0) return;
   const CurrentDevice current(stream, args.kName);
-  if (const std::int64_t pieces = most_chunks(p.table); pieces > 0) {
-    const dim3 grid(static_cast<unsigned>(pieces), channel_blocks(p.channels, by_fours(args) ? 4 : 1));
+  if (const std::int64_t runs = max_chunks(p.table); runs > 0) {
+    const dim3 grid(static_cast<unsigned>(runs), channel_blocks(p.channels, by_fours(args) ? 4 : 1));
     pdl_launch(conv_kernel_of(args), grid, dim3(kThreads), 0, device, native(stream), args.kName, p);
   }
   if (args.final_state.defined() && p.table.sequences > 0) {
@@ -287,7 +284,7 @@ struct ConvUpdate {
   std::int64_t channels = 0;
 };
 
-// A thread for each channel of a sequence.
+// A thread has one channel of a sequence.
 template <int kTaps>
 __global__ void __launch_bounds__(kThreads) update_kernel(const __grid_constant__ ConvUpdate p) {
   pdl_trigger_and_wait();
@@ -331,8 +328,8 @@ void run_update(const CausalConv1dUpdateArgs& args, Workspace, const Stream& str
   if (args.x.dim(0) == 0 || p.channels == 0) return;
   const CurrentDevice current(stream, args.kName);
   const dim3 grid(static_cast<unsigned>(args.x.dim(0)), channel_blocks(p.channels, 1));
-  pdl_launch(p.filter.taps == kUsualTaps ? update_kernel<kUsualTaps> : update_kernel<kMostTaps>, grid, dim3(kThreads),
-             0, properties(stream.device.index), native(stream), args.kName, p);
+  pdl_launch(p.filter.taps == kUsualTaps ? update_kernel<kUsualTaps> : update_kernel<kMaxTaps>, grid, dim3(kThreads), 0,
+             properties(stream.device.index), native(stream), args.kName, p);
 }
 
 constexpr Kernel<CausalConv1dUpdateArgs> kUpdate[] = {

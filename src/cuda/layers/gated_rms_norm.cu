@@ -1,22 +1,23 @@
-// gated_rms_norm: a warp for each row. Rows that can be read four elements at a time stay in registers between the sum
-// of squares and the product; others are read twice.
+// gated_rms_norm, a warp for each row. Kernel rows reads four elements at a time and keeps a row in registers between
+// the sum of squares and the product; rows_strided reads x twice.
 
 #include <algorithm>
 #include <cstdint>
 
 #include "cuda/common/packed.h"
 #include "cuda/common/pdl.h"
-#include "cuda/common/views.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/gated_delta/rule.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
+#include "cuda/tuning.h"
 
 namespace thalweg::cu {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kBlocksPerMultiprocessor = 8;  // all that are resident at once
-constexpr int kMostFours = 8;                // of a lane: rows of up to 1024 elements stay in registers
+constexpr int kBlocksPerMultiprocessor = 8;  // all that fit at once
+constexpr int kMaxFours = 8;                 // of a lane: rows of up to 1024 elements
 
 struct GatedNorm {
   Elements x, z, weight, y;
@@ -33,7 +34,7 @@ struct GatedNorm {
 
 __device__ inline float gate(float z) { return z * sigmoid(z); }
 
-__global__ void __launch_bounds__(kWarps* kWarpSize) single_kernel(const __grid_constant__ GatedNorm p) {
+__global__ void __launch_bounds__(kWarps* kWarpSize) strided_kernel(const __grid_constant__ GatedNorm p) {
   pdl_trigger_and_wait();
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kWarps;
@@ -56,13 +57,14 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) single_kernel(const __grid_
   }
 }
 
-// kFours pieces of 4 x 32 elements; To is T or float. The next row is on its way while one is worked on.
+// A row has up to kFours times 4 x 32 elements; To is T or float. The loads of the next row are in flight during the
+// arithmetic of this one.
 template <class T, class To, int kFours>
 __global__ void __launch_bounds__(kWarps* kWarpSize) fours_kernel(const __grid_constant__ GatedNorm p) {
   using Raw = Packed<T, 4>;
   pdl_trigger_and_wait();
   const int first = 4 * (static_cast<int>(threadIdx.x) % kWarpSize);
-  const auto place = [&](int i) { return first + i * 4 * kWarpSize; };
+  const auto column = [&](int i) { return first + i * 4 * kWarpSize; };
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kWarps;
   std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpSize;
 
@@ -76,9 +78,9 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) fours_kernel(const __grid_c
     const T* z = static_cast<const T*>(p.z.data) + p.z.offset(t, h);
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
-      if (place(i) < p.width) {
-        next_x[i] = Raw::read(x + place(i));
-        next_z[i] = Raw::read(z + place(i));
+      if (column(i) < p.width) {
+        next_x[i] = Raw::read(x + column(i));
+        next_z[i] = Raw::read(z + column(i));
       }
     }
   };
@@ -88,7 +90,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) fours_kernel(const __grid_c
   for (int i = 0; i < kFours; ++i) {
     std::uint32_t raw[4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) raw[j] = place(i) < p.width ? p.weight.read(place(i) + j) : 0;
+    for (int j = 0; j < 4; ++j) raw[j] = column(i) < p.width ? p.weight.read(column(i) + j) : 0;
 #pragma unroll
     for (int j = 0; j < 4; ++j) weight[i][j] = p.weight.convert(raw[j]);
   }
@@ -111,11 +113,11 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) fours_kernel(const __grid_c
     To* y = static_cast<To*>(p.y.data) + p.y.offset(row / p.heads, row % p.heads);
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
-      if (place(i) >= p.width) continue;
+      if (column(i) >= p.width) continue;
       float result[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) result[j] = x[i][j] * factor * weight[i][j] * gate(z[i][j]);
-      store_four(y + place(i), {result[0], result[1], result[2], result[3]});
+      store_four(y + column(i), {result[0], result[1], result[2], result[3]});
     }
   }
 }
@@ -128,7 +130,7 @@ GatedNormKernel fours_of(int width) {
   if (fours <= 1) return fours_kernel<T, To, 1>;
   if (fours <= 2) return fours_kernel<T, To, 2>;
   if (fours <= 4) return fours_kernel<T, To, 4>;
-  return fours_kernel<T, To, kMostFours>;
+  return fours_kernel<T, To, kMaxFours>;
 }
 
 GatedNormKernel fours_of(DType from, DType to, int width) {
@@ -158,24 +160,42 @@ void launch(GatedNormKernel kernel, const GatedRmsNormArgs& args, const Stream& 
 
 std::string fours_supports(const GatedRmsNormArgs& args, const Stream&) {
   if (args.x.dim(2) % 4 != 0) return "needs D to be a multiple of 4";
-  if (args.x.dim(2) > kMostFours * 4 * kWarpSize) return "needs D to be at most 1024";
+  if (args.x.dim(2) > kMaxFours * 4 * kWarpSize) return "needs D to be at most 1024";
   const bool aligned = elements(args.x).fours && elements(args.z).fours && elements(args.y).fours;
-  return aligned ? "" : "needs rows that begin at a multiple of four elements";
+  return aligned ? "" : "needs rows aligned to four elements";
 }
 
-std::string single_supports(const GatedRmsNormArgs& args, const Stream&) {
-  return args.x.dim(2) < std::int64_t{1} << 31 ? "" : "rows of 2^31 elements or more";
+std::string strided_supports(const GatedRmsNormArgs& args, const Stream&) {
+  return args.x.dim(2) < std::int64_t{1} << 31 ? "" : "needs rows of fewer than 2^31 elements";
 }
 
 void run_fours(const GatedRmsNormArgs& args, Workspace, const Stream& stream) {
   launch(fours_of(args.x.dtype, args.y.dtype, static_cast<int>(args.x.dim(2))), args, stream);
 }
 
-void run_single(const GatedRmsNormArgs& args, Workspace, const Stream& stream) { launch(single_kernel, args, stream); }
+void run_strided(const GatedRmsNormArgs& args, Workspace, const Stream& stream) {
+  launch(strided_kernel, args, stream);
+}
+
+double megabytes(const GatedRmsNormArgs& args) {
+  const auto bytes = [](const ConstTensor& tensor) {
+    return static_cast<double>(bytes_of(tensor.dtype, tensor.size()));
+  };
+  return 1e-6 * (bytes(args.x) + bytes(args.z) + bytes(args.y));
+}
+
+double fours_cost(const GatedRmsNormArgs& args, const Stream&) {
+  return tuning::gated_delta::kNormCall + megabytes(args) * tuning::gated_delta::kNormMegabyte;
+}
+
+double strided_cost(const GatedRmsNormArgs& args, const Stream&) {
+  return tuning::gated_delta::kStridedNormCall + megabytes(args) * tuning::gated_delta::kStridedNormMegabyte;
+}
 
 constexpr Kernel<GatedRmsNormArgs> kGatedRmsNorm[] = {
-    {"rows", fours_supports, no_workspace<GatedRmsNormArgs>, run_fours},
-    {"rows_strided", single_supports, no_workspace<GatedRmsNormArgs>, run_single}};
+    {"rows", fours_supports, no_workspace<GatedRmsNormArgs>, run_fours, nullptr, Arithmetic::kF32, nullptr, fours_cost},
+    {"rows_strided", strided_supports, no_workspace<GatedRmsNormArgs>, run_strided, nullptr, Arithmetic::kF32, nullptr,
+     strided_cost}};
 
 }  // namespace
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// The chunks of a batch, numbered through its rows, and where the i-th of them lies: found by each block for itself,
-// from the cu_seqlens in device memory that nobody has checked. A sequence whose bounds are out of range has no chunks.
+// The chunks of a batch, numbered through its rows. Each block finds its chunk itself, from the cu_seqlens in device
+// memory whose values host code has not checked. A sequence whose bounds are out of range has no chunks.
 
 #include <cstdint>
 
@@ -27,7 +27,7 @@ struct ChunkTable {
   }
 };
 
-struct ChunkPlace {
+struct ChunkSpan {
   std::int64_t row = 0;     // of the batch
   std::int64_t begin = 0;   // first token in the row
   std::int64_t number = 0;  // among the chunks of the row
@@ -36,20 +36,20 @@ struct ChunkPlace {
   std::int64_t sequence_begin = 0;  // its first token
 };
 
-// By all lanes of a warp, for all of them.
-__device__ inline ChunkPlace find_chunk(const ChunkTable& table, std::int64_t i) {
-  ChunkPlace place;
+// Finds chunk i. All lanes of a warp call it, and all return the chunk.
+__device__ inline ChunkSpan find_chunk(const ChunkTable& table, std::int64_t i) {
+  ChunkSpan chunk;
   std::int64_t begin = 0;
   std::int64_t end = table.tokens;
   if (table.cu_seqlens == nullptr) {
-    place.row = i / table.row_chunks();
-    place.sequence = place.row;
-    place.number = i % table.row_chunks();
-    begin = place.number * table.chunk_size;
+    chunk.row = i / table.row_chunks();
+    chunk.sequence = chunk.row;
+    chunk.number = i % table.row_chunks();
+    begin = chunk.number * table.chunk_size;
   } else {
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
     std::int64_t before = 0;
-    place.number = i;
+    chunk.number = i;
     for (std::int64_t first = 0;; first += kWarpSize) {
       if (first >= table.sequences) return {};
       const std::int64_t own = table.count(first + lane, begin, end);
@@ -62,8 +62,8 @@ __device__ inline ChunkPlace find_chunk(const ChunkTable& table, std::int64_t i)
       const unsigned past = __ballot_sync(0xFFFFFFFFU, before + upto > i);
       if (past != 0) {
         const int owner = __ffs(static_cast<int>(past)) - 1;
-        place.sequence = first + owner;
-        place.sequence_begin = __shfl_sync(0xFFFFFFFFU, begin, owner);
+        chunk.sequence = first + owner;
+        chunk.sequence_begin = __shfl_sync(0xFFFFFFFFU, begin, owner);
         begin = __shfl_sync(0xFFFFFFFFU, begin + (i - before - (upto - own)) * table.chunk_size, owner);
         end = __shfl_sync(0xFFFFFFFFU, end, owner);
         break;
@@ -71,12 +71,12 @@ __device__ inline ChunkPlace find_chunk(const ChunkTable& table, std::int64_t i)
       before += __shfl_sync(0xFFFFFFFFU, upto, kWarpSize - 1);
     }
   }
-  place.begin = begin;
-  place.length = static_cast<int>(min(end - begin, static_cast<std::int64_t>(table.chunk_size)));
-  return place;
+  chunk.begin = begin;
+  chunk.length = static_cast<int>(min(end - begin, static_cast<std::int64_t>(table.chunk_size)));
+  return chunk;
 }
 
-// The chunks before sequence n in its row, by all lanes of a warp.
+// The number of chunks before sequence n in its row. All lanes of a warp call it.
 __device__ inline std::int64_t chunks_before(const ChunkTable& table, std::int64_t n) {
   if (table.cu_seqlens == nullptr) return 0;
   std::int64_t sum = 0;
@@ -90,8 +90,8 @@ __device__ inline std::int64_t chunks_before(const ChunkTable& table, std::int64
   return sum;
 }
 
-// How many blocks cover all chunks, on the host.
-inline std::int64_t most_chunks(const ChunkTable& table) {
+// The number of blocks that covers all chunks, on the host.
+inline std::int64_t max_chunks(const ChunkTable& table) {
   const std::int64_t c = table.chunk_size;
   return table.cu_seqlens == nullptr ? table.sequences * ((table.tokens + c - 1) / c)
                                      : table.tokens / c + table.sequences;
