@@ -82,17 +82,13 @@ void run_slots(const Args& args, Workspace workspace, const Stream& stream) {
 
 // ---- Kernels
 
-template <class Args>
-std::string supports_q8(const Args& args, const Stream&) {
-  return q8_reason(args.precision, args.weight.dtype);
+template <class Args, bool kFast>
+std::string supports(const Args& args, const Stream&) {
+  return kFast ? q8_reason(args.precision, args.weight.dtype) : "";
 }
-template <class Args>
-std::string remark_q8(const Args&) {
-  return q8_remark();
-}
-template <class Args>
-std::string remark_exact(const Args& args) {
-  return exact_remark(args.precision, args.weight.dtype);
+template <class Args, bool kFast>
+std::string remark(const Args& args) {
+  return kFast ? q8_remark() : exact_remark(args.precision, args.weight.dtype);
 }
 
 double matrix_weights(const ExpertMatmulArgs& args) {
@@ -115,48 +111,30 @@ double slot_cost(const Args& args, const Stream& stream) {
   return tuning::product_us(tuning::product_cost(kFast), pairs, pairs, matrix_weights(args), thread_count(stream));
 }
 
-template <class Args>
-constexpr Kernel<Args> q8_grouped(std::string_view name) {
+template <class Args, bool kFast>
+constexpr Kernel<Args> grouped(std::string_view name) {
   return {.name = name,
-          .supports = supports_q8<Args>,
-          .workspace = grouped_workspace<Args, true>,
-          .run = run_grouped<Args, true>,
-          .remark = remark_q8<Args>,
-          .cost = grouped_cost<Args, true>};
+          .supports = supports<Args, kFast>,
+          .workspace = grouped_workspace<Args, kFast>,
+          .run = run_grouped<Args, kFast>,
+          .remark = remark<Args, kFast>,
+          .cost = grouped_cost<Args, kFast>};
 }
-template <class Args>
-constexpr Kernel<Args> exact_grouped(std::string_view name) {
+template <class Args, bool kFast>
+constexpr Kernel<Args> by_slot(std::string_view name) {
   return {.name = name,
-          .supports = always_supported<Args>,
-          .workspace = grouped_workspace<Args, false>,
-          .run = run_grouped<Args, false>,
-          .remark = remark_exact<Args>,
-          .cost = grouped_cost<Args, false>};
-}
-template <class Args>
-constexpr Kernel<Args> q8_slots(std::string_view name) {
-  return {.name = name,
-          .supports = supports_q8<Args>,
-          .workspace = slot_workspace<Args, true>,
-          .run = run_slots<Args, true>,
-          .remark = remark_q8<Args>,
-          .cost = slot_cost<Args, true>};
-}
-template <class Args>
-constexpr Kernel<Args> exact_slots(std::string_view name) {
-  return {.name = name,
-          .supports = always_supported<Args>,
-          .workspace = slot_workspace<Args, false>,
-          .run = run_slots<Args, false>,
-          .remark = remark_exact<Args>,
-          .cost = slot_cost<Args, false>};
+          .supports = supports<Args, kFast>,
+          .workspace = slot_workspace<Args, kFast>,
+          .run = run_slots<Args, kFast>,
+          .remark = remark<Args, kFast>,
+          .cost = slot_cost<Args, kFast>};
 }
 
-constexpr Kernel<MulMmIdArgs> kMm[] = {q8_grouped<MulMmIdArgs>("q8"), exact_grouped<MulMmIdArgs>("exact")};
-constexpr Kernel<MulMvIdArgs> kMv[] = {q8_slots<MulMvIdArgs>("q8"), exact_slots<MulMvIdArgs>("exact")};
+constexpr Kernel<MulMmIdArgs> kMm[] = {grouped<MulMmIdArgs, true>("q8"), grouped<MulMmIdArgs, false>("exact")};
+constexpr Kernel<MulMvIdArgs> kMv[] = {by_slot<MulMvIdArgs, true>("q8"), by_slot<MulMvIdArgs, false>("exact")};
 // The first of equal costs runs: one token's experts differ, so that grouping saves no decoding.
-constexpr Kernel<MulMatIdArgs> kMat[] = {q8_slots<MulMatIdArgs>("q8_mv"), q8_grouped<MulMatIdArgs>("q8_mm"),
-                                         exact_slots<MulMatIdArgs>("mv"), exact_grouped<MulMatIdArgs>("mm")};
+constexpr Kernel<MulMatIdArgs> kMat[] = {by_slot<MulMatIdArgs, true>("q8_mv"), grouped<MulMatIdArgs, true>("q8_mm"),
+                                         by_slot<MulMatIdArgs, false>("mv"), grouped<MulMatIdArgs, false>("mm")};
 
 }  // namespace
 
