@@ -138,8 +138,8 @@ struct LoadCosts {
   constexpr double at(Load load) const { return load == Load::kFew ? few : load == Load::kSome ? some : many; }
 };
 
-// The kernels in f32 for MatmulPrecision::kExact: a second, so that they run only where kExact asks for them or no other
-// kernel can.
+// The kernels in f32 for MatmulPrecision::kExact: a second, so that they run only where kExact asks for them or no
+// other kernel can.
 inline constexpr double kExact = 1e6;
 
 // ---- mul_mat_id, mul_mm_id, mul_mv_id: pairs of token and slot
@@ -178,6 +178,10 @@ inline constexpr LoadCosts kTiles{340, 340, 286};
 // docs/notes/expert-matmul-cuda.md).
 inline constexpr std::int64_t kMatvecMxfp4Bytes = 8 << 20;
 
+// Pairs per expert, on average, up to which tiles of `wgmma` have 192 weight rows and at most 64 tokens instead of 128
+// and 256: 71 us against 75 us at 4 (512 x 2048), 138 us against 123 us at 64.
+inline constexpr std::int64_t kNarrowTilePairsPerExpert = 40;
+
 // ---- linear: rows
 
 inline constexpr std::int64_t kMatvecRows = 8;
@@ -201,9 +205,13 @@ inline constexpr std::int64_t kMatvecTokens = 32;
 // Pairs per expert, on average, from which `wgmma` is the fastest: it takes 481 us at 24, `stream` 480 us.
 inline constexpr std::int64_t kTiledPairsPerExpertOfFfn = 24;
 
+// Tokens from which the router's logits are computed by wgmma instead of mma: 91 us against 385 us at 8192 tokens;
+// below 256, its blocks of 64 tokens by 256 experts are too few.
+inline constexpr std::int64_t kWgmmaRouterTokens = 256;
+
 // E = 256, top-8, hidden 2048, inner 512 Q4_K, shared 512 Q8_0; 32, 128 and 2048 tokens (docs/data/cuda-moe.csv,
-// docs/notes/expert-matmul-cuda.md). Measured: `matvec` at 32, `stream` and `steps` at 128, `wgmma` at 2048. The rest is
-// extrapolated by tokens, from 48 to 768. `few` counts for `matvec` alone: the order of the others depends on pairs.
+// docs/notes/expert-matmul-cuda.md). Measured: `matvec` at 32, `stream` and `steps` at 128, `wgmma` at 2048. The rest
+// is extrapolated by tokens, from 48 to 768. `few` counts for `matvec` alone: the order of the others depends on pairs.
 namespace moe_ffn {
 inline constexpr LoadCosts kMatvec{172, 689, 11000};
 inline constexpr LoadCosts kTiles{390, 390, 621};
