@@ -1,4 +1,4 @@
-// chunk_state, the recurrence from chunk to chunk: a block has 32 rows of a head's state of one sequence in shared
+// chunk_state, the recurrence from chunk to chunk. A block has 32 rows of a head's state of one sequence in shared
 // memory.
 
 #include <algorithm>
