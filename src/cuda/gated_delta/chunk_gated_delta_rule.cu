@@ -233,16 +233,14 @@ void run_tokens(const Args& args, Workspace, const Stream& stream) {
 KernelList<Args> chunk_gated_delta_rule_kernels() {
   // wgmma stands before wgmma_fused_pairs: it is faster where their costs are equal.
   static constexpr Kernel<Args> kKernels[] = {
-      {"wgmma_fused", supports_wgmma, no_workspace<Args>, run_fused<1>, nullptr, Arithmetic::k16Bit, nullptr,
-       fused_cost},
+      {"wgmma_fused", supports_wgmma, no_workspace<Args>, run_fused<1>, nullptr, Arithmetic::k16Bit, fused_cost},
       {"wgmma", supports_wgmma, two_pass_workspace, run_two_passes<sm90::launch_chunk_carries, sm90::launch_chunk_scan>,
-       nullptr, Arithmetic::k16Bit, nullptr, wgmma_cost},
+       nullptr, Arithmetic::k16Bit, wgmma_cost},
       {"wgmma_fused_pairs", supports_fused_pairs, no_workspace<Args>, run_fused<2>, nullptr, Arithmetic::k16Bit,
-       nullptr, fused_pairs_cost},
+       fused_pairs_cost},
       {"mma", supports_mma, two_pass_workspace, run_two_passes<launch_chunk_carries, launch_chunk_scan>, nullptr,
-       Arithmetic::k16Bit, nullptr, mma_cost},
-      {"token_by_token", supports_tokens, no_workspace<Args>, run_tokens, nullptr, Arithmetic::kF32, nullptr,
-       tokens_cost},
+       Arithmetic::k16Bit, mma_cost},
+      {"token_by_token", supports_tokens, no_workspace<Args>, run_tokens, nullptr, Arithmetic::kF32, tokens_cost},
   };
   return kKernels;
 }

@@ -362,15 +362,15 @@ double block_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
 }
 
 constexpr Kernel<GatedDeltaPrepStepArgs> kKernels[] = {
-    {"stream", stream_supports, no_workspace<GatedDeltaPrepStepArgs>, run_stream, nullptr, Arithmetic::kF32, nullptr,
+    {"stream", stream_supports, no_workspace<GatedDeltaPrepStepArgs>, run_stream, nullptr, Arithmetic::kF32,
      stream_cost},
     {"decode_together", together_supports, no_workspace<GatedDeltaPrepStepArgs>, run_together, nullptr,
-     Arithmetic::kF32, nullptr, together_cost},
-    {"decode", decode_supports, no_workspace<GatedDeltaPrepStepArgs>, run_decode, nullptr, Arithmetic::kF32, nullptr,
+     Arithmetic::kF32, together_cost},
+    {"decode", decode_supports, no_workspace<GatedDeltaPrepStepArgs>, run_decode, nullptr, Arithmetic::kF32,
      decode_cost},
     {"cluster", cluster_supports, no_workspace<GatedDeltaPrepStepArgs>, run_clusters, nullptr, Arithmetic::kF32,
-     nullptr, cluster_cost},
-    {"block", block_supports, block_workspace, run_blocks, nullptr, Arithmetic::kF32, nullptr, block_cost}};
+     cluster_cost},
+    {"block", block_supports, block_workspace, run_blocks, nullptr, Arithmetic::kF32, block_cost}};
 
 }  // namespace
 

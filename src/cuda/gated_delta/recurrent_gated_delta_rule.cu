@@ -265,13 +265,12 @@ double registers_cost(const RecurrentGatedDeltaRuleArgs& args, const Stream& str
 
 constexpr Kernel<RecurrentGatedDeltaRuleArgs> kKernels[] = {
     {"decode_one", decode_one_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_decode_one, nullptr,
-     Arithmetic::kF32, nullptr, decode_one_cost},
+     Arithmetic::kF32, decode_one_cost},
     {"decode_together", together_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_together, nullptr,
-     Arithmetic::kF32, nullptr, together_cost},
+     Arithmetic::kF32, together_cost},
     {"decode", decode_supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run_decode, nullptr, Arithmetic::kF32,
-     nullptr, decode_cost},
-    {"registers", supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run, nullptr, Arithmetic::kF32, nullptr,
-     registers_cost}};
+     decode_cost},
+    {"registers", supports, no_workspace<RecurrentGatedDeltaRuleArgs>, run, nullptr, Arithmetic::kF32, registers_cost}};
 
 }  // namespace
 

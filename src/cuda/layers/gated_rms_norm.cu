@@ -193,8 +193,8 @@ double strided_cost(const GatedRmsNormArgs& args, const Stream&) {
 }
 
 constexpr Kernel<GatedRmsNormArgs> kGatedRmsNorm[] = {
-    {"rows", fours_supports, no_workspace<GatedRmsNormArgs>, run_fours, nullptr, Arithmetic::kF32, nullptr, fours_cost},
-    {"rows_strided", strided_supports, no_workspace<GatedRmsNormArgs>, run_strided, nullptr, Arithmetic::kF32, nullptr,
+    {"rows", fours_supports, no_workspace<GatedRmsNormArgs>, run_fours, nullptr, Arithmetic::kF32, fours_cost},
+    {"rows_strided", strided_supports, no_workspace<GatedRmsNormArgs>, run_strided, nullptr, Arithmetic::kF32,
      strided_cost}};
 
 }  // namespace
