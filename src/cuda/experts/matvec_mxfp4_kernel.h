@@ -3,9 +3,9 @@
 // Products of one row of activations with the MXFP4 weights of one expert, on the tensor cores; compute capability 9.0.
 //
 // Roles: 4 producer warps bring tiles of the rows of one pair by bulk copies; 16 consumer warps each multiply 16 rows
-// of a tile by a K tile of 256 columns (mma.m16n8k32, levels as bytes). Shared memory: barriers, activations in fixed
-// point, results [columns][rows], a ring of tiles. Pipeline: kMxfp4Stages tiles; a full mbarrier and a named barrier
-// for reuse per stage.
+// of a tile by a K tile of 256 columns (mma.m16n8k32, levels as bytes).
+// Shared memory: barriers, activations in fixed point, results [columns][rows], a ring of tiles.
+// Pipeline: kMxfp4Stages tiles; a full mbarrier and a named barrier for reuse per stage.
 //
 // Of the eight columns of the mma, two are the byte planes of one block's activations (FixedBlock), zero outside of
 // that block: the products of four blocks of a row are four pairs of columns, and each is scaled once.
