@@ -97,12 +97,14 @@ setup_packages() {
   install_packages "${missing[@]}" || die "apt-get could not install: ${missing[*]}"
 }
 
-# try_packages <group>...: installs what is missing where that is possible; never fails.
+# try_packages <group>...: installs what is missing where that is possible without a password; never fails.
 try_packages() {
   if [[ -n "${THALWEG_SKIP_PACKAGES:-}" ]] || ! have dpkg-query || ! have apt-get; then return 0; fi
   local missing root
   mapfile -t missing < <(missing_packages "$@")
-  if ((${#missing[@]} == 0)) || ! as_root; then return 0; fi
+  if ((${#missing[@]} == 0)); then return 0; fi
+  if ((EUID != 0)) && ! sudo -n true 2>/dev/null; then return 0; fi
+  as_root
   install_packages "${missing[@]}" || warn "apt-get could not install: ${missing[*]}; going on without them"
 }
 

@@ -22,7 +22,7 @@ def silence():
 
 class LlamaCpp:
     """A GGUF file with one sequence, on the CPU, attention and its cache in F32: what is left of llama.cpp's own
-    roundings is that of activations against quantised weights."""
+    roundings is that of activations against quantized weights."""
 
     def __init__(self, path, context, threads=2):
         silence()

@@ -10,7 +10,7 @@ safetensors. Per model and type of file <model>.<type>.safetensors, from the shi
 
     prompt.<n>.ids      I32 [n]        a prompt of n tokens
     prompt.<n>.logits   F32 [vocab]    behind its last token
-    prompt.<n>.greedy   I32 [20]       what greedy decoding goes on with
+    prompt.<n>.greedy   I32 [20]       what greedy decoding continues with
     prompt.<n>.margin   F32 [20]       by how much the best logit led the second, per step
 
 With --converter, a folder with llama.cpp's convert_hf_to_gguf.py (the package's source has it in vendor/llama.cpp; needs
@@ -141,7 +141,7 @@ def tiny_prompts(peer):
 
 
 def convert_as_they_do(sources, folder, target, options=()):
-    # The converter knows tokenizers by a hash of what they do with a text; a tiny one is not on its list.
+    # The converter recognizes tokenizers by a hash of what they do with a text; a tiny one is not on its list.
     arguments = ["convert", str(folder), "--outfile", str(target), "--outtype", "bf16", "--no-mtp", *options]
     program = (
         "import runpy, sys; import conversion.base as base; base.TextModel.get_vocab_base_pre = lambda *_: 'qwen35'; "

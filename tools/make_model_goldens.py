@@ -8,7 +8,7 @@ its own float32 path. Per model: config.json, model.safetensors and goldens.safe
 
     prompt.<n>.ids      I32 [n]        a prompt of n tokens
     prompt.<n>.logits   F32 [vocab]    behind its last token
-    prompt.<n>.greedy   I32 [20]       what greedy decoding goes on with
+    prompt.<n>.greedy   I32 [20]       what greedy decoding continues with
     prompt.<n>.margin   F32 [20]       by how much the best logit led the second, per step
     batch.ids, .mask    I32 [3, 24]    a batch padded on the left (mask 0)
     batch.logits        F32 [3, vocab] behind the last token of each row

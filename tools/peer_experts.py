@@ -103,7 +103,7 @@ def time_row(ggml, backend, weights, shape, tokens, generator):
     """Microseconds of a product, and the experts that it hits on average."""
     experts, slots, _, k = shape
     context = ggml.ggml_init(InitParams(1 << 22, None, True))
-    # Whole turns through weights and draws, fewer the longer they take.
+    # Whole rounds through weights and draws, fewer the longer they take.
     nodes = len(weights.tensors) * DRAWS if tokens <= 512 else max(len(weights.tensors), DRAWS)
     f32, i32 = type_of(ggml, "F32"), type_of(ggml, "I32")
     x = ggml.ggml_new_tensor_3d(context, f32, k, 1, tokens)

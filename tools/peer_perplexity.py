@@ -7,7 +7,7 @@ by side; with --write in models/README.md, between <!-- perplexity --> and <!-- 
 Needs build/release/bin/thalweg, llama-cpp-python (see llama_cpp_peer.py), torch, transformers and gguf; a CPU is enough.
 All score the same tokens in the same windows, each of which begins without a past. Transformers computes in float32,
 from the unpacked weights of the file, put back into its own layout; and, with --hf, from the folder that the file was
-quantised from. --text writes the text anew, from tools/stories.py.
+quantized from. --text writes the text anew, from tools/stories.py.
 """
 
 import argparse
@@ -195,7 +195,7 @@ def by_transformers(model, ids):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, default=MODEL)
-    parser.add_argument("--hf", type=pathlib.Path, help="the bf16 export that the file was quantised from")
+    parser.add_argument("--hf", type=pathlib.Path, help="the bf16 export that the file was quantized from")
     parser.add_argument("--text", action="store_true", help="write the text anew")
     parser.add_argument("--write", action="store_true", help="fill in the table of the model card")
     options = parser.parse_args()

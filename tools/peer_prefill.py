@@ -112,7 +112,7 @@ GATES = {
     "published": lambda g: g,
     "medium": lambda g: torch.full_like(g, -0.1),
     "strong": lambda g: torch.full_like(g, -2.0),
-    "by turns": lambda g: torch.where(torch.arange(g.shape[1], device=g.device)[None, :, None] % 7 == 3, -5.0, 0.1 * g),
+    "periodic": lambda g: torch.where(torch.arange(g.shape[1], device=g.device)[None, :, None] % 7 == 3, -5.0, 0.1 * g),
 }
 
 
