@@ -3,9 +3,9 @@
 // Products of one row of activations with the weights of one expert, for few tokens.
 //
 // Roles: all warps are alike. A warp multiplies some rows of one pair; where rows are long, `split` warps share them,
-// each with a segment of the columns. Shared memory: the activations in fixed point [FixedBlock], results
-// [split][rows], a ring for each warp. Pipeline: each warp fills its ring with raw rows, before the activations are
-// converted, and waits for no other warp.
+// each with a segment of the columns.
+// Shared memory: the activations in fixed point [FixedBlock], results [split][rows], a ring for each warp.
+// Pipeline: each warp fills its ring with raw rows, before the activations are converted, and waits for no other warp.
 
 #include "cuda/common/async_copy.h"
 #include "cuda/common/pdl.h"

@@ -3,9 +3,9 @@
 // Products of one row of activations with the MXFP4 weights of one expert, on the tensor cores; compute capability 9.0.
 //
 // Roles: 4 producer warps bring tiles of the rows of one pair by bulk copies; 16 consumer warps each multiply 16 rows
-// of a tile by a K tile of 256 columns (mma.m16n8k32, levels as bytes). Shared memory: barriers, activations in fixed
-// point, results [columns][rows], a ring of tiles. Pipeline: kMxfp4Stages tiles; a full mbarrier and a named barrier
-// for reuse per stage.
+// of a tile by a K tile of 256 columns (mma.m16n8k32, levels as bytes).
+// Shared memory: barriers, activations in fixed point, results [columns][rows], a ring of tiles.
+// Pipeline: kMxfp4Stages tiles; a full mbarrier and a named barrier for reuse per stage.
 //
 // Of the eight columns of the mma, two are the byte planes of one block's activations (FixedBlock), zero outside of
 // that block: the products of four blocks of a row are four pairs of columns, and each is scaled once.
@@ -122,6 +122,41 @@ __device__ __forceinline__ void multiply_mxfp4(const std::uint8_t* k_tile, int e
   }
 }
 
+// The first of the named barriers of stages that have been read.
+constexpr int kMxfp4ReadBarrier = 1;
+
+// The consumer warps: multiplies all tiles of the block. x: the activations; results: [columns][block_rows].
+__device__ __forceinline__ void consume_tiles(const ExpertMatmul& p, const Mxfp4Shape& shape,
+                                              const std::uint8_t* memory, MbarrierArray full, const uint4* x,
+                                              float* results, int k_blocks, int rows, int block_rows, int warp,
+                                              int lane) {
+  const int column = warp & ((1 << shape.columns_log) - 1);
+  const bool has_weights = column < shape.columns;
+  Mxfp4Activations own;
+  if (has_weights) own.read(x, k_blocks, column * (kMxfp4TileK / 32));
+  const Mxfp4Table table(static_cast<std::uint32_t>((lane | p.k) >> 31));
+  const int warp_row = (warp >> shape.columns_log) * kMxfp4Rows + lane / 4;
+  const std::uint8_t* const own_k_tile = memory + shape.ring_at + shape.row_offset(warp_row) + column * kMxfp4TileBytes;
+  const int eight = shape.row_offset(warp_row + 8) - shape.row_offset(warp_row);
+  float* own_results = results + column * block_rows + warp_row + lane % 2 * 8;
+  RingStage stage;
+#pragma unroll 1
+  for (int row = 0; row < rows; row += shape.tile_rows) {
+    full[stage.index].wait(stage.parity);
+    float sums[2] = {};
+    if (has_weights) multiply_mxfp4(own_k_tile + stage.index * shape.stage_bytes, eight, own, table, sums);
+    if (row + kMxfp4Stages * shape.tile_rows < rows) {
+      named_barrier_arrive(kMxfp4ReadBarrier + stage.index, kMxfp4Threads);
+    }
+    stage.advance(kMxfp4Stages);
+    // The sums of four lanes; even lanes get the first row's, odd lanes the second's.
+    float sum = sum_two_of_pairs(sums);
+    sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
+    if (has_weights && lane % 4 < 2) *own_results = sum;
+    own_results += shape.tile_rows;
+  }
+}
+
 __global__ void __launch_bounds__(kMxfp4Threads, 1)
     mxfp4_matvec_kernel(const __grid_constant__ ExpertMatmul p, const __grid_constant__ Mxfp4Shape shape) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -139,7 +174,6 @@ __global__ void __launch_bounds__(kMxfp4Threads, 1)
   auto* const x = reinterpret_cast<uint4*>(memory + kMxfp4BarrierBytes);      // [kFixedBlockVectors][k_blocks]
   auto* const results = reinterpret_cast<float*>(memory + shape.results_at);  // [columns][block_rows]
   const MbarrierArray full{shared_address(memory)};                           // a stage holds its tile
-  constexpr int kRead = 1;  // first of the named barriers of stages that have been read
 
   if (thread == 0) {
     for (int i = 0; i < kMxfp4Stages; ++i) full[i].init(1);
@@ -178,33 +212,11 @@ __global__ void __launch_bounds__(kMxfp4Threads, 1)
   __syncthreads();
   if (!multiplies) {
     for (int row = shape.tile_rows; row < rows; row += shape.tile_rows) {
-      if (row >= kMxfp4Stages * shape.tile_rows) named_barrier(kRead + stage.index, kMxfp4Threads);
+      if (row >= kMxfp4Stages * shape.tile_rows) named_barrier(kMxfp4ReadBarrier + stage.index, kMxfp4Threads);
       copy_tile(row);
     }
   } else {
-    const int column = warp & ((1 << shape.columns_log) - 1);
-    const bool has_weights = column < shape.columns;
-    Mxfp4Activations own;
-    if (has_weights) own.read(x, k_blocks, column * (kMxfp4TileK / 32));
-    const Mxfp4Table table(static_cast<std::uint32_t>((lane | p.k) >> 31));
-    const int warp_row = (warp >> shape.columns_log) * kMxfp4Rows + lane / 4;
-    const std::uint8_t* const own_k_tile =
-        memory + shape.ring_at + shape.row_offset(warp_row) + column * kMxfp4TileBytes;
-    const int eight = shape.row_offset(warp_row + 8) - shape.row_offset(warp_row);
-    float* own_results = results + column * block_rows + warp_row + lane % 2 * 8;
-#pragma unroll 1
-    for (int row = 0; row < rows; row += shape.tile_rows) {
-      full[stage.index].wait(stage.parity);
-      float sums[2] = {};
-      if (has_weights) multiply_mxfp4(own_k_tile + stage.index * shape.stage_bytes, eight, own, table, sums);
-      if (row + kMxfp4Stages * shape.tile_rows < rows) named_barrier_arrive(kRead + stage.index, kMxfp4Threads);
-      stage.advance(kMxfp4Stages);
-      // The sums of four lanes; even lanes get the first row's, odd lanes the second's.
-      float sum = sum_two_of_pairs(sums);
-      sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
-      if (has_weights && lane % 4 < 2) *own_results = sum;
-      own_results += shape.tile_rows;
-    }
+    consume_tiles(p, shape, memory, full, x, results, k_blocks, rows, block_rows, warp, lane);
   }
   __syncthreads();
   const std::int64_t y = p.y.offset(token, slot);

@@ -2,9 +2,9 @@
 
 // The third launch of moe_ffn's `matvec` (moe_matvec.h): down, and the sum over slots.
 //
-// Roles: a block computes some outputs of a token; a warp multiplies them for one slot after the other. Shared memory:
-// products [slots][outputs], a ring for each warp. Pipeline: each warp fills its ring with raw rows and waits for no
-// other warp. Sums are taken in the order of slots.
+// Roles: a block computes some outputs of a token; a warp multiplies them for one slot after the other.
+// Shared memory: products [slots][outputs], a ring for each warp.
+// Pipeline: each warp fills its ring with raw rows and waits for no other warp. Sums are taken in the order of slots.
 
 #include "cuda/common/pdl.h"
 #include "cuda/experts/moe_matvec.h"

@@ -3,8 +3,9 @@
 // The second launch of moe_ffn's `matvec` (moe_matvec.h): the choice of experts, gate, up and SwiGLU.
 //
 // Roles: a block computes some outputs of one slot of a token; each of its warps, the rows of gate and up of a few. The
-// blocks of the shared expert come first, since they need no choice. Shared memory: results of gate and up
-// [2][outputs], a ring for each warp. Pipeline: each warp fills its ring with raw rows and waits for no other warp.
+// blocks of the shared expert come first, since they need no choice.
+// Shared memory: results of gate and up [2][outputs], a ring for each warp.
+// Pipeline: each warp fills its ring with raw rows and waits for no other warp.
 
 #include "cuda/common/pdl.h"
 #include "cuda/experts/choose_experts.h"

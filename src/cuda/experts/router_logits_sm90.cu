@@ -3,7 +3,8 @@
 //
 // Roles: a block computes 64 tokens by up to 256 experts of one split of the columns. One producer thread copies the
 // router's tiles in bulk; a consumer warpgroup splits activations into terms in registers, the left operand of wgmma.
-// Shared memory: a ring of kStages tiles of 32 columns. Pipeline: full and empty mbarriers per stage.
+// Shared memory: a ring of kStages tiles of 32 columns.
+// Pipeline: full and empty mbarriers per stage.
 
 #include <algorithm>
 

@@ -5,9 +5,9 @@
 //
 // Roles: all four warps are alike. A block multiplies one row tile of an expert's weights after the other; each warp 16
 // or 32 of their rows, the left operand of mma.m16n8k16. Up to 8 kTiles rows of activations are the right operand.
-// Shared memory: stages of raw blocks of the row tile and of activations; offsets and factors of the results. Pipeline:
-// K tiles by cp.async, kStages - 1 ahead. What is multiplied depends on the format: codes (stream_products.h) or
-// weights (stream_weights.h).
+// Shared memory: stages of raw blocks of the row tile and of activations; offsets and factors of the results.
+// Pipeline: K tiles by cp.async, kStages - 1 ahead. What is multiplied depends on the format: codes (stream_products.h)
+// or weights (stream_weights.h).
 
 #include <type_traits>
 

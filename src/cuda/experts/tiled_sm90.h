@@ -4,9 +4,10 @@
 //
 // Roles: warp 0 finds the rows of the next tiles; warp 1 copies raw weights, by the copy engine where it can read the
 // rows; warps 2 and 3 gather staged activations by cp.async; two or three consumer warpgroups unpack 64 weight rows
-// each into registers, the left operand of wgmma, while the products of the columns before run. Shared memory: TileRows
-// of kRowStages tiles, a ring of activations (64 to 512 columns per stage), a ring of weights (256). Pipeline: full and
-// empty mbarriers per stage of the three rings.
+// each into registers, the left operand of wgmma, while the products of the columns before run.
+// Shared memory: TileRows of kRowStages tiles, a ring of activations (64 to 512 columns per stage), a ring of weights
+// (256).
+// Pipeline: full and empty mbarriers per stage of the three rings.
 //
 // Four lanes unpack a weight row, 32 consecutive weights each, in the order of the staged activations (token_tiles.h).
 // No weight is unpacked twice for a tile, and none passes through shared memory unpacked.

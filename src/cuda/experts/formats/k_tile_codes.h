@@ -8,9 +8,7 @@
 // where codes, `first` and `second` are exact in f16, so that the tensor cores multiply all three:
 //
 //   codes.scale(sub_block, half, bias_bytes)  of the half-th 16 of the sub_block-th 32 weights; both constants
-//   codes.bytes(sub_block, t)                 code' - kCodeBias of weights 4 t .. 4 t + 3 and 16 + 4 t .. 16 + 4 t + 3
-//   of
-//                                             the sub-block, one in a byte
+//   codes.bytes(sub_block, t)                 code' - kCodeBias of weights 4 t + i and 16 + 4 t + i, i < 4, one a byte
 //   codes.first(t, i)                         of both halves of sub-block 2 t + i; t is the lane's, i a constant
 //   codes.second(t, i)                        only if kSecond
 //
