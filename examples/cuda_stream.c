@@ -1,5 +1,5 @@
-// An operation on the caller's CUDA stream, in C: the caller allocates and copies, the library only enqueues. Prints why
-// and exits with 77 if there is no GPU.
+// An operation on the caller's CUDA stream, in C: the caller allocates and copies, the library only enqueues. Prints
+// why and exits with 77 if there is no GPU.
 
 #include <cuda_runtime_api.h>
 #include <math.h>

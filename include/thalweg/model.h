@@ -30,7 +30,7 @@ namespace thalweg {
 
 struct ModelOptions {
   int threads = 0;                            // 0: every hardware thread
-  std::int64_t context = 0;                   // most tokens of a sequence; 0: what the file says, but at most 32768
+  std::int64_t context = 0;                   // most tokens of a sequence; 0: as the file says, but at most 32768
   int sequences = 1;                          // most sequences alive at once
   int prefill_chunk = 512;                    // tokens of a prefill that run together
   bool exact = false;                         // MatmulPrecision::kExact instead of kFast for block formats
@@ -219,8 +219,8 @@ class Model {
 
   // Prefills the prompt (may be empty if the sequence has tokens), then up to `max_tokens` tokens, each of which is
   // run through the model. `on_bytes`, if given, is called with the text in UTF-8, in whole characters, and returns
-  // false to stop; without it no tokenizer is needed. The end token is neither reported nor run. `should_continue` can
-  // stop the prefill, which restores the sequence to its state before the call.
+  // false to stop; without it no tokenizer is needed. The end token is neither reported nor run. `should_continue` is
+  // called as by prefill(), and before each new token; when it stops the decoding, the tokens so far are kept.
   Generated generate(Sequence& sequence, std::span<const std::int32_t> prompt, const Sampling& sampling,
                      std::int64_t max_tokens, const std::function<bool(std::string_view bytes)>& on_bytes = {},
                      const ShouldContinue& should_continue = {});

@@ -164,8 +164,8 @@ def chunk_gated_delta_rule(
     """The gated delta rule, prefill. q, k [B,T,HK,K], v [B,T,HV,V] float; g (<= 0), beta [B,T,HV] float32, or the raw
     gates a, b [B,T,HV], a_log, dt_bias [HV] float; initial_state [N,HV,V,K] float32 or bfloat16, a pool with
     state_indices -> o [B,T,HV,V] of v's dtype. final_state, if given, is written, and may be initial_state itself.
-    checkpoints [B,segments,HV,V,K], if given, gets the state before each segment of checkpoint_tokens tokens, a multiple of
-    64.
+    checkpoints [B,segments,HV,V,K], if given, gets the state before each segment of checkpoint_tokens tokens, a
+    multiple of 64.
 
     scale: of q, None for K^-1/2. qk_norm: of q and k in the operation, "none", "l2" or "rms", with qk_norm_eps; "rms"
     takes q_norm_weight, k_norm_weight [HK,K] float."""

@@ -1,5 +1,5 @@
-"""Arrays on a CUDA device, of torch, CuPy and JAX: nothing is copied, calls run on the library's stream. Skipped without
-a device or without the library."""
+"""Arrays on a CUDA device, of torch, CuPy and JAX: nothing is copied, and calls run on the library's stream. Skipped
+without a device or without the library."""
 
 import gc
 import importlib.util
