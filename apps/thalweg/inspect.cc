@@ -103,7 +103,7 @@ void print_info(const ModelInfo& info) {
     row("experts", fmt::format("{} of {} per token, hidden size {}; shared {}", info.experts_used, info.experts,
                                info.expert_hidden, info.shared_hidden));
   }
-  if (info.dense_hidden > 0) row("dense part", fmt::format("hidden size {}", info.dense_hidden));
+  if (info.dense_hidden > 0) row("feed-forward", fmt::format("hidden size {}", info.dense_hidden));
   std::string ends;
   for (std::int32_t token : info.end_tokens) ends += (ends.empty() ? "" : ", ") + std::to_string(token);
   row("end tokens", ends.empty() ? "none" : ends);

@@ -71,12 +71,12 @@ std::string format_bytes(std::uint64_t bytes) {
 }
 
 std::string describe_speed(const Generated& generated) {
-  const auto part = [](const char* name, std::int64_t tokens, double seconds) {
+  const auto phase = [](const char* name, std::int64_t tokens, double seconds) {
     const double rate = seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
     return fmt::format("{} {} tokens, {:.1f} tokens/s", name, tokens, rate);
   };
-  return part("prefill", generated.prompt_tokens, generated.prefill_seconds) + "; " +
-         part("decode", generated.steps, generated.decode_seconds);
+  return phase("prefill", generated.prompt_tokens, generated.prefill_seconds) + "; " +
+         phase("decode", generated.steps, generated.decode_seconds);
 }
 
 std::string read_text(const std::string& path) {

@@ -12,7 +12,7 @@ namespace thalweg {
 
 struct OperationInfo {
   std::string name;
-  std::vector<std::string> kernels;  // in order of preference; empty: the backend does not offer the operation
+  std::vector<std::string> kernels;  // in the order of the list; empty: the backend does not offer the operation
 };
 
 struct BackendInfo {

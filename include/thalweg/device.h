@@ -97,17 +97,17 @@ enum class Arithmetic : std::uint8_t {
   k8Bit,   // activations rounded to 8 bits, 32 to a scale, and multiplied as integers; sums in f32
 };
 
-// What dispatch thinks of one kernel for one set of arguments.
+// What planning a call says about one kernel.
 struct KernelVerdict {
   std::string kernel;
   bool supported = false;
-  // If not supported, why. Otherwise empty, or why a later one is faster, or what is notable about what it does.
+  // If not supported, why. Otherwise which kernel is preferred, or what is notable about what this one does, or empty.
   std::string reason;
   Arithmetic arithmetic = Arithmetic::kF32;
 };
 
-// The kernels of the backend that the arguments select, in order of preference. The first that supports them runs,
-// unless the environment variable THALWEG_KERNEL=<operation>:<kernel>[,...] names another.
+// The kernels of the backend that the arguments select. Of those that support them the one of lowest estimated cost
+// runs, unless select_kernel() or the environment variable THALWEG_KERNEL=<operation>:<kernel>[,...] names another.
 struct Explanation {
   std::string operation;
   std::string backend;

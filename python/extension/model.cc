@@ -170,7 +170,7 @@ void bind_model(nb::module_& module) {
             const std::string bytes = self.model.token_bytes(token);
             return nb::bytes(bytes.data(), bytes.size());
           },
-          nb::arg("token"), "The bytes of a token, which may be part of a character.")
+          nb::arg("token"), "The bytes of a token, which may be an incomplete character.")
       .def(
           "chat_prompt",
           [](const PyModel& self, const std::vector<std::pair<std::string, std::string>>& messages,

@@ -17,8 +17,8 @@ class Model(_core.Model):
     many are alive at once. exact: no 8-bit activations. Raises thalweg.Error, naming the file's key or tensor.
 
         model = Model("models/story-q4_k.gguf")
-        for piece in model.generate_text("Anna put the ball in the box. Where is the ball?", max_tokens=16):
-            print(piece, end="")
+        for text in model.generate_text("Anna put the ball in the box. Where is the ball?", max_tokens=16):
+            print(text, end="")
     """
 
     def __init__(self, path: str | PathLike, **options):
@@ -55,7 +55,7 @@ class Model(_core.Model):
         """As generate(), but yields text in whole characters."""
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         for token in self.generate(prompt, **options):
-            if piece := decoder.decode(self.token_bytes(token)):
-                yield piece
-        if piece := decoder.decode(b"", final=True):
-            yield piece
+            if text := decoder.decode(self.token_bytes(token)):
+                yield text
+        if text := decoder.decode(b"", final=True):
+            yield text

@@ -77,11 +77,11 @@ void read_rope(ModelConfig& config, const Reader& reader) {
     return together && !rope.has(key) ? reader.text().number(key) : rope.number(key);
   };
   config.rope_theta = static_cast<float>(number("rope_theta"));
-  const double part = number("partial_rotary_factor");
-  if (!(part > 0.0 && part <= 1.0)) {
-    reader.fail("partial_rotary_factor", "a number above 0, at most 1", std::to_string(part));
+  const double fraction = number("partial_rotary_factor");
+  if (!(fraction > 0.0 && fraction <= 1.0)) {
+    reader.fail("partial_rotary_factor", "a number above 0, at most 1", std::to_string(fraction));
   }
-  config.rotary_dim = static_cast<int>(config.head_dim * part);
+  config.rotary_dim = static_cast<int>(config.head_dim * fraction);
   const std::string type = together ? rope.string("rope_type", "default") : "default";
   if (type != "default") reader.fail("rope_parameters.rope_type", "default", io::printable(type));
   if (reader.text().is_object("rope_scaling")) {

@@ -25,12 +25,9 @@ struct Kernel {
   std::string (*supports)(const Args& args, const Stream& stream);
   std::size_t (*workspace)(const Args& args, const Stream& stream);
   void (*run)(const Args& args, Workspace workspace, const Stream& stream);
-  // What explain() tells about a kernel that can run these arguments; null: nothing.
+  // What explain() says about a kernel that can run these arguments; null: nothing.
   std::string (*remark)(const Args& args) = nullptr;
   Arithmetic arithmetic = Arithmetic::kF32;
-  // Why a kernel further down the list is faster for these arguments, empty if none is; the kernel then runs only when
-  // it is asked for by name, or no other supports them. null: never.
-  std::string (*yields)(const Args& args, const Stream& stream) = nullptr;
   // Microseconds that these arguments are estimated to take on the stream's device; constants and their source stand in
   // the backend's tuning.h. Either all kernels of a list have one, or none has.
   double (*cost)(const Args& args, const Stream& stream) = nullptr;
@@ -50,8 +47,8 @@ std::string refusal(const Kernel<Args>& kernel, const Args& args, const Stream& 
   return kernel.supports(args, stream);
 }
 
-// A call's plan: which kernel runs, and what it needs. A pure function of shapes, strides, dtypes, alignment and options
-// (never of addresses or values), so that a plan made without memory is the plan that runs.
+// A call's plan: which kernel runs, and the workspace that it needs. A pure function of shapes, strides, dtypes,
+// alignment and options, never of addresses or values, so that a plan made without memory is the plan that runs.
 template <class Args>
 struct Plan {
   const Kernel<Args>* kernel = nullptr;  // null: none supports the arguments
@@ -64,15 +61,10 @@ struct Plan {
 template <class Args>
 Plan<Args> make_plan(KernelList<Args> kernels, const Args& args, const Stream& stream, std::string_view selected = {}) {
   const Kernel<Args>* best = nullptr;
-  const Kernel<Args>* yielding = nullptr;
   double best_cost = 0.0;
   for (const Kernel<Args>& kernel : kernels) {
     if (!selected.empty() && selected != kernel.name) continue;
     if (!refusal(kernel, args, stream).empty()) continue;
-    if (selected.empty() && kernel.yields != nullptr && !kernel.yields(args, stream).empty()) {
-      if (yielding == nullptr) yielding = &kernel;
-      continue;
-    }
     const double cost = kernel.cost != nullptr ? kernel.cost(args, stream) : 0.0;
     if (best == nullptr || cost < best_cost) {
       best = &kernel;
@@ -80,7 +72,6 @@ Plan<Args> make_plan(KernelList<Args> kernels, const Args& args, const Stream& s
     }
     if (kernel.cost == nullptr) break;
   }
-  if (best == nullptr) best = yielding;
   if (best == nullptr) return {};
   return {best, best->workspace(args, stream)};
 }

@@ -6,21 +6,21 @@
 namespace thalweg::cpu {
 namespace {
 
-template <bool kFast>
+template <bool kQ8>
 std::size_t linear_workspace(const LinearArgs& args, const Stream& stream) {
   Arena arena;
-  const ProductMemory counted(args.x, kFast, stream, arena);
+  const ProductMemory counted(args.x, kQ8, stream, arena);
   return arena.used();
 }
 
-template <bool kFast>
+template <bool kQ8>
 void run_linear(const LinearArgs& args, Workspace workspace, const Stream& stream) {
   Arena arena(workspace);
-  const ProductMemory memory(args.x, kFast, stream, arena);
+  const ProductMemory memory(args.x, kQ8, stream, arena);
   memory.activations.prepare(stream);
   const auto* bias = static_cast<const float*>(args.bias.data);
   multiply_matrix(
-      stream, WeightMatrix::of(args.weight), kFast, args.x.dim(0),
+      stream, WeightMatrix::of(args.weight), kQ8, args.x.dim(0),
       [&](std::int64_t i) { return memory.activations.row(i, 0); },
       [&](std::int64_t i, std::int64_t n, std::int64_t count, float* sums) {
         if (args.bias.defined()) vector_ops().axpy(1.0F, bias + n, count, sums);
@@ -31,11 +31,11 @@ void run_linear(const LinearArgs& args, Workspace workspace, const Stream& strea
       memory.scratch);
 }
 
-template <bool kFast>
+template <bool kQ8>
 double linear_cost(const LinearArgs& args, const Stream& stream) {
   const std::int64_t rows = args.x.dim(0);
   const std::int64_t passes = (rows + kRowsPerPass - 1) / kRowsPerPass;
-  return tuning::product_us(tuning::product_cost(kFast), static_cast<double>(passes), static_cast<double>(rows),
+  return tuning::product_us(tuning::product_cost(kQ8), static_cast<double>(passes), static_cast<double>(rows),
                             static_cast<double>(args.weight.size()), thread_count(stream));
 }
 

@@ -16,10 +16,10 @@ struct GroupedMemory {
       : lists(args.weight.dim(0), args.expert_ids.size(), arena), product(args.x, q8, stream, arena) {}
 };
 
-template <class Args, bool kFast>
+template <class Args, bool kQ8>
 std::size_t grouped_workspace(const Args& args, const Stream& stream) {
   Arena arena;
-  const GroupedMemory counted(args, kFast, stream, arena);
+  const GroupedMemory counted(args, kQ8, stream, arena);
   return arena.used();
 }
 
@@ -29,18 +29,18 @@ void store_row(const ExpertMatmulArgs& args, std::int64_t pair, std::int64_t n, 
   vector_ops().store(args.y.dtype, sums, count, row + bytes_of(args.y.dtype, n));
 }
 
-template <class Args, bool kFast>
+template <class Args, bool kQ8>
 void run_grouped(const Args& args, Workspace workspace, const Stream& stream) {
   Arena arena(workspace);
-  GroupedMemory memory(args, kFast, stream, arena);
+  GroupedMemory memory(args, kQ8, stream, arena);
   memory.lists.build(PairIds(args.expert_ids));
   memory.product.activations.prepare(stream);
   const std::int64_t slots = args.expert_ids.dim(1);
   for_each_expert_task(
-      stream, memory.lists, args.weight, kFast, memory.product.scratch,
+      stream, memory.lists, args.weight, kQ8, memory.product.scratch,
       [&](std::int64_t expert, RowRange range, float* scratch) {
         multiply_expert(
-            args.weight, expert, range, kFast, memory.lists,
+            args.weight, expert, range, kQ8, memory.lists,
             [&](std::int64_t pair) { return memory.product.activations.row(pair / slots, pair % slots); },
             [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
               store_row(args, pair, n, count, sums);
@@ -51,27 +51,27 @@ void run_grouped(const Args& args, Workspace workspace, const Stream& stream) {
 
 // ---- One matrix-vector product per slot.
 
-template <class Args, bool kFast>
+template <class Args, bool kQ8>
 std::size_t slot_workspace(const Args& args, const Stream& stream) {
   Arena arena;
-  const ProductMemory counted(args.x, kFast, stream, arena);
+  const ProductMemory counted(args.x, kQ8, stream, arena);
   return arena.used();
 }
 
-template <class Args, bool kFast>
+template <class Args, bool kQ8>
 void run_slots(const Args& args, Workspace workspace, const Stream& stream) {
   Arena arena(workspace);
-  const ProductMemory memory(args.x, kFast, stream, arena);
+  const ProductMemory memory(args.x, kQ8, stream, arena);
   memory.activations.prepare(stream);
   const PairIds id(args.expert_ids);
   const std::int64_t slots = args.expert_ids.dim(1);
   const std::int64_t rows = args.weight.dim(1);
   const std::int64_t each = segments_of(rows);
-  const double each_ns = segment_ns(rows, args.weight.dim(2), 1, kFast);
+  const double each_ns = segment_ns(rows, args.weight.dim(2), 1, kQ8);
   for_each_segment(stream, args.expert_ids.size() * each, each_ns, [&](std::int64_t i, int worker, bool continues) {
     const std::int64_t pair = i / each;
     multiply_rows(
-        WeightMatrix::of(args.weight, id(pair)), segment_range(rows, i % each, continues), kFast, 1,
+        WeightMatrix::of(args.weight, id(pair)), segment_range(rows, i % each, continues), kQ8, 1,
         [&](std::int64_t) { return memory.activations.row(pair / slots, pair % slots); },
         [&](std::int64_t, std::int64_t n, std::int64_t count, const float* sums) {
           store_row(args, pair, n, count, sums);
@@ -82,17 +82,13 @@ void run_slots(const Args& args, Workspace workspace, const Stream& stream) {
 
 // ---- Kernels
 
-template <class Args>
-std::string supports_q8(const Args& args, const Stream&) {
-  return q8_reason(args.precision, args.weight.dtype);
+template <class Args, bool kQ8>
+std::string supports(const Args& args, const Stream&) {
+  return kQ8 ? q8_reason(args.precision, args.weight.dtype) : "";
 }
-template <class Args>
-std::string remark_q8(const Args&) {
-  return q8_remark();
-}
-template <class Args>
-std::string remark_exact(const Args& args) {
-  return exact_remark(args.precision, args.weight.dtype);
+template <class Args, bool kQ8>
+std::string remark(const Args& args) {
+  return kQ8 ? q8_remark() : exact_remark(args.precision, args.weight.dtype);
 }
 
 double matrix_weights(const ExpertMatmulArgs& args) {
@@ -100,65 +96,47 @@ double matrix_weights(const ExpertMatmulArgs& args) {
 }
 
 // The grouped kernel decodes the weights of each hit expert once.
-template <class Args, bool kFast>
+template <class Args, bool kQ8>
 double grouped_cost(const Args& args, const Stream& stream) {
   const std::int64_t tokens = args.expert_ids.dim(0);
   const std::int64_t slots = args.expert_ids.dim(1);
-  return tuning::product_us(tuning::product_cost(kFast), tuning::expected_experts(args.weight.dim(0), tokens, slots),
+  return tuning::product_us(tuning::product_cost(kQ8), tuning::expected_experts(args.weight.dim(0), tokens, slots),
                             static_cast<double>(tokens * slots), matrix_weights(args), thread_count(stream));
 }
 
 // The slot kernel decodes them once per slot.
-template <class Args, bool kFast>
+template <class Args, bool kQ8>
 double slot_cost(const Args& args, const Stream& stream) {
   const auto pairs = static_cast<double>(args.expert_ids.size());
-  return tuning::product_us(tuning::product_cost(kFast), pairs, pairs, matrix_weights(args), thread_count(stream));
+  return tuning::product_us(tuning::product_cost(kQ8), pairs, pairs, matrix_weights(args), thread_count(stream));
 }
 
-template <class Args>
-constexpr Kernel<Args> q8_grouped(std::string_view name) {
+template <class Args, bool kQ8>
+constexpr Kernel<Args> grouped(std::string_view name) {
   return {.name = name,
-          .supports = supports_q8<Args>,
-          .workspace = grouped_workspace<Args, true>,
-          .run = run_grouped<Args, true>,
-          .remark = remark_q8<Args>,
-          .arithmetic = Arithmetic::k8Bit,
-          .cost = grouped_cost<Args, true>};
+          .supports = supports<Args, kQ8>,
+          .workspace = grouped_workspace<Args, kQ8>,
+          .run = run_grouped<Args, kQ8>,
+          .remark = remark<Args, kQ8>,
+          .arithmetic = kQ8 ? Arithmetic::k8Bit : Arithmetic::kF32,
+          .cost = grouped_cost<Args, kQ8>};
 }
-template <class Args>
-constexpr Kernel<Args> exact_grouped(std::string_view name) {
+template <class Args, bool kQ8>
+constexpr Kernel<Args> by_slot(std::string_view name) {
   return {.name = name,
-          .supports = always_supported<Args>,
-          .workspace = grouped_workspace<Args, false>,
-          .run = run_grouped<Args, false>,
-          .remark = remark_exact<Args>,
-          .cost = grouped_cost<Args, false>};
-}
-template <class Args>
-constexpr Kernel<Args> q8_slots(std::string_view name) {
-  return {.name = name,
-          .supports = supports_q8<Args>,
-          .workspace = slot_workspace<Args, true>,
-          .run = run_slots<Args, true>,
-          .remark = remark_q8<Args>,
-          .arithmetic = Arithmetic::k8Bit,
-          .cost = slot_cost<Args, true>};
-}
-template <class Args>
-constexpr Kernel<Args> exact_slots(std::string_view name) {
-  return {.name = name,
-          .supports = always_supported<Args>,
-          .workspace = slot_workspace<Args, false>,
-          .run = run_slots<Args, false>,
-          .remark = remark_exact<Args>,
-          .cost = slot_cost<Args, false>};
+          .supports = supports<Args, kQ8>,
+          .workspace = slot_workspace<Args, kQ8>,
+          .run = run_slots<Args, kQ8>,
+          .remark = remark<Args, kQ8>,
+          .arithmetic = kQ8 ? Arithmetic::k8Bit : Arithmetic::kF32,
+          .cost = slot_cost<Args, kQ8>};
 }
 
-constexpr Kernel<MulMmIdArgs> kMm[] = {q8_grouped<MulMmIdArgs>("q8"), exact_grouped<MulMmIdArgs>("exact")};
-constexpr Kernel<MulMvIdArgs> kMv[] = {q8_slots<MulMvIdArgs>("q8"), exact_slots<MulMvIdArgs>("exact")};
+constexpr Kernel<MulMmIdArgs> kMm[] = {grouped<MulMmIdArgs, true>("q8"), grouped<MulMmIdArgs, false>("exact")};
+constexpr Kernel<MulMvIdArgs> kMv[] = {by_slot<MulMvIdArgs, true>("q8"), by_slot<MulMvIdArgs, false>("exact")};
 // The first of equal costs runs: one token's experts differ, so that grouping saves no decoding.
-constexpr Kernel<MulMatIdArgs> kMat[] = {q8_slots<MulMatIdArgs>("q8_mv"), q8_grouped<MulMatIdArgs>("q8_mm"),
-                                         exact_slots<MulMatIdArgs>("mv"), exact_grouped<MulMatIdArgs>("mm")};
+constexpr Kernel<MulMatIdArgs> kMat[] = {by_slot<MulMatIdArgs, true>("q8_mv"), grouped<MulMatIdArgs, true>("q8_mm"),
+                                         by_slot<MulMatIdArgs, false>("mv"), grouped<MulMatIdArgs, false>("mm")};
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Stubs of what *_sm90.cu files define, for builds without compute capability 9.0. No supported kernel calls the
-// launchers.
+// Stubs of what *_sm90.cu files define, for builds without compute capability 9.0. No supported kernel calls a
+// launcher.
 
 #include "cuda/experts/routing.h"
 #include "cuda/experts/tiled.h"

@@ -1,5 +1,4 @@
-// The CUDA backend of a build with it: whether this machine has a GPU that the compiled code runs on, and the list of
-// kernels.
+// The CUDA backend of a build with it: the list of kernels, and whether this machine has a GPU that runs the code.
 
 #include <cuda_runtime.h>
 

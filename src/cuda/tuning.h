@@ -11,8 +11,8 @@ namespace gated_delta {
 
 // Times are in microseconds, measured on one H200 (132 multiprocessors); tables of
 // docs/notes/gated-delta-rule-cuda-*.md and docs/notes/convolution-and-norm-cuda.md. A tile is 64 rows of one head's
-// state, a call's tiles are those of all sequences. The lines below are fits: what they have to get right is where they
-// cross.
+// state; the tiles of a call are those of all sequences. The costs are linear fits, made to cross where the kernels
+// were measured to.
 
 // ---- chunk_gated_delta_rule, (HK, HV) = (16, 32), K = V = 128
 
@@ -37,23 +37,24 @@ constexpr double kMmaOverWgmma = 1.5;
 // been measured, so that the chunk form is taken wherever a kernel supports it.
 constexpr double kTokenByTokenChunk = 83.0;
 
-// Segments, from the published table with every length of 8 to 128 chunks. The best length makes this many tiles for
-// each multiprocessor,
+// Segments, from the published table with every length of 8 to 128 chunks. With the best length, each multiprocessor
+// has this many tiles of segments.
 constexpr int kSegmentTilesPerMultiprocessor = 2;
-// of at least so many chunks; the shorter one where one in kFewTiles multiprocessors has a tile of an unsplit walk.
+// The shortest segments, in chunks: kShortSegmentChunks if at most one in kFewTiles multiprocessors has a tile of an
+// unsplit sequence, else kSegmentChunks.
 constexpr int kShortSegmentChunks = 12;
 constexpr int kSegmentChunks = 16;
 constexpr int kFewTiles = 8;
-// Launches and chaining, in chunks of one walk.
+// The launches and the chaining of a split, in chunks of one walk.
 constexpr int kSegmentLaunchChunks = 24;
-// Walks of a segment that a head takes which does not decay; in quarters, as two blocks on a multiprocessor slow each
-// other down by 1.6.
+// A head that does not decay walks through a segment twice. In quarters of a walk: 13 instead of 8 if two blocks share
+// a multiprocessor.
 constexpr int kSegmentQuarterWalks = 8;
 constexpr int kCrowdedSegmentQuarterWalks = 13;
 // The host does not know the lengths of packed sequences: the longest is taken for 3/2 of the average.
 constexpr int kLongestPackedHalves = 3;
 
-// ---- recurrent_gated_delta_rule, HK 16, HV 32, K = V = 128, f32 states. A row is one row of a head's state on one
+// ---- recurrent_gated_delta_rule, HK 16, HV 32, K = V = 128, f32 states. Rows of states are counted per
 // multiprocessor: 31 at batch 1, 1986 at batch 64.
 
 // decode: 4.04 us at batch 1, 73.2 us at batch 64; 11.6 us for each further token at batch 64, 1.1 us at batch 1.
@@ -76,11 +77,11 @@ constexpr double kRegistersRow = 0.034;
 constexpr int kBusyNumerator = 9;
 constexpr int kBusyDenominator = 10;
 
-// ---- gated_delta_prep_step, same heads. A key head is one of one sequence on one multiprocessor: 0.12 at batch 1, 7.8
+// ---- gated_delta_prep_step, same heads. Key heads of sequences are counted per multiprocessor: 0.12 at batch 1, 7.8
 // at batch 64.
 
 // decode: 5.32 us at batch 1, 87 us at batch 64. stream: 9.5 and 79.3 us; its line is laid so that they cross where
-// every multiprocessor has a key head, from which on stream was chosen when both were measured.
+// every multiprocessor has a key head. Only these two batches have been measured.
 constexpr double kStepDecodeCall = 5.0;
 constexpr double kStepDecodeKeyHead = 10.5;
 constexpr double kStepStreamCall = 6.5;
@@ -91,15 +92,15 @@ constexpr double kStepToken = 1.5;
 constexpr double kStepDecodeToken = 2.0;
 // A snapshot after each token, in any kernel: as many bytes as half a step, at half the rate.
 constexpr double kStepSnapshot = 9.0;
-// cluster: 6.9 us at batch 1, 99 us at batch 64. block: not measured apart; it leaves most of the device idle.
+// cluster: 6.9 us at batch 1, 99 us at batch 64. block: not measured apart; it uses few multiprocessors.
 constexpr double kStepClusterCall = 10.0;
 constexpr double kStepClusterKeyHead = 12.0;
 constexpr double kStepBlockCall = 20.0;
 constexpr double kStepBlockKeyHead = 24.0;
 
-// Slices of a head, as many as give this share of the multiprocessors a block: more convolve the same q and k again.
-// Two of five in cluster; nine of ten in decode, whose slices have at most kStepMaxRows rows. 32 rows take 6.0 us at
-// batch 1, 64 and 128 rows 6.3 and 7.9.
+// Row blocks of a head, as many as give this share of the multiprocessors a block: more convolve the same q and k
+// again. Two of five in cluster; nine of ten in decode, whose row blocks have at most kStepMaxRows rows. 32 rows
+// take 6.0 us at batch 1, 64 and 128 rows 6.3 and 7.9.
 constexpr int kClusterBusyNumerator = 2;
 constexpr int kClusterBusyDenominator = 5;
 constexpr int kStepMaxRows = 128;
@@ -138,8 +139,8 @@ struct LoadCosts {
   constexpr double at(Load load) const { return load == Load::kFew ? few : load == Load::kSome ? some : many; }
 };
 
-// The kernels in f32 for MatmulPrecision::kExact: a second, so that they run only where kExact asks for them or no other
-// kernel can.
+// The kernels in f32 for MatmulPrecision::kExact: a second, so that they run only where kExact asks for them or no
+// other kernel can.
 inline constexpr double kExact = 1e6;
 
 // ---- mul_mat_id, mul_mm_id, mul_mv_id: pairs of token and slot
@@ -178,6 +179,10 @@ inline constexpr LoadCosts kTiles{340, 340, 286};
 // docs/notes/expert-matmul-cuda.md).
 inline constexpr std::int64_t kMatvecMxfp4Bytes = 8 << 20;
 
+// Pairs per expert, on average, up to which tiles of `wgmma` have 192 weight rows and at most 64 tokens instead of 128
+// and 256: 71 us against 75 us at 4 (512 x 2048), 138 us against 123 us at 64.
+inline constexpr std::int64_t kNarrowTilePairsPerExpert = 40;
+
 // ---- linear: rows
 
 inline constexpr std::int64_t kMatvecRows = 8;
@@ -201,9 +206,13 @@ inline constexpr std::int64_t kMatvecTokens = 32;
 // Pairs per expert, on average, from which `wgmma` is the fastest: it takes 481 us at 24, `stream` 480 us.
 inline constexpr std::int64_t kTiledPairsPerExpertOfFfn = 24;
 
+// Tokens from which the router's logits are computed by wgmma instead of mma: 91 us against 385 us at 8192 tokens;
+// below 256, its blocks of 64 tokens by 256 experts are too few.
+inline constexpr std::int64_t kWgmmaRouterTokens = 256;
+
 // E = 256, top-8, hidden 2048, inner 512 Q4_K, shared 512 Q8_0; 32, 128 and 2048 tokens (docs/data/cuda-moe.csv,
-// docs/notes/expert-matmul-cuda.md). Measured: `matvec` at 32, `stream` and `steps` at 128, `wgmma` at 2048. The rest is
-// extrapolated by tokens, from 48 to 768. `few` counts for `matvec` alone: the order of the others depends on pairs.
+// docs/notes/expert-matmul-cuda.md). Measured: `matvec` at 32, `stream` and `steps` at 128, `wgmma` at 2048. The rest
+// is extrapolated by tokens, from 48 to 768. `few` counts for `matvec` alone: the order of the others depends on pairs.
 namespace moe_ffn {
 inline constexpr LoadCosts kMatvec{172, 689, 11000};
 inline constexpr LoadCosts kTiles{390, 390, 621};

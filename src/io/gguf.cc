@@ -11,10 +11,10 @@ namespace {
 
 constexpr std::int64_t kMaxParts = 99999;  // five digits in the name
 
-// "-00002-of-00003.gguf" for part 1 of 3.
-std::string part_suffix(std::int64_t part, std::int64_t count) {
+// "-00002-of-00003.gguf" for shard 1 of 3.
+std::string shard_suffix(std::int64_t shard, std::int64_t count) {
   char text[64];
-  std::snprintf(text, sizeof(text), "-%05d-of-%05d.gguf", static_cast<int>(part) + 1, static_cast<int>(count));
+  std::snprintf(text, sizeof(text), "-%05d-of-%05d.gguf", static_cast<int>(shard) + 1, static_cast<int>(count));
   return text;
 }
 
@@ -26,13 +26,13 @@ std::int64_t num_parts(const std::string& path, const GgufMetadata& metadata) {
   return count;
 }
 
-// The name of a split model without a part's suffix.
+// The name of a split model without a shard's suffix.
 std::string find_prefix(const std::string& path, const GgufMetadata& metadata, std::int64_t count) {
-  const std::int64_t part = metadata.integer("split.no");
-  if (part < 0 || part >= count) {
-    throw Error(path, "key split.no", "0 to " + std::to_string(count - 1), std::to_string(part));
+  const std::int64_t shard = metadata.integer("split.no");
+  if (shard < 0 || shard >= count) {
+    throw Error(path, "key split.no", "0 to " + std::to_string(count - 1), std::to_string(shard));
   }
-  const std::string suffix = part_suffix(part, count);
+  const std::string suffix = shard_suffix(shard, count);
   if (!path.ends_with(suffix)) {
     throw Error(path, "file", "a name that ends in " + suffix + ", for the other parts to be found",
                 std::filesystem::path(path).filename().string());
@@ -51,26 +51,26 @@ void expect_integer(const std::string& path, const GgufMetadata& metadata, const
 
 GgufFile::GgufFile(const std::string& path) {
   std::vector<GgufHeader> headers;
-  const auto open = [&](const std::string& part_path) {
-    parts_.emplace_back(part_path);
-    headers.push_back(parse_gguf(parts_.back().bytes(), part_path));
+  const auto open = [&](const std::string& shard_path) {
+    files_.emplace_back(shard_path);
+    headers.push_back(parse_gguf(files_.back().bytes(), shard_path));
   };
   open(path);
   const std::int64_t count = num_parts(path, headers[0].metadata);
   if (count > 1) {
     const std::string prefix = find_prefix(path, headers[0].metadata, count);
-    parts_.clear();
+    files_.clear();
     headers.clear();
-    for (std::int64_t i = 0; i < count; ++i) open(prefix + part_suffix(i, count));
+    for (std::int64_t i = 0; i < count; ++i) open(prefix + shard_suffix(i, count));
     std::int64_t total = 0;
     for (const GgufHeader& header : headers) total += static_cast<std::int64_t>(header.tensors.size());
     for (std::size_t i = 0; i < headers.size(); ++i) {
-      expect_integer(parts_[i].path(), headers[i].metadata, "split.no", static_cast<std::int64_t>(i));
-      expect_integer(parts_[i].path(), headers[i].metadata, "split.count", count);
-      expect_integer(parts_[i].path(), headers[i].metadata, "split.tensors.count", total);
+      expect_integer(files_[i].path(), headers[i].metadata, "split.no", static_cast<std::int64_t>(i));
+      expect_integer(files_[i].path(), headers[i].metadata, "split.count", count);
+      expect_integer(files_[i].path(), headers[i].metadata, "split.tensors.count", total);
       const std::string first = headers[0].metadata.string("general.architecture", "");
       const std::string here = headers[i].metadata.string("general.architecture", first);
-      if (here != first) throw Error(parts_[i].path(), "key general.architecture", printable(first), printable(here));
+      if (here != first) throw Error(files_[i].path(), "key general.architecture", printable(first), printable(here));
     }
   }
   version_ = headers[0].version;
@@ -78,9 +78,9 @@ GgufFile::GgufFile(const std::string& path) {
   metadata_ = std::move(headers[0].metadata);
   for (std::size_t i = 0; i < headers.size(); ++i) {
     for (GgufTensor& tensor : headers[i].tensors) {
-      tensor.part = i;
+      tensor.shard = i;
       if (!index_.emplace(tensor.name, tensors_.size()).second) {
-        throw Error(parts_[i].path(), "tensor " + printable(tensor.name), "each tensor in one part", "it in two");
+        throw Error(files_[i].path(), "tensor " + printable(tensor.name), "each tensor in one shard", "it in two");
       }
       tensors_.push_back(std::move(tensor));
     }
@@ -89,7 +89,7 @@ GgufFile::GgufFile(const std::string& path) {
 
 std::vector<std::string> GgufFile::paths() const {
   std::vector<std::string> paths;
-  for (const MappedFile& part : parts_) paths.push_back(part.path());
+  for (const MappedFile& shard : files_) paths.push_back(shard.path());
   return paths;
 }
 
@@ -98,16 +98,16 @@ bool GgufFile::has(std::string_view name) const { return index_.find(name) != in
 ConstTensor GgufFile::tensor(std::string_view name) const {
   const auto found = index_.find(name);
   if (found == index_.end()) {
-    throw Error(parts_[0].path(), "tensor " + printable(name), "it in the file",
+    throw Error(files_[0].path(), "tensor " + printable(name), "it in the file",
                 "none of that name among " + std::to_string(tensors_.size()));
   }
   const GgufTensor& info = tensors_[found->second];
-  const MappedFile& part = parts_[info.part];
+  const MappedFile& shard = files_[info.shard];
   if (!info.type.dtype) {
-    throw Error(part.path(), "tensor " + printable(name), "a type that is supported",
+    throw Error(shard.path(), "tensor " + printable(name), "a type that is supported",
                 info.type.name + " (number " + std::to_string(info.type.number) + ")");
   }
-  return contiguous_view(part.bytes().data() + info.offset, *info.type.dtype, info.shape);
+  return contiguous_view(shard.bytes().data() + info.offset, *info.type.dtype, info.shape);
 }
 
 std::vector<std::string> GgufFile::names() const {
@@ -123,6 +123,6 @@ std::uint64_t GgufFile::bytes() const {
   return sum;
 }
 
-void GgufFile::prefetch(std::function<void(double done)> progress) const { prefetch_files(parts_, progress); }
+void GgufFile::prefetch(std::function<void(double done)> progress) const { prefetch_files(files_, progress); }
 
 }  // namespace thalweg::io

@@ -21,7 +21,7 @@ struct GgufTensor {
   std::vector<std::int64_t> shape;  // row-major: the file's order reversed; a scalar is [1]
   std::uint64_t offset = 0;         // of the first byte in its file
   std::uint64_t bytes = 0;          // 0 if the type's size is not known
-  std::size_t part = 0;             // index of the file in a split model
+  std::size_t shard = 0;            // index of the file in a split model
 };
 
 // The header of one file: everything before its tensors' data, checked against the file's size.
@@ -61,7 +61,7 @@ class GgufFile final : public TensorSource {
   std::uint32_t version_ = 0;
   std::uint32_t alignment_ = 0;
   GgufMetadata metadata_;
-  std::vector<MappedFile> parts_;
+  std::vector<MappedFile> files_;
   std::vector<GgufTensor> tensors_;
   std::map<std::string, std::size_t, std::less<>> index_;
 };

@@ -190,10 +190,10 @@ bool GgufMetadata::add(std::string key, GgufValue value) {
 void GgufMetadata::erase(std::string_view key) {
   const auto found = index_.find(key);
   if (found == index_.end()) return;
-  const std::size_t place = found->second;
+  const std::size_t index = found->second;
   index_.erase(found);
-  entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(place));
-  for (auto& entry : index_) entry.second -= entry.second > place ? 1 : 0;
+  entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(index));
+  for (auto& entry : index_) entry.second -= entry.second > index ? 1 : 0;
 }
 
 }  // namespace thalweg::io

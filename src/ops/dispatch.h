@@ -21,7 +21,9 @@ Explanation explain_valid(const Args& args, const Stream& stream) {
     const bool supported = reason.empty();
     const bool runs = &kernel == preferred;
     if (runs) result.chosen = static_cast<int>(result.kernels.size());
-    if (supported && !runs && kernel.yields != nullptr) reason = kernel.yields(args, stream);
+    if (supported && !runs && preferred != nullptr && selected.empty()) {
+      reason = "costs at least as much as " + std::string(preferred->name);
+    }
     if (supported && reason.empty() && kernel.remark != nullptr) reason = kernel.remark(args);
     result.kernels.push_back({std::string(kernel.name), supported, std::move(reason), kernel.arithmetic});
   }

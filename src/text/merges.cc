@@ -23,11 +23,11 @@ Merges::Merges(std::span<const Merge> merges) : slots_(std::bit_ceil(2 * merges.
   std::uint32_t rank = 0;
   for (const Merge& merge : merges) {
     const std::uint64_t pair = pair_of(merge.left, merge.right);
-    slots_[place(pair)] = {pair, rank++, merge.merged};
+    slots_[slot_of(pair)] = {pair, rank++, merge.merged};
   }
 }
 
-std::size_t Merges::place(std::uint64_t pair) const {
+std::size_t Merges::slot_of(std::uint64_t pair) const {
   const std::size_t mask = slots_.size() - 1;
   std::uint64_t hash = pair * 0x9E3779B97F4A7C15U;
   hash ^= hash >> 32;
@@ -37,7 +37,7 @@ std::size_t Merges::place(std::uint64_t pair) const {
 }
 
 const Merges::Slot* Merges::find(std::int32_t left, std::int32_t right) const {
-  const Slot& slot = slots_[place(pair_of(left, right))];
+  const Slot& slot = slots_[slot_of(pair_of(left, right))];
   return slot.pair == kFree ? nullptr : &slot;
 }
 

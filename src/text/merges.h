@@ -46,7 +46,7 @@ class Merges {
   static constexpr std::uint64_t kFree = ~std::uint64_t{0};
 
   const Slot* find(std::int32_t left, std::int32_t right) const;  // nullptr: no such merge
-  std::size_t place(std::uint64_t pair) const;
+  std::size_t slot_of(std::uint64_t pair) const;
   void consider(std::int32_t position, Scratch& scratch) const;
 
   std::vector<Slot> slots_;  // open addressing, a power of two, half empty

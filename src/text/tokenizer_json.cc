@@ -141,9 +141,9 @@ class Reader {
   }
 
   // ByteLevel neither adds nor changes tokens; its setting for offsets is not used.
-  void expect_byte_level(const Json& part, const std::string& where) const {
-    if (part.is_null()) return;
-    const std::string type = type_at(part, where);
+  void expect_byte_level(const Json& step, const std::string& where) const {
+    if (step.is_null()) return;
+    const std::string type = type_at(step, where);
     check(type == "ByteLevel", where + ".type", "ByteLevel, or none", type);
   }
 
@@ -166,10 +166,10 @@ class Reader {
       data_.tokens.resize(id + 1);
       data_.token_types.resize(id + 1, static_cast<int>(TokenType::kUnused));
     }
-    std::string& place = data_.tokens[id];
-    check(place.empty() || place == token, where, "an id for each token",
-          "'" + place + "' and '" + token + "' with id " + std::to_string(id));
-    place = token;
+    std::string& slot = data_.tokens[id];
+    check(slot.empty() || slot == token, where, "an id for each token",
+          "'" + slot + "' and '" + token + "' with id " + std::to_string(id));
+    slot = token;
     data_.token_types[id] = static_cast<int>(type);
   }
 

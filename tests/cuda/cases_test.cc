@@ -51,8 +51,8 @@ TEST(Operations, AtLeastTwentyOneAreOffered) { EXPECT_GE(offered_operations().si
 
 class Choice : public OnDevice {};
 
-// A kernel that yields to a faster one is not chosen, says why, and can still be asked for.
-TEST_F(Choice, KernelsYieldToFasterOnes) {
+// A kernel that costs more is not chosen, explain() says so, and it can still be selected.
+TEST_F(Choice, TheKernelOfLowestCost) {
   const Device device{DeviceType::kCuda, 0};
   const auto explain_rows = [&](std::int64_t rows, std::int64_t tokens) {
     constexpr std::int64_t kHeads = 16;

@@ -133,6 +133,7 @@ TEST_F(Faults, RecurrenceStateIndices) {
   for (const std::int64_t tokens : {1, 3, 8}) {
     check_state_indices<RecurrentGatedDeltaRuleArgs>("decode", tokens);
     check_state_indices<RecurrentGatedDeltaRuleArgs>("registers", tokens);
+    if (tokens > 1) check_state_indices<RecurrentGatedDeltaRuleArgs>("decode_together", tokens);
   }
 }
 

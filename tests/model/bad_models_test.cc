@@ -103,7 +103,7 @@ TEST(BadTensors, AreNamed) {
       [&](Tensors& t) {
         t[layer + "self_attn.q_proj.bias"] = {{1}, {1.0F}};
       },
-      {"layers.0.self_attn.q_proj.bias", "no place"});
+      {"layers.0.self_attn.q_proj.bias", "no such layer"});
   for (bool gguf : {false, true}) {
     expect_tensor_error([&](Tensors& t) { t[layer + "input_layernorm.weight"].values[3] = NAN; },
                         {gguf ? "blk.0.attn_norm.weight" : "layers.0.input_layernorm.weight", "index 3"}, gguf);

@@ -7,7 +7,7 @@
 namespace thalweg::cu {
 
 // kCount neighbors as they are in memory. A kernel that reads several before it converts the first keeps all reads in
-// flight.
+// flight at the same time.
 template <class T, int kCount>
 struct Packed {
   static_assert(kCount == 1 || kCount == 4);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Warpgroup matrix instructions of Hopper (wgmma), B from shared memory, A from registers unless said otherwise.
+// Warpgroup matrix instructions of Hopper (wgmma). B is in shared memory, A in registers unless stated otherwise.
 //
 // d[64,N] (+)= a[64,16] b[16,N] by the 128 threads of a warpgroup; warp w holds rows 16w..16w+15, its fragments as in
 // mma.h: d[4j..4j+3] is the accumulator of columns 8j..8j+7, a an operand of 16 x 16.
@@ -13,37 +13,37 @@
 
 namespace thalweg::cu {
 
-// Describes B in shared memory, in tiles with rows of 128 bytes, swizzled (async_copy.h). `offset` bytes are added to
-// the address: a constant, so that a loop over products changes nothing but one register.
-//   B[k,n] = tile[n][k]: rows are n, k innermost. The next 16 of k lie 32 bytes on.
+// The descriptor of B in shared memory, in swizzled tiles with rows of 128 bytes (async_copy.h). `offset` is added to
+// the address in bytes; if it is a constant, a loop over products changes only one register.
+//   B[k,n] = tile[n][k]: rows are n, k innermost. The next 16 of k are 32 bytes further.
 __device__ inline std::uint64_t describe_rows(std::uint32_t address, std::uint32_t offset) {
   constexpr std::uint64_t kSwizzleAndRowGroups = (std::uint64_t{1} << 62) | (std::uint64_t{1024 >> 4} << 32);
   return kSwizzleAndRowGroups | ((address >> 4 | 1U << 16) + (offset >> 4));
 }
 //   B[k,n] = tile[k][n] (kTransposed): rows are k, n innermost, each 64 columns of n a tile of 64 rows (8192 bytes).
-//   The next 16 of k lie 2048 bytes on.
+//   The next 16 of k are 2048 bytes further.
 __device__ inline std::uint64_t describe_columns(std::uint32_t address, std::uint32_t offset) {
   constexpr std::uint64_t kSwizzleAndRowGroups = (std::uint64_t{1} << 62) | (std::uint64_t{1024 >> 4} << 32);
   return kSwizzleAndRowGroups | ((address >> 4 | std::uint32_t{8192 >> 4} << 16) + (offset >> 4));
 }
 
-// Before the first wgmma, and after registers that one reads were written.
+// Needed before the first wgmma, and after writes to registers that a wgmma reads.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until at most kPending groups of products are under way.
+// Waits until at most kPending groups of products are in flight.
 template <int kPending>
 __device__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// Keeps the compiler from moving uses of registers across an instruction that works on them asynchronously.
+// Keeps the compiler from moving accesses to registers across an asynchronous instruction that uses them.
 template <int kCount>
 __device__ void pin(float (&registers)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
-// The instruction names each register of d, and its other operands by their numbers after those: lists of 16, 32, ..
-// names, and the instruction for one N.
+// The instruction names each register of d, then its other operands by number: lists of 16, 32, ... names, and the
+// instruction for one N.
 #define THALWEG_NAMES_0_15 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define THALWEG_NAMES_16_31 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define THALWEG_NAMES_32_47 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -94,8 +94,8 @@ __device__ inline void wgmma_shared(float (&d)[32], std::uint64_t a, std::uint64
   }
 }
 
-// d[64,N] (+)= a[64,16] b[16,N] for N = 32, 64, 96, 128, 192, 256, which d's size tells. A0 to A3, B, P and TR are the
-// numbers of the operands after d: a, b, accumulate, kTransposed.
+// d[64,N] (+)= a[64,16] b[16,N] for N = 32, 64, 96, 128, 192, 256, which follows from d's size. A0 to A3, B, P and TR
+// are the numbers of the operands after d: a, b, accumulate, kTransposed.
 #define THALWEG_WGMMA(N, A0, A1, A2, A3, B, P, TR, TYPES)                                                       \
   asm volatile(THALWEG_WGMMA_ASM(N, TYPES, "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}", "%" #B, "%" #P, "%" #TR) \
                : THALWEG_SUMS_##N                                                                               \

@@ -11,7 +11,7 @@
 #include "cuda/common/warp.h"
 #include "cuda/experts/expert_matmul.h"
 #include "cuda/experts/formats/dispatch.h"
-#include "cuda/experts/formats/weights.h"
+#include "cuda/experts/formats/formats.h"
 #include "cuda/launch.h"
 
 namespace thalweg::cu {

@@ -1,6 +1,7 @@
 #include "cuda/experts/expert_tiles.h"
 
 #include "cuda/launch.h"
+#include "cuda/tuning.h"
 
 namespace thalweg::cu {
 namespace {
@@ -45,8 +46,7 @@ void run_expert_tiles(const ExpertMatmulArgs& args, Workspace workspace, const S
                 stream, operation, plan.factors);
   TiledMatmul matmul = tiled_product(args.weight, plan.staged, plan.factors);
   plan.tiles.use(matmul);
-  constexpr std::int64_t kFewRows = 40;  // per expert, on average
-  matmul.few = args.expert_ids.size() <= kFewRows * args.weight.dim(0);
+  matmul.few = args.expert_ids.size() <= tuning::experts::kNarrowTilePairsPerExpert * args.weight.dim(0);
   matmul.pairs_per_x_row = args.x.rank == 3 ? 1 : static_cast<int>(args.expert_ids.dim(1));
   matmul.y = args.y.data;
   matmul.y_dtype = args.y.dtype;

@@ -14,6 +14,7 @@
 #include "cuda/common/views.h"
 #include "cuda/common/wgmma.h"
 #include "cuda/experts/routing.h"
+#include "cuda/tuning.h"
 
 namespace thalweg::cu::sm90 {
 namespace {
@@ -197,7 +198,8 @@ std::int64_t tiles_of(std::int64_t size, int tile) { return (size + tile - 1) / 
 }  // namespace
 
 bool router_takes(std::int64_t tokens, std::int64_t experts, std::int64_t columns, const DeviceProperties& device) {
-  return device.runs_sm90 && tokens >= 256 && experts > kExperts / 2 && columns % kColumns == 0;
+  return device.runs_sm90 && tokens >= tuning::experts::kWgmmaRouterTokens && experts > kExperts / 2 &&
+         columns % kColumns == 0;
 }
 
 std::int64_t staged_router_bytes(std::int64_t experts, std::int64_t columns) {

@@ -34,6 +34,7 @@ int make_weight_map(const WeightView& weight, int n, std::int64_t row_bytes, int
   // Strides have to be positive even where there is only one row or expert.
   const std::int64_t row_stride = std::max(weight.row_stride * period, kMultiple);
   const std::int64_t expert_stride = std::max(weight.expert_stride, kMultiple);
+  // Decided at the launch and not in the plan: a tensor map of an unaligned address would fault.
   if (reinterpret_cast<std::uintptr_t>(weight.data) % kMultiple != 0 || expert_stride % kMultiple != 0 ||
       row_bytes % 2 != 0 || weight.row_stride % 2 != 0 || period > box_rows || n % period != 0 ||
       encoder() == nullptr) {

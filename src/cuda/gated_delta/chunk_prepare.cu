@@ -1,12 +1,10 @@
 // First pass of the chunked gated delta rule: the records of all chunks, which do not depend on the state.
 //
 // Roles: a block has one chunk and key head. Each of its five warps has two of the ten blocks of 16 x 16 on and below
-// the
-//   diagonal of k k^T and q k^T; the first four have the gates of one of four value heads.
+//   the diagonal of k k^T and q k^T; the first four have the gates of one of four value heads.
 // Shared memory: tiles of k and q; after the products the record and the matrix A (chunk_matrices.h).
 // Pipeline: loads of gates and tiles; products; then for each value head the matrices, the inverse and the record,
-// which
-//   a bulk copy stores while the next head is begun.
+//   which a bulk copy stores while the next head is begun.
 
 #include "cuda/common/async_copy.h"
 #include "cuda/common/mbarrier.h"

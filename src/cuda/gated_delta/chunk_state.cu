@@ -1,4 +1,4 @@
-// chunk_state, the recurrence from chunk to chunk: a block has 32 rows of a head's state of one sequence in shared
+// chunk_state, the recurrence from chunk to chunk. A block has 32 rows of a head's state of one sequence in shared
 // memory.
 
 #include <algorithm>
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kProductThreads) chunk_state_kernel(const __gr
   if (!sequence.valid) return;
   std::int64_t number = chunks_before(p.table, n);
 
-  // The state's element [v,k] in a pool; neighbouring threads take neighbouring elements of it.
+  // The state's element [v,k] in a pool; neighboring threads have neighboring elements.
   const auto for_each_stored = [&](const Elements& pool, bool is_kv, auto body) {
     for (int i = thread; i < rows * p.k_size; i += kProductThreads) {
       const int v = is_kv ? i % rows : i / p.k_size;

@@ -3,12 +3,11 @@
 // The recurrence for 1 to 8 tokens of each sequence: K, the type of the state and its layout [V,K] are known at compile
 // time, and four elements of a row can be accessed at once.
 //
-// decode, roles: the first tile_warps warps hold 16 rows of a head's state each; all warps load q and k, a token each;
-//   the lanes of the last warp compute the gates, a token each. decode_one: every warp does all of it for its four
-//   rows.
+// Roles: the first tile_warps warps hold 16 rows of a head's state each; all warps load q and k, a token each; the
+//   lanes of the last warp compute the gates, a token each. In decode_one every warp does all of it for its four rows.
 // Shared memory: q, k and v of the tokens, their gates and norm factors (DecodeMemory). decode_one has none.
-// Pipeline: the loads of the tokens are issued before those of the state, and q, k and the gates are prepared while the
-//   state is in flight. Then the tokens go one by one, or all together on the tensor cores (token_products.h).
+// Pipeline: the loads of the tokens precede those of the state; q, k and the gates are prepared while the state is in
+//   flight. Then the tokens go one by one, or all together on the tensor cores (token_products.h).
 
 #include "cuda/common/pdl.h"
 #include "cuda/gated_delta/rule.h"
@@ -21,7 +20,7 @@ namespace thalweg::cu {
 struct Decode {
   Compact<3> initial_state;  // [B or slots,HV,V,K]
   Compact<3> q, k, v;        // [B,T,H,.]
-  CompactGateViews gates;    // without a_log: g and beta in the places of a and b, [B,T,HV]
+  CompactGateViews gates;    // without a_log: a and b are g and beta, [B,T,HV]
   Compact<3> final_state;
   Compact<3> o;  // [B,T,HV,V]
   SlotTable slots;
@@ -143,7 +142,7 @@ __device__ inline void decode_tokens(Tile& tile, const DecodeMemory<kK>& memory,
   }
 }
 
-// A thread's part of kernel decode.
+// Kernel decode, for one thread.
 template <int kK, class State, Tokens kTokens>
 struct DecodeBlock {
   using Tile = StateTile<kK, StateLayout::kVK>;

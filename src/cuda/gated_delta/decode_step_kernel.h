@@ -3,13 +3,12 @@
 // The fused step for 1 to 8 tokens, with the same known at compile time as in decode_kernel.h. The blocks that share a
 // key head of a sequence are one cluster.
 //
-// decode_step, roles: every block convolves all of the key head's q and k, and v of its own rows, a channel per thread;
-//   the first tile_warps warps hold rows of the state; the last warp's lanes compute the gates, a token each.
+// Roles: every block convolves all of the key head's q and k, and v of its own rows, a channel per thread; the first
+//   tile_warps warps hold rows of the state; the last warp's lanes compute the gates, a token each.
 // Shared memory: the tokens (DecodeMemory), sums of squares and norm factors (DecodeStepMemory).
 // Pipeline: loads of channels, state, gates and z; convolution while the state is in flight; tokens; outputs.
-// Cluster barriers: several blocks read the convolution's inputs that one of them replaces. Each arrives when it has
-// read
-//   them and waits only after its tokens. A second barrier completes the heads' sums of squares.
+// Barriers: several blocks read the convolution's inputs that one of them replaces. Each arrives at the cluster barrier
+//   after its reads and waits only after its tokens. A second one completes the heads' sums of squares.
 
 #include "cuda/common/pdl.h"
 #include "cuda/gated_delta/decode_kernel.h"
@@ -188,7 +187,7 @@ __device__ inline void sum_squares(int count, Output output, Put put) {
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-// A thread's part of kernel decode_step.
+// Kernel decode_step, for one thread.
 template <int kK, class State, Tokens kTokens, bool kNarrow>
 struct DecodeStepBlock {
   using Tile = StateTile<kK, StateLayout::kVK, kNarrow ? 1 : 0>;
@@ -366,7 +365,7 @@ struct DecodeStepBlock {
     if (thread < kTogether * 4) step_memory.clear_end(thread / 4, p.tile_warps * p.row_blocks, thread % 4);
     if constexpr (kAllTogether) clear_missing_tokens(memory);
     store_gates(memory, gate_bits);
-    cluster_arrive_relaxed();  // has read the convolution's inputs: what was made of them has been written
+    cluster_arrive_relaxed();  // after the reads of the convolution's inputs, whose results have been stored
     __syncthreads();
     step_memory.find_factors(p, warp);
     if (has_rows) {

@@ -170,11 +170,11 @@ void run_clusters(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& s
   const int row_blocks = cluster_row_blocks(s, chosen, properties(stream.device.index).multiprocessors);
   const PrepStep p = parameters(args, s, chosen, row_blocks);
   const std::int64_t members = s.ratio() * row_blocks;
-  // A thread per channel of q, k and v, as long as that leaves room for other blocks.
+  // A thread per channel of q, k and v, unless blocks are many.
   const std::int64_t channels = 2 * s.k + s.v / row_blocks;
-  const std::int64_t most = s.batch * s.hk * members > 2 * properties(stream.device.index).multiprocessors ? 256 : 384;
+  const std::int64_t limit = s.batch * s.hk * members > 2 * properties(stream.device.index).multiprocessors ? 256 : 384;
   const std::int64_t threads =
-      std::clamp((channels + kWarpSize - 1) / kWarpSize * kWarpSize, std::int64_t{p.tile_warps * kWarpSize}, most);
+      std::clamp((channels + kWarpSize - 1) / kWarpSize * kWarpSize, std::int64_t{p.tile_warps * kWarpSize}, limit);
   launch(chosen.kernel, p, dim3(static_cast<unsigned>(s.batch * s.hk * members)), dim3(static_cast<unsigned>(members)),
          threads, shared_memory(p, s), false, stream);
 }

@@ -96,6 +96,13 @@ struct ChunkHeads {
   std::int64_t blocks() const { return max_chunks(table) * hv; }
 };
 
+// For args with k, head_map and rounding.
+template <class Args>
+ChunkHeads chunk_heads(const Args& args, std::int64_t hv) {
+  return {chunk_table(args.cu_seqlens, args.k, args.chunk_size), static_cast<int>(args.k.dim(2)), static_cast<int>(hv),
+          args.head_map, args.rounding == Rounding::kSeed};
+}
+
 // Launches kernel_of<chunk size>() with a block for each chunk and value head.
 template <class Args, class Parameters, class KernelOf>
 void launch_chunk_heads(const Args& args, const Parameters& p, const Stream& stream, KernelOf kernel_of) {
@@ -146,11 +153,7 @@ __global__ void __launch_bounds__(kProductThreads) kkt_kernel(const __grid_const
 
 Kkt kkt(const ChunkScaledDotKktArgs& args) {
   Kkt p;
-  p.table = chunk_table(args.cu_seqlens, args.k, args.chunk_size);
-  p.hk = static_cast<int>(args.k.dim(2));
-  p.hv = static_cast<int>(args.beta.dim(2));
-  p.head_map = args.head_map;
-  p.seed = args.rounding == Rounding::kSeed;
+  static_cast<ChunkHeads&>(p) = chunk_heads(args, args.beta.dim(2));
   p.k = elements(args.k);
   p.beta = elements(args.beta);
   p.g = elements(args.g_cumsum);
@@ -280,11 +283,7 @@ __global__ void __launch_bounds__(kProductThreads) w_u_kernel(const __grid_const
 
 RecomputeWU recompute_w_u(const RecomputeWUArgs& args) {
   RecomputeWU p;
-  p.table = chunk_table(args.cu_seqlens, args.k, args.chunk_size);
-  p.hk = static_cast<int>(args.k.dim(2));
-  p.hv = static_cast<int>(args.v.dim(2));
-  p.head_map = args.head_map;
-  p.seed = args.rounding == Rounding::kSeed;
+  static_cast<ChunkHeads&>(p) = chunk_heads(args, args.v.dim(2));
   p.k = elements(args.k);
   p.v = elements(args.v);
   p.beta = elements(args.beta);

@@ -5,8 +5,7 @@
 // chunk are computed once for each value head and block instead of once for each key head.
 //
 // Roles: warpgroup 0 is the producer, which copies tiles, computes records in the ring's own memory, and stores
-// outputs;
-//   its third warp computes gates and decays. The other warpgroups are consumers (chunk_walk_sm90.h).
+//   outputs; its third warp computes gates and decays. The other warpgroups are consumers (chunk_walk_sm90.h).
 // Shared memory: a ring of three chunks (chunk_ring_sm90.h), the matrix A, two chunks' decays, norm factors.
 // Pipeline: the producer makes records one chunk ahead of the consumers and has copies of one more chunk in flight.
 

@@ -3,16 +3,13 @@
 // Second pass of the chunked gated delta rule by mma.sync, for compute capability 8.0 and later.
 //
 // Roles: a warp has 16 rows of one head's state S [V,K] in f32 registers and needs no other warp's results. If only
-// half
-//   of the warps have rows, the others copy, else all copy.
+//   half of the warps have rows, the others copy; else all copy.
 // Shared memory: tiles of k (two chunks for K up to 128) and q, the record; v of each warp, which its output
-// overwrites. Pipeline: a chunk has three steps, each of which ends with a barrier, after which the next chunk's copies
-// overwrite what
-//   no later step reads: q after X and S q^T, the record and v after V' and O, k after S (if single, 64 columns at a
-//   time).
-//
-// Everything is transposed, so that each product's result is the left operand of the next one without leaving the
-// registers (accumulators and operands have the same layout, except for the rounding to 16 bits):
+//   overwrites.
+// Pipeline: a chunk has three steps. After each, a barrier lets the next chunk's copies overwrite what no later step
+//   reads: q after X and S q^T, the record and v after V' and O, k after S (if single, 64 columns at a time).
+// Everything is transposed, so that each product's result is the next left operand, in registers (accumulators and
+// operands have the same layout, except for the rounding to 16 bits):
 //
 //   X^T = S k^T
 //   Y^T = v^T - X^T x

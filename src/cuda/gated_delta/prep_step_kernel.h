@@ -3,12 +3,10 @@
 // The fused decode step, for every shape, dtype, layout and stride of the contract.
 //
 // Roles: the blocks that share a key head of a sequence are one cluster, or there is one such block, which processes
-// its
-//   value heads and their row blocks one after the other. All threads convolve channels, a channel each; tile_warps
+//   its value heads and their row blocks one after the other. All threads convolve channels, a channel each; tile_warps
 //   warps hold rows of the state.
 // Shared memory: q, k, v and gates of up to kBlockTokens tokens.
-// Barriers: the convolution's inputs are replaced in the same launch, after a cluster barrier that follows the last
-// read.
+// Barriers: the launch replaces the convolution's inputs after a cluster barrier that follows the last read.
 
 #include "cuda/gated_delta/rule.h"
 #include "cuda/gated_delta/token_block.h"
@@ -330,8 +328,7 @@ class PrepStepBlock {
     }
   }
 
-  // Replaces the states of this member's share of the key head's channels, and of `values` channels of v from first_v
-  // on.
+  // Replaces the states of this member's share of the key head's channels, and of `values` channels of v from first_v.
   __device__ void update_conv_states(int member, int members, int first_v, int values) {
     if (p_.taps == 0 || slot_ < 0) return;
     const int share = (2 * kK + members - 1) / members;

@@ -1,18 +1,15 @@
 #pragma once
 
 // The fused step for many sequences. A persistent block on each multiprocessor takes one key head of one sequence after
-// the other, with all value heads that share it, so that no other block reads the convolution's inputs that it
-// replaces.
+// the other, with all value heads that share it: no other block reads the convolution's inputs that it replaces.
 //
 // Roles: every warp convolves channels, holds eight rows of the current value head's state, and writes outputs; the
-// last
-//   warp computes the gates; one thread, kCopyThread, issues the copies of states.
+//   last warp computes the gates; one thread, kCopyThread, issues the copies of states.
 // Shared memory: a ring of states of value heads, filled by bulk copies; the tokens of the current key head, with v
-// twice. Pipeline: warps advance through the value heads on their own. The block meets when the tokens of a key head
-// are
+//   twice.
+// Pipeline: warps advance through the value heads on their own. The block meets when the tokens of a key head are
 //   prepared and when its outputs are complete. The inputs of the next key head are loaded into registers in between.
-// Barriers: mbarrier full[stage]; a named barrier for each stage that all warps have read, on which the copying warp
-// waits.
+// Barriers: mbarrier full[stage]; for each stage a named barrier at which all warps arrive and the copying warp waits.
 
 #include "cuda/common/mbarrier.h"
 #include "cuda/gated_delta/decode_step_kernel.h"
@@ -316,7 +313,7 @@ class StreamBlock {
   int next_head_ = 0;
 };
 
-// V = kStreamStepV, at most kStreamStepMaxHeads value heads of a key head, states without gaps in a head, 1 to kTokens
+// V = kStreamStepV; at most kStreamStepMaxHeads value heads of a key head; contiguous heads of states; 1 to kTokens
 // tokens.
 template <int kK, class State, int kTokens>
 __global__ void __launch_bounds__(kStreamStepThreads, 1) stream_step(const __grid_constant__ DecodeStep p) {

@@ -2,9 +2,8 @@
 
 // The gated delta rule token by token.
 //
-// Roles: a block has rows of one head's state of one sequence, a warp a tile of them in registers, k_head the first
-// token to
-//   the last.
+// Roles: a block has rows of one head's state of one sequence, a warp a tile of them in registers, from the first token
+//   to the last.
 // Shared memory: q, k, v and gates of up to kBlockTokens tokens.
 // Pipeline: all warps load a block of tokens, each applies it to its tile, all write the outputs.
 

@@ -1,14 +1,14 @@
 #pragma once
 
-// Up to eight tokens at once on the tensor cores, for a warp with 16 rows of a state [V,K] in registers. With D_t the
-// decay from the state before the first token up to token t, and S that state:
+// Up to eight tokens together on the tensor cores, by a warp with 16 rows of a state [V,K] in registers. S is the state
+// before the first token, D_t the decay from there to token t:
 //
 //   d_t = beta_t (v_t - D_t S k_t - sum_{s<t} D_t/D_s (k_t . k_s) d_s)
 //   o_t = D_t S q_t + sum_{s<=t} D_t/D_s (q_t . k_s) d_s
 //   S   = D_last S + sum_s D_last/D_s d_s k_s^T
 //
-// so the state is read once and written once for all tokens, and nothing in either pass waits for the token before.
-// f32 throughout: every factor is the sum of two tf32 numbers, and of the four products the smallest is left out.
+// The state is read once and written once for all tokens, and neither pass depends on the previous token. f32 accuracy:
+// every factor is the sum of two tf32 numbers, and of the four products the smallest is omitted.
 
 #include "cuda/common/mma.h"
 #include "cuda/gated_delta/state_tile.h"
@@ -27,8 +27,8 @@ __device__ inline SplitFloat split(float x) {
   return {high, __float_as_uint(x - __uint_as_float(high))};
 }
 
-// sum[16,8] + low[16,8] += a[16,8] b[8,8]. In two sums, which do not wait for each other; low parts that are known to
-// be zero are left out.
+// sum[16,8] + low_sum[16,8] += a[16,8] b[8,8], in two independent sums. kLowA, kLowB: whether a and b have low halves
+// that are not zero.
 template <bool kLowA, bool kLowB>
 __device__ inline void multiply_add_f32(float (&sum)[4], float (&low_sum)[4], const SplitFloat (&a)[4], SplitFloat b0,
                                         SplitFloat b1) {
@@ -39,13 +39,13 @@ __device__ inline void multiply_add_f32(float (&sum)[4], float (&low_sum)[4], co
   multiply_add_tf32(sum, high, b0.high, b1.high);
 }
 
-// What the tokens share, in shared memory; those from `count` on are zero.
+// The tokens in shared memory; q and k from `count` on are zero.
 struct TogetherTokens {
   const float* q;         // [kTogether,kPitch]
   const float* k;         // [kTogether,kPitch]
-  const float* q_factor;  // [kTogether]: what q and k are to be multiplied with: norm and scale
+  const float* q_factor;  // [kTogether]: norm and scale of q and k, not yet applied
   const float* k_factor;
-  float* v;           // [kTogether,rows]; the values make way for the outputs
+  float* v;           // [kTogether,rows]; outputs overwrite values
   const float* g;     // [kTogether]: sums of gates up to the token
   const float* beta;  // [kTogether]
 };
@@ -58,18 +58,17 @@ struct TogetherScratch {
   float with_q[kTogether * kTogether];  // D_t/D_s (q_t . k_s), s <= t
 };
 
-// kExact: q and k are 16-bit numbers. Their factors are applied to the products. The warp's rows of V begin at warp_v
-// in the block's slice of `rows`. kPitch is 16 more than a multiple of 32, so that fragments are read without bank
-// conflicts.
+// Applies the tokens to a warp's tile, whose rows of V begin at warp_v of the block's `rows`. kExact: q and k are
+// 16-bit numbers. kPitch is 16 more than a multiple of 32, so that fragments are read without bank conflicts.
 template <int kPitch, bool kExact, class Tile>
 __device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count, int rows, int warp_v,
                              TogetherScratch& scratch) {
   static_assert(Tile::kVK && Tile::kLanesK == 4 && Tile::kColumns == 2 && Tile::kRun == 4);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int group = lane / 4;  // row of the tile, column of b
-  const int place = lane % 4;
+  const int quad_lane = lane % 4;
 
-  // Columns of the products are tokens. A tile's lane holds four neighbouring k's of a run of 16 where a fragment has k
+  // Columns of the products are tokens. A tile's lane holds four neighboring k's of a run of 16 where a fragment has k
   // and k + 4 of two runs of eight: a permutation of k that both factors share.
   float state_k[4] = {};
   float state_q[4] = {};
@@ -78,8 +77,8 @@ __device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count
   float tokens_k[4] = {};  // rows 0..7: k_t . k_s, 8..15: q_t . k_s
 #pragma unroll
   for (int j = 0; j < Tile::kSteps; ++j) {
-    const float4 k4 = *reinterpret_cast<const float4*>(tokens.k + group * kPitch + 16 * j + 4 * place);
-    const float4 q4 = *reinterpret_cast<const float4*>(tokens.q + group * kPitch + 16 * j + 4 * place);
+    const float4 k4 = *reinterpret_cast<const float4*>(tokens.k + group * kPitch + 16 * j + 4 * quad_lane);
+    const float4 q4 = *reinterpret_cast<const float4*>(tokens.q + group * kPitch + 16 * j + 4 * quad_lane);
     const SplitFloat k[4] = {split<kExact>(k4.x), split<kExact>(k4.y), split<kExact>(k4.z), split<kExact>(k4.w)};
     const SplitFloat q[4] = {split<kExact>(q4.x), split<kExact>(q4.y), split<kExact>(q4.z), split<kExact>(q4.w)};
 #pragma unroll
@@ -94,7 +93,7 @@ __device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int s = 2 * place + i;
+    const int s = 2 * quad_lane + i;
     const float of_s = tokens.k_factor[s];
     const float ratio = s <= group ? of_s * expf(tokens.g[group] - tokens.g[s]) : 0.0F;
     scratch.with_k[group * kTogether + s] = s < group ? ratio * tokens.k_factor[group] * tokens_k[i] : 0.0F;
@@ -135,11 +134,11 @@ __device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count
   SplitFloat d[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    d[i] = split(scratch.rows[(group + i % 2 * 8) * TogetherScratch::kPitch + place + i / 2 * 4]);
+    d[i] = split(scratch.rows[(group + i % 2 * 8) * TogetherScratch::kPitch + quad_lane + i / 2 * 4]);
   }
   const float decay = expf(tokens.g[kTogether - 1]);
-  // Here the columns are k's: those that the lane holds as 2 place and the next are 4 place + half of the run.
-  const float* const keys = tokens.k + place * kPitch + 4 * (group / 2) + group % 2;
+  // Columns are k's here: columns 2 quad_lane and the next of the fragment are k = 4 quad_lane + half of the run.
+  const float* const keys = tokens.k + quad_lane * kPitch + 4 * (group / 2) + group % 2;
 #pragma unroll
   for (int j = 0; j < Tile::kSteps; ++j) {
 #pragma unroll
