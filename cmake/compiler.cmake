@@ -35,7 +35,8 @@ endif()
 
 # thalweg_plain_code(<target>): compiles a target without sanitizers. For the oracles and cases, which are test code: in
 # float64 and under sanitizers they take most of the time of a run, and the kernels' accesses are checked all the same,
-# since their buffers come from the instrumented allocator.
+# since their buffers come from the instrumented allocator. They start no threads and synchronize nothing, so that
+# ThreadSanitizer misses nothing either.
 function(thalweg_plain_code target)
   if(THALWEG_SANITIZE)
     target_compile_options(${target} PRIVATE -fno-sanitize=all -O2)

@@ -23,7 +23,7 @@ PLOT = ROOT / "docs/data/bench-cpu.svg"
 # The rows of docs/performance.md: what a decoder spends its time in.
 SUMMARY = {
     "chunk_gated_delta_rule": "T1024", "recurrent_gated_delta_rule": "T1_", "gated_delta_prep_step": "B1_",
-    "attention": "new_1_after", "linear": "M1_N2048_K2048_Q4_K", "mul_mat_id": "_E128_", "moe_ffn": "_q8",
+    "attention": "new_1_after", "linear": "M1_N2048_K2048_Q4_K", "mul_mat_id": "_E128_", "moe_ffn": "_fast",
 }
 
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/common/elements.h"
 #include "cuda/common/mma.h"
-#include "cuda/common/pairs.h"
 #include "cuda/common/warp.h"
 #include "cuda/experts/activation_records.h"
 #include "cuda/experts/expert_lists.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "cuda/common/pdl.h"
-#include "cuda/common/views.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/experts/activation_conversion.h"
 #include "cuda/experts/expert_sort.h"
 #include "cuda/launch.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cuda/common/views.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/experts/expert_lists.h"
 #include "cuda/experts/expert_matmul.h"
 #include "cuda/experts/formats/dispatch.h"

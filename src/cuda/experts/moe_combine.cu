@@ -2,7 +2,7 @@
 
 #include "cuda/common/mma.h"
 #include "cuda/common/pdl.h"
-#include "cuda/common/views.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/common/warp.h"
 #include "cuda/experts/moe_ffn.h"
 

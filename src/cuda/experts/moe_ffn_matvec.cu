@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "cuda/common/views.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/experts/expert_matmul.h"
 #include "cuda/experts/moe_ffn.h"
 #include "cuda/experts/moe_matvec.h"

@@ -1,6 +1,6 @@
 // The routing of moe_ffn's `wgmma`, `stream` and `steps`: logits by wgmma on Hopper for many tokens, else by mma.
 
-#include "cuda/common/views.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/experts/moe_ffn.h"
 #include "cuda/experts/routing.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "cuda/common/pdl.h"
-#include "cuda/common/views.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/common/warp.h"
 #include "cuda/experts/choose_experts.h"
 #include "cuda/experts/routing.h"

@@ -5,7 +5,7 @@
 
 #include "cuda/common/mma.h"
 #include "cuda/common/pdl.h"
-#include "cuda/common/views.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/experts/routing.h"
 
 namespace thalweg::cu {

@@ -8,11 +8,11 @@
 
 #include <algorithm>
 
+#include "cuda/common/elements.h"
 #include "cuda/common/mbarrier.h"
 #include "cuda/common/mma.h"
-#include "cuda/common/pairs.h"
 #include "cuda/common/pdl.h"
-#include "cuda/common/views.h"
+#include "cuda/common/tensor_view.h"
 #include "cuda/common/wgmma.h"
 #include "cuda/experts/routing.h"
 #include "cuda/tuning.h"

@@ -1,3 +1,0 @@
-#pragma once
-
-#include "cuda/common/tensor_view.h"
