@@ -131,8 +131,8 @@ TEST_F(CommandLine, EveryCommandHasHelp) {
 TEST_F(CommandLine, TheKernelThatTheEnvironmentNamesRuns) {
   const std::string path = at("bench.json");
   setenv("THALWEG_KERNEL", "linear:exact", 1);
-  const Result result =
-      run({"bench", "--op", "linear", "--case", "^M1_N2048_K2048_Q(4_K|8_0)_fast$", "--seconds", "0.01", "--json", path});
+  const Result result = run(
+      {"bench", "--op", "linear", "--case", "^M1_N2048_K2048_Q(4_K|8_0)_fast$", "--seconds", "0.01", "--json", path});
   unsetenv("THALWEG_KERNEL");
   ASSERT_EQ(result.code, 0) << result.err;
   const nlohmann::json rows = nlohmann::json::parse(read_file(path));
