@@ -32,6 +32,11 @@ Bound bf16_product_bound() {
   return {l2, 4.0 * l2};
 }
 
+Bound bf16_product_bound(const reference::Array& exact, const reference::Array& plain_16bit) {
+  const double l2 = std::max(bf16_product_bound().l2, 1.5 * distance(exact, plain_16bit).l2);
+  return {l2, 4.0 * l2};
+}
+
 Bound q8_product_bound() {
   const double l2 = std::sqrt(2e-4);
   return {l2, 4.0 * l2};
@@ -109,8 +114,13 @@ ExpertMatmulArgs make_expert_args(const ExpertShape& shape, Memory& memory, Rand
 std::vector<Expected> expect_products(const ExpertMatmulArgs& args, bool sample) {
   const Bound bound = f32_bound(static_cast<double>(args.weight.dim(2)));
   if (!sample) {
-    return {expect("y", args.y, reference::mul_mat_id(args, Precision::kExact),
-                   reference::mul_mat_id(args, Precision::kRounded), bound, bf16_product_bound(), q8_product_bound())};
+    const reference::Array exact = reference::mul_mat_id(args, Precision::kExact);
+    Bound fast;
+    if (args.precision == MatmulPrecision::kFast) {
+      fast = bf16_product_bound(exact, reference::mul_mat_id(args, Precision::k16Bit));
+    }
+    return {
+        expect("y", args.y, exact, reference::mul_mat_id(args, Precision::kRounded), bound, fast, q8_product_bound())};
   }
   // A prime step walks through all rows and columns.
   std::vector<std::int64_t> indices;

@@ -44,9 +44,13 @@ Case linear_case(const LinearShape& shape) {
     args.y = memory.output(shape.y, {shape.tokens, shape.n});
     args.precision = shape.precision;
     problem.find_expected = [](const LinearArgs& a) {
-      return std::vector{
-          expect("y", a.y, reference::linear(a, Precision::kExact), reference::linear(a, Precision::kRounded),
-                 f32_bound(static_cast<double>(a.weight.dim(1))), bf16_product_bound(), q8_product_bound())};
+      const reference::Array exact = reference::linear(a, Precision::kExact);
+      Bound fast;
+      if (a.precision == MatmulPrecision::kFast) {
+        fast = bf16_product_bound(exact, reference::linear(a, Precision::k16Bit));
+      }
+      return std::vector{expect("y", a.y, exact, reference::linear(a, Precision::kRounded),
+                                f32_bound(static_cast<double>(a.weight.dim(1))), fast, q8_product_bound())};
     };
     problem.cost = {
         static_cast<double>(bytes_of(shape.weight, shape.n * shape.k) + bytes_of(shape.x, shape.tokens * shape.k) +

@@ -57,8 +57,8 @@ std::vector<Expected> expect_ffn(const MoeFfnArgs& args) {
   const Array exact = reference::moe_ffn(args, Precision::kExact);
   const Bound f32 = f32_bound(static_cast<double>(args.x.dim(1) + args.gate.dim(1)));
   const auto fast = [&](Precision precision) {
-    const Bound plain = distance(exact, reference::moe_ffn(args, precision));
-    return Bound{f32.l2 + 2.0 * plain.l2, f32.max + 2.0 * plain.max};
+    const double l2 = f32.l2 + 2.0 * distance(exact, reference::moe_ffn(args, precision)).l2;
+    return Bound{l2, 4.0 * l2};
   };
   Expected result = expect("y", args.y, exact, reference::moe_ffn(args, Precision::kRounded), f32);
   if (args.precision == MatmulPrecision::kFast) {

@@ -46,7 +46,7 @@ class Array {
 enum class Precision {
   kExact,    // none: float64 throughout
   kRounded,  // those of the contract, in stores and between steps, as a plain implementation would
-  // Those of kRounded, and what MatmulPrecision::kFast allows besides; only of the mixture of experts.
+  // Those of kRounded, and what MatmulPrecision::kFast allows besides; only of matmuls and the mixture of experts.
   k16Bit,  // operands of matmuls and the outputs of experts to bf16
   k8Bit,   // activations of matmuls with block-format weights to 8 bits, 32 to a scale
 };

@@ -59,6 +59,13 @@ std::vector<double> multiply(const Array& weights, const double* x) {
   return y;
 }
 
+// An operand of a product, as a kernel of k16Bit reads it.
+Array read_operand(const ConstTensor& tensor, Precision precision) {
+  Array values = read(tensor);
+  if (precision == Precision::k16Bit) round_all(values, DType::kBF16, precision);
+  return values;
+}
+
 // Each 32 values to multiples of a 127th of the largest of them.
 void round_to_8_bits(std::vector<double>& values) {
   constexpr std::size_t kGroup = 32;
@@ -75,8 +82,8 @@ void round_to_8_bits(std::vector<double>& values) {
 // A matrix of an expert as a matmul of this precision reads it, and how that treats activations.
 class Matrix {
  public:
-  Matrix(const ConstTensor& tensor, Precision precision) : weights_(read(tensor)), precision_(precision) {
-    if (precision == Precision::k16Bit) round_all(weights_, DType::kBF16, precision);
+  Matrix(const ConstTensor& tensor, Precision precision)
+      : weights_(read_operand(tensor, precision)), precision_(precision) {
     if (precision == Precision::k8Bit && !is_block_format(tensor.dtype)) precision_ = Precision::kExact;
   }
 
@@ -136,8 +143,8 @@ ExpertRows expert_rows(const ExpertRowsArgs& args) {
 }
 
 Array mul_mat_id(const ExpertMatmulArgs& args, Precision precision) {
-  const Array weight = read(args.weight);
-  const Array x = read(args.x);
+  const Array weight = read_operand(args.weight, precision);
+  const Array x = read_operand(args.x, precision);
   const Array ids = read(args.expert_ids);
   const std::int64_t n = weight.dim(1);
   const std::int64_t k = weight.dim(2);
@@ -169,8 +176,8 @@ std::vector<double> mul_mat_id_at(const ExpertMatmulArgs& args, const std::vecto
 }
 
 Array linear(const LinearArgs& args, Precision precision) {
-  const Array weight = read(args.weight);
-  const Array x = read(args.x);
+  const Array weight = read_operand(args.weight, precision);
+  const Array x = read_operand(args.x, precision);
   const Array bias = read(args.bias);
   Array y({x.dim(0), weight.dim(0)});
   for (std::int64_t t = 0; t < y.dim(0); ++t) {

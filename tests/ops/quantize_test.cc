@@ -144,7 +144,7 @@ TEST_F(QuantizeTest, RefusesBadMemory) {
   expect_error(args, "blocks", "memory for Q8_0 [3,512]", "a null pointer");
   auto back = dequantize_args(DType::kF16);
   back.blocks.data = blocks_.data() + 1;
-  expect_error(back, "blocks", "data aligned to its elements", "an address that is not");
+  expect_error(back, "blocks", "data aligned to 2 bytes, the size of an element", "an address that is not");
   back = dequantize_args(DType::kQ8_0);
   back.values.strides[1] = 2;
   expect_error(back, "values", "a contiguous innermost dimension", "F32 [3,512] with strides [512,2]");

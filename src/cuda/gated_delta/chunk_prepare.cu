@@ -107,79 +107,78 @@ __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2]
   merge_blocks_of_32<T, WholeBlock>(matrix, head.beta, shared + ChunkRecord::kT, thread);
 }
 
-// The chunk of a block.
-struct PreparedChunk {
-  int index;  // of its record
-  int row;    // of the batch
-  int begin;  // token in the row
-  int length;
-  int key_head;
-  bool valid;
-};
-
-// Blocks come in the opposite order of the second pass's reads, the last chunks of all sequences first, so that the L2
-// cache still holds what it reads first. Exact for sequences of one length, a permutation for any.
-__device__ inline PreparedChunk find_prepared_chunk(const ChunkArguments& args) {
-  PreparedChunk chunk{};
-  chunk.key_head = static_cast<int>(blockIdx.x) % args.hk;
-  const int order = static_cast<int>(blockIdx.x) / args.hk;
-  const int per_sequence = (static_cast<int>(args.chunks) + args.map.sequences - 1) / args.map.sequences;
-  chunk.index = order % args.map.sequences * per_sequence + per_sequence - 1 - order / args.map.sequences;
-  if (chunk.index >= args.chunks) return chunk;
-  const int n = args.map.sequence_of(chunk.index, kChunk);
-  const SequenceMap::Sequence sequence = args.map.sequence(n);
-  const int first = (chunk.index - args.map.first_index(n, kChunk)) * kChunk;
-  chunk.valid = first >= 0 && first < sequence.length;
-  chunk.row = sequence.row;
-  chunk.begin = sequence.begin + first;
-  chunk.length = min(kChunk, sequence.length - first);
-  return chunk;
-}
-
-// Starts the copies of the tiles of k and q, by kCopiers threads.
 template <class T, int K>
-__device__ __forceinline__ void copy_tiles(const ChunkArguments& args, const PreparedChunk& chunk, std::uint32_t tiles,
-                                           int thread) {
+__global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
+    chunk_prepare(const __grid_constant__ ChunkArguments args) {
   using S = Shared<K>;
-  if (thread >= kCopiers) return;
-  constexpr int kColumns = K < 128 ? K : 128;  // at a time
-  constexpr int kVectors = kColumns / 8;
-  constexpr int kRows = kCopiers / kVectors;  // a multiple of 8: a thread's swizzle is always the same
-  const int row = thread / kVectors;
-  const int vector = thread % kVectors;
-  const auto source = [&](const TensorView<const void>& tensor) {
-    return static_cast<const T*>(tensor.data) + chunk.row * tensor.strides[0] +
-           (chunk.begin + row) * tensor.strides[1] + chunk.key_head * tensor.strides[2] + vector * 8;
-  };
-  const T* k = source(args.k);
-  const T* q = source(args.q);
-  const std::uint32_t to = tiles + static_cast<std::uint32_t>(vector / 8 * (kChunk * 128)) + swizzled(row, vector % 8);
-  const std::int64_t k_step = kRows * args.k.strides[1];
-  const std::int64_t q_step = kRows * args.q.strides[1];
-#pragma unroll
-  for (int column = 0; column < K; column += kColumns) {
-    const std::uint32_t tile = to + static_cast<std::uint32_t>(column * kChunk * 2);
-#pragma unroll
-    for (int i = 0; i < kChunk / kRows; ++i) {
-      const bool valid = row + i * kRows < chunk.length;
-      const std::int64_t steps = valid ? i : 0;  // a row past the end is not read, but its address may be checked
-      copy_16_bytes(tile + static_cast<std::uint32_t>(i * kRows * 128), k + steps * k_step + column, valid);
-      copy_16_bytes(tile + static_cast<std::uint32_t>(S::kTile + i * kRows * 128), q + steps * q_step + column, valid);
-    }
-  }
-  commit_copies();
-}
+  extern __shared__ __align__(1024) std::byte shared[];
+  __shared__ Scalars scalars;
+  pdl_trigger();
+  // Blocks come in the opposite order of the second pass's reads, the last chunks of all sequences first, so that the
+  // L2 cache still holds what it reads first. Exact for sequences of one length, a permutation for any.
+  const int key_head = static_cast<int>(blockIdx.x) % args.hk;
+  const int place = static_cast<int>(blockIdx.x) / args.hk;
+  const int per_sequence = (static_cast<int>(args.chunks) + args.map.sequences - 1) / args.map.sequences;
+  const int slot = place % args.map.sequences * per_sequence + per_sequence - 1 - place / args.map.sequences;
+  if (slot >= args.chunks) return;
+  const int n = args.map.sequence_of(slot, kChunk);
+  const SequenceMap::Sequence sequence = args.map.sequence(n);
+  const int first = (slot - args.map.first_index(n, kChunk)) * kChunk;
+  if (first < 0 || first >= sequence.length) return;
+  const int begin = sequence.begin + first;
+  const int length = min(kChunk, sequence.length - first);
 
-// The warp's blocks of k k^T and q k^T.
-template <class T, int K>
-__device__ __forceinline__ void multiply_blocks(float (&kk)[2][2][4], float (&qk)[2][2][4], std::uint32_t tiles,
-                                                int warp, int lane) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const std::uint32_t tiles = shared_address(shared);
+  const int heads = args.hv / args.hk;
+  const auto value_head = [&](int j) { return args.tiled ? key_head + j * args.hk : key_head * heads + j; };
+  // A warp has the gates of one head of a batch. Their loads come first, as their latency is the longest.
+  const auto has_gates = [&](int j) { return warp < min(heads - j, kHeadsAtOnce); };
+  LaneGates gates{};
+  if (has_gates(0)) gates = load_gates(args, sequence.row, begin, length, value_head(warp), lane);
+  if (thread < kCopiers) {
+    constexpr int kColumns = K < 128 ? K : 128;  // at a time
+    constexpr int kPieces = kColumns / 8;
+    constexpr int kRows = kCopiers / kPieces;  // a multiple of 8: a thread's swizzle is always the same
+    const int row = thread / kPieces;
+    const int piece = thread % kPieces;
+    const auto source = [&](const TensorView<const void>& tensor) {
+      return static_cast<const T*>(tensor.data) + sequence.row * tensor.strides[0] + (begin + row) * tensor.strides[1] +
+             key_head * tensor.strides[2] + piece * 8;
+    };
+    const T* k = source(args.k);
+    const T* q = source(args.q);
+    const std::uint32_t to = tiles + static_cast<std::uint32_t>(piece / 8 * (kChunk * 128)) + swizzled(row, piece % 8);
+    const std::int64_t k_step = kRows * args.k.strides[1];
+    const std::int64_t q_step = kRows * args.q.strides[1];
+#pragma unroll
+    for (int column = 0; column < K; column += kColumns) {
+      const std::uint32_t tile = to + static_cast<std::uint32_t>(column * kChunk * 2);
+#pragma unroll
+      for (int i = 0; i < kChunk / kRows; ++i) {
+        const bool valid = row + i * kRows < length;
+        const std::int64_t steps = valid ? i : 0;  // a row past the end is not read, but its address may be checked
+        copy_16_bytes(tile + static_cast<std::uint32_t>(i * kRows * 128), k + steps * k_step + column, valid);
+        copy_16_bytes(tile + static_cast<std::uint32_t>(S::kTile + i * kRows * 128), q + steps * q_step + column,
+                      valid);
+      }
+    }
+    commit_copies();
+  }
+  if (has_gates(0)) compute_decays(gates, scalars.heads[warp], lane);
+  wait_for_copies<0>();
+  __syncthreads();
+
+  float kk[2][2][4] = {};
+  float qk[2][2][4] = {};
 #pragma unroll
   for (int b = 0; b < 2; ++b) {
     const BlockIndex block = block_index(warp + b * kWarps);
     // Step s has vectors 2s and 2s + 1 of a row; their swizzled offsets differ from the first step's in two bits.
     const std::uint32_t k_row = tiles + swizzled(16 * block.i + lane % 16, lane / 16);
-    const std::uint32_t q_row = k_row + Shared<K>::kTile;
+    const std::uint32_t q_row = k_row + S::kTile;
     const std::uint32_t column = tiles + swizzled(16 * block.j + lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
@@ -201,46 +200,17 @@ __device__ __forceinline__ void multiply_blocks(float (&kk)[2][2][4], float (&qk
       }
     }
   }
-}
-
-template <class T, int K>
-__global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
-    chunk_prepare(const __grid_constant__ ChunkArguments args) {
-  using S = Shared<K>;
-  extern __shared__ __align__(1024) std::byte shared[];
-  __shared__ Scalars scalars;
-  pdl_trigger();
-  const PreparedChunk chunk = find_prepared_chunk(args);
-  if (!chunk.valid) return;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int warp = thread / 32;
-  const int lane = thread % 32;
-  const std::uint32_t tiles = shared_address(shared);
-  const int heads = args.hv / args.hk;
-  const auto value_head = [&](int j) { return args.tiled ? chunk.key_head + j * args.hk : chunk.key_head * heads + j; };
-  // A warp has the gates of one head of a batch. Their loads come first, as their latency is the longest.
-  const auto has_gates = [&](int j) { return warp < min(heads - j, kHeadsAtOnce); };
-  const auto gates_of = [&](int j) {
-    return load_gates(args, chunk.row, chunk.begin, chunk.length, value_head(j + warp), lane);
-  };
-  LaneGates gates{};
-  if (has_gates(0)) gates = gates_of(0);
-  copy_tiles<T, K>(args, chunk, tiles, thread);
-  if (has_gates(0)) compute_decays(gates, scalars.heads[warp], lane);
-  wait_for_copies<0>();
-  __syncthreads();
-
-  float kk[2][2][4] = {};
-  float qk[2][2][4] = {};
-  multiply_blocks<T, K>(kk, qk, tiles, warp, lane);
-  find_factors<T, K>(args, shared, shared + S::kTile, chunk.length, thread, scalars.factors);
+  find_factors<T, K>(args, shared, shared + S::kTile, length, thread, scalars.factors);
   __syncthreads();
 
   auto* matrix = reinterpret_cast<float*>(shared + S::kMatrix);
   clear_upper_blocks<kThreads>(shared, thread);
   for (int j = 0; j < heads; ++j) {
     const int in_batch = j % kHeadsAtOnce;
-    if (j > 0 && in_batch == 0 && has_gates(j)) compute_decays(gates_of(j), scalars.heads[warp], lane);
+    if (j > 0 && in_batch == 0 && has_gates(j)) {
+      compute_decays(load_gates(args, sequence.row, begin, length, value_head(j + warp), lane), scalars.heads[warp],
+                     lane);
+    }
     if (args.normalize && in_batch == 0) {
       __syncthreads();
       for (int i = thread; i < kHeadsAtOnce * 3 * kChunk; i += kThreads) {
@@ -250,9 +220,13 @@ __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
     if (j > 0 && thread == 0) wait_for_bulk_reads();
     __syncthreads();  // the record and both matrices are free
     prepare_head<T>(kk, qk, scalars, scalars.heads[in_batch], args.scale, shared, matrix);
-    const std::int64_t record = static_cast<std::int64_t>(chunk.index) * args.hv + value_head(j);
-    if (thread == 0) args.chunk_gates[record] = scalars.heads[in_batch].g[kChunk - 1];
-    store_record(args.records + record * static_cast<std::int64_t>(ChunkRecord::kPitch), shared, thread);
+    std::byte* record = args.records + (static_cast<std::int64_t>(slot) * args.hv + value_head(j)) *
+                                           static_cast<std::int64_t>(ChunkRecord::kPitch);
+    if (thread == 0) {
+      args.chunk_gates[static_cast<std::int64_t>(slot) * args.hv + value_head(j)] =
+          scalars.heads[in_batch].g[kChunk - 1];
+    }
+    store_record(record, shared, thread);
   }
   wait_for_bulk_reads();
 }
