@@ -61,9 +61,10 @@ struct MulMatIdArgs : ExpertMatmulArgs {
 
 // The whole block: logits = x W_router^T; route_top_k; y = sum_s weight_s down(silu(gate x) * (up x)) + the shared
 // expert, sigmoid(x . shared_router) down_sh(silu(gate_sh x) * (up_sh x)). The routing weight multiplies the output of
-// down. The router's logits and the choice have the accuracy of f32 in either precision. kExact: every intermediate value
-// is f32. kFast: what MatmulPrecision allows in each matmul and, on CUDA, silu(gate x) * (up x) and the experts' outputs
-// in 16 bits; the error is at most twice that of the plain computation that rounds all of these (docs/operations).
+// down. The router's logits and the choice have the accuracy of f32 in either precision. kExact: every intermediate
+// value is f32. kFast: what MatmulPrecision allows in each matmul and, on CUDA, silu(gate x) * (up x) and the experts'
+// outputs in 16 bits; the error is at most twice that of the plain computation that rounds all of these
+// (docs/operations).
 struct MoeFfnArgs {
   static constexpr std::string_view kName = "moe_ffn";
   ConstTensor x;              // [T,D], f32, f16 or bf16
