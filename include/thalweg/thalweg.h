@@ -554,7 +554,7 @@ typedef struct thalweg_model_options {
   bool exact;                                 // no 8-bit activations
   int32_t kv_dtype;                           // of the key and value cache: THALWEG_F16 or THALWEG_F32
   bool prefetch;                              // read the whole file at load
-  void (*progress)(void* user, double done);  // NULL, or hears a growing part of 1
+  void (*progress)(void* user, double done);  // NULL, or receives the share that is done, up to 1
   void* user;                                 // for progress
 } thalweg_model_options;
 
@@ -630,12 +630,12 @@ thalweg_status thalweg_step(thalweg_model* model, thalweg_sequence* const* seque
 thalweg_status thalweg_sample(const thalweg_model* model, const thalweg_sequence* sequence,
                               const thalweg_sampling* sampling, int32_t* token);
 
-// Prefills the prompt, then up to max_tokens tokens. `hear` (may be NULL) gets whole characters of UTF-8 as they come
-// and returns false to stop. `sampling` and `result` may be NULL.
-typedef bool (*thalweg_hear)(void* user, const char* bytes, size_t count);
+// Prefills the prompt, then up to max_tokens tokens. `callback` (may be NULL) receives whole characters of UTF-8 as
+// they come and returns false to stop. `sampling` and `result` may be NULL.
+typedef bool (*thalweg_text_callback)(void* user, const char* bytes, size_t count);
 thalweg_status thalweg_generate(thalweg_model* model, thalweg_sequence* sequence, const int32_t* prompt,
                                 size_t prompt_count, const thalweg_sampling* sampling, int64_t max_tokens,
-                                thalweg_hear hear, void* user, thalweg_generated* result);
+                                thalweg_text_callback callback, void* user, thalweg_generated* result);
 
 #ifdef __cplusplus
 }

@@ -210,7 +210,7 @@ thalweg_status thalweg_sample(const thalweg_model* model, const thalweg_sequence
 
 thalweg_status thalweg_generate(thalweg_model* model, thalweg_sequence* sequence, const int32_t* prompt,
                                 size_t prompt_count, const thalweg_sampling* sampling, int64_t max_tokens,
-                                thalweg_hear callback, void* user, thalweg_generated* result) {
+                                thalweg_text_callback callback, void* user, thalweg_generated* result) {
   return guarded([&] {
     require_pointer(model, "generate", "model");
     require_pointer(sequence, "generate", "sequence");

@@ -139,7 +139,7 @@ struct LoadCosts {
   constexpr double at(Load load) const { return load == Load::kFew ? few : load == Load::kSome ? some : many; }
 };
 
-// The kernels in f32 for MatmulPrecision::kExact: a second, so that they run only where kExact asks for them or no
+// The kernels in f32 for MatmulPrecision::kExact: a second, so that they run only where kExact requires them or no
 // other kernel can.
 inline constexpr double kExact = 1e6;
 

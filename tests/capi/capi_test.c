@@ -132,14 +132,14 @@ static void test_recurrent(void) {
   thalweg_memory_free(workspace);
 }
 
-typedef struct heard {
+typedef struct received {
   char text[512];
   size_t length;
   size_t stop_at;
-} heard;
+} received;
 
 static bool keep_bytes(void* user, const char* bytes, size_t count) {
-  heard* to = user;
+  received* to = user;
   if (to->length + count >= sizeof to->text) return false;
   memcpy(to->text + to->length, bytes, count);
   to->length += count;
@@ -172,12 +172,12 @@ static void test_model(const char* path, const char* folder) {
   CHECK(thalweg_sequence_start(model, &second) == THALWEG_OK);
   CHECK(thalweg_sequence_start(model, &third) == THALWEG_INVALID);
 
-  heard whole = {.stop_at = 500};
+  received whole = {.stop_at = 500};
   thalweg_generated result;
   CHECK(thalweg_generate(model, first, prompt, count, NULL, 24, keep_bytes, &whole, &result) == THALWEG_OK);
   CHECK(strstr(whole.text, "kitchen") != NULL);
   CHECK(result.reason == THALWEG_STOP_END_TOKEN && result.prompt_tokens == (int64_t)count);
-  heard part = {.stop_at = 5};
+  received part = {.stop_at = 5};
   CHECK(thalweg_sequence_clear(first) == THALWEG_OK);
   CHECK(thalweg_generate(model, first, prompt, count, NULL, 24, keep_bytes, &part, &result) == THALWEG_OK);
   CHECK(result.reason == THALWEG_STOP_CALLER && strncmp(part.text, whole.text, part.length) == 0);
@@ -192,7 +192,7 @@ static void test_model(const char* path, const char* folder) {
   remove(file);
   CHECK(thalweg_sequence_restore(second, file) == THALWEG_INVALID);
   thalweg_sequence* both[2] = {first, second};
-  heard by_hand = {.stop_at = 500};
+  received by_hand = {.stop_at = 500};
   for (int i = 0; i < 24; ++i) {
     int32_t tokens[2];
     CHECK(thalweg_sample(model, first, NULL, &tokens[0]) == THALWEG_OK);
