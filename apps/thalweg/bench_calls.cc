@@ -35,7 +35,14 @@ double median_us(Measure measure) {
   return times[kRounds / 2];
 }
 
-double work(const cases::Problem& problem) { return problem.cost.bytes + problem.cost.flops; }
+// Whether a is a smaller case than b. One without arithmetic has no tokens, or is of an operation that only moves data:
+// it counts where there is no other.
+bool smaller(const cases::Problem& a, const cases::Problem& b) {
+  const bool a_computes = a.cost.flops > 0.0;
+  const bool b_computes = b.cost.flops > 0.0;
+  if (a_computes != b_computes) return a_computes;
+  return a.cost.bytes + a.cost.flops < b.cost.bytes + b.cost.flops;
+}
 
 Row measure(const cases::Case& smallest, cases::Problem& problem, const Stream& stream) {
   problem.memory.reset();
@@ -75,7 +82,7 @@ int bench_calls(const BenchOptions& options, const BackendInfo& backend) {
       order.push_back(candidate->operation);
     }
     std::unique_ptr<cases::Problem> problem = candidate->make(1);
-    if (work(*problem) <= 0.0 || (best.problem && work(*problem) >= work(*best.problem))) continue;
+    if (problem->cost.bytes <= 0.0 || (best.problem && !smaller(*problem, *best.problem))) continue;
     if (problem->explanation(stream).chosen < 0) continue;
     best = {candidate, std::move(problem)};
   }
