@@ -11,8 +11,9 @@ struct DeviceProperties {
   int minor = 0;
   int multiprocessors = 0;
   int shared_bytes = 0;  // shared memory of a multiprocessor
-  // The device has compute capability 9.0, and the build has machine code of *_sm90 files.
+  // The device has compute capability 9.0 or 10.0, and the build has machine code of *_sm90 or *_sm100 files.
   bool runs_sm90 = false;
+  bool runs_sm100 = false;
   // The code that runs here supports programmatic dependent launch (common/pdl.h).
   bool programmatic_launch = false;
   // The code that runs here has bulk copies and mbarriers (common/mbarrier.h) in files without a suffix too.
@@ -22,7 +23,8 @@ struct DeviceProperties {
 // Queries the driver once per device.
 const DeviceProperties& properties(int device);
 
-// Why kernels of *_sm90 files cannot run on the device; empty if they can.
+// Why kernels of *_sm90 or *_sm100 files cannot run on the device; empty if they can.
 std::string sm90_reason(const DeviceProperties& device);
+std::string sm100_reason(const DeviceProperties& device);
 
 }  // namespace thalweg::cu

@@ -113,10 +113,12 @@ const DeviceProperties& properties(int device) {
     cudaFuncAttributes code{};
     if (cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(device) == cudaSuccess) {
       // A later device runs the PTX of 8.0, which has none of this, unless the build lists that device's own code.
-      const bool is_at_least_90 = cudaFuncGetAttributes(&code, any_kernel) == cudaSuccess && code.ptxVersion >= 90;
+      const int version = cudaFuncGetAttributes(&code, any_kernel) == cudaSuccess ? code.ptxVersion : 0;
+      const bool is_at_least_90 = version >= 90;
       known[i].programmatic_launch = is_at_least_90;
       known[i].bulk_copies = is_at_least_90;
-      known[i].runs_sm90 = is_at_least_90 && known[i].major == 9 && known[i].minor == 0;
+      known[i].runs_sm90 = version == 90 && known[i].major == 9 && known[i].minor == 0;
+      known[i].runs_sm100 = version == 100 && known[i].major == 10 && known[i].minor == 0;
       cudaSetDevice(before);
     }
     cudaGetLastError();
@@ -124,13 +126,22 @@ const DeviceProperties& properties(int device) {
   return known[i];
 }
 
-std::string sm90_reason(const DeviceProperties& device) {
-  if (device.runs_sm90) return {};
-  if (device.major == 9 && device.minor == 0)
-    return "needs machine code of compute capability 9.0; this build has none";
-  return "needs compute capability 9.0, the device has " + std::to_string(device.major) + "." +
+namespace {
+
+std::string architecture_reason(const DeviceProperties& device, int major, bool runs) {
+  if (runs) return {};
+  const std::string wanted = std::to_string(major) + ".0";
+  if (device.major == major && device.minor == 0) {
+    return "needs machine code of compute capability " + wanted + "; this build has none";
+  }
+  return "needs compute capability " + wanted + ", the device has " + std::to_string(device.major) + "." +
          std::to_string(device.minor);
 }
+
+}  // namespace
+
+std::string sm90_reason(const DeviceProperties& device) { return architecture_reason(device, 9, device.runs_sm90); }
+std::string sm100_reason(const DeviceProperties& device) { return architecture_reason(device, 10, device.runs_sm100); }
 
 void allow_shared_memory(const void* kernel, std::size_t bytes, std::string_view operation) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), operation);
