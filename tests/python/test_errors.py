@@ -39,7 +39,7 @@ class DeadStream:
         ("bias", lambda: ops.linear(X, W, np.ones(2, np.float32))),
         ("y", lambda: ops.linear(X, W, y=np.empty((2, 4), np.float32))),
         ("y", lambda: ops.linear(X, W, y=X[:, :3])),
-        ("precision", lambda: ops.linear(X, W, precision="fast")),
+        ("precision", lambda: ops.linear(X, W, precision="fastest")),
         ("stream", lambda: ops.linear(X, W, stream=DeadStream())),
         ("threads", lambda: ops.linear(X, W, threads=-1)),
         ("x", lambda: ops.l2norm(np.ones((1,) * 6, np.float32))),
