@@ -97,6 +97,7 @@ void Check::check(std::string_view argument, const ConstTensor& tensor, std::spa
     fail(argument, "a tensor on the stream's device, " + std::string(device_type_name(stream_.device.type)),
          to_string(tensor) + " on " + std::string(device_type_name(tensor.device.type)));
   }
+  check_extents(argument, tensor);
   const Footprint footprint(tensor);
   if ((tensor.alignment & (tensor.alignment - 1)) != 0 || tensor.alignment < 0) {
     fail(argument, "an alignment that is a power of two, or 0", std::to_string(tensor.alignment));
@@ -105,8 +106,7 @@ void Check::check(std::string_view argument, const ConstTensor& tensor, std::spa
   arguments_.push_back({argument, tensor, footprint, role});
 }
 
-void Check::check_memory(std::string_view argument, const ConstTensor& tensor, const Footprint& footprint,
-                         Role role) const {
+void Check::check_extents(std::string_view argument, const ConstTensor& tensor) const {
   constexpr std::int64_t kMaxElements = std::int64_t{1} << 48;
   std::int64_t reach = 0;
   std::int64_t count = 1;
@@ -121,6 +121,10 @@ void Check::check_memory(std::string_view argument, const ConstTensor& tensor, c
     if (count > kMaxElements / extent) fail(argument, "at most 2^48 elements", to_string(tensor));
     count *= extent;
   }
+}
+
+void Check::check_memory(std::string_view argument, const ConstTensor& tensor, const Footprint& footprint,
+                         Role role) const {
   if (tensor.size() == 0) return;
   if (tensor.dim(tensor.rank - 1) > 1 && tensor.stride(tensor.rank - 1) != 1) {
     fail(argument, "a contiguous innermost dimension", to_string(tensor));

@@ -115,6 +115,8 @@ class Check {
 
   void check(std::string_view argument, const ConstTensor& tensor, std::span<const DType> dtypes,
              std::span<Dim* const> dims, Role role);
+  // Sizes and strides have to fit into 64 bits before anything is computed from them.
+  void check_extents(std::string_view argument, const ConstTensor& tensor) const;
   void check_memory(std::string_view argument, const ConstTensor& tensor, const Footprint& footprint, Role role) const;
   // Whether two views may share a byte.
   static bool overlap(const Footprint& a, const Footprint& b);
