@@ -7,17 +7,7 @@
 namespace thalweg::cu {
 
 template <>
-struct PackedWeights<DType::kIQ4_NL> : CodedWeights<PackedWeights<DType::kIQ4_NL>, true> {
-  static constexpr int kAlign = 2;
-  std::uint32_t words[4];
-  float scale;
-
-  __device__ static PackedWeights read(const std::uint8_t* block, int) {
-    PackedWeights packed;
-    packed.scale = f16_bits_to_f32(read_half<kAlign>(block));
-    read_words<kAlign>(block + 2, packed.words);
-    return packed;
-  }
+struct PackedWeights<DType::kIQ4_NL> : ScaledWords<PackedWeights<DType::kIQ4_NL>, 4, true> {
   __device__ uint2 codes(int j) const { return iq4_codes(words, j); }
   __device__ Scaling scaling(int) const { return {scale, -128.0F * scale}; }
 };

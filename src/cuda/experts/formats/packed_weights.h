@@ -152,6 +152,21 @@ struct CodedWeights {
   static constexpr bool kCoded = true;
 };
 
+// A format whose blocks of 32 weights are a scale in f16 and kWords words of codes.
+template <class Format, int kWords, bool kWide>
+struct ScaledWords : CodedWeights<Format, kWide> {
+  static constexpr int kAlign = 2;
+  std::uint32_t words[kWords];
+  float scale;
+
+  __device__ static Format read(const std::uint8_t* block, int) {
+    Format packed;
+    packed.scale = f16_bits_to_f32(read_half<kAlign>(block));
+    read_words<kAlign>(block + 2, packed.words);
+    return packed;
+  }
+};
+
 // Specialized for each dtype but I32:
 //   kAlign                  what a block's address is a multiple of
 //   kCoded                  whether the format has codes

@@ -8,17 +8,7 @@
 namespace thalweg::cu {
 
 template <>
-struct PackedWeights<DType::kQ4_0> : CodedWeights<PackedWeights<DType::kQ4_0>, false> {
-  static constexpr int kAlign = 2;
-  std::uint32_t words[4];
-  float scale;
-
-  __device__ static PackedWeights read(const std::uint8_t* block, int) {
-    PackedWeights packed;
-    packed.scale = f16_bits_to_f32(read_half<kAlign>(block));
-    read_words<kAlign>(block + 2, packed.words);
-    return packed;
-  }
+struct PackedWeights<DType::kQ4_0> : ScaledWords<PackedWeights<DType::kQ4_0>, 4, false> {
   __device__ uint2 codes(int j) const { return nibbles(words, j); }
   __device__ Scaling scaling(int) const { return {scale, -8.0F * scale}; }
 };

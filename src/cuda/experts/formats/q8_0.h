@@ -8,17 +8,7 @@
 namespace thalweg::cu {
 
 template <>
-struct PackedWeights<DType::kQ8_0> : CodedWeights<PackedWeights<DType::kQ8_0>, true> {
-  static constexpr int kAlign = 2;
-  std::uint32_t words[8];
-  float scale;
-
-  __device__ static PackedWeights read(const std::uint8_t* block, int) {
-    PackedWeights packed;
-    packed.scale = f16_bits_to_f32(read_half<kAlign>(block));
-    read_words<kAlign>(block + 2, packed.words);
-    return packed;
-  }
+struct PackedWeights<DType::kQ8_0> : ScaledWords<PackedWeights<DType::kQ8_0>, 8, true> {
   __device__ uint2 codes(int j) const { return {words[2 * j] ^ 0x80808080U, words[2 * j + 1] ^ 0x80808080U}; }
   __device__ Scaling scaling(int) const { return {scale, -128.0F * scale}; }
 };
