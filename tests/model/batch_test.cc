@@ -235,6 +235,7 @@ TEST(Slots, AreFreshWhenTheyAreTakenAgain) {
 }
 
 TEST(Threads, GiveTheSameBits) {
+  const OnAllThreads small_tasks_too;
   const File file(DType::kQ8_0);
   const std::vector<std::int32_t> tokens = random_tokens(150, file.spec.vocabulary, 8);
   std::vector<float> first;

@@ -52,6 +52,7 @@ TEST(Generate, TakesTheLikeliestTokenEachTime) {
 }
 
 TEST(Generate, ASeedGivesTheSameTextOnAnyNumberOfThreads) {
+  const OnAllThreads small_tasks_too;
   const File file;
   const std::vector<std::int32_t> prompt = random_tokens(20, file.spec.vocabulary, 1);
   std::vector<std::vector<std::int32_t>> texts;

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/threads.h"
 #include "model/tiny_model.h"
 #include "thalweg/error.h"
 #include "thalweg/model.h"
@@ -36,6 +37,19 @@ class TempFolder {
 
  private:
   std::filesystem::path path_;
+};
+
+// While it lives, small tasks are shared out over all threads too, as large ones are: else the tiny models would run on
+// the caller alone, whatever the number of threads.
+class OnAllThreads {
+ public:
+  OnAllThreads() { min_thread_ns = 0.0; }
+  ~OnAllThreads() { min_thread_ns = before_; }
+  OnAllThreads(const OnAllThreads&) = delete;
+  OnAllThreads& operator=(const OnAllThreads&) = delete;
+
+ private:
+  const double before_ = min_thread_ns;
 };
 
 // Options with arithmetic as close to f32 as possible.

@@ -35,8 +35,8 @@ __device__ void to_operand(const float (&sum)[8 * kSteps], std::uint32_t (&opera
 }
 
 // Applies a run of chunks to 64 rows of the state. kFrugal: needs fewer registers, as S q^T is complete before Y is
-// begun, so that the rounded state need not be kept. One function, as the compiler schedules it 2 to 6 % faster than
-// steps.
+// begun, so that the rounded state need not be kept. One function: ptxas schedules it better than a function per step
+// (docs/notes).
 template <class T, int K, int kGroups, bool kFrugal>
 __device__ void consume(const ChunkArguments& args, const Work& work, const Ring<K, kGroups>& ring, int group) {
   using R = Ring<K, kGroups>;
