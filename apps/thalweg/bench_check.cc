@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "cases/experts.h"
+#include "cases/gated_delta.h"
 #include "reference/gated_delta_rule.h"
 
 namespace thalweg::app {
@@ -16,13 +17,7 @@ using cases::Expected;
 using reference::Array;
 using reference::Precision;
 
-Bound sample_bound(double l2, double max_over_l2) {
-  return {kSampleAllowance * l2, kSampleAllowance * max_over_l2 * l2};
-}
-
-// As the cases of the rule have them (docs/design.md).
-constexpr double kRuleBf16 = 4.4e-3;
-constexpr double kLargestOfRule = 8.0;
+Bound of_sample(Bound bound) { return {kSampleAllowance * bound.l2, kSampleAllowance * bound.max}; }
 
 Array rounded_to(DType dtype, Array values) {
   reference::round_all(values, dtype, Precision::kRounded);
@@ -31,14 +26,14 @@ Array rounded_to(DType dtype, Array values) {
 
 std::vector<Expected> with_allowance(std::vector<Expected> outputs) {
   for (Expected& output : outputs) {
-    output.bound_16bit = {kSampleAllowance * output.bound_16bit.l2, kSampleAllowance * output.bound_16bit.max};
+    output.bound_16bit = of_sample(output.bound_16bit);
   }
   return outputs;
 }
 
 Expected expect_of_rule(std::string name, const ConstTensor& actual, const Array& exact, Bound f32) {
   Expected output = cases::expect(std::move(name), actual, exact, rounded_to(actual.dtype, exact), f32);
-  output.bound_16bit = sample_bound(kRuleBf16, kLargestOfRule);
+  output.bound_16bit = of_sample(cases::matrix_unit_bound(DType::kBF16));
   return output;
 }
 
@@ -101,7 +96,7 @@ std::vector<Expected> expect_step(const GatedDeltaPrepStepArgs& args) {
   const reference::GatedDeltaResult exact = reference::gated_delta_prep_step(args, Precision::kExact);
   const reference::GatedDeltaResult rounded = reference::gated_delta_prep_step(args, Precision::kRounded);
   const Bound bound = cases::f32_bound(static_cast<double>(args.state_in.dim(2) + args.state_in.dim(3)), 64.0);
-  const Bound bf16 = sample_bound(kRuleBf16, kLargestOfRule);
+  const Bound bf16 = of_sample(cases::matrix_unit_bound(DType::kBF16));
   std::vector<Expected> outputs = {
       cases::expect("y", args.y, exact.o, rounded.o, bound, bf16),
       cases::expect("state_out", args.state_out, exact.final_state, rounded.final_state, bound, bf16)};

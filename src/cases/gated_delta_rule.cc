@@ -9,6 +9,11 @@
 #include "reference/gated_delta_rule.h"
 
 namespace thalweg::cases {
+Bound matrix_unit_bound(DType dtype) {
+  const double l2 = dtype == DType::kF16 ? 6e-4 : 4.4e-3;
+  return {l2, 8.0 * l2};
+}
+
 namespace {
 
 using reference::Precision;
@@ -69,13 +74,6 @@ double largest_exponent(const reference::Rule& rule, std::int64_t chunk_size) {
     }
   }
   return rule.bounds.empty() ? largest : 2.0 * largest;
-}
-
-// For kernels with 16-bit operands: several operands are rounded in sequence, each by up to half an ulp. FLA's kernels,
-// which round as often, reach 4.4e-3 with bf16.
-Bound matrix_unit_bound(DType dtype) {
-  const double l2 = dtype == DType::kF16 ? 6e-4 : 4.4e-3;
-  return {l2, 8.0 * l2};
 }
 
 // The bound of a whole operation in f32. Errors of the state are damped by the decay and by the keys' projections, and
