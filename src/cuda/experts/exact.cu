@@ -1,7 +1,7 @@
 // y[pair,:] = W[expert of pair] x[row of pair,:] in f32.
 //
-// A block takes 32 rows of W for one pair after the other. Its threads copy 2048 activations at a time to shared memory
-// as f32; each of its eight warps multiplies them with four rows, a lane with units of 32 weights.
+// A block multiplies 32 rows of W, for one pair after the other. Its threads copy 2048 activations at a time to shared
+// memory as f32; each of its eight warps multiplies them with four rows, a lane with sub-blocks of 32 weights.
 
 #include "cuda/experts/exact.h"
 
@@ -21,20 +21,20 @@ constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kWarpRows = 4;
 constexpr int kBlockRows = kWarps * kWarpRows;
-constexpr int kUnit = 32;          // weights that a lane takes at a time
-constexpr int kChunkUnits = 64;    // of activations in shared memory
-constexpr int kPitch = kUnit + 1;  // of a unit in shared memory: lanes read different banks
+constexpr int kSubBlock = 32;          // weights that a lane takes at a time
+constexpr int kChunkSubBlocks = 64;    // of activations in shared memory
+constexpr int kPitch = kSubBlock + 1;  // of a sub-block in shared memory: lanes read different banks
 
-// The 32 weights of unit `unit` of a row, times the activations.
+// The 32 weights of sub-block `sub_block` of a row, times the activations.
 template <DType kType>
-__device__ float unit_product(const std::uint8_t* row, int unit, const float* x) {
+__device__ float sub_block_product(const std::uint8_t* row, int sub_block, const float* x) {
   using Packed = PackedWeights<kType>;
-  constexpr int kParts = kBlockWeights<kType> / kUnit;
+  constexpr int kPerBlock = kBlockWeights<kType> / kSubBlock;
   const Packed packed =
-      Packed::read(row + static_cast<std::int64_t>(unit / kParts) * kBlockBytes<kType>, unit % kParts);
+      Packed::read(row + static_cast<std::int64_t>(sub_block / kPerBlock) * kBlockBytes<kType>, sub_block % kPerBlock);
   float sum = 0.0F;
 #pragma unroll
-  for (int j = 0; j < kUnit / 8; ++j) {
+  for (int j = 0; j < kSubBlock / 8; ++j) {
     const uint2 codes = packed.codes(j);
     const Scaling group = packed.scaling(j / 2);
 #pragma unroll
@@ -46,12 +46,13 @@ __device__ float unit_product(const std::uint8_t* row, int unit, const float* x)
   return sum;
 }
 
-// A lane's share of a row's product with the `count` activations from `first` on.
+// A lane's partial sum of a row's product with the `count` activations from `first` on.
 template <class Weight>
 __device__ float plain_products(const std::uint8_t* row, int first, int count, const float* x, int lane) {
   const auto* weights = reinterpret_cast<const Weight*>(row) + first;
   float sum = 0.0F;
-  for (int i = lane; i < count; i += kWarpSize) sum = fmaf(to_f32(weights[i]), x[i / kUnit * kPitch + i % kUnit], sum);
+  for (int i = lane; i < count; i += kWarpSize)
+    sum = fmaf(to_f32(weights[i]), x[i / kSubBlock * kPitch + i % kSubBlock], sum);
   return sum;
 }
 
@@ -65,8 +66,8 @@ __device__ float products(const std::uint8_t* row, int first, int count, const f
     return plain_products<Bf16>(row, first, count, x, lane);
   } else {
     float sum = 0.0F;
-    for (int unit = lane; unit < count / kUnit; unit += kWarpSize) {
-      sum += unit_product<kType>(row, first / kUnit + unit, x + unit * kPitch);
+    for (int sub_block = lane; sub_block < count / kSubBlock; sub_block += kWarpSize) {
+      sum += sub_block_product<kType>(row, first / kSubBlock + sub_block, x + sub_block * kPitch);
     }
     return sum;
   }
@@ -74,7 +75,7 @@ __device__ float products(const std::uint8_t* row, int first, int count, const f
 
 template <DType kType>
 __global__ void __launch_bounds__(kThreads) exact_matmul(const __grid_constant__ ExpertMatmul p) {
-  __shared__ float x[kChunkUnits * kPitch];
+  __shared__ float x[kChunkSubBlocks * kPitch];
   pdl_trigger_and_wait();
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int first_row = static_cast<int>(blockIdx.x) * kBlockRows + static_cast<int>(threadIdx.x) / kWarpSize;
@@ -88,11 +89,11 @@ __global__ void __launch_bounds__(kThreads) exact_matmul(const __grid_constant__
     const int slot = pair - token * p.ids.slots;
     const std::int64_t x_row = p.x.offset(token, p.x_per_slot ? slot : 0);
     float sums[kWarpRows] = {};
-    for (int first = 0; first < p.k; first += kChunkUnits * kUnit) {
-      const int count = min(kChunkUnits * kUnit, p.k - first);
+    for (int first = 0; first < p.k; first += kChunkSubBlocks * kSubBlock) {
+      const int count = min(kChunkSubBlocks * kSubBlock, p.k - first);
       __syncthreads();  // the activations before these have been read
       for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
-        x[i / kUnit * kPitch + i % kUnit] = p.x.load(x_row + first + i);
+        x[i / kSubBlock * kPitch + i % kSubBlock] = p.x.load(x_row + first + i);
       }
       __syncthreads();
 #pragma unroll
