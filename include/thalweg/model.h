@@ -34,7 +34,7 @@ struct ModelOptions {
   int sequences = 1;                          // most sequences alive at once
   int prefill_chunk = 512;                    // tokens of a prefill that run together
   bool exact = false;                         // MatmulPrecision::kExact instead of kFast for block formats
-  DType kv_dtype = DType::kF16;               // of the key and value cache: kF16 or kF32
+  std::optional<DType> kv_dtype;              // of keys and values: kF16 or kF32; none: kF32 if exact, else kF16
   bool prefetch = true;                       // read the whole file at load; otherwise pages are loaded when first used
   std::function<void(double done)> progress;  // called with the fraction done while loading, and with 1 at the end
 };

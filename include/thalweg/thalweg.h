@@ -543,17 +543,20 @@ THALWEG_OPERATIONS(THALWEG_DECLARE_OPERATION)
 // ---------------------------------------------------------------------------------------------------------------------
 // Models: model.h
 
+// For kv_dtype: F32 if exact, else F16.
+#define THALWEG_DEFAULT_DTYPE (-1)
+
 typedef struct thalweg_model thalweg_model;
 typedef struct thalweg_sequence thalweg_sequence;
 
 typedef struct thalweg_model_options {
-  int32_t threads;                            // 0: every hardware thread
-  int64_t context;                            // most tokens of a sequence; 0: what the file says, but at most 32768
-  int32_t sequences;                          // most sequences alive at once
-  int32_t prefill_chunk;                      // tokens of a prefill that run together
-  bool exact;                                 // no 8-bit activations
-  int32_t kv_dtype;                           // of the key and value cache: THALWEG_F16 or THALWEG_F32
-  bool prefetch;                              // read the whole file at load
+  int32_t threads;        // 0: every hardware thread
+  int64_t context;        // most tokens of a sequence; 0: what the file says, but at most 32768
+  int32_t sequences;      // most sequences alive at once
+  int32_t prefill_chunk;  // tokens of a prefill that run together
+  bool exact;             // no 8-bit activations
+  int32_t kv_dtype;       // of the key and value cache: THALWEG_F16, THALWEG_F32 or THALWEG_DEFAULT_DTYPE
+  bool prefetch;          // read the whole file at load
   void (*progress)(void* user, double done);  // NULL, or receives the share that is done, up to 1
   void* user;                                 // for progress
 } thalweg_model_options;

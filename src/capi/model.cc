@@ -55,7 +55,7 @@ void thalweg_model_options_init(thalweg_model_options* options) {
   if (options == nullptr) return;
   const thalweg::ModelOptions defaults;
   *options = {defaults.threads,       defaults.context, defaults.sequences,
-              defaults.prefill_chunk, defaults.exact,   static_cast<int32_t>(defaults.kv_dtype),
+              defaults.prefill_chunk, defaults.exact,   THALWEG_DEFAULT_DTYPE,
               defaults.prefetch,      nullptr,          nullptr};
 }
 
@@ -77,7 +77,9 @@ thalweg_status thalweg_model_load(const char* path, const thalweg_model_options*
       wanted.sequences = options->sequences;
       wanted.prefill_chunk = options->prefill_chunk;
       wanted.exact = options->exact;
-      wanted.kv_dtype = enum_of<thalweg::DType>(options->kv_dtype, "model_load", "kv_dtype");
+      if (options->kv_dtype != THALWEG_DEFAULT_DTYPE) {
+        wanted.kv_dtype = enum_of<thalweg::DType>(options->kv_dtype, "model_load", "kv_dtype");
+      }
       wanted.prefetch = options->prefetch;
       if (options->progress != nullptr) {
         wanted.progress = [progress = options->progress, user = options->user](double done) { progress(user, done); };

@@ -18,6 +18,10 @@ namespace {
 
 constexpr std::int64_t kDefaultContext = 32768;
 
+DType kv_dtype(const ModelOptions& options) {
+  return options.kv_dtype.value_or(options.exact ? DType::kF32 : DType::kF16);
+}
+
 void check_options(const ModelOptions& options) {
   const auto require = [](bool condition, std::string_view what, std::string_view expected, const std::string& given) {
     if (!condition) throw Error("ModelOptions", what, expected, given);
@@ -29,8 +33,8 @@ void check_options(const ModelOptions& options) {
   require(options.sequences >= 1, "sequences", "1 or more", std::to_string(options.sequences));
   require(options.prefill_chunk >= 1 && options.prefill_chunk <= 65536, "prefill_chunk", "a number from 1 to 65536",
           std::to_string(options.prefill_chunk));
-  require(options.kv_dtype == DType::kF16 || options.kv_dtype == DType::kF32, "kv_dtype", "F16 or F32",
-          std::string(dtype_name(options.kv_dtype)));
+  const DType kv = kv_dtype(options);
+  require(kv == DType::kF16 || kv == DType::kF32, "kv_dtype", "F16 or F32", std::string(dtype_name(kv)));
 }
 
 void open_gguf(Model::Impl& impl, const std::string& path) {
@@ -179,7 +183,7 @@ Model Model::load(const std::string& path, const ModelOptions& options) {
   impl->context = options.context > 0 ? options.context
                   : made_for > 0      ? std::min(made_for, kDefaultContext)
                                       : kDefaultContext;
-  impl->pool = std::make_unique<decode::StatePool>(impl->config, options.sequences, impl->context, options.kv_dtype);
+  impl->pool = std::make_unique<decode::StatePool>(impl->config, options.sequences, impl->context, kv_dtype(options));
   // The operations run where the weights are.
   const Stream stream{impl->weights.embedding.device, options.threads};
   impl->decoder = std::make_unique<decode::Decoder>(impl->config, impl->weights, stream,
