@@ -109,7 +109,11 @@ class Snapshot {
 }  // namespace
 
 std::uint64_t Model::Impl::fingerprint() {
-  if (!fingerprint_) fingerprint_ = decode::fingerprint(config, weights, source());
+  if (!fingerprint_) {
+    const std::uint64_t value = decode::fingerprint(config, weights, source());
+    source().require_intact();
+    fingerprint_ = value;
+  }
   return *fingerprint_;
 }
 
@@ -154,6 +158,7 @@ bool Model::Impl::run(std::span<const SequenceInput> batch, decode::LogitsOf whi
         }
       },
       may_stop ? should_continue : ShouldContinue());
+  source().require_intact();
   for (std::size_t i = 0; i < inputs.size() && completed; ++i) {
     sequences[i]->tokens.insert(sequences[i]->tokens.end(), inputs[i].tokens.begin(), inputs[i].tokens.end());
     if (!inputs[i].tokens.empty()) sequences[i]->logits = std::move(last[i]);
@@ -195,6 +200,7 @@ Model Model::load(const std::string& path, const ModelOptions& options) {
   } else if (options.progress) {
     options.progress(1.0);
   }
+  impl->source().require_intact();
   return Model(std::move(impl));
 }
 

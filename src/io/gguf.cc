@@ -123,6 +123,7 @@ std::uint64_t GgufFile::bytes() const {
   return sum;
 }
 
+void GgufFile::require_intact() const { io::require_intact(files_); }
 void GgufFile::prefetch(std::function<void(double done)> progress) const { prefetch_files(files_, progress); }
 
 }  // namespace thalweg::io

@@ -55,6 +55,7 @@ class GgufFile final : public TensorSource {
   ConstTensor tensor(std::string_view name) const override;
   std::vector<std::string> names() const override;
   std::uint64_t bytes() const override;
+  void require_intact() const override;
   void prefetch(std::function<void(double done)> progress) const override;
 
  private:

@@ -46,6 +46,7 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
     throw Error(path_, "file", "memory to map " + std::to_string(size_) + " bytes", reason(errno));
   }
   data_ = static_cast<const std::byte*>(data);
+  guard_ = std::make_unique<MappingGuard>(data_, size_);
 }
 
 MappedFile::~MappedFile() { unmap(); }
@@ -53,7 +54,8 @@ MappedFile::~MappedFile() { unmap(); }
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, std::size_t{0})) {}
+      size_(std::exchange(other.size_, std::size_t{0})),
+      guard_(std::move(other.guard_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   if (this != &other) {
@@ -61,11 +63,19 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
     path_ = std::move(other.path_);
     data_ = std::exchange(other.data_, nullptr);
     size_ = std::exchange(other.size_, std::size_t{0});
+    guard_ = std::move(other.guard_);
   }
   return *this;
 }
 
+void MappedFile::require_intact() const {
+  if (guard_ == nullptr || !guard_->lost()) return;
+  throw Error(path_, "file", "the " + std::to_string(size_) + " bytes that it had when it was opened",
+              "one that lost some of them: it was truncated or replaced in place while in use, or its disk failed");
+}
+
 void MappedFile::unmap() {
+  guard_.reset();
   if (data_ != nullptr) munmap(address(data_), size_);
 }
 
@@ -91,6 +101,10 @@ void MappedFile::prefetch(const std::function<void(std::uint64_t bytes)>& progre
       static_cast<void>(*static_cast<const volatile std::byte*>(data_ + i));
     if (progress) progress(end);
   }
+}
+
+void require_intact(const std::vector<MappedFile>& files) {
+  for (const MappedFile& file : files) file.require_intact();
 }
 
 void prefetch_files(const std::vector<MappedFile>& files, const std::function<void(double done)>& progress) {

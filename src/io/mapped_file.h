@@ -3,9 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "io/mapping_faults.h"
 
 namespace thalweg::io {
 
@@ -15,8 +18,8 @@ using Bytes = std::span<const std::byte>;
 enum class Access : std::uint8_t { kNormal, kSequential, kRandom };
 
 // A regular file, mapped read-only: pages are loaded when they are first read, and shared with every other process that
-// maps the file. The file must keep its length while it is mapped: reading a page that was cut off ends
-// the process with SIGBUS. Throws Error that names the path and the system's reason.
+// maps the file. What a file loses while it is mapped, because it is truncated or its disk fails, reads as zeros:
+// require_intact() tells. Throws Error that names the path and the system's reason.
 class MappedFile {
  public:
   explicit MappedFile(std::string path);
@@ -28,6 +31,9 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   Bytes bytes() const { return {data_, size_}; }
+
+  // Throws Error if a page was read that the file had lost. For the end of a run over the file's bytes.
+  void require_intact() const;
 
   // A hint that the system may ignore.
   void advise(Access access) const;
@@ -42,7 +48,10 @@ class MappedFile {
   std::string path_;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  std::unique_ptr<MappingGuard> guard_;
 };
+
+void require_intact(const std::vector<MappedFile>& files);
 
 // Loads every page of several files. `progress`, if given, is called with the fraction done, and with 1 at the end.
 void prefetch_files(const std::vector<MappedFile>& files, const std::function<void(double done)>& progress);

@@ -127,6 +127,7 @@ std::uint64_t SafetensorsFile::bytes() const {
   return sum;
 }
 
+void SafetensorsFile::require_intact() const { io::require_intact(files_); }
 void SafetensorsFile::prefetch(std::function<void(double done)> progress) const { prefetch_files(files_, progress); }
 
 void write_safetensors(const std::string& path, const std::vector<std::pair<std::string, ConstTensor>>& tensors,

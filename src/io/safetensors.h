@@ -48,6 +48,7 @@ class SafetensorsFile final : public TensorSource {
   ConstTensor tensor(std::string_view name) const override;
   std::vector<std::string> names() const override;
   std::uint64_t bytes() const override;
+  void require_intact() const override;
   void prefetch(std::function<void(double done)> progress) const override;
 
  private:

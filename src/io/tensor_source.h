@@ -31,6 +31,9 @@ class TensorSource {
   // Of all tensors together.
   virtual std::uint64_t bytes() const = 0;
 
+  // Throws Error if something was read that a file lost while in use: what was read since it was opened may be zeros.
+  virtual void require_intact() const = 0;
+
   // Reads everything once, so that later reads find it in memory. `progress`, if given, is called with the fraction
   // done, and with 1 at the end.
   virtual void prefetch(std::function<void(double done)> progress) const = 0;

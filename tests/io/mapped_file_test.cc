@@ -2,9 +2,11 @@
 
 #include <sys/stat.h>
 
+#include <csignal>
+#include <filesystem>
+#include <thread>
 #include <vector>
 
-#include "io/atomic_file.h"
 #include "io/files.h"
 #include "io/printable.h"
 
@@ -57,36 +59,37 @@ TEST(MappedFile, SaysWhatIsWrongWithAFile) {
   expect_error([&] { MappedFile{pipe}; }, "file", {pipe, "a device or a pipe"});
 }
 
-TEST(AtomicFile, AppearsWhenCommitted) {
+// Truncated behind the mapping's back: zeros instead of SIGBUS, and an error for who asks.
+TEST(MappedFile, NoticesThatTheFileWasTruncated) {
   const TempFolder folder;
   const std::string path = folder / "file";
-  write_file(path, "before");
-  {
-    AtomicFile file(path);
-    file.write("af", 2);
-    file.write("ter", 3);
-    EXPECT_EQ(file.size(), 5U);
-    EXPECT_EQ(read_file(path), "before");
-    file.commit();
-    EXPECT_EQ(read_file(path), "after");
-    EXPECT_THROW(file.write("more", 4), Error);
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  write_file(path, std::string(kBytes, 'x'));
+  const MappedFile file(path);
+  const MappedFile whole(path);
+  file.require_intact();
+  std::filesystem::resize_file(path, 5000);
+  EXPECT_EQ(text_of(file).find_first_not_of('x'), 5000U);
+  EXPECT_EQ(text_of(file).back(), '\0');
+  expect_error([&] { file.require_intact(); }, "file", {path, "1048576 bytes", "truncated"});
+  whole.require_intact();  // nothing of it was read
+  std::size_t zeros = 0;
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 4; ++i) {
+    readers.emplace_back([&] { static_cast<void>(text_of(whole)); });
   }
-  EXPECT_EQ(read_file(path), "after");
-  {
-    AtomicFile file(path);
-    file.write("lost", 4);
-  }
-  EXPECT_EQ(read_file(path), "after");
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+  for (std::thread& reader : readers) reader.join();
+  for (const std::byte byte : whole.bytes()) zeros += byte == std::byte{0} ? 1 : 0;
+  EXPECT_EQ(zeros, kBytes - 5000);
+  expect_error([&] { whole.require_intact(); }, "file", {path});
 }
 
-TEST(AtomicFile, SaysWhatIsWrong) {
+// Faults elsewhere, and signals that were sent, end the process as they did.
+TEST(MappedFileDeathTest, LeavesOtherBusErrorsAlone) {
   const TempFolder folder;
-  const std::string path = folder / "missing/file";
-  expect_error([&] { AtomicFile{path}; }, "file", {path, "No such file"});
-  const std::string taken = folder / "taken";
-  std::filesystem::create_directory(taken);
-  expect_error([&] { AtomicFile(taken).commit(); }, "file", {taken, "directory"});
+  write_file(folder / "file", "x");
+  const MappedFile file(folder / "file");
+  EXPECT_EXIT(raise(SIGBUS), testing::KilledBySignal(SIGBUS), "");
 }
 
 TEST(Printable, EscapesWhatATerminalWouldObey) {
