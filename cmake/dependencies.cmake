@@ -10,6 +10,8 @@ pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 if(THALWEG_APPS OR THALWEG_TESTS)
   find_package(fmt 9.1 REQUIRED CONFIG)
   find_package(CLI11 2.1 REQUIRED CONFIG)
+  # Without it, lines of `thalweg chat` are not edited.
+  pkg_check_modules(READLINE IMPORTED_TARGET readline>=8.2)
 endif()
 if(THALWEG_TESTS)
   find_package(GTest 1.12 REQUIRED CONFIG)

@@ -15,6 +15,7 @@
 #include "machine.h"
 #include "model_options.h"
 #include "progress.h"
+#include "streams.h"
 
 namespace thalweg::app {
 namespace {

@@ -1,16 +1,16 @@
 #include <fmt/core.h>
-#include <unistd.h>
-
-#include <cstdio>
-#include <iostream>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "answer.h"
 #include "interrupt.h"
+#include "message_reader.h"
 #include "model_commands.h"
 #include "model_options.h"
+#include "streams.h"
 
 namespace thalweg::app {
 namespace {
@@ -21,68 +21,51 @@ struct Options {
   std::string system;
   std::string think = "auto";
   std::int64_t max_tokens = 4096;
+  bool force = false;  // also without a chat template
 };
+
+// Other models would answer with noise.
+void require_chat_template(const Model& model) {
+  if (model.info().has_chat_template) return;
+  throw std::runtime_error(model.info().path +
+                           " has no chat template, so it was not made for conversations: continue a text with "
+                           "`thalweg generate`, or talk to it all the same with --force");
+}
 
 // A conversation at the terminal, or with lines from a pipe.
 class Chat {
  public:
   explicit Chat(const Options& options)
-      : options_(options),
-        model_(load_model(options.load)),
-        sequence_(model_.start()),
-        terminal_(isatty(STDIN_FILENO)) {}
+      : options_(options), model_(load_model(options.load)), sequence_(model_.start()) {}
 
   int run() {
     require_tokenizer(model_);
-    if (terminal_)
-      fmt::print(stderr,
-                 "Ctrl-C stops an answer, Ctrl-D ends; /clear starts anew. A \\ at the end of a line continues the "
-                 "message.\n");
+    if (!options_.force) require_chat_template(model_);
     const InterruptWatch interrupts;
+    if (messages_.is_terminal()) {
+      note(
+          "Ctrl-C stops an answer, Ctrl-D ends; /clear starts anew. A \\ at the end of a line continues the "
+          "message.\n");
+    }
     std::string message;
-    while (read_message(message)) {
+    while (!InterruptWatch::asked_to_end() && messages_.read(message)) {
       if (message == "/clear") {
         sequence_.clear();
       } else if (message == "/exit") {
         break;
       } else if (message.starts_with('/')) {
-        fmt::print(stderr, "there are /clear and /exit\n");
+        note("there are /clear and /exit\n");
       } else if (message.find_first_not_of(" \t\r\n") != std::string::npos) {
-        answer(message);
+        answer_to(message);
       }
     }
-    if (terminal_) fmt::print("\n");
+    if (messages_.is_terminal()) print("\n");
     flush_output();
-    return 0;
+    return InterruptWatch::exit_code();
   }
 
  private:
-  // Returns false at the end of the input.
-  bool read_message(std::string& message) {
-    message.clear();
-    for (;;) {
-      if (terminal_) {
-        fmt::print("{}", message.empty() ? "> " : "  ");
-        std::fflush(stdout);
-      }
-      std::string line;
-      if (!std::getline(std::cin, line)) {
-        if (!InterruptWatch::take()) return false;
-        // Ctrl-C interrupted the read, and does not end the program.
-        std::clearerr(stdin);
-        std::cin.clear();
-        message.clear();
-        fmt::print("\n");
-        continue;
-      }
-      const bool more = line.ends_with('\\');
-      if (more) line.back() = '\n';
-      message += line;
-      if (!more) return true;
-    }
-  }
-
-  void answer(const std::string& message) {
+  void answer_to(const std::string& message) {
     std::optional<bool> think;
     if (options_.think != "auto") think = options_.think == "on";
     std::vector<std::int32_t> prompt;
@@ -96,28 +79,23 @@ class Chat {
     }
     const auto used = static_cast<std::int64_t>(sequence_.tokens().size() + prompt.size());
     if (used >= model_.context()) {
-      fmt::print(stderr, "the conversation would have {} tokens and the context {}: /clear starts anew\n", used,
-                 model_.context());
+      note("the conversation would have {} tokens and the context {}: /clear starts anew\n", used, model_.context());
       return;
     }
-    const auto print_bytes = [](std::string_view bytes) {
-      std::fwrite(bytes.data(), 1, bytes.size(), stdout);
-      std::fflush(stdout);
-      return !InterruptWatch::pressed();
-    };
-    const Generated generated = model_.generate(sequence_, prompt, options_.sampling, options_.max_tokens, print_bytes,
-                                                [] { return !InterruptWatch::pressed(); });
+    const Generated generated =
+        answer(model_, sequence_, prompt, options_.sampling, options_.max_tokens,
+               [](std::string_view bytes) { return write_now(bytes) && !InterruptWatch::pressed(); });
     InterruptWatch::take();
-    fmt::print("\n");
+    print("\n");
     flush_output();
-    fmt::print(stderr, "({}{})\n", describe_speed(generated),
-               generated.reason == StopReason::kContext ? "; the context is full: /clear starts anew" : "");
+    note("({}{})\n", describe_speed(generated),
+         generated.reason == StopReason::kContext ? "; the context is full: /clear starts anew" : "");
   }
 
   const Options& options_;
   Model model_;
   Sequence sequence_;
-  bool terminal_;
+  MessageReader messages_;
 };
 
 }  // namespace
@@ -139,6 +117,7 @@ void add_chat(CLI::App& app, int& exit_code) {
   command->add_option("-n,--tokens", options->max_tokens, "Most tokens of an answer")
       ->check(CLI::Range(std::int64_t{1}, kMostCount))
       ->capture_default_str();
+  command->add_flag("--force", options->force, "Talk to a model that has no chat template");
   add_sampling_options(*command, options->sampling);
   command->callback([options, &exit_code] { exit_code = Chat(*options).run(); });
 }

@@ -17,6 +17,7 @@
 #include "model_commands.h"
 #include "model_options.h"
 #include "progress.h"
+#include "streams.h"
 
 namespace thalweg::app {
 namespace {

@@ -1,18 +1,21 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "answer.h"
 #include "interrupt.h"
+#include "io/model_files.h"
 #include "model_commands.h"
 #include "model_options.h"
-#include "thalweg/error.h"
+#include "session_file.h"
+#include "streams.h"
 
 namespace thalweg::app {
 namespace {
@@ -23,6 +26,7 @@ struct Options {
   std::string prompt;
   std::string file;
   std::string session;
+  bool session_new = false;  // begin anew, and keep the file under another name
   std::vector<std::int32_t> token_ids;
   std::int64_t max_tokens = 256;
   bool has_prompt = false;
@@ -44,6 +48,13 @@ const char* describe_reason(StopReason reason) {
   return "?";
 }
 
+// What the run reads, none of which may become the session.
+std::vector<std::string> input_files(const Options& options) {
+  std::vector<std::string> files = io::model_files(options.load.path);
+  if (!options.file.empty()) files.push_back(options.file);
+  return files;
+}
+
 // The prompt's text; empty to continue a session without a new prompt.
 std::string read_prompt(const Options& options, bool continues) {
   if (options.has_prompt) return options.prompt;
@@ -53,18 +64,6 @@ std::string read_prompt(const Options& options, bool continues) {
     throw std::runtime_error("there is no prompt: give one with -p, with -f FILE or on stdin");
   }
   return read_text("-");
-}
-
-// Returns whether the session was restored. A file that cannot be used is reported, and the text begins anew.
-bool restore(Sequence& sequence, const std::string& path) {
-  if (path.empty() || !std::filesystem::exists(path)) return false;
-  try {
-    sequence.restore(path);
-    return !sequence.tokens().empty();
-  } catch (const Error& error) {
-    fmt::print(stderr, "thalweg: {}; starting from scratch\n", error.what());
-    return false;
-  }
 }
 
 // "1,2,3": what --token-ids takes.
@@ -92,13 +91,15 @@ void print_json(const Options& options, const Generated& generated, const std::s
         {"tokens_per_second", rate(generated.steps, generated.decode_seconds)}}},
   };
   if (!options.has_token_ids) result["text"] = text;
-  fmt::print("{}\n", result.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+  print("{}\n", result.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 int generate(const Options& options) {
+  std::optional<SessionFile> session;
+  if (!options.session.empty()) session.emplace(options.session, input_files(options), options.session_new);
   Model model = load_model(options.load);
   Sequence sequence = model.start();
-  const bool continues = restore(sequence, options.session);
+  const bool continues = session && session->restore(sequence);
   std::vector<std::int32_t> prompt = options.token_ids;
   if (!options.has_token_ids) {
     require_tokenizer(model);
@@ -116,27 +117,28 @@ int generate(const Options& options) {
   const auto print_bytes = [&](std::string_view bytes) {
     if (options.json) {
       text += bytes;
-    } else {
-      std::fwrite(bytes.data(), 1, bytes.size(), stdout);
-      std::fflush(stdout);
+      return !InterruptWatch::pressed();
     }
-    return !InterruptWatch::pressed();
+    return write_now(bytes) && !InterruptWatch::pressed();
   };
   std::function<bool(std::string_view bytes)> on_bytes;
   if (!options.has_token_ids) on_bytes = print_bytes;
-  const Generated generated = model.generate(sequence, prompt, options.sampling, options.max_tokens, on_bytes,
-                                             [] { return !InterruptWatch::pressed(); });
+  const Generated generated = answer(model, sequence, prompt, options.sampling, options.max_tokens, on_bytes);
   if (options.json) {
     print_json(options, generated, text, model);
   } else {
-    fmt::print("{}\n", options.has_token_ids ? join(generated.tokens) : "");
+    print("{}\n", options.has_token_ids ? join(generated.tokens) : "");
   }
+  // Whatever became of the output, the session is saved.
+  if (session && !sequence.tokens().empty()) {
+    const std::string kept = session->save(sequence);
+    if (!kept.empty()) note("the file that was there is {} now\n", kept);
+  }
+  note("{}; {} threads", describe_speed(generated), model.threads());
+  if (generated.reason == StopReason::kContext) note("; the context of {} is full", model.context());
+  note("\n");
   flush_output();
-  fmt::print(stderr, "{}; {} threads", describe_speed(generated), model.threads());
-  if (generated.reason == StopReason::kContext) fmt::print(stderr, "; the context of {} is full", model.context());
-  fmt::print(stderr, "\n");
-  if (!options.session.empty()) sequence.save(options.session);
-  return 0;
+  return InterruptWatch::exit_code();
 }
 
 }  // namespace
@@ -161,6 +163,8 @@ void add_generate(CLI::App& app, int& exit_code) {
   add_sampling_options(*command, options->sampling);
   command->add_option("--session", options->session,
                       "Continue the session in this file, if it exists, and save to it at the end");
+  command->add_flag("--session-new", options->session_new,
+                    "Begin the session anew, and keep the file that is there under another name");
   command->add_flag("--json", options->json, "Print text, tokens and timings as JSON");
   command->callback([options, prompt, token_ids, &exit_code] {
     options->has_token_ids = token_ids->count() > 0;

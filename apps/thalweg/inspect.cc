@@ -11,6 +11,7 @@
 #include "io/safetensors.h"
 #include "model_commands.h"
 #include "model_options.h"
+#include "streams.h"
 #include "thalweg/error.h"
 
 namespace thalweg::app {
@@ -158,6 +159,7 @@ nlohmann::json to_json(const ModelInfo& info) {
           {"dense_hidden", info.dense_hidden},
           {"tied_head", info.tied_head},
           {"has_tokenizer", info.has_tokenizer},
+          {"has_chat_template", info.has_chat_template},
           {"end_tokens", info.end_tokens},
           {"parameters", info.parameters},
           {"weight_bytes", info.weight_bytes},

@@ -1,43 +1,60 @@
 #include "interrupt.h"
 
+#include <unistd.h>
+
 #include <csignal>
+
+#include "io/unfinished_files.h"
 
 namespace thalweg::app {
 namespace {
 
-volatile std::sig_atomic_t g_pressed = 0;
+volatile std::sig_atomic_t g_watched = 0;
+volatile std::sig_atomic_t g_signal = 0;  // the one that came
 
-void on_interrupt(int signal) {
-  if (g_pressed != 0) {
-    std::signal(signal, SIG_DFL);
-    std::raise(signal);
+void on_signal(int signal) {
+  if (g_watched != 0 && g_signal == 0) {
+    g_signal = signal;
+    return;
   }
-  g_pressed = 1;
-}
-
-void install(void (*handler)(int)) {
-  struct sigaction action {};
-  action.sa_handler = handler;
-  sigemptyset(&action.sa_mask);
-  action.sa_flags = 0;  // no SA_RESTART, so that a read from the terminal returns
-  sigaction(SIGINT, &action, nullptr);
+  io::remove_unfinished_files();
+  if (signal == SIGINT) _exit(128 + SIGINT);
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
 }
 
 }  // namespace
 
-InterruptWatch::InterruptWatch() {
-  g_pressed = 0;
-  install(on_interrupt);
+void handle_signals() {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before {};
+    sigaction(signal, nullptr, &before);
+    if (before.sa_handler == SIG_IGN) continue;
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    sigemptyset(&action.sa_mask);
+    action.sa_flags = 0;  // no SA_RESTART, so that a read from the terminal returns
+    sigaction(signal, &action, nullptr);
+  }
 }
 
-InterruptWatch::~InterruptWatch() { install(SIG_DFL); }
+InterruptWatch::InterruptWatch() {
+  g_signal = 0;
+  g_watched = 1;
+}
 
-bool InterruptWatch::pressed() { return g_pressed != 0; }
+InterruptWatch::~InterruptWatch() { g_watched = 0; }
+
+bool InterruptWatch::pressed() { return g_signal != 0; }
+
+bool InterruptWatch::asked_to_end() { return g_signal == SIGTERM || g_signal == SIGHUP; }
 
 bool InterruptWatch::take() {
-  const bool was_pressed = g_pressed != 0;
-  g_pressed = 0;
-  return was_pressed;
+  const bool pressed = g_signal == SIGINT;
+  if (pressed) g_signal = 0;
+  return pressed;
 }
+
+int InterruptWatch::exit_code() { return g_signal != 0 ? 128 + g_signal : 0; }
 
 }  // namespace thalweg::app

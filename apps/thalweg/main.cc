@@ -11,8 +11,10 @@
 #include <stdexcept>
 
 #include "commands.h"
+#include "interrupt.h"
 #include "metal/host/attach.h"
 #include "model_commands.h"
+#include "streams.h"
 
 namespace thalweg::app {
 
@@ -140,11 +142,16 @@ int run(int argc, char** argv) {
 }  // namespace thalweg::app
 
 int main(int argc, char** argv) {
+  using namespace thalweg::app;
+  prepare_streams();
+  handle_signals();
   try {
     thalweg::metal::attach_executor();
-    return thalweg::app::run(argc, argv);
+    const int exit_code = run(argc, argv);
+    flush_output();
+    return exit_code;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "thalweg: {}\n", error.what());
+    note("thalweg: {}\n", error.what());
     return 2;
   }
 }

@@ -87,8 +87,4 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
-void flush_output() {
-  if (std::fflush(stdout) != 0) throw std::runtime_error("cannot write the output: is the disk full?");
-}
-
 }  // namespace thalweg::app

@@ -38,7 +38,4 @@ std::string describe_speed(const Generated& generated);
 // A whole file, or stdin for "-".
 std::string read_text(const std::string& path);
 
-// Flushes stdout; throws if that fails.
-void flush_output();
-
 }  // namespace thalweg::app

@@ -103,6 +103,7 @@ struct ModelInfo {
   std::int64_t dense_hidden = 0;
   bool tied_head = false;
   bool has_tokenizer = false;
+  bool has_chat_template = false;  // without one it was not made for conversations
   std::vector<std::int32_t> end_tokens;
   std::uint64_t parameters = 0;         // of the trunk
   std::uint64_t weight_bytes = 0;       // of the trunk, as stored

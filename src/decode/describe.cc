@@ -139,6 +139,7 @@ ModelInfo describe(const Model::Impl& model, const std::string& path) {
   info.dense_hidden = config.dense_hidden;
   info.tied_head = config.tied_head;
   info.has_tokenizer = model.tokenizer.has_value();
+  info.has_chat_template = !model.chat_template.empty();
   info.end_tokens = config.end_tokens;
   info.copied_bytes = model.weights.owned.bytes();
   info.state_bytes = model.pool->fixed_bytes();

@@ -231,7 +231,7 @@ TEST_F(CommandLine, CountsExactAnswers) {
 }
 
 TEST_F(CommandLine, ChatsWithAPipe) {
-  const Result result = run({"chat", "-m", at("model.gguf"), "-n", "4", "--temp", "0"},
+  const Result result = run({"chat", "--force", "-m", at("model.gguf"), "-n", "4", "--temp", "0"},
                             "hello\nwhere is\\\nthe ball?\n/clear\nhello\n/exit\nno\n");
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(count(result.err, "decode"), 3U) << result.err;
@@ -245,7 +245,7 @@ TEST_F(CommandLine, InterruptsEndTheAnswerAndNotTheProgram) {
   EXPECT_TRUE(generated.out.ends_with("\n"));
   EXPECT_EQ(count(generated.err, "decode"), 1U) << generated.err;
 
-  const pid_t chat = start({"chat", "-m", at("model.gguf"), "-n", "15000", "--temp", "0"}, "hello\nhello\n");
+  const pid_t chat = start({"chat", "--force", "-m", at("model.gguf"), "-n", "15000", "--temp", "0"}, "hello\nhello\n");
   interrupt(chat, 0);
   for (int i = 0; i < 1000 && count(read_file(at("stderr")), "decode") == 0; ++i) usleep(10'000);
   interrupt(chat, read_file(at("stdout")).size());
