@@ -23,6 +23,7 @@ void prepare_streams() {
     static_cast<void>(open("/dev/null", stream == STDERR_FILENO ? O_WRONLY : O_RDONLY));
   }
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error like a full disk
 }
 
 bool write_output(std::string_view text) noexcept {

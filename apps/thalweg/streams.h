@@ -10,7 +10,7 @@
 namespace thalweg::app {
 
 // The program's first call. Opens what the caller closed, so that no file of ours gets the number of a standard stream;
-// a pipe that is closed later fails the write instead of ending the process.
+// a pipe that is closed, or a file at its limit, fails the write instead of ending the process.
 void prepare_streams();
 
 // Whether stdout took it, and all before it.

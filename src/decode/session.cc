@@ -100,9 +100,11 @@ SessionText restore_session(io::Bytes bytes, const std::string& path, std::uint6
   io::ByteReader reader(bytes, path);
   reader.set_subject("session");
   Header header;
+  if (bytes.size() < kMagic.size() || std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
+    reader.fail("a session file of thalweg", "something else");
+  }
   const io::Bytes head = reader.take(sizeof(Header));
   std::memcpy(&header, head.data(), sizeof(Header));
-  if (header.magic != kMagic) reader.fail("a session file of thalweg", "something else");
   if (header.version != kVersion) {
     reader.fail("version " + std::to_string(kVersion), std::to_string(header.version));
   }

@@ -64,9 +64,20 @@ class CommandLine : public testing::Test {
     return wait_for(start(std::move(arguments), input));
   }
 
+  // A script for sh, in which $THALWEG is the program, $MODEL the model and $DIR the folder of the tests.
+  static Result shell(const std::string& script) {
+    const std::string names =
+        "THALWEG='" THALWEG_BINARY "'; MODEL='" + at("model.gguf") + "'; DIR='" + folder.string() + "'; cd \"$DIR\"; ";
+    return wait_for(start_program("/bin/sh", {"-c", names + script}, ""));
+  }
+
   static pid_t start(std::vector<std::string> arguments, const std::string& input) {
+    return start_program(THALWEG_BINARY, std::move(arguments), input);
+  }
+
+  static pid_t start_program(const std::string& program, std::vector<std::string> arguments, const std::string& input) {
     write_file(at("stdin"), input);
-    arguments.insert(arguments.begin(), THALWEG_BINARY);
+    arguments.insert(arguments.begin(), program);
     std::vector<char*> pointers;
     for (std::string& argument : arguments) pointers.push_back(argument.data());
     pointers.push_back(nullptr);
@@ -78,9 +89,9 @@ class CommandLine : public testing::Test {
     fs::remove(at("stdout"));
     fs::remove(at("stderr"));
     pid_t process = 0;
-    const int failed = posix_spawn(&process, THALWEG_BINARY, &files, nullptr, pointers.data(), environ);
+    const int failed = posix_spawn(&process, program.c_str(), &files, nullptr, pointers.data(), environ);
     posix_spawn_file_actions_destroy(&files);
-    EXPECT_EQ(failed, 0) << "cannot run " << THALWEG_BINARY;
+    EXPECT_EQ(failed, 0) << "cannot run " << program;
     return process;
   }
 
