@@ -11,6 +11,7 @@
 #include "interrupt.h"
 #include "model_commands.h"
 #include "model_options.h"
+#include "terminal.h"
 
 namespace thalweg::app {
 namespace {
@@ -110,8 +111,8 @@ class Chat {
     InterruptWatch::take();
     fmt::print("\n");
     flush_output();
-    fmt::print(stderr, "({}{})\n", describe_speed(generated),
-               generated.reason == StopReason::kContext ? "; the context is full: /clear starts anew" : "");
+    if (generated.reason == StopReason::kContext) fmt::print(stderr, "the context is full: /clear starts anew\n");
+    if (!quiet()) fmt::print(stderr, "({}{})\n", describe_speed(generated), describe_seed(options_.sampling));
   }
 
   const Options& options_;
@@ -130,14 +131,14 @@ void add_chat(CLI::App& app, int& exit_code) {
   options->sampling.top_k = 20;
   options->sampling.top_p = 0.8F;
   add_load_options(*command, options->load);
-  command->add_option("--system", options->system, "The system message");
+  command->add_option("--system,--system-prompt", options->system, "The system message; -sys is the same");
   command
       ->add_option("--think", options->think,
                    "Whether the model thinks before it answers: on, off, or auto for what it does by itself")
       ->check(CLI::IsMember({"on", "off", "auto"}))
       ->capture_default_str();
-  command->add_option("-n,--tokens", options->max_tokens, "Most tokens of an answer")
-      ->check(CLI::Range(std::int64_t{1}, kMostCount))
+  command->add_option("-n,--tokens,--n-predict,--predict", options->max_tokens, "Most tokens of an answer")
+      ->check(whole_number(1, kMostCount))
       ->capture_default_str();
   add_sampling_options(*command, options->sampling);
   command->callback([options, &exit_code] { exit_code = Chat(*options).run(); });

@@ -17,6 +17,7 @@
 #include "model_commands.h"
 #include "model_options.h"
 #include "progress.h"
+#include "terminal.h"
 
 namespace thalweg::app {
 namespace {
@@ -64,7 +65,8 @@ std::vector<std::string> find_sets(const std::vector<std::string>& given) {
   for (const std::string& entry : given) {
     fs::path folder = entry;
     std::string pattern = "*.jsonl";
-    if (!fs::is_directory(folder)) {
+    std::error_code missing;
+    if (!fs::is_directory(folder, missing)) {
       if (entry.find('*') == std::string::npos) {
         found.push_back(entry);
         continue;
@@ -73,7 +75,6 @@ std::vector<std::string> find_sets(const std::vector<std::string>& given) {
       folder = folder.has_parent_path() ? folder.parent_path() : fs::path(".");
     }
     std::vector<std::string> here;
-    std::error_code missing;
     for (const fs::directory_entry& file : fs::directory_iterator(folder, missing)) {
       if (matches(file.path().filename().string(), pattern)) here.push_back(file.path().string());
     }
@@ -247,7 +248,7 @@ int evaluate(const Options& options) {
     fmt::print(stderr, "{} questions are longer than the context of {} and count as wrong: see --context\n", too_long,
                model.context());
   }
-  fmt::print(stderr, "{}; {} threads\n", describe_speed(time), model.threads());
+  if (!quiet()) fmt::print(stderr, "{}; {} threads\n", describe_speed(time), model.threads());
   return 0;
 }
 
@@ -262,10 +263,11 @@ void add_eval(CLI::App& app, int& exit_code) {
                    "Files, or folders of files, with {\"prompt\", \"answer\", \"tokens\"} on each line")
       ->capture_default_str();
   command->add_option("--limit", options->limit, "Only this many questions of each set, 0 for all")
+      ->check(whole_number(0, kMostCount))
       ->capture_default_str();
   command
       ->add_option("--batch", options->batch, "Questions that are answered together; the answers do not depend on it")
-      ->check(CLI::Range(1, 1024))
+      ->check(whole_number(1, 1024))
       ->capture_default_str();
   command->add_flag("--show", options->show, "Show the answers that are wrong");
   command->add_flag("--json", options->json, "Print as JSON");

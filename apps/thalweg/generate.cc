@@ -5,13 +5,16 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "interrupt.h"
+#include "logprobs.h"
 #include "model_commands.h"
 #include "model_options.h"
+#include "terminal.h"
 #include "thalweg/error.h"
 
 namespace thalweg::app {
@@ -25,6 +28,7 @@ struct Options {
   std::string session;
   std::vector<std::int32_t> token_ids;
   std::int64_t max_tokens = 256;
+  std::optional<std::int64_t> logprobs;  // how many alternatives
   bool has_prompt = false;
   bool has_token_ids = false;  // ids instead of text, in and out
   bool json = false;
@@ -74,7 +78,8 @@ std::string join(const std::vector<std::int32_t>& ids) {
   return list;
 }
 
-void print_json(const Options& options, const Generated& generated, const std::string& text, const Model& model) {
+void print_json(const Options& options, const Generated& generated, const std::string& text, const Model& model,
+                const LogprobList& logprobs) {
   const auto rate = [](std::int64_t tokens, double seconds) {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
   };
@@ -92,6 +97,8 @@ void print_json(const Options& options, const Generated& generated, const std::s
         {"tokens_per_second", rate(generated.steps, generated.decode_seconds)}}},
   };
   if (!options.has_token_ids) result["text"] = text;
+  if (options.logprobs) result["logprobs"] = logprobs.json();
+  if (options.sampling.temperature > 0) result["seed"] = options.sampling.seed;
   fmt::print("{}\n", result.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
@@ -124,17 +131,23 @@ int generate(const Options& options) {
   };
   std::function<bool(std::string_view bytes)> on_bytes;
   if (!options.has_token_ids) on_bytes = print_bytes;
-  const Generated generated = model.generate(sequence, prompt, options.sampling, options.max_tokens, on_bytes,
-                                             [] { return !InterruptWatch::pressed(); });
+  LogprobList logprobs(model, static_cast<std::size_t>(options.logprobs.value_or(0)));
+  std::function<void(std::int32_t token, std::span<const float> logits)> on_token;
+  if (options.logprobs) on_token = [&](auto token, auto logits) { logprobs.add(token, logits); };
+  const Generated generated = model.generate(
+      sequence, prompt, options.sampling, options.max_tokens, on_bytes, [] { return !InterruptWatch::pressed(); },
+      on_token);
   if (options.json) {
-    print_json(options, generated, text, model);
+    print_json(options, generated, text, model, logprobs);
   } else {
     fmt::print("{}\n", options.has_token_ids ? join(generated.tokens) : "");
   }
   flush_output();
-  fmt::print(stderr, "{}; {} threads", describe_speed(generated), model.threads());
-  if (generated.reason == StopReason::kContext) fmt::print(stderr, "; the context of {} is full", model.context());
-  fmt::print(stderr, "\n");
+  if (generated.reason == StopReason::kContext) fmt::print(stderr, "the context of {} is full\n", model.context());
+  if (!quiet()) {
+    fmt::print(stderr, "{}; {} threads{}\n", describe_speed(generated), model.threads(),
+               describe_seed(options.sampling));
+  }
   if (!options.session.empty()) sequence.save(options.session);
   return 0;
 }
@@ -153,15 +166,21 @@ void add_generate(CLI::App& app, int& exit_code) {
           ->add_option("--token-ids", options->token_ids,
                        "The prompt as token ids, 1,2,3; prints ids instead of text, and needs no tokenizer")
           ->delimiter(',')
+          ->allow_extra_args(false)
           ->excludes(prompt)
           ->excludes(file);
-  command->add_option("-n,--tokens", options->max_tokens, "Most tokens to generate")
-      ->check(CLI::Range(std::int64_t{0}, kMostCount))
+  command->add_option("-n,--tokens,--n-predict,--predict", options->max_tokens, "Most tokens to generate")
+      ->check(whole_number(0, kMostCount))
       ->capture_default_str();
   add_sampling_options(*command, options->sampling);
   command->add_option("--session", options->session,
                       "Continue the session in this file, if it exists, and save to it at the end");
-  command->add_flag("--json", options->json, "Print text, tokens and timings as JSON");
+  CLI::Option* json = command->add_flag("--json", options->json, "Print text, tokens and timings as JSON");
+  command
+      ->add_option("--logprobs", options->logprobs,
+                   "Also print ln of each token's probability, and this many of the likeliest tokens; needs --json")
+      ->check(whole_number(0, 1000))
+      ->needs(json);
   command->callback([options, prompt, token_ids, &exit_code] {
     options->has_token_ids = token_ids->count() > 0;
     options->has_prompt = prompt->count() > 0;

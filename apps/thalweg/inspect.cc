@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "io/gguf.h"
@@ -17,6 +18,7 @@ namespace thalweg::app {
 namespace {
 
 struct Options {
+  std::optional<std::string> given;
   std::string path;
   bool json = false;
 };
@@ -214,12 +216,12 @@ int inspect(const Options& options) {
 void add_inspect(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("inspect", "The contents of a model file, and the kernels that run it");
   auto options = std::make_shared<Options>();
-  CLI::Option_group* file = command->add_option_group("model", "The model, in one of two ways");
-  file->add_option("FILE", options->path, "A .gguf file, or a Hugging Face directory");
-  file->add_option("-m,--model", options->path, "The same, as the other commands take it");
-  file->require_option(1);
+  add_model_file(*command, options->given);
   command->add_flag("--json", options->json, "Print as JSON");
-  command->callback([options, &exit_code] { exit_code = inspect(*options); });
+  command->callback([options, &exit_code] {
+    options->path = model_file(options->given);
+    exit_code = inspect(*options);
+  });
 }
 
 }  // namespace thalweg::app

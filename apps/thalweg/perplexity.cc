@@ -11,6 +11,7 @@
 #include "model_commands.h"
 #include "model_options.h"
 #include "progress.h"
+#include "terminal.h"
 
 namespace thalweg::app {
 namespace {
@@ -69,8 +70,10 @@ int perplexity(const Options& options) {
                window);
   }
   flush_output();
-  fmt::print(stderr, "prefill {} tokens, {:.1f} tokens/s; {} threads\n", tokens.size(),
-             static_cast<double>(tokens.size()) / seconds, model.threads());
+  if (!quiet()) {
+    fmt::print(stderr, "prefill {} tokens, {:.1f} tokens/s; {} threads\n", tokens.size(),
+               static_cast<double>(tokens.size()) / seconds, model.threads());
+  }
   return 0;
 }
 
@@ -82,7 +85,7 @@ void add_perplexity(CLI::App& app, int& exit_code) {
   add_load_options(*command, options->load);
   command->add_option("-f,--file", options->file, "The text, - for stdin")->required();
   command->add_option("--window", options->window, "Tokens that see one another; 0 for the context, at most 4096")
-      ->check(CLI::Range(std::int64_t{0}, kMostCount))
+      ->check(whole_number(0, kMostCount))
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print as JSON");
   command->callback([options, &exit_code] { exit_code = perplexity(*options); });

@@ -39,13 +39,12 @@ void add_quantize(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("quantize", "Convert a model to GGUF and pack its weights");
   auto options = std::make_shared<Options>();
   std::string types;
-  for (const std::string& name : convert::type_mix_names()) types += (types.empty() ? "" : ", ") + name;
+  for (const std::string& name : convert::type_mix_names()) types += (types.empty() ? "" : ",") + name;
   command->add_option("IN", options->in, "A .gguf file, or a Hugging Face directory")->required();
   command->add_option("OUT", options->out, "The .gguf file to write")->required();
-  command->add_option("TYPE", options->type, types)->required();
-  command->add_option("--threads", options->threads, "Threads, 0 for all")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  command->add_option("TYPE", options->type, "Of the matrices, or a mix")->required()->type_name("{" + types + "}");
+  add_threads(*command, options->threads);
+  add_quiet(*command);
   command->footer(
       "Q4_K_M and Q5_K_M are mixes: more bits where errors cost most. Vectors, norms and routers stay F32.");
   command->callback([options, &exit_code] { exit_code = quantize(*options); });

@@ -38,11 +38,14 @@ void add_synth(CLI::App& app, int& exit_code) {
   command->add_option("--type", options->type, "Type of the matrices: one of `thalweg quantize`")
       ->capture_default_str();
   command->add_option("--gigabytes", options->synth.gigabytes, "Size of the weights, in 10^9 bytes")
-      ->check(CLI::Range(0.001, 1000.0))
+      ->check(number(0.001, 1000.0))
       ->capture_default_str();
   command->add_flag("--experts", options->synth.experts, "A mixture of experts instead of dense layers");
   command->add_flag("!--no-tokenizer", options->synth.tokenizer, "A model that takes token ids only");
-  command->add_option("--seed", options->synth.seed, "Seed of the weights")->capture_default_str();
+  command->add_option("-s,--seed", options->synth.seed, "Seed of the weights")
+      ->check(seed_number())
+      ->capture_default_str();
+  add_quiet(*command);
   command->callback([options, &exit_code] { exit_code = synth(*options); });
 }
 
