@@ -9,7 +9,8 @@
 namespace thalweg::app {
 
 Generated answer(Model& model, Sequence& sequence, std::span<const std::int32_t> prompt, const Sampling& sampling,
-                 std::int64_t max_tokens, const std::function<bool(std::string_view bytes)>& on_bytes) {
+                 std::int64_t max_tokens, const std::function<bool(std::string_view bytes)>& on_bytes,
+                 const OnToken& on_token) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   bool read = true;
@@ -23,7 +24,8 @@ Generated answer(Model& model, Sequence& sequence, std::span<const std::int32_t>
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   Generated result;
   if (read) {
-    result = model.generate(sequence, {}, sampling, max_tokens, on_bytes, [] { return !InterruptWatch::pressed(); });
+    result = model.generate(
+        sequence, {}, sampling, max_tokens, on_bytes, [] { return !InterruptWatch::pressed(); }, on_token);
     result.prompt_tokens = static_cast<std::int64_t>(prompt.size());
   } else {
     result.reason = StopReason::kCaller;

@@ -9,7 +9,9 @@
 #include "core/threads.h"
 #include "machine.h"
 #include "ops/backends.h"
+#include "output_file.h"
 #include "progress.h"
+#include "streams.h"
 #include "thalweg/device_memory.h"
 
 namespace thalweg::app {
@@ -94,15 +96,15 @@ int bench(const BenchOptions& options) {
   bool failed = false;
   for (const BackendInfo& info : backends) {
     if (!info.available) {
-      fmt::print("{}: skipped, {}\n", device_type_name(info.type), info.reason);
+      print("{}: skipped, {}\n", device_type_name(info.type), info.reason);
       continue;
     }
     const Stream stream{{info.type, 0}, options.threads, nullptr};
     const Machine machine = machine_of(info, stream);
-    fmt::print("{}: {} {:.1f} GB/s, {:.0f} GFLOP/s in f32, measured now\n\n", device_type_name(info.type),
-               resources(info, stream), machine.bytes_per_second * 1e-9, machine.flops_per_second * 1e-9);
-    fmt::print("{:<28} {:<44} {:<12} {:>11} {:>11} {:>7} {:>8} {:>9} {:>10} {:>7}\n", "operation", "case", "kernel",
-               "median us", "min us", "spread", "GB/s", "GFLOP/s", "floor us", "x floor");
+    print("{}: {} {:.1f} GB/s, {:.0f} GFLOP/s in f32, measured now\n\n", device_type_name(info.type),
+          resources(info, stream), machine.bytes_per_second * 1e-9, machine.flops_per_second * 1e-9);
+    print("{:<28} {:<44} {:<12} {:>11} {:>11} {:>7} {:>8} {:>9} {:>10} {:>7}\n", "operation", "case", "kernel",
+          "median us", "min us", "spread", "GB/s", "GFLOP/s", "floor us", "x floor");
     Progress progress(selected.size());
     for (const cases::Case* test : selected) {
       progress.step(std::string(test->operation) + " " + test->name);
@@ -130,17 +132,17 @@ int bench(const BenchOptions& options) {
         progress.clear();
         if (!verdict.ok) {
           failed = true;
-          fmt::print("{:<28} {:<44} {:<12} wrong result, not timed: {}\n", test->operation, test->name, kernel.kernel,
-                     verdict.problem);
+          print("{:<28} {:<44} {:<12} wrong result, not timed: {}\n", test->operation, test->name, kernel.kernel,
+                verdict.problem);
           continue;
         }
         const cases::Cost cost = problem->cost;
         const double floor_us =
             1e6 * std::max(cost.bytes / machine.bytes_per_second, cost.flops / machine.flops_per_second);
-        fmt::print("{:<28} {:<44} {:<12} {:>11.1f} {:>11.1f} {:>6.0f}% {:>8.2f} {:>9.2f} {:>10.1f} {:>7.2f}\n",
-                   test->operation, test->name, kernel.kernel, timing.median_us, timing.min_us, 100 * timing.spread,
-                   cost.bytes / timing.median_us * 1e-3, cost.flops / timing.median_us * 1e-3, floor_us,
-                   timing.median_us / floor_us);
+        print("{:<28} {:<44} {:<12} {:>11.1f} {:>11.1f} {:>6.0f}% {:>8.2f} {:>9.2f} {:>10.1f} {:>7.2f}\n",
+              test->operation, test->name, kernel.kernel, timing.median_us, timing.min_us, 100 * timing.spread,
+              cost.bytes / timing.median_us * 1e-3, cost.flops / timing.median_us * 1e-3, floor_us,
+              timing.median_us / floor_us);
         std::fflush(stdout);
         rows.push_back({{"op", test->operation},
                         {"case", test->name},

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "commands.h"
+#include "output_file.h"
+#include "streams.h"
 #include "thalweg/device_memory.h"
 
 namespace thalweg::app {
@@ -67,8 +69,8 @@ Row measure(const cases::Case& smallest, cases::Problem& problem, const Stream& 
 
 int bench_calls(const BenchOptions& options, const BackendInfo& backend) {
   const Stream stream{{backend.type, 0}, options.threads, nullptr};
-  fmt::print("{:<28} {:<72} {:<18} {:>12} {:>12}\n", "operation", "smallest case", "kernel", "planning us",
-             backend.type == DeviceType::kCpu ? "" : "call us");
+  print("{:<28} {:<72} {:<18} {:>12} {:>12}\n", "operation", "smallest case", "kernel", "planning us",
+        backend.type == DeviceType::kCpu ? "" : "call us");
   std::string csv = "operation,case,kernel,planning_us,call_us\n";
   struct Smallest {
     const cases::Case* of = nullptr;
@@ -91,8 +93,7 @@ int bench_calls(const BenchOptions& options, const BackendInfo& backend) {
     if (!best.problem) continue;
     const Row row = measure(*best.of, *best.problem, stream);
     const std::string call = row.call_us > 0.0 ? fmt::format("{:.2f}", row.call_us) : "";
-    fmt::print("{:<28} {:<72} {:<18} {:>12.2f} {:>12}\n", row.operation, row.case_name, row.kernel, row.planning_us,
-               call);
+    print("{:<28} {:<72} {:<18} {:>12.2f} {:>12}\n", row.operation, row.case_name, row.kernel, row.planning_us, call);
     csv += fmt::format("{},{},{},{:.3f},{}\n", row.operation, row.case_name, row.kernel, row.planning_us, call);
   }
   if (!options.csv.empty()) write_text(options.csv, csv);

@@ -12,6 +12,8 @@
 #include "core/float16.h"
 #include "device_fill.h"
 #include "ops/backends.h"
+#include "output_file.h"
+#include "streams.h"
 #include "thalweg/gated_delta_rule.h"
 
 namespace thalweg::app {
@@ -266,10 +268,10 @@ int bench_decode(const BenchOptions& options, const BackendInfo& backend_info) {
   std::erase_if(rows, [&](const Row& row) { return !std::regex_search(row.name(), pattern); });
   if (rows.empty()) throw std::runtime_error("no row of the suite matches '" + options.selection.case_regex + "'");
   const double bandwidth = functions.speed(stream.device).bytes_per_second;
-  fmt::print("(HK, HV) = ({}, {}), K = V = {}, bf16 activations; a copy reaches {:.2f} TB/s, measured now\n\n", kHk,
-             kHv, kHead, bandwidth * 1e-12);
-  fmt::print("{:<34} {:<10} {:>9} {:>9} {:>8} {:>9} {:>7} {:>8}\n", "shape", "kernel", "us", "floor us", "x floor",
-             "TB/s", "share", "bar us");
+  print("(HK, HV) = ({}, {}), K = V = {}, bf16 activations; a copy reaches {:.2f} TB/s, measured now\n\n", kHk, kHv,
+        kHead, bandwidth * 1e-12);
+  print("{:<34} {:<10} {:>9} {:>9} {:>8} {:>9} {:>7} {:>8}\n", "shape", "kernel", "us", "floor us", "x floor", "TB/s",
+        "share", "bar us");
   std::string csv = "shape,kernel,us,floor_us,bytes_per_second,share_of_copy\n";
   Buffers buffers(stream, rows);
   bool failed = false;
@@ -300,7 +302,7 @@ int bench_decode(const BenchOptions& options, const BackendInfo& backend_info) {
         if (!error.empty()) {
           failed = true;
           select_kernel(explanation.operation, "");
-          fmt::print("{:<34} {:<10} wrong result, not timed: {}\n", row.name(), kernel.kernel, error);
+          print("{:<34} {:<10} wrong result, not timed: {}\n", row.name(), kernel.kernel, error);
           continue;
         }
       }
@@ -308,9 +310,9 @@ int bench_decode(const BenchOptions& options, const BackendInfo& backend_info) {
       select_kernel(explanation.operation, "");
       const double floor = row.bytes() / bandwidth;
       const double achieved = row.bytes() / seconds;
-      fmt::print("{:<34} {:<10} {:>9.2f} {:>9.2f} {:>8.2f} {:>9.3f} {:>6.0f}% {:>8}\n", row.name(), kernel.kernel,
-                 1e6 * seconds, 1e6 * floor, seconds / floor, achieved * 1e-12, 100.0 * achieved / bandwidth,
-                 row.bar_us > 0.0 ? fmt::format("{:.1f}", row.bar_us) : "");
+      print("{:<34} {:<10} {:>9.2f} {:>9.2f} {:>8.2f} {:>9.3f} {:>6.0f}% {:>8}\n", row.name(), kernel.kernel,
+            1e6 * seconds, 1e6 * floor, seconds / floor, achieved * 1e-12, 100.0 * achieved / bandwidth,
+            row.bar_us > 0.0 ? fmt::format("{:.1f}", row.bar_us) : "");
       std::fflush(stdout);
       csv += fmt::format("{},{},{:.3f},{:.3f},{:.4g},{:.3f}\n", row.name(), kernel.kernel, 1e6 * seconds, 1e6 * floor,
                          achieved, achieved / bandwidth);

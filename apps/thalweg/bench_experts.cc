@@ -13,6 +13,8 @@
 #include "commands.h"
 #include "device_fill.h"
 #include "ops/backends.h"
+#include "output_file.h"
+#include "streams.h"
 #include "thalweg/moe.h"
 
 namespace thalweg::app {
@@ -270,10 +272,10 @@ int bench_experts(const BenchOptions& options, const BackendInfo& backend_info) 
   std::erase_if(rows, [&](const Row& row) { return !std::regex_search(row.name(), pattern); });
   if (rows.empty()) throw std::runtime_error("no row of the suite matches '" + options.selection.case_regex + "'");
   const double bandwidth = functions.speed(stream.device).bytes_per_second;
-  fmt::print("mul_mat_id, f32 activations and results; a copy reaches {:.2f} TB/s, measured now\n", bandwidth * 1e-12);
-  fmt::print("floor: the weights of the experts that are hit, at that rate; warm: the same weights again\n\n");
-  fmt::print("{:<36} {:<10} {:>6} {:>9} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8}\n", "shape", "kernel", "hits", "us",
-             "warm us", "floor us", "x floor", "TFLOP/s", "bar us", "x bar", "ggml us");
+  print("mul_mat_id, f32 activations and results; a copy reaches {:.2f} TB/s, measured now\n", bandwidth * 1e-12);
+  print("floor: the weights of the experts that are hit, at that rate; warm: the same weights again\n\n");
+  print("{:<36} {:<10} {:>6} {:>9} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8}\n", "shape", "kernel", "hits", "us",
+        "warm us", "floor us", "x floor", "TFLOP/s", "bar us", "x bar", "ggml us");
   std::string csv = "shape,kernel,hits,us,warm_us,floor_us,bar_us,ggml_us\n";
   std::unique_ptr<Weights> weights;
   bool failed = false;
@@ -295,7 +297,7 @@ int bench_experts(const BenchOptions& options, const BackendInfo& backend_info) 
       if (!error.empty()) {
         failed = true;
         select_kernel(explanation.operation, "");
-        fmt::print("{:<36} {:<10} wrong result, not timed: {}\n", row.name(), kernel.kernel, error);
+        print("{:<36} {:<10} wrong result, not timed: {}\n", row.name(), kernel.kernel, error);
         continue;
       }
       const double seconds = measure(functions, stream, runs.args(), runs.args().size());
@@ -304,10 +306,10 @@ int bench_experts(const BenchOptions& options, const BackendInfo& backend_info) 
       const auto optional = [](double value, int digits) {
         return value > 0.0 ? fmt::format("{:.{}f}", value, digits) : "";
       };
-      fmt::print("{:<36} {:<10} {:>6.1f} {:>9.2f} {:>9.2f} {:>9.2f} {:>8.2f} {:>8.1f} {:>8} {:>8} {:>8}\n", row.name(),
-                 kernel.kernel, runs.hits(), 1e6 * seconds, 1e6 * warm, 1e6 * floor, seconds / floor,
-                 flops / seconds * 1e-12, optional(row.bar_us, 1),
-                 row.bar_us > 0.0 ? fmt::format("{:.2f}", 1e6 * seconds / row.bar_us) : "", optional(row.ggml_us, 1));
+      print("{:<36} {:<10} {:>6.1f} {:>9.2f} {:>9.2f} {:>9.2f} {:>8.2f} {:>8.1f} {:>8} {:>8} {:>8}\n", row.name(),
+            kernel.kernel, runs.hits(), 1e6 * seconds, 1e6 * warm, 1e6 * floor, seconds / floor,
+            flops / seconds * 1e-12, optional(row.bar_us, 1),
+            row.bar_us > 0.0 ? fmt::format("{:.2f}", 1e6 * seconds / row.bar_us) : "", optional(row.ggml_us, 1));
       std::fflush(stdout);
       csv += fmt::format("{},{},{:.1f},{:.3f},{:.3f},{:.3f},{},{}\n", row.name(), kernel.kernel, runs.hits(),
                          1e6 * seconds, 1e6 * warm, 1e6 * floor, optional(row.bar_us, 1), optional(row.ggml_us, 1));

@@ -14,6 +14,7 @@
 #include "convert/synthesize.h"
 #include "machine.h"
 #include "model_options.h"
+#include "output_file.h"
 #include "progress.h"
 #include "streams.h"
 
@@ -124,9 +125,9 @@ nlohmann::json measure(const std::string& path, MemoryReader& reader, const Benc
   const double median = median_of(rounds, [](const Round& round) { return round.ratio(); });
   const double cpu = median_of(rounds, [](const Round& round) { return round.cpu_ratio(); });
   const std::string name = fs::path(path).filename().string();
-  fmt::print("{:<24} {:>10} {:>10} {:>10.1f} {:>8.1f} {:>8.1f} {:>8.2f} {:>8.2f} {:>8.2f}\n", name,
-             format_bytes(info.decode_bytes), format_bytes(2 * info.state_bytes), tokens, decode * 1e-9, read * 1e-9,
-             decode / read, median, cpu);
+  print("{:<24} {:>10} {:>10} {:>10.1f} {:>8.1f} {:>8.1f} {:>8.2f} {:>8.2f} {:>8.2f}\n", name,
+        format_bytes(info.decode_bytes), format_bytes(2 * info.state_bytes), tokens, decode * 1e-9, read * 1e-9,
+        decode / read, median, cpu);
   flush_output();
   return {{"op", "model"},
           {"file", name},
@@ -150,13 +151,13 @@ int bench_model(const BenchOptions& options) {
     for (const char* type : {"Q4_K", "Q8_0"}) paths.push_back(synthesize_into(folder, type, options.gigabytes));
   }
   MemoryReader reader(std::int64_t{2} << 30);
-  fmt::print(
+  print(
       "Decoding with one sequence. Each round reads 2 GiB of memory and decodes a few tokens. `ratio` is the best "
       "round of\n"
       "one over the best of the other, `median` that of the ratios within a round, `cpu` the same by processor time,\n"
       "which other work on the machine moves least.\n\n");
-  fmt::print("{:<24} {:>10} {:>10} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}\n", "model", "weights", "state", "tokens/s",
-             "GB/s", "read", "ratio", "median", "cpu");
+  print("{:<24} {:>10} {:>10} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}\n", "model", "weights", "state", "tokens/s", "GB/s",
+        "read", "ratio", "median", "cpu");
   nlohmann::json rows = nlohmann::json::array();
   for (const std::string& path : paths) rows.push_back(measure(path, reader, options));
   if (!options.json.empty()) write_text(options.json, rows.dump(1) + "\n");

@@ -13,6 +13,8 @@
 #include "commands.h"
 #include "device_fill.h"
 #include "ops/backends.h"
+#include "output_file.h"
+#include "streams.h"
 #include "thalweg/moe.h"
 
 namespace thalweg::app {
@@ -198,13 +200,13 @@ int bench_moe(const BenchOptions& options, const BackendInfo& info) {
   args.shared_router = weights.normals({kHidden}, 0.05);
   args.top_k = kSlots;
   args.precision = MatmulPrecision::kFast;
-  fmt::print("moe_ffn, E {}, top-{}, hidden {}, inner {} Q4_K, shared {} {}\n", kExperts, kSlots, kHidden, kInner,
-             kInner, dtype_name(kSharedType));
-  fmt::print(
+  print("moe_ffn, E {}, top-{}, hidden {}, inner {} Q4_K, shared {} {}\n", kExperts, kSlots, kHidden, kInner, kInner,
+        dtype_name(kSharedType));
+  print(
       "dense: the shared expert and the routing as operations of their own; bar: {} x (the matmuls' bars) + dense\n\n",
       kAllowance);
-  fmt::print("{:<8} {:<8} {:>10} {:>10} {:>10} {:>8} {:>12}\n", "tokens", "kernel", "us", "dense us", "bar us", "x bar",
-             "workspace MB");
+  print("{:<8} {:<8} {:>10} {:>10} {:>10} {:>8} {:>12}\n", "tokens", "kernel", "us", "dense us", "bar us", "x bar",
+        "workspace MB");
   std::string csv = "tokens,kernel,us,dense_us,bar_us,workspace_bytes\n";
   const std::regex pattern(options.selection.case_regex);
   bool failed = false;
@@ -237,12 +239,12 @@ int bench_moe(const BenchOptions& options, const BackendInfo& info) {
       if (!error.empty()) {
         failed = true;
         select_kernel(explanation.operation, "");
-        fmt::print("{:<8} {:<8} wrong result, not timed: {}\n", row.tokens, kernel.kernel, error);
+        print("{:<8} {:<8} wrong result, not timed: {}\n", row.tokens, kernel.kernel, error);
         continue;
       }
       const double us = 1e6 * seconds_of_draws(stream, args, draws);
-      fmt::print("{:<8} {:<8} {:>10.1f} {:>10.1f} {:>10.1f} {:>8.2f} {:>12.1f}\n", row.tokens, kernel.kernel, us,
-                 1e6 * dense, bar, us / bar, static_cast<double>(workspace_size(args, stream)) * 1e-6);
+      print("{:<8} {:<8} {:>10.1f} {:>10.1f} {:>10.1f} {:>8.2f} {:>12.1f}\n", row.tokens, kernel.kernel, us,
+            1e6 * dense, bar, us / bar, static_cast<double>(workspace_size(args, stream)) * 1e-6);
       std::fflush(stdout);
       csv += fmt::format("{},{},{:.3f},{:.3f},{:.3f},{}\n", row.tokens, kernel.kernel, us, 1e6 * dense, bar,
                          workspace_size(args, stream));

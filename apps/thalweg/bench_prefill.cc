@@ -17,8 +17,10 @@
 #include "core/float16.h"
 #include "device_fill.h"
 #include "ops/backends.h"
+#include "output_file.h"
 #include "prefill_suites.h"
 #include "progress.h"
+#include "streams.h"
 #include "thalweg/gated_delta_rule.h"
 
 namespace thalweg::app {
@@ -344,9 +346,9 @@ int bench_prefill(const BenchOptions& options, const BackendInfo& backend_info) 
   std::optional<Inputs> inputs;
   std::int64_t head = 0;  // that they are for
   std::string csv = "model,seqlens,num_k_heads,num_v_heads,thalweg_ms,flashqla_ms,flashinfer_ms,fla_ms,floor_ms\n";
-  fmt::print("{:<8} {:<14} {:>10} {:>9} {:>8}", "heads", "sequences", "ours ms", "floor ms", "x floor");
-  if (published) fmt::print(" {:>9} {:>10} {:>8} {:>10}", "FlashQLA", "FlashInfer", "FLA", "best/ours");
-  fmt::print("\n");
+  print("{:<8} {:<14} {:>10} {:>9} {:>8}", "heads", "sequences", "ours ms", "floor ms", "x floor");
+  if (published) print(" {:>9} {:>10} {:>8} {:>10}", "FlashQLA", "FlashInfer", "FLA", "best/ours");
+  print("\n");
   double log_sum = 0.0;
   double least = 1e9;
   int faster = 0;
@@ -365,23 +367,23 @@ int bench_prefill(const BenchOptions& options, const BackendInfo& backend_info) 
     const std::string error = options.check ? check(stream, *inputs, row) : "";
     if (!error.empty()) {
       failed = true;
-      fmt::print("({:>2},{:>2})  {:<14} wrong result, not timed: {}\n", row.hk, row.hv, name, error);
+      print("({:>2},{:>2})  {:<14} wrong result, not timed: {}\n", row.hk, row.hv, name, error);
       continue;
     }
     double ms = measure(functions, stream, *inputs, row, is_short ? 100 : 1);
     if (!is_short && ms < 0.05) ms = measure(functions, stream, *inputs, row, 100);
-    fmt::print("({:>2},{:>2})  {:<14} {:>10.4f} {:>9.4f} {:>8.2f}", row.hk, row.hv, name, ms, row.floor_ms(),
-               ms / row.floor_ms());
+    print("({:>2},{:>2})  {:<14} {:>10.4f} {:>9.4f} {:>8.2f}", row.hk, row.hv, name, ms, row.floor_ms(),
+          ms / row.floor_ms());
     if (published) {
       const double best = std::min(row.published_ms[0], row.published_ms[1]);
       log_sum += std::log(best / ms);
       least = std::min(least, best / ms);
       faster += best > ms ? 1 : 0;
       ++timed;
-      fmt::print(" {:>9.3f} {:>10.3f} {:>8.3f} {:>10.2f}", row.published_ms[0], row.published_ms[1],
-                 row.published_ms[2], best / ms);
+      print(" {:>9.3f} {:>10.3f} {:>8.3f} {:>10.2f}", row.published_ms[0], row.published_ms[1], row.published_ms[2],
+            best / ms);
     }
-    fmt::print("\n");
+    print("\n");
     std::fflush(stdout);
     csv += fmt::format("{},{},{},{},{:.5f},{},{},{},{:.5f}\n", row.model, row.name, row.hk, row.hv, ms,
                        published ? fmt::format("{}", row.published_ms[0]) : "",
@@ -389,7 +391,7 @@ int bench_prefill(const BenchOptions& options, const BackendInfo& backend_info) 
                        published ? fmt::format("{}", row.published_ms[2]) : "", row.floor_ms());
   }
   if (published && timed > 0) {
-    fmt::print(
+    print(
         "\n{} rows: (better of FlashQLA and FlashInfer, as published) / ours: geometric mean {:.3f}, least "
         "{:.2f}, above 1 in {}\n",
         timed, std::exp(log_sum / timed), least, faster);

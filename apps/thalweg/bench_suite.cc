@@ -7,6 +7,7 @@
 #include <string>
 
 #include "commands.h"
+#include "streams.h"
 
 namespace thalweg::app {
 namespace {
@@ -34,7 +35,7 @@ int bench_suite(const BenchOptions& options) {
       throw std::runtime_error("this suite is for a GPU: name it, as in --backend cuda");
     }
     if (!backends[0].available) {
-      fmt::print("{}: skipped, {}\n", device_type_name(backends[0].type), backends[0].reason);
+      print("{}: skipped, {}\n", device_type_name(backends[0].type), backends[0].reason);
       return 0;
     }
     return suite.run(options, backends[0]);

@@ -11,6 +11,7 @@
 #include "model_commands.h"
 #include "model_options.h"
 #include "streams.h"
+#include "terminal.h"
 
 namespace thalweg::app {
 namespace {
@@ -88,8 +89,8 @@ class Chat {
     InterruptWatch::take();
     print("\n");
     flush_output();
-    note("({}{})\n", describe_speed(generated),
-         generated.reason == StopReason::kContext ? "; the context is full: /clear starts anew" : "");
+    if (generated.reason == StopReason::kContext) note("the context is full: /clear starts anew\n");
+    if (!quiet()) note("({}{})\n", describe_speed(generated), describe_seed(options_.sampling));
   }
 
   const Options& options_;
@@ -108,14 +109,14 @@ void add_chat(CLI::App& app, int& exit_code) {
   options->sampling.top_k = 20;
   options->sampling.top_p = 0.8F;
   add_load_options(*command, options->load);
-  command->add_option("--system", options->system, "The system message");
+  command->add_option("--system,--system-prompt", options->system, "The system message; -sys is the same");
   command
       ->add_option("--think", options->think,
                    "Whether the model thinks before it answers: on, off, or auto for what it does by itself")
       ->check(CLI::IsMember({"on", "off", "auto"}))
       ->capture_default_str();
-  command->add_option("-n,--tokens", options->max_tokens, "Most tokens of an answer")
-      ->check(CLI::Range(std::int64_t{1}, kMostCount))
+  command->add_option("-n,--tokens,--n-predict,--predict", options->max_tokens, "Most tokens of an answer")
+      ->check(whole_number(1, kMostCount))
       ->capture_default_str();
   command->add_flag("--force", options->force, "Talk to a model that has no chat template");
   add_sampling_options(*command, options->sampling);

@@ -22,6 +22,7 @@ struct VerifyOptions {
   int runs = 1;                // of every case by every kernel; they must leave the same bits
   bool allow_skipped = false;  // a selection of which nothing runs is no failure
   std::string json;
+  bool force = false;  // replace it
 };
 
 struct BenchOptions {
@@ -32,6 +33,7 @@ struct BenchOptions {
   std::string json;
   std::string suite;                                 // of shapes on a GPU (bench_suite.cc); empty: the cases
   std::string csv;                                   // of a suite
+  bool force = false;                                // replace these two
   bool check = true;                                 // compare results with the oracle before timing them
   std::vector<std::string> types = {"Q4_K", "F16"};  // of weights in the suite "experts"
   // Of bench_model:
@@ -57,6 +59,5 @@ int print_operations(bool markdown);
 // The selected cases, in the table's order; throws std::runtime_error for an unknown operation.
 std::vector<const cases::Case*> select_cases(const Selection& selection, bool for_bench);
 std::vector<BackendInfo> select_backends(const Selection& selection);
-void write_text(const std::string& path, const std::string& text);
 
 }  // namespace thalweg::app

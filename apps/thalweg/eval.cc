@@ -18,6 +18,7 @@
 #include "model_options.h"
 #include "progress.h"
 #include "streams.h"
+#include "terminal.h"
 
 namespace thalweg::app {
 namespace {
@@ -65,7 +66,8 @@ std::vector<std::string> find_sets(const std::vector<std::string>& given) {
   for (const std::string& entry : given) {
     fs::path folder = entry;
     std::string pattern = "*.jsonl";
-    if (!fs::is_directory(folder)) {
+    std::error_code missing;
+    if (!fs::is_directory(folder, missing)) {
       if (entry.find('*') == std::string::npos) {
         found.push_back(entry);
         continue;
@@ -74,7 +76,6 @@ std::vector<std::string> find_sets(const std::vector<std::string>& given) {
       folder = folder.has_parent_path() ? folder.parent_path() : fs::path(".");
     }
     std::vector<std::string> here;
-    std::error_code missing;
     for (const fs::directory_entry& file : fs::directory_iterator(folder, missing)) {
       if (matches(file.path().filename().string(), pattern)) here.push_back(file.path().string());
     }
@@ -125,7 +126,7 @@ nlohmann::json to_json(const std::map<Key, Score>& scores, const char* name) {
 }
 
 void print_row(const std::string& name, const Score& score) {
-  fmt::print("{:<24} {:>9} {:>9} {:>8.1f} %\n", name, score.total, score.exact, 100 * score.share());
+  print("{:<24} {:>9} {:>9} {:>8.1f} %\n", name, score.total, score.exact, 100 * score.share());
 }
 
 class Stopwatch {
@@ -218,7 +219,7 @@ int evaluate(const Options& options) {
       const bool right = text == trimmed(question.answer);
       if (options.show && !right) {
         bar.clear();
-        fmt::print(stderr, "{}: expected '{}', got '{}'\n", question.set, question.answer, text);
+        note("{}: expected '{}', got '{}'\n", question.set, question.answer, text);
       }
       by_set[question.set].add(right);
       const auto length = static_cast<std::int64_t>(asked[i].prompt.size());
@@ -235,20 +236,20 @@ int evaluate(const Options& options) {
                                    {"questions", all.total},
                                    {"accuracy", all.share()},
                                    {"too_long", too_long}};
-    fmt::print("{}\n", result.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+    print("{}\n", result.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
-    fmt::print("{:<24} {:>9} {:>9} {:>10}\n", "set", "questions", "exact", "accuracy");
+    print("{:<24} {:>9} {:>9} {:>10}\n", "set", "questions", "exact", "accuracy");
     for (const auto& [set, score] : by_set) print_row(set, score);
-    fmt::print("\n{:<24} {:>9} {:>9} {:>10}\n", "tokens", "questions", "exact", "accuracy");
+    print("\n{:<24} {:>9} {:>9} {:>10}\n", "tokens", "questions", "exact", "accuracy");
     for (const auto& [tokens, score] : by_length) print_row(fmt::format("up to {}", tokens), score);
     print_row("all", all);
   }
   flush_output();
   if (too_long > 0) {
-    fmt::print(stderr, "{} questions are longer than the context of {} and count as wrong: see --context\n", too_long,
-               model.context());
+    note("{} questions are longer than the context of {} and count as wrong: see --context\n", too_long,
+         model.context());
   }
-  fmt::print(stderr, "{}; {} threads\n", describe_speed(time), model.threads());
+  if (!quiet()) note("{}; {} threads\n", describe_speed(time), model.threads());
   return 0;
 }
 
@@ -263,10 +264,11 @@ void add_eval(CLI::App& app, int& exit_code) {
                    "Files, or folders of files, with {\"prompt\", \"answer\", \"tokens\"} on each line")
       ->capture_default_str();
   command->add_option("--limit", options->limit, "Only this many questions of each set, 0 for all")
+      ->check(whole_number(0, kMostCount))
       ->capture_default_str();
   command
       ->add_option("--batch", options->batch, "Questions that are answered together; the answers do not depend on it")
-      ->check(CLI::Range(1, 1024))
+      ->check(whole_number(1, 1024))
       ->capture_default_str();
   command->add_flag("--show", options->show, "Show the answers that are wrong");
   command->add_flag("--json", options->json, "Print as JSON");

@@ -12,10 +12,12 @@
 #include "answer.h"
 #include "interrupt.h"
 #include "io/model_files.h"
+#include "logprobs.h"
 #include "model_commands.h"
 #include "model_options.h"
 #include "session_file.h"
 #include "streams.h"
+#include "terminal.h"
 
 namespace thalweg::app {
 namespace {
@@ -29,6 +31,7 @@ struct Options {
   bool session_new = false;  // begin anew, and keep the file under another name
   std::vector<std::int32_t> token_ids;
   std::int64_t max_tokens = 256;
+  std::optional<std::int64_t> logprobs;  // how many alternatives
   bool has_prompt = false;
   bool has_token_ids = false;  // ids instead of text, in and out
   bool json = false;
@@ -50,7 +53,7 @@ const char* describe_reason(StopReason reason) {
 
 // What the run reads, none of which may become the session.
 std::vector<std::string> input_files(const Options& options) {
-  std::vector<std::string> files = io::model_files(options.load.path);
+  std::vector<std::string> files = io::model_files(model_file(options.load.path));
   if (!options.file.empty()) files.push_back(options.file);
   return files;
 }
@@ -73,7 +76,8 @@ std::string join(const std::vector<std::int32_t>& ids) {
   return list;
 }
 
-void print_json(const Options& options, const Generated& generated, const std::string& text, const Model& model) {
+void print_json(const Options& options, const Generated& generated, const std::string& text, const Model& model,
+                const LogprobList& logprobs) {
   const auto rate = [](std::int64_t tokens, double seconds) {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
   };
@@ -91,6 +95,8 @@ void print_json(const Options& options, const Generated& generated, const std::s
         {"tokens_per_second", rate(generated.steps, generated.decode_seconds)}}},
   };
   if (!options.has_token_ids) result["text"] = text;
+  if (options.logprobs) result["logprobs"] = logprobs.json();
+  if (options.sampling.temperature > 0) result["seed"] = options.sampling.seed;
   print("{}\n", result.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
@@ -123,9 +129,12 @@ int generate(const Options& options) {
   };
   std::function<bool(std::string_view bytes)> on_bytes;
   if (!options.has_token_ids) on_bytes = print_bytes;
-  const Generated generated = answer(model, sequence, prompt, options.sampling, options.max_tokens, on_bytes);
+  LogprobList logprobs(model, static_cast<std::size_t>(options.logprobs.value_or(0)));
+  OnToken on_token;
+  if (options.logprobs) on_token = [&](auto token, auto logits) { logprobs.add(token, logits); };
+  const Generated generated = answer(model, sequence, prompt, options.sampling, options.max_tokens, on_bytes, on_token);
   if (options.json) {
-    print_json(options, generated, text, model);
+    print_json(options, generated, text, model, logprobs);
   } else {
     print("{}\n", options.has_token_ids ? join(generated.tokens) : "");
   }
@@ -134,9 +143,10 @@ int generate(const Options& options) {
     const std::string kept = session->save(sequence);
     if (!kept.empty()) note("the file that was there is {} now\n", kept);
   }
-  note("{}; {} threads", describe_speed(generated), model.threads());
-  if (generated.reason == StopReason::kContext) note("; the context of {} is full", model.context());
-  note("\n");
+  if (generated.reason == StopReason::kContext) note("the context of {} is full\n", model.context());
+  if (!quiet()) {
+    note("{}; {} threads{}\n", describe_speed(generated), model.threads(), describe_seed(options.sampling));
+  }
   flush_output();
   return InterruptWatch::exit_code();
 }
@@ -155,17 +165,23 @@ void add_generate(CLI::App& app, int& exit_code) {
           ->add_option("--token-ids", options->token_ids,
                        "The prompt as token ids, 1,2,3; prints ids instead of text, and needs no tokenizer")
           ->delimiter(',')
+          ->allow_extra_args(false)
           ->excludes(prompt)
           ->excludes(file);
-  command->add_option("-n,--tokens", options->max_tokens, "Most tokens to generate")
-      ->check(CLI::Range(std::int64_t{0}, kMostCount))
+  command->add_option("-n,--tokens,--n-predict,--predict", options->max_tokens, "Most tokens to generate")
+      ->check(whole_number(0, kMostCount))
       ->capture_default_str();
   add_sampling_options(*command, options->sampling);
   command->add_option("--session", options->session,
                       "Continue the session in this file, if it exists, and save to it at the end");
   command->add_flag("--session-new", options->session_new,
                     "Begin the session anew, and keep the file that is there under another name");
-  command->add_flag("--json", options->json, "Print text, tokens and timings as JSON");
+  CLI::Option* json = command->add_flag("--json", options->json, "Print text, tokens and timings as JSON");
+  command
+      ->add_option("--logprobs", options->logprobs,
+                   "Also print ln of each token's probability, and this many of the likeliest tokens; needs --json")
+      ->check(whole_number(0, 1000))
+      ->needs(json);
   command->callback([options, prompt, token_ids, &exit_code] {
     options->has_token_ids = token_ids->count() > 0;
     options->has_prompt = prompt->count() > 0;

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "io/gguf.h"
@@ -18,6 +19,7 @@ namespace thalweg::app {
 namespace {
 
 struct Options {
+  std::optional<std::string> given;
   std::string path;
   bool json = false;
 };
@@ -62,12 +64,12 @@ void print_tensors(const std::vector<TensorInfo>& tensors) {
     name_width = std::max(name_width, io::printable(tensor.name).size());
     shape_width = std::max(shape_width, shape_text(tensor.shape).size());
   }
-  fmt::print("{:<{}}  {:<7} {:<{}} {:>10}  {:<10} {:<14} {}\n", "tensor", name_width, "type", "shape", shape_width,
-             "size", "operation", "decode", "prefill");
+  print("{:<{}}  {:<7} {:<{}} {:>10}  {:<10} {:<14} {}\n", "tensor", name_width, "type", "shape", shape_width, "size",
+        "operation", "decode", "prefill");
   for (const TensorInfo& tensor : tensors) {
-    fmt::print("{:<{}}  {:<7} {:<{}} {:>10}  {:<10} {:<14} {}\n", io::printable(tensor.name), name_width, tensor.type,
-               shape_text(tensor.shape), shape_width, format_bytes(tensor.bytes),
-               tensor.used ? tensor.operation : "not used", tensor.decode_kernel, tensor.prefill_kernel);
+    print("{:<{}}  {:<7} {:<{}} {:>10}  {:<10} {:<14} {}\n", io::printable(tensor.name), name_width, tensor.type,
+          shape_text(tensor.shape), shape_width, format_bytes(tensor.bytes),
+          tensor.used ? tensor.operation : "not used", tensor.decode_kernel, tensor.prefill_kernel);
   }
 }
 
@@ -79,12 +81,12 @@ void print_types(const std::vector<TensorInfo>& tensors) {
     bytes += tensor.bytes;
   }
   for (const auto& [type, sums] : types) {
-    fmt::print("{:<18}{} in {} tensors\n", type, format_bytes(sums.second), sums.first);
+    print("{:<18}{} in {} tensors\n", type, format_bytes(sums.second), sums.first);
   }
 }
 
 void print_info(const ModelInfo& info) {
-  const auto row = [](const char* what, const std::string& value) { fmt::print("{:<18}{}\n", what, value); };
+  const auto row = [](const char* what, const std::string& value) { print("{:<18}{}\n", what, value); };
   row("file", info.path + " (" + info.format + ")");
   row("architecture", info.architecture + (info.name.empty() ? "" : ", " + io::printable(info.name)));
   row("layers",
@@ -174,14 +176,14 @@ int inspect_unknown(const Options& options, const std::string& reason) {
   const std::vector<TensorInfo> tensors = list_tensors(options.path);
   if (options.json) {
     const nlohmann::json result = {{"path", options.path}, {"problem", reason}, {"tensors", to_json(tensors)}};
-    fmt::print("{}\n", result.dump(1));
+    print("{}\n", result.dump(1));
   } else {
     print_tensors(tensors);
-    fmt::print("\n");
+    print("\n");
     print_types(tensors);
   }
   flush_output();
-  fmt::print(stderr, "thalweg: this model cannot be run: {}\n", reason);
+  note("thalweg: this model cannot be run: {}\n", reason);
   return 1;
 }
 
@@ -199,12 +201,12 @@ int inspect(const Options& options) {
   if (!model) return inspect_unknown(options, reason);
   const ModelInfo& info = model->info();
   if (options.json) {
-    fmt::print("{}\n", to_json(info).dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+    print("{}\n", to_json(info).dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     print_info(info);
-    fmt::print("\n");
+    print("\n");
     print_types(info.tensors);
-    fmt::print("\n");
+    print("\n");
     print_tensors(info.tensors);
   }
   flush_output();
@@ -216,12 +218,12 @@ int inspect(const Options& options) {
 void add_inspect(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("inspect", "The contents of a model file, and the kernels that run it");
   auto options = std::make_shared<Options>();
-  CLI::Option_group* file = command->add_option_group("model", "The model, in one of two ways");
-  file->add_option("FILE", options->path, "A .gguf file, or a Hugging Face directory");
-  file->add_option("-m,--model", options->path, "The same, as the other commands take it");
-  file->require_option(1);
+  add_model_file(*command, options->given);
   command->add_flag("--json", options->json, "Print as JSON");
-  command->callback([options, &exit_code] { exit_code = inspect(*options); });
+  command->callback([options, &exit_code] {
+    options->path = model_file(options->given);
+    exit_code = inspect(*options);
+  });
 }
 
 }  // namespace thalweg::app

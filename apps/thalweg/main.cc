@@ -4,24 +4,57 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <exception>
-#include <fstream>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <new>
 #include <random>
 #include <regex>
 #include <stdexcept>
+#include <system_error>
 
 #include "commands.h"
+#include "common_options.h"
+#include "generated_text.h"
 #include "interrupt.h"
 #include "metal/host/attach.h"
 #include "model_commands.h"
+#include "model_options.h"
+#include "names.h"
+#include "option_tree.h"
+#include "output_file.h"
 #include "streams.h"
+#include "version.h"
 
 namespace thalweg::app {
 
+namespace {
+
+std::regex case_pattern(const std::string& text) {
+  constexpr std::size_t kLongest = 1000;  // the library compiles patterns recursively
+  if (text.size() > kLongest) {
+    throw std::runtime_error(fmt::format("--case: give a regular expression of at most {} characters", kLongest));
+  }
+  try {
+    return std::regex(text, std::regex::ECMAScript);
+  } catch (const std::regex_error&) {
+    throw std::runtime_error("--case: '" + text + "' is no regular expression; write \\ before ( [ * and the like");
+  }
+}
+
+}  // namespace
+
 std::vector<const cases::Case*> select_cases(const Selection& selection, bool for_bench) {
-  const std::regex pattern(selection.case_regex, std::regex::ECMAScript);
+  const std::regex pattern = case_pattern(selection.case_regex);
   const std::vector<std::string>& wanted = selection.operations;
   for (const std::string& name : wanted) {
+    if (name == "model" && for_bench)
+      throw std::runtime_error("--op model runs alone: name no other operation with it");
     const auto named = [&](const cases::Case& candidate) { return candidate.operation == name; };
     if (std::none_of(cases::all_cases().begin(), cases::all_cases().end(), named)) {
       throw std::runtime_error("no operation is called '" + name + "'; `thalweg operations` lists them");
@@ -46,13 +79,6 @@ std::vector<BackendInfo> select_backends(const Selection& selection) {
   return selected;
 }
 
-void write_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  if (!file) throw std::runtime_error("cannot write " + path);
-}
-
 namespace {
 
 void add_selection(CLI::App& command, Selection& selection) {
@@ -63,14 +89,152 @@ void add_selection(CLI::App& command, Selection& selection) {
   command.add_option("--case", selection.case_regex, "Only cases whose name this regular expression finds");
 }
 
+void add_verify(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("verify", "Check every kernel against the float64 oracles");
+  auto options = std::make_shared<VerifyOptions>();
+  auto seed = std::make_shared<std::string>("1");
+  add_selection(*command, options->selection);
+  command->add_option("-s,--seed", *seed, "Seed of the inputs: a number, or 'random'")
+      ->check(seed_number("random"))
+      ->capture_default_str();
+  add_threads(*command, options->threads);
+  command->add_option("--runs", options->runs, "Runs of each case; all must leave the same bits")
+      ->check(whole_number(1, 1'000'000))
+      ->capture_default_str();
+  command->add_flag("--allow-skipped", options->allow_skipped,
+                    "Exit with 0 even if nothing ran of what --op, --case and --backend select");
+  command->add_option("--json", options->json, "Write the results to this file");
+  add_force(*command, options->force);
+  add_quiet(*command);
+  command->callback([options, seed, &exit_code] {
+    if (!options->json.empty()) check_output(options->json, options->force);
+    options->seed = *seed == "random" ? std::random_device{}() : std::strtoull(seed->c_str(), nullptr, 10);
+    exit_code = verify(*options);
+  });
+}
+
+void add_bench(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "bench", "Time the kernels, after checking what they compute; --op model: decoding of whole models");
+  auto options = std::make_shared<BenchOptions>();
+  add_selection(*command, options->selection);
+  add_threads(*command, options->threads);
+  command->add_option("--seconds", options->seconds, "Time to measure each case for")
+      ->check(number(0.0, 86400.0))
+      ->capture_default_str();
+  command->add_flag("--all-kernels", options->all_kernels, "Every kernel, not only the chosen one");
+  command->add_flag("!--no-check", options->check, "Time without checking the results first");
+  command->add_option("--json", options->json, "Write the results to this file");
+  command->add_option(
+      "--suite", options->suite,
+      "Shapes on a GPU instead of the cases: prefill 'published', 'short' or 'widths', 'decode', 'experts' or 'moe'");
+  command->add_option("--types", options->types, "Weights of the suite 'experts', separated by commas")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--csv", options->csv, "Write a suite's rows to this file");
+  command->add_option("-m,--model", options->models, "Models of --op model, instead of synthetic ones");
+  command->add_option("--gigabytes", options->gigabytes, "Size of the synthetic models of --op model")
+      ->check(number(0.001, 1000.0))
+      ->capture_default_str();
+  add_force(*command, options->force);
+  add_quiet(*command);
+  command->callback([options, &exit_code] {
+    for (const std::string& file : {options->json, options->csv}) {
+      if (!file.empty()) check_output(file, options->force, options->models);
+    }
+    const bool whole_models = options->selection.operations == std::vector<std::string>{"model"};
+    exit_code = whole_models ? bench_model(*options) : options->suite.empty() ? bench(*options) : bench_suite(*options);
+  });
+}
+
+void add_operations(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("operations", "The operations and the backends that have them");
+  auto markdown = std::make_shared<bool>(false);
+  command->add_flag("--markdown", *markdown, "As the README's table");
+  command->callback([markdown, &exit_code] { exit_code = print_operations(*markdown); });
+}
+
+void add_completion(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("completion", "A script that completes command lines in your shell");
+  auto shell = std::make_shared<std::string>();
+  command->add_option("SHELL", *shell, "For which one")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  command->footer("To use it at once in bash: source <(thalweg completion bash)");
+  command->callback([&app, shell] {
+    const std::vector<CommandEntry> tree = option_tree(app);
+    print("{}", *shell == "bash"  ? bash_completion(tree)
+                : *shell == "zsh" ? zsh_completion(tree)
+                                  : fish_completion(tree));
+    flush_output();
+  });
+}
+
+// Hidden: for the build.
+void add_manual(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("man", "Write the manual pages")->group("");
+  auto folder = std::make_shared<std::string>();
+  command->add_option("FOLDER", *folder, "Where to; made if need be")->required();
+  command->callback([&app, folder] { write_manual_pages(option_tree(app), *folder); });
+}
+
+// What is wrong with the command line, and what helps.
+std::string explain(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* command = &app;
+  for (const CLI::App* parsed : app.get_subcommands()) command = parsed;
+  const std::string name = command == &app ? "thalweg" : "thalweg " + command->get_name();
+  const std::string remedy = "; `" + name + " --help` lists the options";
+  std::vector<std::string> extra = command->remaining();
+  if (command != &app && extra.empty()) extra = app.remaining();
+  for (const std::string& word : extra) {
+    if (!word.starts_with('-')) continue;
+    const std::string option = word.substr(0, word.find('='));
+    std::string meant;
+    for (const CommandEntry& entry : option_tree(app)) {
+      if (entry.name == (command == &app ? "" : command->get_name())) meant = closest(option, option_names(entry));
+    }
+    return fmt::format("{} has no option {}{}{}", name, option, meant.empty() ? "" : ": did you mean " + meant + "?",
+                       meant.empty() ? remedy : " " + remedy.substr(2));
+  }
+  if (!extra.empty()) return fmt::format("{} does not take the argument '{}'{}", name, extra.front(), remedy);
+  return error.what() + remedy;
+}
+
+// Empty if the first word is an option, or a command.
+std::string explain_unknown_command(const CLI::App& app, const std::string& word) {
+  if (word.starts_with('-')) return {};
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_name() == word) return {};
+    if (!command->get_group().empty()) names.push_back(command->get_name());
+  }
+  const std::string meant = closest(word, names);
+  return fmt::format("no command is called '{}'{} `thalweg --help` lists the commands", word,
+                     meant.empty() ? ";" : ": did you mean " + meant + "?");
+}
+
+// Letters as they are, whatever else a terminal might obey as \xNN.
+std::string one_line(const std::string& text) {
+  std::string line;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7F) {
+      line += fmt::format("\\x{:02x}", byte);
+    } else {
+      line += c;
+    }
+  }
+  return line;
+}
+
+int fail(const std::string& message) {
+  note("thalweg: {}\n", one_line(message));
+  return 2;
+}
+
 int run(int argc, char** argv) {
-  CLI::App app{"Thalweg: text from hybrid language models, and the kernels that compute it"};
+  CLI::App app{"Thalweg: text from hybrid language models, and the kernels that compute it", "thalweg"};
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Help of every command");
-  // One line that names the remedy.
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return fmt::format("thalweg: {}; --help lists the commands and options\n", error.what());
-  });
+  app.set_version_flag("--version", version_text, "Version, commit, compiler, instruction sets and backends");
   int exit_code = 0;
 
   add_generate(app, exit_code);
@@ -80,62 +244,45 @@ int run(int argc, char** argv) {
   add_perplexity(app, exit_code);
   add_eval(app, exit_code);
   add_synth(app, exit_code);
+  add_verify(app, exit_code);
+  add_bench(app, exit_code);
+  add_operations(app, exit_code);
+  add_completion(app);
+  add_manual(app);
 
-  VerifyOptions verify_options;
-  std::string seed = "1";
-  CLI::App* verify_command = app.add_subcommand("verify", "Check every kernel against the float64 oracles");
-  add_selection(*verify_command, verify_options.selection);
-  verify_command->add_option("--seed", seed, "Seed of the inputs: a number, or 'random'")->capture_default_str();
-  verify_command->add_option("--threads", verify_options.threads, "Threads, 0 for all")->capture_default_str();
-  verify_command->add_option("--runs", verify_options.runs, "Runs of each case; all must leave the same bits")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  verify_command->add_flag("--allow-skipped", verify_options.allow_skipped,
-                           "Exit with 0 even if nothing ran of what --op, --case and --backend select");
-  verify_command->add_option("--json", verify_options.json, "Write the results to this file");
-  verify_command->callback([&] {
-    verify_options.seed = seed == "random" ? std::random_device{}() : std::stoull(seed);
-    exit_code = verify(verify_options);
-  });
-
-  BenchOptions bench_options;
-  CLI::App* bench_command = app.add_subcommand(
-      "bench", "Time the kernels, after checking what they compute; --op model: decoding of whole models");
-  add_selection(*bench_command, bench_options.selection);
-  bench_command->add_option("--threads", bench_options.threads, "Threads, 0 for all")->capture_default_str();
-  bench_command->add_option("--seconds", bench_options.seconds, "Time to measure each case for")->capture_default_str();
-  bench_command->add_flag("--all-kernels", bench_options.all_kernels, "Every kernel, not only the chosen one");
-  bench_command->add_flag("!--no-check", bench_options.check, "Time without checking the results first");
-  bench_command->add_option("--json", bench_options.json, "Write the results to this file");
-  bench_command->add_option(
-      "--suite", bench_options.suite,
-      "Shapes on a GPU instead of the cases: prefill 'published', 'short' or 'widths', 'decode', 'experts' or 'moe'");
-  bench_command->add_option("--types", bench_options.types, "Weights of the suite 'experts', separated by commas")
-      ->delimiter(',')
-      ->capture_default_str();
-  bench_command->add_option("--csv", bench_options.csv, "Write a suite's rows to this file");
-  bench_command->add_option("-m,--model", bench_options.models, "Models of --op model, instead of synthetic ones");
-  bench_command->add_option("--gigabytes", bench_options.gigabytes, "Size of the synthetic models of --op model")
-      ->check(CLI::Range(0.001, 1000.0))
-      ->capture_default_str();
-  bench_command->callback([&] {
-    const bool whole_models = bench_options.selection.operations == std::vector<std::string>{"model"};
-    exit_code = whole_models                  ? bench_model(bench_options)
-                : bench_options.suite.empty() ? bench(bench_options)
-                                              : bench_suite(bench_options);
-  });
-
-  bool markdown = false;
-  CLI::App* operations_command = app.add_subcommand("operations", "The operations and the backends that have them");
-  operations_command->add_flag("--markdown", markdown, "As the README's table");
-  operations_command->callback([&] { exit_code = print_operations(markdown); });
-
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  if (words.empty()) words = {"--help"};
+  const std::string unknown = explain_unknown_command(app, words.front());
+  if (!unknown.empty()) return fail(unknown);
+  // As users of llama.cpp write it; CLI11 has no long option with one dash.
+  if (words.front() == "chat") std::replace(words.begin(), words.end(), std::string("-sys"), std::string("--system"));
+  std::reverse(words.begin(), words.end());
   try {
-    app.parse(argc, argv);
+    app.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (error.get_exit_code() != 0) return fail(explain(app, error));
+    app.exit(error);
+    std::cout.flush();
+    flush_output();
   }
   return exit_code;
+}
+
+// What the standard library reports in words of its own.
+std::string describe(const std::exception& error) {
+  if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
+    return fmt::format("{}: {}", file->path1().string(), file->code().message());
+  }
+  if (const auto* system = dynamic_cast<const std::system_error*>(&error)) {
+    if (system->code() == std::errc::resource_unavailable_try_again) {
+      return "cannot start a thread: the system allows no more (`ulimit -u`); give fewer with --threads";
+    }
+  }
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+      dynamic_cast<const std::length_error*>(&error) != nullptr) {
+    return "not enough memory; a smaller model, --context or --batch needs less";
+  }
+  return error.what();
 }
 
 }  // namespace
@@ -151,7 +298,6 @@ int main(int argc, char** argv) {
     flush_output();
     return exit_code;
   } catch (const std::exception& error) {
-    note("thalweg: {}\n", error.what());
-    return 2;
+    return fail(describe(error));
   }
 }

@@ -2,38 +2,65 @@
 
 #include <fmt/core.h>
 
+#include <cerrno>
 #include <cstdio>
-#include <fstream>
-#include <iostream>
-#include <iterator>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <random>
 #include <stdexcept>
 
 #include "progress.h"
 
 namespace thalweg::app {
 
+void add_model_file(CLI::App& command, std::optional<std::string>& path) {
+  const auto take = [&path](const std::string& given) { path = given; };
+  CLI::Option* file = command.add_option_function<std::string>(
+      "FILE", take, "The model: a .gguf file, or a Hugging Face directory; without it, what THALWEG_MODEL names");
+  command.add_option_function<std::string>("-m,--model", take, "The same")->excludes(file);
+}
+
+std::string model_file(const std::optional<std::string>& path) {
+  constexpr const char* kRemedy = "give a .gguf file or a Hugging Face directory";
+  if (path) {
+    if (path->empty())
+      throw std::runtime_error(fmt::format("the name after -m (--model), or FILE, is empty: {}", kRemedy));
+    return *path;
+  }
+  const char* variable = std::getenv("THALWEG_MODEL");
+  if (variable != nullptr && *variable != '\0') return variable;
+  throw std::runtime_error(
+      fmt::format("no model: there is no argument FILE, no -m (--model), and the variable "
+                  "THALWEG_MODEL is {}; {} in one of these ways",
+                  variable == nullptr ? "not set" : "empty", kRemedy));
+}
+
 void add_load_options(CLI::App& command, LoadOptions& options) {
-  command.add_option("-m,--model", options.path, "A .gguf file, or a Hugging Face directory")->required();
-  command.add_option("--threads", options.threads, "Threads, 0 for all")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  add_model_file(command, options.path);
+  add_threads(command, options.threads);
   command
-      .add_option("--context", options.context,
+      .add_option("-c,--context,--ctx-size", options.context,
                   "Most tokens of a text, 0 for what the model was made for, at most 32768")
-      ->check(CLI::Range(std::int64_t{0}, kMostCount))
+      ->check(whole_number(0, kMostCount))
       ->capture_default_str();
   command.add_flag("--exact", options.exact, "Do not round activations to 8 bits for packed weights: slower");
+  command.add_option("--kv-type", options.kv_type, "Type of keys and values in memory; default f16, with --exact f32")
+      ->check(CLI::IsMember({"f16", "f32"}));
+  add_quiet(command);
 }
 
 Model load_model(const LoadOptions& options, int sequences) {
-  WorkBar bar("loading " + options.path);
+  const std::string path = model_file(options.path);
+  WorkBar bar("loading " + path);
   ModelOptions model_options;
   model_options.threads = options.threads;
   model_options.context = options.context;
   model_options.sequences = sequences;
   model_options.exact = options.exact;
+  if (!options.kv_type.empty()) model_options.kv_dtype = options.kv_type == "f32" ? DType::kF32 : DType::kF16;
   model_options.progress = bar.listener();
-  return Model::load(options.path, model_options);
+  return Model::load(path, model_options);
 }
 
 void require_tokenizer(const Model& model) {
@@ -44,22 +71,26 @@ void require_tokenizer(const Model& model) {
 }
 
 void add_sampling_options(CLI::App& command, Sampling& sampling) {
-  command.add_option("--temp", sampling.temperature, "Temperature; 0 takes the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))
+  command.add_option("--temp,--temperature", sampling.temperature, "Temperature; 0 takes the likeliest token")
+      ->check(number(0.0, 100.0))
       ->capture_default_str();
   command.add_option("--top-k", sampling.top_k, "Draw from this many tokens, 0 for all")
-      ->check(CLI::Range(std::int64_t{0}, kMostCount))
+      ->check(whole_number(0, kMostCount))
       ->capture_default_str();
   command.add_option("--top-p", sampling.top_p, "Draw from the likeliest tokens that have this probability together")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number(0.0, 1.0))
       ->capture_default_str();
   command.add_option("--min-p", sampling.min_p, "Drop tokens below this fraction of the likeliest token's probability")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number(0.0, 1.0))
       ->capture_default_str();
   command.add_option("--repeat-penalty", sampling.repeat_penalty, "Make tokens of the last 64 less likely; 1 for off")
-      ->check(CLI::Range(0.01, 100.0))
+      ->check(number(0.01, 100.0))
       ->capture_default_str();
-  command.add_option("--seed", sampling.seed, "The same seed gives the same text")->capture_default_str();
+  sampling.seed = std::random_device()();
+  command
+      .add_option("-s,--seed", sampling.seed,
+                  "The same seed gives the same text; without it one is drawn, and printed with the timings")
+      ->check(seed_number());
 }
 
 std::string format_bytes(std::uint64_t bytes) {
@@ -79,11 +110,30 @@ std::string describe_speed(const Generated& generated) {
          phase("decode", generated.steps, generated.decode_seconds);
 }
 
+std::string describe_seed(const Sampling& sampling) {
+  return sampling.temperature > 0 ? fmt::format("; seed {}", sampling.seed) : "";
+}
+
 std::string read_text(const std::string& path) {
-  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) throw std::runtime_error("cannot read " + path + ": give a text file");
+  const bool from_stdin = path == "-";
+  const std::string name = from_stdin ? "stdin" : path.empty() ? "''" : path;
+  const auto refuse = [&](const std::string& why) {
+    return std::runtime_error(fmt::format("cannot read {}: {}; give a text file", name, why));
+  };
+  std::error_code ignored;
+  // Opening a folder succeeds; reading from it fails with words of the library's own.
+  if (!from_stdin && std::filesystem::is_directory(path, ignored)) throw refuse("it is a folder");
+  std::FILE* file = from_stdin ? stdin : std::fopen(path.c_str(), "rb");
+  if (file == nullptr) throw refuse(std::strerror(errno));
+  std::string text;
+  char block[1 << 16];
+  for (std::size_t got = 0; (got = std::fread(block, 1, sizeof block, file)) > 0;) {
+    text.append(block, got);
+    if (text.size() > kMostTextBytes) throw refuse(fmt::format("it has more than {} bytes", kMostTextBytes));
+  }
+  const int error = std::ferror(file) != 0 ? errno : 0;
+  if (!from_stdin) std::fclose(file);
+  if (error != 0) throw refuse(std::strerror(error));
   return text;
 }
 

@@ -2,24 +2,29 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "common_options.h"
 #include "thalweg/model.h"
 
 namespace thalweg::app {
 
-// The largest value of options that are counts.
-inline constexpr std::int64_t kMostCount = 1'000'000'000;
-
 // The options of every command that runs a model.
 struct LoadOptions {
-  std::string path;
+  std::optional<std::string> path;  // none: not on the command line
   int threads = 0;
   std::int64_t context = 0;
   bool exact = false;
+  std::string kv_type;  // f16, f32, or empty for the default
 };
 
 void add_load_options(CLI::App& command, LoadOptions& options);
+
+// The model as FILE or with -m.
+void add_model_file(CLI::App& command, std::optional<std::string>& path);
+// What the command line names, or THALWEG_MODEL; throws where neither names a model.
+std::string model_file(const std::optional<std::string>& path);
 
 // With a progress bar.
 Model load_model(const LoadOptions& options, int sequences = 1);
@@ -27,6 +32,7 @@ Model load_model(const LoadOptions& options, int sequences = 1);
 // Throws for a model without a tokenizer, for commands that read or write text.
 void require_tokenizer(const Model& model);
 
+// Draws a seed, which --seed replaces.
 void add_sampling_options(CLI::App& command, Sampling& sampling);
 
 // "12.3 GB", "4.56 MB".
@@ -35,7 +41,13 @@ std::string format_bytes(std::uint64_t bytes);
 // "prefill 34 tokens, 512.3 tokens/s; decode 16 tokens, 40.1 tokens/s".
 std::string describe_speed(const Generated& generated);
 
-// A whole file, or stdin for "-".
+// "; seed 7", or nothing where no token is drawn.
+std::string describe_seed(const Sampling& sampling);
+
+// Of a text or a set of questions: far more than any context, and far less than a device without an end.
+inline constexpr std::size_t kMostTextBytes = std::size_t{256} << 20;
+
+// A whole file, or stdin for "-". Throws if it has more than kMostTextBytes.
 std::string read_text(const std::string& path);
 
 }  // namespace thalweg::app

@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include "commands.h"
+#include "streams.h"
 
 namespace thalweg::app {
 namespace {
@@ -16,8 +17,8 @@ std::string kernels_of(const BackendInfo& backend, std::size_t operation) {
 int print_operations(bool markdown) {
   const std::vector<BackendInfo> list = backends();
   const char* row = markdown ? "| {} | {} | {} | {} |\n" : "{:<28} {:<28} {:<28} {}\n";
-  fmt::print(fmt::runtime(row), "operation", "cpu", "cuda", "metal");
-  if (markdown) fmt::print("| --- | --- | --- | --- |\n");
+  write_output(fmt::format(fmt::runtime(row), "operation", "cpu", "cuda", "metal"));
+  if (markdown) print("| --- | --- | --- | --- |\n");
   for (std::size_t i = 0; i < list.front().operations.size(); ++i) {
     const std::string& name = list.front().operations[i].name;
     std::string cells[3];
@@ -25,16 +26,16 @@ int print_operations(bool markdown) {
       const std::string kernels = kernels_of(list[b], i);
       cells[b] = kernels.empty() ? "-" : kernels;
     }
-    fmt::print(fmt::runtime(row), markdown ? fmt::format("[`{0}`](docs/operations/{0}.md)", name) : name, cells[0],
-               cells[1], cells[2]);
+    write_output(fmt::format(fmt::runtime(row), markdown ? fmt::format("[`{0}`](docs/operations/{0}.md)", name) : name,
+                             cells[0], cells[1], cells[2]));
   }
   if (markdown) return 0;
   for (const BackendInfo& backend : list) {
-    fmt::print("\n{}: {}", device_type_name(backend.type), backend.available ? "available" : backend.reason);
-    if (!backend.note.empty()) fmt::print(", {}", backend.note);
-    for (const std::string& set : backend.instruction_sets) fmt::print(" {}", set);
+    print("\n{}: {}", device_type_name(backend.type), backend.available ? "available" : backend.reason);
+    if (!backend.note.empty()) print(", {}", backend.note);
+    for (const std::string& set : backend.instruction_sets) print(" {}", set);
   }
-  fmt::print("\n");
+  print("\n");
   return 0;
 }
 

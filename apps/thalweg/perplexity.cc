@@ -12,6 +12,7 @@
 #include "model_options.h"
 #include "progress.h"
 #include "streams.h"
+#include "terminal.h"
 
 namespace thalweg::app {
 namespace {
@@ -64,14 +65,15 @@ int perplexity(const Options& options) {
         {"nats_per_token", -mean}, {"bits_per_byte", -sum / std::log(2.0) / static_cast<double>(text.size())},
         {"tokens", tokens.size()}, {"scored", count},
         {"window", window},        {"seconds", seconds}};
-    fmt::print("{}\n", json.dump(1));
+    print("{}\n", json.dump(1));
   } else {
-    fmt::print("perplexity {:.4f} +- {:.4f} over {} tokens in windows of {}\n", result, result * deviation, count,
-               window);
+    print("perplexity {:.4f} +- {:.4f} over {} tokens in windows of {}\n", result, result * deviation, count, window);
   }
   flush_output();
-  fmt::print(stderr, "prefill {} tokens, {:.1f} tokens/s; {} threads\n", tokens.size(),
-             static_cast<double>(tokens.size()) / seconds, model.threads());
+  if (!quiet()) {
+    note("prefill {} tokens, {:.1f} tokens/s; {} threads\n", tokens.size(),
+         static_cast<double>(tokens.size()) / seconds, model.threads());
+  }
   return 0;
 }
 
@@ -83,7 +85,7 @@ void add_perplexity(CLI::App& app, int& exit_code) {
   add_load_options(*command, options->load);
   command->add_option("-f,--file", options->file, "The text, - for stdin")->required();
   command->add_option("--window", options->window, "Tokens that see one another; 0 for the context, at most 4096")
-      ->check(CLI::Range(std::int64_t{0}, kMostCount))
+      ->check(whole_number(0, kMostCount))
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print as JSON");
   command->callback([options, &exit_code] { exit_code = perplexity(*options); });

@@ -7,35 +7,39 @@
 #include <string>
 #include <utility>
 
-namespace thalweg::app {
+#include "streams.h"
+#include "terminal.h"
 
-Progress::Progress(std::size_t total)
-    : total_(std::max<std::size_t>(total, 1)), terminal_(isatty(STDERR_FILENO) == 1) {}
+namespace thalweg::app {
+namespace {
+
+bool bars_shown() { return !quiet() && takes_escapes(STDERR_FILENO); }
+
+}  // namespace
+
+Progress::Progress(std::size_t total) : total_(std::max<std::size_t>(total, 1)), shown_(bars_shown()) {}
 
 Progress::~Progress() { clear(); }
 
 void Progress::step(std::string_view what) {
   ++done_;
-  if (!terminal_) return;
+  if (!shown_) return;
   constexpr std::size_t kWidth = 30;
   const std::size_t filled = std::min(kWidth, kWidth * done_ / total_);
-  fmt::print(stderr, "\r\033[K[{}{}] {}/{} {:.60}", std::string(filled, '#'), std::string(kWidth - filled, '.'), done_,
-             total_, what);
-  std::fflush(stderr);
+  note("\r\033[K[{}{}] {}/{} {:.60}", std::string(filled, '#'), std::string(kWidth - filled, '.'), done_, total_, what);
 }
 
 void Progress::clear() const {
-  if (!terminal_) return;
-  fmt::print(stderr, "\r\033[K");
-  std::fflush(stderr);
+  if (!shown_) return;
+  note("\r\033[K");
 }
 
-WorkBar::WorkBar(std::string what) : what_(std::move(what)), terminal_(isatty(STDERR_FILENO) == 1) {}
+WorkBar::WorkBar(std::string what) : what_(std::move(what)), shown_(bars_shown()) {}
 
 WorkBar::~WorkBar() { clear(); }
 
 void WorkBar::update(double done) {
-  if (!terminal_) return;
+  if (!shown_) return;
   if (done >= 1.0) return clear();
   const Clock::time_point now = Clock::now();
   const double elapsed = std::chrono::duration<double>(now - start_).count();
@@ -46,16 +50,19 @@ void WorkBar::update(double done) {
   drawn_ = now;
   constexpr int kWidth = 30;
   const int filled = std::clamp(static_cast<int>(kWidth * done), 0, kWidth);
-  fmt::print(stderr, "\r\033[K[{}{}] {:3.0f} % {}, {:.0f} s left", std::string(static_cast<std::size_t>(filled), '#'),
-             std::string(static_cast<std::size_t>(kWidth - filled), '.'), 100 * done, what_, left);
-  std::fflush(stderr);
+  note("\r\033[K[{}{}] {:3.0f} % {}, {:.0f} s left", std::string(static_cast<std::size_t>(filled), '#'),
+       std::string(static_cast<std::size_t>(kWidth - filled), '.'), 100 * done, what_, left);
+}
+
+void TokenBar::update(std::int64_t tokens) {
+  describe(fmt::format("reading, {} of {} tokens", tokens, total_));
+  WorkBar::update(total_ > 0 ? static_cast<double>(tokens) / static_cast<double>(total_) : 1.0);
 }
 
 void WorkBar::clear() {
   if (!visible_) return;
   visible_ = false;
-  fmt::print(stderr, "\r\033[K");
-  std::fflush(stderr);
+  note("\r\033[K");
 }
 
 }  // namespace thalweg::app

@@ -2,13 +2,14 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
 
 namespace thalweg::app {
 
-// A bar on the last line of a terminal's stderr; nothing where stderr is not a terminal.
+// A bar on the last line of stderr where that takes escapes (terminal.h); nothing elsewhere, and nothing with --quiet.
 class Progress {
  public:
   explicit Progress(std::size_t total);
@@ -22,7 +23,7 @@ class Progress {
  private:
   std::size_t total_;
   std::size_t done_ = 0;
-  bool terminal_;
+  bool shown_;
 };
 
 // A bar for one long task, shown once a second has passed and at least another remains.
@@ -39,13 +40,27 @@ class WorkBar {
     return [this](double done) { update(done); };
   }
 
+ protected:
+  void describe(std::string what) { what_ = std::move(what); }
+
  private:
   using Clock = std::chrono::steady_clock;
   std::string what_;
   Clock::time_point start_ = Clock::now();
   Clock::time_point drawn_;
-  bool terminal_;
+  bool shown_;
   bool visible_ = false;
+};
+
+// The same for tokens of a prompt: "[###...]  45 % reading, 2304 of 5120 tokens, 3 s left".
+class TokenBar : public WorkBar {
+ public:
+  explicit TokenBar(std::int64_t total) : WorkBar("reading"), total_(total) {}
+
+  void update(std::int64_t tokens);  // how many of them are done
+
+ private:
+  std::int64_t total_;
 };
 
 }  // namespace thalweg::app

@@ -6,6 +6,7 @@
 #include "convert/synthesize.h"
 #include "model_commands.h"
 #include "model_options.h"
+#include "output_file.h"
 #include "progress.h"
 #include "streams.h"
 
@@ -15,17 +16,19 @@ namespace {
 struct Options {
   std::string out;
   std::string type = "Q4_K";
+  bool force = false;
   convert::SynthOptions synth;
 };
 
 int synth(Options& options) {
   const convert::TypeMix mix = convert::type_mix(options.type);
+  check_output(options.out, options.force);
   WorkBar bar("writing " + options.out);
   options.synth.progress = bar.listener();
   const convert::Synthesized done = convert::synthesize(options.out, mix, options.synth);
   bar.clear();
-  fmt::print("{}: {} as {}, {} layers, hidden size {}\n", options.out, format_bytes(done.bytes), mix.name, done.layers,
-             done.hidden);
+  print("{}: {} as {}, {} layers, hidden size {}\n", options.out, format_bytes(done.bytes), mix.name, done.layers,
+        done.hidden);
   flush_output();
   return 0;
 }
@@ -39,11 +42,15 @@ void add_synth(CLI::App& app, int& exit_code) {
   command->add_option("--type", options->type, "Type of the matrices: one of `thalweg quantize`")
       ->capture_default_str();
   command->add_option("--gigabytes", options->synth.gigabytes, "Size of the weights, in 10^9 bytes")
-      ->check(CLI::Range(0.001, 1000.0))
+      ->check(number(0.001, 1000.0))
       ->capture_default_str();
   command->add_flag("--experts", options->synth.experts, "A mixture of experts instead of dense layers");
   command->add_flag("!--no-tokenizer", options->synth.tokenizer, "A model that takes token ids only");
-  command->add_option("--seed", options->synth.seed, "Seed of the weights")->capture_default_str();
+  command->add_option("-s,--seed", options->synth.seed, "Seed of the weights")
+      ->check(seed_number())
+      ->capture_default_str();
+  add_quiet(*command);
+  add_force(*command, options->force);
   command->callback([options, &exit_code] { exit_code = synth(*options); });
 }
 

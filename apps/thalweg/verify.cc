@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
+#include "output_file.h"
 #include "progress.h"
+#include "streams.h"
 
 namespace thalweg::app {
 namespace {
@@ -128,9 +130,9 @@ class Verification {
 
   void print(std::string_view operation, const BackendInfo& backend, const Row& row) const {
     progress_.clear();
-    fmt::print("{:<28} {:<6} {:>5} {:>6} {:>7} {:>8} {:>12.3f}\n", operation, device_type_name(backend.type), row.cases,
-               row.runs, row.failed, row.skipped, row.worst);
-    for (const std::string& failure : failures_) fmt::print("    {}\n", failure);
+    app::print("{:<28} {:<6} {:>5} {:>6} {:>7} {:>8} {:>12.3f}\n", operation, device_type_name(backend.type), row.cases,
+          row.runs, row.failed, row.skipped, row.worst);
+    for (const std::string& failure : failures_) app::print("    {}\n", failure);
     std::fflush(stdout);
   }
 
@@ -199,12 +201,12 @@ int verify(const VerifyOptions& options) {
   const std::vector<BackendInfo> backends = select_backends(options.selection);
   for (const BackendInfo& backend : backends) {
     const std::string_view name = device_type_name(backend.type);
-    if (!backend.available) fmt::print("{}: skipped, {}\n", name, backend.reason);
-    if (backend.available && !backend.note.empty()) fmt::print("{}: {}\n", name, backend.note);
+    if (!backend.available) print("{}: skipped, {}\n", name, backend.reason);
+    if (backend.available && !backend.note.empty()) print("{}: {}\n", name, backend.note);
   }
-  fmt::print("seed {}\n\n", options.seed);
-  fmt::print("{:<28} {:<6} {:>5} {:>6} {:>7} {:>8} {:>12}\n", "operation", "on", "cases", "runs", "failed", "skipped",
-             "error/bound");
+  print("seed {}\n\n", options.seed);
+  print("{:<28} {:<6} {:>5} {:>6} {:>7} {:>8} {:>12}\n", "operation", "on", "cases", "runs", "failed", "skipped",
+        "error/bound");
   Verification verification(options, selected.size() * backends.size());
   Requirements requirements(options.selection, selected.size());
   for (const CaseList& group : group_by_operation(selected)) {
@@ -217,12 +219,12 @@ int verify(const VerifyOptions& options) {
     }
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  fmt::print("\n{} cases, {} runs over kernels and instruction sets: {} failed, {} skipped, {:.1f} s\n",
-             selected.size(), verification.runs(), verification.failed(), verification.skipped(), elapsed.count());
+  print("\n{} cases, {} runs over kernels and instruction sets: {} failed, {} skipped, {:.1f} s\n", selected.size(),
+        verification.runs(), verification.failed(), verification.skipped(), elapsed.count());
   const std::vector<std::string> not_run = requirements.unmet();
-  for (const std::string& line : not_run) fmt::print("NOT RUN  {}\n", line);
+  for (const std::string& line : not_run) print("NOT RUN  {}\n", line);
   if (!not_run.empty() && !options.allow_skipped) {
-    fmt::print("What the command line selects must run; --allow-skipped accepts that it does not.\n");
+    print("What the command line selects must run; --allow-skipped accepts that it does not.\n");
   }
   if (!options.json.empty()) write_text(options.json, verification.json(not_run).dump(1) + "\n");
   const bool incomplete = !not_run.empty() && !options.allow_skipped;

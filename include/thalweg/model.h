@@ -223,9 +223,12 @@ class Model {
   // run through the model. `on_bytes`, if given, is called with the text in UTF-8, in whole characters, and returns
   // false to stop; without it no tokenizer is needed. The end token is neither reported nor run. `should_continue` is
   // called as by prefill(), and before each new token; when it stops the decoding, the tokens so far are kept.
+  // `on_token` is called with each token before it is run, and with the logits [vocabulary] that it was chosen from:
+  // the model's own, before penalty and temperature.
   Generated generate(Sequence& sequence, std::span<const std::int32_t> prompt, const Sampling& sampling,
                      std::int64_t max_tokens, const std::function<bool(std::string_view bytes)>& on_bytes = {},
-                     const ShouldContinue& should_continue = {});
+                     const ShouldContinue& should_continue = {},
+                     const std::function<void(std::int32_t token, std::span<const float> logits)>& on_token = {});
 
   struct Impl;
 

@@ -22,7 +22,8 @@ class Stopwatch {
 
 Generated Model::generate(Sequence& sequence, std::span<const std::int32_t> prompt, const Sampling& sampling,
                           std::int64_t max_tokens, const std::function<bool(std::string_view bytes)>& on_bytes,
-                          const ShouldContinue& should_continue) {
+                          const ShouldContinue& should_continue,
+                          const std::function<void(std::int32_t token, std::span<const float> logits)>& on_token) {
   decode::check_sampling(sampling);
   if (prompt.empty() && sequence.tokens().empty()) {
     throw Error("generate", "prompt", "at least one token to begin with", "none");
@@ -58,6 +59,7 @@ Generated Model::generate(Sequence& sequence, std::span<const std::int32_t> prom
       break;
     }
     result.tokens.push_back(token);
+    if (on_token) on_token(token, sequence.logits());
     if (decoder) wanted = report(decoder->push(token));
     step(sequence, token);
     ++result.steps;

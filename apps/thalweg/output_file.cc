@@ -1,0 +1,36 @@
+#include "output_file.h"
+
+#include <filesystem>
+#include <stdexcept>
+#include <system_error>
+
+#include "io/atomic_file.h"
+#include "io/paths.h"
+
+namespace thalweg::app {
+
+void add_force(CLI::App& command, bool& force) {
+  command.add_flag("--force", force, "Replace the file to be written, if it is there");
+}
+
+void check_output(const std::string& path, bool force, const std::vector<std::string>& inputs) {
+  namespace fs = std::filesystem;
+  for (const std::string& input : inputs) {
+    if (io::same_file(path, input)) {
+      throw std::runtime_error(path + " is a file that this run reads, and would be lost: name another file to write");
+    }
+  }
+  std::error_code none;
+  if (!force && fs::is_regular_file(fs::status(path, none))) {
+    throw std::runtime_error(path + " is there already: name another file, or replace it with --force");
+  }
+  if (!fs::exists(path, none) || fs::is_regular_file(fs::status(path, none))) io::AtomicFile{path};
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  io::AtomicFile file(path);
+  file.write(text.data(), text.size());
+  file.commit();
+}
+
+}  // namespace thalweg::app
