@@ -40,7 +40,7 @@ std::regex case_pattern(const std::string& text) {
   try {
     return std::regex(text, std::regex::ECMAScript);
   } catch (const std::regex_error&) {
-    throw std::runtime_error("--case: '" + text + "' is no regular expression; write \\ before ( [ * and the like");
+    throw std::runtime_error("--case: '" + text + "' is no regular expression that can be used; write \\ before ( [ * and the like");
   }
 }
 
@@ -182,8 +182,8 @@ void add_manual(CLI::App& app) {
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = &app;
   for (const CLI::App* parsed : app.get_subcommands()) command = parsed;
-  const std::string name = command == &app ? "thalweg" : "thalweg " + command->get_name();
-  const std::string remedy = "; `" + name + " --help` lists the options";
+  const std::string name = command == &app ? "thalweg" : command->get_name();
+  const std::string remedy = fmt::format("; `thalweg {}--help` lists the options", command == &app ? "" : name + " ");
   std::vector<std::string> extra = command->remaining();
   if (command != &app && extra.empty()) extra = app.remaining();
   for (const std::string& word : extra) {
