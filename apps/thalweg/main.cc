@@ -16,7 +16,6 @@
 #include <random>
 #include <regex>
 #include <stdexcept>
-#include <system_error>
 
 #include "commands.h"
 #include "common_options.h"
@@ -40,7 +39,8 @@ std::regex case_pattern(const std::string& text) {
   try {
     return std::regex(text, std::regex::ECMAScript);
   } catch (const std::regex_error&) {
-    throw std::runtime_error("--case: '" + text + "' is no regular expression that can be used; write \\ before ( [ * and the like");
+    throw std::runtime_error("--case: '" + text +
+                             "' is no regular expression that can be used; write \\ before ( [ * and the like");
   }
 }
 
@@ -274,11 +274,6 @@ int run(int argc, char** argv) {
 std::string describe(const std::exception& error) {
   if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
     return fmt::format("{}: {}", file->path1().string(), file->code().message());
-  }
-  if (const auto* system = dynamic_cast<const std::system_error*>(&error)) {
-    if (system->code() == std::errc::resource_unavailable_try_again) {
-      return "cannot start a thread: the system allows no more (`ulimit -u`); give fewer with --threads";
-    }
   }
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
       dynamic_cast<const std::length_error*>(&error) != nullptr) {

@@ -141,8 +141,14 @@ def bound():
     """What a command line may take of the machine; beyond it, writes and allocations fail."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if MOST_MEMORY:
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+
+
+def needs_more_memory(binary):
+    """Whether it cannot even start within the bounds: sanitizers reserve terabytes."""
+    return subprocess.run([binary, "--version"], capture_output=True, preexec_fn=bound).returncode != 0
 
 
 def run(binary, words, folder, stdin):
@@ -187,6 +193,9 @@ def main():
     tree = read_options(binary)
     if len(tree) < 10 or not all(tree.values()):
         sys.exit("the manual pages do not have the commands and options")
+    if needs_more_memory(binary):
+        global MOST_MEMORY
+        MOST_MEMORY = 0
     end = time.monotonic() + arguments.seconds
     runs, failures, codes = 0, 0, {}
     while time.monotonic() < end:
