@@ -16,7 +16,6 @@
 #include <random>
 #include <regex>
 #include <stdexcept>
-#include <system_error>
 
 #include "commands.h"
 #include "common_options.h"
@@ -43,7 +42,8 @@ std::regex case_pattern(const std::string& text) {
   try {
     return std::regex(text, std::regex::ECMAScript);
   } catch (const std::regex_error&) {
-    throw std::runtime_error("--case: '" + text + "' is no regular expression; write \\ before ( [ * and the like");
+    throw std::runtime_error("--case: '" + text +
+                             "' is no regular expression that can be used; write \\ before ( [ * and the like");
   }
 }
 
@@ -180,8 +180,8 @@ void add_manual(CLI::App& app) {
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = &app;
   for (const CLI::App* parsed : app.get_subcommands()) command = parsed;
-  const std::string name = command == &app ? "thalweg" : "thalweg " + command->get_name();
-  const std::string remedy = "; `" + name + " --help` lists the options";
+  const std::string name = command == &app ? "thalweg" : command->get_name();
+  const std::string remedy = fmt::format("; `thalweg {}--help` lists the options", command == &app ? "" : name + " ");
   std::vector<std::string> extra = command->remaining();
   if (command != &app && extra.empty()) extra = app.remaining();
   for (const std::string& word : extra) {
@@ -272,11 +272,6 @@ int run(int argc, char** argv) {
 std::string describe(const std::exception& error) {
   if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
     return fmt::format("{}: {}", file->path1().string(), file->code().message());
-  }
-  if (const auto* system = dynamic_cast<const std::system_error*>(&error)) {
-    if (system->code() == std::errc::resource_unavailable_try_again) {
-      return "cannot start a thread: the system allows no more (`ulimit -u`); give fewer with --threads";
-    }
   }
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
       dynamic_cast<const std::length_error*>(&error) != nullptr) {

@@ -25,7 +25,7 @@ OptionEntry read_option(const CLI::Option& option) {
   for (const std::string& name : option.get_snames()) entry.names.push_back("-" + name);
   for (const std::string& name : option.get_lnames()) entry.names.push_back("--" + name);
   if (!option.nonpositional()) entry.argument = option.get_name(true);
-  if (option.get_type_size_max() != 0) read_type(option.get_type_name(), entry);
+  if (option.get_expected_max() != 0) read_type(option.get_type_name(), entry);
   entry.default_value = option.get_default_str();
   entry.description = option.get_description();
   entry.required = option.get_required();

@@ -4,8 +4,12 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
+
+#include "thalweg/error.h"
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
@@ -55,7 +59,7 @@ class ThreadPool {
     const int helpers = static_cast<int>(std::min<std::int64_t>(threads, tasks)) - 1;
     {
       const std::lock_guard lock(mutex_);
-      while (static_cast<int>(threads_.size()) < helpers) threads_.emplace_back([this] { work(); });
+      start_threads(helpers);
       job_ = &job;
       joined_ = 0;
       wanted_ = helpers;
@@ -81,6 +85,18 @@ class ThreadPool {
   }
 
  private:
+  // Under the mutex. Throws with the pool free for the next call, which may ask for fewer.
+  void start_threads(int count) {
+    try {
+      while (static_cast<int>(threads_.size()) < count) threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error& error) {
+      busy_.clear(std::memory_order_release);
+      throw Error("parallel_for", "threads", "fewer threads, or a larger `ulimit -u`",
+                  std::to_string(count + 1) + ", of which the system starts " + std::to_string(threads_.size() + 1) +
+                      " (" + error.code().message() + ")");
+    }
+  }
+
   struct Job {
     detail::TaskFunction function;
     void* context;

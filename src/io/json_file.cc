@@ -36,6 +36,13 @@ std::optional<std::int64_t> as_integer(const json& value) {
   return {};
 }
 
+// What is wrong, and where in the text, without the library's name for it: "[json.exception.parse_error.101] ".
+std::string reason(const json::exception& exception) {
+  const std::string text = exception.what();
+  const std::size_t name = text.find("] ");
+  return text.starts_with('[') && name != std::string::npos ? text.substr(name + 2) : text;
+}
+
 }  // namespace
 
 std::string json_type_name(const json& value) {
@@ -76,7 +83,7 @@ json parse_json(std::string_view text, const std::string& path, const std::strin
   try {
     return json::parse(text.begin(), text.end(), watch);
   } catch (const json::exception& exception) {
-    throw Error(path, subject, "JSON", printable(exception.what()));
+    throw Error(path, subject, "JSON", printable(reason(exception)));
   }
 }
 

@@ -16,6 +16,14 @@ echo "find_package"
 "$cmake" --build "$work/build"
 (cd "$work/build" && ctest --output-on-failure)
 
+echo "manual pages and completions"
+"$work/prefix/bin/thalweg" --version | grep '^commit'
+for file in man/man1/thalweg.1 man/man1/thalweg-generate.1 bash-completion/completions/thalweg \
+  zsh/site-functions/_thalweg fish/vendor_completions.d/thalweg.fish; do
+  if [[ ! -s "$work/prefix/share/$file" ]]; then echo "share/$file is not installed" && exit 1; fi
+done
+bash -n "$work/prefix/share/bash-completion/completions/thalweg"
+
 # A version that is not the installed one is refused.
 sed 's/find_package(thalweg [0-9.]*/find_package(thalweg 99.0/' "$examples/CMakeLists.txt" >"$work/CMakeLists.txt"
 if "$cmake" -S "$work" -B "$work/wrong" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" >/dev/null 2>"$work/wrong.log"; then
