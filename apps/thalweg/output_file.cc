@@ -20,11 +20,15 @@ void check_output(const std::string& path, bool force, const std::vector<std::st
       throw std::runtime_error(path + " is a file that this run reads, and would be lost: name another file to write");
     }
   }
+  const std::string target = io::resolve_links(path);
+  if (io::is_open_file(target)) return;
   std::error_code none;
-  if (!force && fs::is_regular_file(fs::status(path, none))) {
+  const fs::file_status status = fs::status(target, none);
+  if (!force && fs::is_regular_file(status)) {
     throw std::runtime_error(path + " is there already: name another file, or replace it with --force");
   }
-  if (!fs::exists(path, none) || fs::is_regular_file(fs::status(path, none))) io::AtomicFile{path};
+  // Opening a pipe would wait for its reader.
+  if (!fs::exists(status) || fs::is_regular_file(status) || fs::is_directory(status)) io::AtomicFile{path};
 }
 
 void write_text(const std::string& path, const std::string& text) {

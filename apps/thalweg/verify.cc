@@ -131,7 +131,7 @@ class Verification {
   void print(std::string_view operation, const BackendInfo& backend, const Row& row) const {
     progress_.clear();
     app::print("{:<28} {:<6} {:>5} {:>6} {:>7} {:>8} {:>12.3f}\n", operation, device_type_name(backend.type), row.cases,
-          row.runs, row.failed, row.skipped, row.worst);
+               row.runs, row.failed, row.skipped, row.worst);
     for (const std::string& failure : failures_) app::print("    {}\n", failure);
     std::fflush(stdout);
   }

@@ -51,13 +51,13 @@ AtomicFile::AtomicFile(std::string path, mode_t mode) : path_(std::move(path)), 
   if (exists && S_ISBLK(status.st_mode)) throw Error(path_, "file", "a file", "a disk");
   if (!exists) {
     open_temporary(mode);
-  } else if (S_ISREG(status.st_mode)) {
+  } else if (S_ISREG(status.st_mode) && !is_open_file(target_)) {
     if (access(target_.c_str(), W_OK) != 0) fail("a file that can be written");
     replaces_ = true;
     replaced_mode_ = status.st_mode & 07777;
     open_temporary(0600);
   } else {
-    file_ = open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    file_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY);
     if (file_ < 0) fail("a file that can be written");
   }
 }

@@ -15,8 +15,8 @@ namespace thalweg::io {
 // and renames. Without commit() the temporary file is removed and the file is unchanged.
 //
 // Symbolic links are followed: the file that they lead to is replaced, and keeps its permissions. A device other than a
-// disk, or a pipe, is written to directly. What a killed process left is removed by the next write to the same file.
-// Throws Error that names the path and the system's reason.
+// disk, a pipe and an open file of the process (/dev/stdout) are written to directly. What a killed process left is
+// removed by the next write to the same file. Throws Error that names the path and the system's reason.
 class AtomicFile {
  public:
   // `mode`: of a file that does not exist yet, before the umask.

@@ -72,7 +72,7 @@ TEST_F(CommandLine, BadFlagsAreReportedInOneLine) {
   expect_refusal({"chat", "-m", "x", "--think", "maybe"}, {"--think"});
   expect_refusal({"quantize", at("model.gguf"), at("out.gguf"), "Q9_K"}, {"TYPE", "Q4_K_M"});
   expect_refusal({"quantize", at("model.gguf"), at("out.gguf"), "IQ4_XS"}, {"read but not written"});
-  expect_refusal({"quantize", at("model.gguf"), at("model.gguf"), "Q4_0"}, {"another file than the input"});
+  expect_refusal({"quantize", at("model.gguf"), at("model.gguf"), "Q4_0"}, {"a file that this run reads"});
 }
 
 TEST_F(CommandLine, MissingFilesAreReportedInOneLine) {

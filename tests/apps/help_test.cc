@@ -157,7 +157,7 @@ TEST_F(Help, ManualPagesHoldEveryCommandAndOption) {
           ? ""
           : shell("bash", "for page in " + at("man") + "/*.1; do groff -ww -man -Tutf8 $page >/dev/null; done");
   EXPECT_EQ(warnings, "");
-  expect_refusal({"man", at("model.gguf") + "/man"}, {"cannot write", "model.gguf/man/thalweg.1"});
+  expect_refusal({"man", at("model.gguf") + "/man"}, {"model.gguf/man/thalweg.1", "Not a directory"});
 }
 
 }  // namespace
