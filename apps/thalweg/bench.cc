@@ -99,6 +99,12 @@ int bench(const BenchOptions& options) {
       print("{}: skipped, {}\n", device_type_name(info.type), info.reason);
       continue;
     }
+    const DeviceFunctions* device = backend(info.type).device;
+    if (info.type != DeviceType::kCpu && (device == nullptr || device->speed == nullptr)) {
+      fmt::print("{}: skipped, nothing here measures the speed of its memory; {}\n", device_type_name(info.type),
+                 info.note.empty() ? "no times without it" : info.note);
+      continue;
+    }
     const Stream stream{{info.type, 0}, options.threads, nullptr};
     const Machine machine = machine_of(info, stream);
     print("{}: {} {:.1f} GB/s, {:.0f} GFLOP/s in f32, measured now\n\n", device_type_name(info.type),

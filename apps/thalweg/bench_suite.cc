@@ -7,6 +7,7 @@
 #include <string>
 
 #include "commands.h"
+#include "ops/backends.h"
 #include "streams.h"
 
 namespace thalweg::app {
@@ -37,6 +38,13 @@ int bench_suite(const BenchOptions& options) {
     if (!backends[0].available) {
       print("{}: skipped, {}\n", device_type_name(backends[0].type), backends[0].reason);
       return 0;
+    }
+    const DeviceFunctions* device = backend(backends[0].type).device;
+    if (suite.run != bench_calls && (device == nullptr || device->speed == nullptr)) {
+      throw std::runtime_error(
+          fmt::format("nothing here measures the speed of {}'s memory, which this suite compares "
+                      "with: try --backend cuda",
+                      device_type_name(backends[0].type)));
     }
     return suite.run(options, backends[0]);
   }

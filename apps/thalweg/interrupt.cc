@@ -33,7 +33,7 @@ void handle_signals() {
     struct sigaction action {};
     action.sa_handler = on_signal;
     sigemptyset(&action.sa_mask);
-    action.sa_flags = 0;  // no SA_RESTART, so that a read from the terminal returns
+    action.sa_flags = SA_RESTART;  // writes go on; who waits for input polls
     sigaction(signal, &action, nullptr);
   }
 }

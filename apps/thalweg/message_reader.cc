@@ -1,10 +1,10 @@
 #include "message_reader.h"
 
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <stdexcept>
@@ -33,23 +33,52 @@ fs::path history_file() {
   return {};
 }
 
+// Waits for input. Returns false at a signal.
+bool wait_for_input() {
+  while (!InterruptWatch::pressed()) {
+    // With a limit, for a signal that comes just before.
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    if (poll(&input, 1, 200) > 0) return true;
+  }
+  return false;
+}
+
 #if THALWEG_READLINE
 constexpr int kMostHistory = 1000;
 
-// readline's own loop would go on waiting after a signal.
-int end_at_signal() {
-  if (InterruptWatch::pressed()) {
-    rl_line_buffer[0] = '\0';
-    rl_point = rl_end = 0;
-    rl_done = 1;
+// What readline's callback received.
+struct Typed {
+  bool complete = false;
+  bool end = false;  // of the input
+  std::string line;
+} g_typed;
+
+void take_line(char* line) {
+  g_typed = {true, line == nullptr, line == nullptr ? "" : line};
+  std::free(line);
+  rl_callback_handler_remove();  // before the next prompt is drawn
+}
+
+// readline() itself would go on waiting after a signal. Returns false at a signal.
+bool edit_line(const char* prompt) {
+  g_typed = {};
+  rl_callback_handler_install(prompt, take_line);
+  while (!g_typed.complete) {
+    if (wait_for_input()) {
+      rl_callback_read_char();
+      continue;
+    }
+    rl_free_line_state();
+    rl_replace_line("", 0);
+    rl_callback_handler_remove();
+    return false;
   }
-  return 0;
+  return true;
 }
 
 void set_up_readline() {
   rl_readline_name = "thalweg";
   rl_catch_signals = 0;  // handled by InterruptWatch
-  rl_signal_event_hook = end_at_signal;
   rl_outstream = stdout;
   rl_bind_key('\t', rl_insert);  // there are no file names to complete
   if (takes_escapes(STDOUT_FILENO)) rl_variable_bind("enable-bracketed-paste", "on");
@@ -87,32 +116,28 @@ void MessageReader::save_history() {
 MessageReader::Line MessageReader::read_line(const char* prompt, std::string& line) {
 #if THALWEG_READLINE
   if (edits_) {
-    char* typed = readline(prompt);
-    if (InterruptWatch::take()) {
-      std::free(typed);
-      return Line::kInterrupted;
-    }
-    if (typed == nullptr || InterruptWatch::asked_to_end()) {
-      std::free(typed);
-      return Line::kEnd;
-    }
-    line = typed;
-    std::free(typed);
+    if (!edit_line(prompt)) return InterruptWatch::take() ? Line::kInterrupted : Line::kEnd;
+    if (g_typed.end) return Line::kEnd;
+    line = g_typed.line;
     return Line::kRead;
   }
 #endif
   if (terminal_) write_now(prompt);
   line.clear();
   for (;;) {
-    const int c = std::getc(stdin);
-    if (c == '\n') return Line::kRead;
-    if (c == EOF) {
-      if (!InterruptWatch::pressed()) return line.empty() ? Line::kEnd : Line::kRead;
-      std::clearerr(stdin);
-      return InterruptWatch::take() ? Line::kInterrupted : Line::kEnd;
+    const std::size_t end = input_.find('\n');
+    line.append(input_, 0, end);
+    if (end != std::string::npos) {
+      input_.erase(0, end + 1);
+      return Line::kRead;
     }
-    line += static_cast<char>(c);
+    input_.clear();
     if (line.size() > kMostBytes) return Line::kRead;
+    if (!wait_for_input()) return InterruptWatch::take() ? Line::kInterrupted : Line::kEnd;
+    char block[4096];
+    const ssize_t got = ::read(STDIN_FILENO, block, sizeof(block));
+    if (got <= 0) return line.empty() ? Line::kEnd : Line::kRead;
+    input_.assign(block, static_cast<std::size_t>(got));
   }
 }
 

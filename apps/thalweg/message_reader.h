@@ -29,6 +29,7 @@ class MessageReader {
 
   bool terminal_;
   bool edits_;           // with readline
+  std::string input_;    // read, and not yet part of a line; without readline
   std::string history_;  // file; empty: none
 };
 

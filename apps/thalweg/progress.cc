@@ -54,11 +54,6 @@ void WorkBar::update(double done) {
        std::string(static_cast<std::size_t>(kWidth - filled), '.'), 100 * done, what_, left);
 }
 
-void TokenBar::update(std::int64_t tokens) {
-  describe(fmt::format("reading, {} of {} tokens", tokens, total_));
-  WorkBar::update(total_ > 0 ? static_cast<double>(tokens) / static_cast<double>(total_) : 1.0);
-}
-
 void WorkBar::clear() {
   if (!visible_) return;
   visible_ = false;

@@ -52,15 +52,4 @@ class WorkBar {
   bool visible_ = false;
 };
 
-// The same for tokens of a prompt: "[###...]  45 % reading, 2304 of 5120 tokens, 3 s left".
-class TokenBar : public WorkBar {
- public:
-  explicit TokenBar(std::int64_t total) : WorkBar("reading"), total_(total) {}
-
-  void update(std::int64_t tokens);  // how many of them are done
-
- private:
-  std::int64_t total_;
-};
-
 }  // namespace thalweg::app
