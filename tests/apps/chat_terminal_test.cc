@@ -44,6 +44,14 @@ class ChatTerminal : public CommandLine {
     EXPECT_GE(count(shown_, text), times) << text << "\n" << shown_;
   }
 
+  // Waits for an answer and the prompt after it: keys that are typed in between belong to the terminal, not to the
+  // program.
+  void expect_answer() {
+    expect_shown("decode");
+    shown_.erase(0, shown_.find("decode") + 6);
+    expect_shown("> ");
+  }
+
   // Reads on meanwhile: a program waits for its terminal to take what it wrote.
   int exit_code() {
     char block[4096];
@@ -63,11 +71,9 @@ class ChatTerminal : public CommandLine {
 TEST_F(ChatTerminal, EditsItsLinesAndRemembersThem) {
   expect_shown("> ");
   type("helloo\x7F\r");  // backspace
-  expect_shown("decode", 1);
-  expect_shown("> ", 2);
+  expect_answer();
   type("\x1b[A\r");  // the line before
-  expect_shown("decode", 2);
-  EXPECT_GE(count(shown_, "hello"), 2U) << shown_;
+  expect_answer();
   type("\x04");
   EXPECT_EQ(exit_code(), 0);
   EXPECT_EQ(read_file(at("state/thalweg/chat_history")), "hello\nhello\n");
@@ -76,11 +82,10 @@ TEST_F(ChatTerminal, EditsItsLinesAndRemembersThem) {
 TEST_F(ChatTerminal, KeepsAPasteInOneMessage) {
   expect_shown("> ");
   type("\x1b[200~first line\nsecond line\n\x1b[201~\r");
-  expect_shown("decode", 1);
-  expect_shown("> ", 2);
+  expect_answer();
   type("/exit\r");
   EXPECT_EQ(exit_code(), 0);
-  EXPECT_EQ(count(shown_, "decode"), 1U) << shown_;
+  EXPECT_EQ(count(shown_, "decode"), 0U) << shown_;
 }
 
 TEST_F(ChatTerminal, CtrlCDropsALineAndSigtermEnds) {
@@ -91,7 +96,7 @@ TEST_F(ChatTerminal, CtrlCDropsALineAndSigtermEnds) {
   type("\x03");
   expect_shown("> ");
   type("hello\r");
-  expect_shown("decode", 1);
+  expect_answer();
   kill(process_, SIGTERM);
   EXPECT_EQ(exit_code(), 143);
 }
