@@ -96,12 +96,14 @@ void read_rope(ModelConfig& config, const Reader& reader) {
 void read_experts(ModelConfig& config, const Reader& reader) {
   const io::JsonObject& text = reader.text();
   config.experts = config.architecture == "qwen35" ? 0 : reader.size("num_experts", 0);
-  const int step = reader.size("decoder_sparse_step", 1);
+  // Keys of Qwen3-Next. Transformers reads neither for Qwen3.5, where every layer has experts.
+  const bool mixed = config.architecture == "qwen3next";
+  const int step = mixed && text.has("decoder_sparse_step") ? reader.size("decoder_sparse_step") : 1;
   std::vector<std::int64_t> dense;
-  if (text.has("mlp_only_layers")) dense = text.integers("mlp_only_layers");
+  if (mixed && text.has("mlp_only_layers")) dense = text.integers("mlp_only_layers");
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
     const bool listed = std::find(dense.begin(), dense.end(), static_cast<std::int64_t>(i)) != dense.end();
-    const bool stepped = step > 0 && (i + 1) % static_cast<std::size_t>(step) == 0;
+    const bool stepped = (i + 1) % static_cast<std::size_t>(step) == 0;
     config.sparse.push_back(config.experts > 0 && !listed && stepped);
   }
   if (any_sparse(config)) {

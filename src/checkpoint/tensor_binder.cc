@@ -95,6 +95,7 @@ ConstTensor TensorBinder::stack(const std::vector<ConstTensor>& matrices) {
     whole.strides[0] = distance / info.block_bytes * info.block_size;
     return whole;
   }
+  if (copies_ == Copies::kLeftOut) return whole;
   auto* memory = static_cast<char*>(allocate(static_cast<std::size_t>(bytes * count)));
   for (std::int64_t e = 0; e < count; ++e) {
     std::memcpy(memory + e * bytes, matrices[static_cast<std::size_t>(e)].data, static_cast<std::size_t>(bytes));

@@ -13,8 +13,11 @@ namespace thalweg::checkpoint {
 // ignored, because writers leave them out or add them: [C,1,W] in the file is [C,W], and [D] is [1,D].
 class TensorBinder {
  public:
-  TensorBinder(const ModelConfig& config, const io::TensorSource& source, Weights& weights)
-      : config_(config), source_(source), weights_(weights) {}
+  // Whether stack() copies where it has to; without, what it returns is not to be read.
+  enum class Copies : bool { kLeftOut, kMade };
+
+  TensorBinder(const ModelConfig& config, const io::TensorSource& source, Weights& weights, Copies copies)
+      : config_(config), source_(source), weights_(weights), copies_(copies) {}
 
   bool has(const std::string& name) const { return source_.has(name); }
 
@@ -45,6 +48,7 @@ class TensorBinder {
   const ModelConfig& config_;
   const io::TensorSource& source_;
   Weights& weights_;
+  Copies copies_;
   std::size_t layer_ = 0;
 };
 

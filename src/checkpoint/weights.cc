@@ -20,6 +20,13 @@ std::int64_t layer_of(std::string_view name, std::string_view prefix) {
   return -1;
 }
 
+// What a Hugging Face model keeps of a shared expert of size 0: empty projections, and a gate that multiplies nothing.
+bool of_no_shared_expert(const ModelConfig& config, const io::TensorSource& source, const std::string& name) {
+  if (config.naming != Naming::kHuggingFace || config.experts == 0 || config.shared_hidden != 0) return false;
+  if (name.ends_with(".mlp.shared_expert_gate.weight")) return true;
+  return name.find(".mlp.shared_expert.") != std::string::npos && source.tensor(name).size() == 0;
+}
+
 // Refuses tensors of the trunk that nothing reads: without a bias or a scale the model would give other text, silently.
 void refuse_unread(const ModelConfig& config, const io::TensorSource& source, const Weights& weights,
                    const TensorBinder& binder) {
@@ -35,7 +42,8 @@ void refuse_unread(const ModelConfig& config, const io::TensorSource& source, co
     }
     const bool in_trunk = layer >= 0 && layer < trunk;
     const bool recomputed = name.find("rotary_emb.inv_freq") != std::string::npos;
-    if ((in_trunk && !recomputed) || name == "rope_freqs.weight") {
+    const bool empty = in_trunk && of_no_shared_expert(config, source, name);
+    if ((in_trunk && !recomputed && !empty) || name == "rope_freqs.weight") {
       binder.fail(io::printable(name), "a tensor of a " + config.architecture + " layer", "one that no such layer has");
     }
   }
@@ -49,9 +57,11 @@ void* OwnedMemory::allocate(std::size_t bytes) {
   return blocks_.back().get();
 }
 
-Weights bind_weights(const ModelConfig& config, const io::TensorSource& source) {
+namespace {
+
+Weights bind(const ModelConfig& config, const io::TensorSource& source, TensorBinder::Copies copies) {
   Weights weights;
-  TensorBinder binder(config, source, weights);
+  TensorBinder binder(config, source, weights, copies);
   weights.layers.resize(config.layers.size());
   if (config.naming == Naming::kGguf) {
     bind_gguf(binder, weights);
@@ -60,6 +70,16 @@ Weights bind_weights(const ModelConfig& config, const io::TensorSource& source) 
   }
   refuse_unread(config, source, weights, binder);
   return weights;
+}
+
+}  // namespace
+
+Weights bind_weights(const ModelConfig& config, const io::TensorSource& source) {
+  return bind(config, source, TensorBinder::Copies::kMade);
+}
+
+void check_weights(const ModelConfig& config, const io::TensorSource& source) {
+  bind(config, source, TensorBinder::Copies::kLeftOut);
 }
 
 }  // namespace thalweg::checkpoint

@@ -105,6 +105,9 @@ struct Weights {
 // or if nothing reads a tensor of the trunk's layers.
 Weights bind_weights(const ModelConfig& config, const io::TensorSource& source);
 
+// Throws what bind_weights would throw, without a copy of any expert.
+void check_weights(const ModelConfig& config, const io::TensorSource& source);
+
 // What the names of a Hugging Face file's trunk begin with: "model." or "model.language_model.".
 std::string hugging_face_prefix(const io::TensorSource& source);
 

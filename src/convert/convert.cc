@@ -4,8 +4,10 @@
 #include <charconv>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 
+#include "checkpoint/tokenizer.h"
 #include "checkpoint/weights.h"
 #include "io/gguf.h"
 #include "io/safetensors.h"
@@ -63,6 +65,13 @@ int count_layers(const std::vector<TensorPlan>& plans) {
   return layers;
 }
 
+// A new file that the runner refuses would be found out only after it was written.
+void refuse_what_would_not_load(ModelConfig config, const io::TensorSource& source,
+                                const std::optional<text::Tokenizer>& tokenizer) {
+  if (tokenizer) checkpoint::take_end_tokens(config, *tokenizer);
+  checkpoint::check_weights(config, source);
+}
+
 Converted finish(std::vector<TensorPlan>& plans, const io::GgufMetadata& metadata, const std::string& in,
                  const std::string& out, const TypeMix& mix, const ConvertOptions& options) {
   Converted result;
@@ -101,6 +110,7 @@ Converted from_hugging_face(const std::string& in, const std::string& out, const
   if (config.name.empty()) config.name = fs::weakly_canonical(in).filename().string();
   io::GgufMetadata metadata = gguf_metadata(config, rope_sections(json, config.rotary_dim), mix.file_type);
   const bool has_tokenizer = add_tokenizer(metadata, in, config);
+  refuse_what_would_not_load(config, source, checkpoint::read_tokenizer(in));
   std::vector<TensorPlan> plans =
       plan_hugging_face(config, checkpoint::hugging_face_prefix(source), SourceLookup(source, in));
   Converted result = finish(plans, metadata, in, out, mix, options);
@@ -124,7 +134,8 @@ Converted from_hugging_face(const std::string& in, const std::string& out, const
 Converted from_gguf(const std::string& in, const std::string& out, const TypeMix& mix, const ConvertOptions& options) {
   const io::GgufFile source(in);
   io::GgufMetadata metadata = source.metadata();
-  const std::string architecture = metadata.string("general.architecture");
+  const ModelConfig config = checkpoint::read_config(metadata, source, in);
+  refuse_what_would_not_load(config, source, checkpoint::read_tokenizer(metadata, in));
   metadata.set("general.file_type", static_cast<std::uint32_t>(mix.file_type));
   metadata.set("general.quantization_version", std::uint32_t{2});
   std::vector<TensorPlan> plans;
@@ -140,7 +151,7 @@ Converted from_gguf(const std::string& in, const std::string& out, const TypeMix
     plans.push_back(std::move(plan));
   }
   Converted result = finish(plans, metadata, in, out, mix, options);
-  result.architecture = architecture;
+  result.architecture = config.architecture;
   result.source_bytes = source.bytes();
   if (!packed.empty()) {
     std::string types;

@@ -27,7 +27,8 @@ struct Converted {
 };
 
 // Writes a GGUF file from a GGUF file or a Hugging Face directory. The file appears whole or not at all; `in` and `out`
-// must differ. Throws Error that names file and key or tensor.
+// must differ. Throws Error that names file and key or tensor; before anything is written for a model that Model::load
+// would refuse.
 Converted convert_model(const std::string& in, const std::string& out, const TypeMix& mix,
                         const ConvertOptions& options);
 

@@ -64,6 +64,54 @@ TEST(BadConfig, OfAFolder) {
   expect_config_error([](Json& config) { config["text_config"] = 3; }, {"text_config"});
 }
 
+// Qwen3-Next's keys of dense layers; transformers reads them for no other architecture.
+TEST(BadConfig, DenseLayersAreThoseOfQwen3Next) {
+  TinySpec spec = small_spec();
+  spec.architecture = "qwen3next";
+  expect_config_error([](nlohmann::json& c) { c["mlp_only_layers"] = {1}; }, {"layers.1.mlp.gate_proj.weight"}, spec);
+  expect_config_error([](nlohmann::json& c) { c["decoder_sparse_step"] = 2; }, {"layers.0.mlp.gate_proj.weight"}, spec);
+  expect_config_error([](nlohmann::json& c) { c["decoder_sparse_step"] = 0; }, {"decoder_sparse_step", "0"}, spec);
+  const TempFolder folder;
+  const TinyModel tiny(small_spec());
+  tiny.write_hugging_face(folder / "hf");
+  const std::vector<std::int32_t> tokens = random_tokens(12, tiny.spec().vocabulary, 4);
+  const auto logits = [&] {
+    Model model = Model::load(folder / "hf", precise());
+    Sequence sequence = model.start();
+    return logits_of_each(model, sequence, tokens);
+  };
+  const Logits plain = logits();
+  nlohmann::json config = nlohmann::json::parse(tiny.config_json());
+  config["text_config"]["mlp_only_layers"] = {0, 1};
+  config["text_config"]["decoder_sparse_step"] = 2;
+  write_file(folder / "hf/config.json", config.dump());
+  EXPECT_EQ(logits(), plain);
+}
+
+// Transformers saves empty projections, and the gate that multiplies nothing.
+TEST(SharedExpert, OfSizeZeroIsNone) {
+  for (const std::string architecture : {"qwen3next", "qwen35moe"}) {
+    SCOPED_TRACE(architecture);
+    TinySpec spec = small_spec();
+    spec.architecture = architecture;
+    spec.shared_hidden = 0;
+    const TempFolder folder;
+    TinyModel tiny(spec);
+    tiny.write_hugging_face(folder / "hf");
+    const std::vector<std::int32_t> tokens = random_tokens(20, spec.vocabulary, 4);
+    Model model = Model::load(folder / "hf", precise());
+    EXPECT_EQ(model.info().shared_hidden, 0);
+    Sequence sequence = model.start();
+    EXPECT_LT(difference(logits_of_each(model, sequence, tokens), tiny.logits(tokens)), 2e-5);
+    // Projections that hold something are not read over.
+    const std::string prefix = architecture == "qwen3next" ? "model." : "model.language_model.";
+    const std::string up = prefix + "layers.0.mlp.shared_expert.up_proj.weight";
+    tiny.tensors()[up] = {{1, 64}, std::vector<float>(64, 1.0F)};
+    tiny.write_hugging_face(folder / "bad");
+    expect_error([&] { Model::load(folder / "bad", precise()); }, {up, "no such layer"});
+  }
+}
+
 TEST(BadConfig, LayerTypesAreBelieved) {
   // The reverse of the interval: the tensors of those layers are missing.
   expect_config_error(

@@ -9,6 +9,7 @@
 
 #include "convert/synthesize.h"
 #include "io/gguf.h"
+#include "io/gguf_writer.h"
 #include "model/support.h"
 
 namespace thalweg::model {
@@ -232,9 +233,71 @@ TEST(Convert, RefusesWhatCannotBe) {
   tiny.tensors()[name].values[7] = 1e5F;
   refused({name, "that F16 holds"}, "F16");
   std::swap(tiny.tensors()[name].shape[0], tiny.tensors()[name].shape[1]);
-  refused({name, "shape [64,256]", "[256,64]"}, "F32");
+  refused({name, "expected [64,256]", "[256,64]"}, "F32");
   tiny.tensors().erase(name);
-  refused({name}, "F32");
+  refused({name, "none of that name"}, "F32");
+}
+
+// Nothing is begun, whatever the file lacks: the folder holds what it held.
+TEST(Convert, RefusesWhatTheRunnerRefusesBeforeItWrites) {
+  TempFolder folder;
+  const auto refused = [&](const std::string& in, std::initializer_list<std::string_view> parts) {
+    std::filesystem::create_directories(folder / "out");
+    bool asked = false;
+    convert::ConvertOptions options;
+    options.progress = [&](double) { asked = true; };
+    expect_error([&] { convert::convert_model(in, folder / "out/new.gguf", convert::type_mix("Q8_0"), options); },
+                 parts);
+    expect_error([&] { Model::load(in, precise()); }, parts);
+    EXPECT_FALSE(asked);
+    EXPECT_TRUE(std::filesystem::is_empty(folder / "out"));
+  };
+  const auto rewritten = [&](const std::function<void(io::GgufMetadata&)>& change,
+                             const std::function<bool(const std::string&)>& keep, const std::string& more = "") {
+    const io::GgufFile good(folder / "good.gguf");
+    io::GgufMetadata metadata = good.metadata();
+    change(metadata);
+    io::GgufWriter writer(folder / "bad.gguf", metadata);
+    for (const io::GgufTensor& tensor : good.tensors()) {
+      if (keep(tensor.name)) writer.declare(tensor.name, *tensor.type.dtype, tensor.shape);
+    }
+    if (!more.empty()) writer.declare(more, DType::kF32, {4});
+    for (const io::GgufTensor& tensor : good.tensors()) {
+      if (!keep(tensor.name)) continue;
+      writer.write(tensor.name, good.tensor(tensor.name).data, static_cast<std::size_t>(tensor.bytes));
+    }
+    const std::vector<float> values(4, 1.0F);
+    if (!more.empty()) writer.write(more, values.data(), values.size() * sizeof(float));
+    writer.finish();
+    return folder / "bad.gguf";
+  };
+  const auto same = [](io::GgufMetadata&) {};
+  const auto all = [](const std::string&) { return true; };
+  TinyModel tiny(TinySpec{});
+  tiny.with_tokenizer = false;
+  tiny.write_gguf(folder / "good.gguf");
+  refused(rewritten(same, [](const std::string& name) { return name != "blk.1.ssm_out.weight"; }),
+          {"blk.1.ssm_out.weight", "none of that name"});
+  refused(rewritten(same, all, "blk.1.attn_q.bias"), {"blk.1.attn_q.bias", "no such layer"});
+  refused(rewritten([](io::GgufMetadata& m) { m.set("qwen35moe.embedding_length", std::uint32_t{128}); }, all),
+          {"token_embd.weight", "[101,128]"});
+  refused(rewritten([](io::GgufMetadata& m) { m.erase("qwen35moe.ssm.state_size"); }, all), {"ssm.state_size"});
+  refused(rewritten([](io::GgufMetadata& m) { m.set("general.architecture", std::string("llama")); }, all),
+          {"general.architecture", "llama"});
+  refused(rewritten([](io::GgufMetadata& m) { m.set("tokenizer.ggml.model", std::string("llama")); }, all),
+          {"tokenizer.ggml.model", "llama"});
+
+  // A tensor that the plan for the new file does not ask for.
+  const std::string bias = "model.language_model.layers.1.linear_attn.out_proj.bias";
+  tiny.tensors()[bias] = {{64}, std::vector<float>(64, 1.0F)};
+  tiny.write_hugging_face(folder / "hf");
+  refused(folder / "hf", {bias, "no such layer"});
+  tiny.tensors().erase(bias);
+  tiny.write_hugging_face(folder / "hf");
+  nlohmann::json config = nlohmann::json::parse(tiny.config_json());
+  config["text_config"]["num_hidden_layers"] = 3;
+  write_file(folder / "hf/config.json", config.dump());
+  refused(folder / "hf", {"layers.3.", "one more layer"});
 }
 
 TEST(Synthesize, MeetsTheSizeAndRuns) {

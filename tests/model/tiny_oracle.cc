@@ -26,7 +26,10 @@ Row times(const TinyTensor& w, const Row& x, std::size_t first, std::size_t coun
   }
   return y;
 }
-Row times(const TinyTensor& w, const Row& x) { return times(w, x, 0, w.values.size() / x.size()); }
+Row times(const TinyTensor& w, const Row& x) {
+  // No columns where a shared expert of size 0 comes together.
+  return x.empty() ? Row(static_cast<std::size_t>(w.shape[0])) : times(w, x, 0, w.values.size() / x.size());
+}
 
 Row part(const Row& x, std::size_t begin, std::size_t count) {
   return {x.begin() + static_cast<std::ptrdiff_t>(begin), x.begin() + static_cast<std::ptrdiff_t>(begin + count)};
