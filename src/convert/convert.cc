@@ -72,8 +72,8 @@ void refuse_what_would_not_load(ModelConfig config, const io::TensorSource& sour
   checkpoint::check_weights(config, source);
 }
 
-Converted finish(std::vector<TensorPlan>& plans, const io::GgufMetadata& metadata, const std::string& in,
-                 const std::string& out, const TypeMix& mix, const ConvertOptions& options) {
+Converted finish(std::vector<TensorPlan>& plans, const io::TensorSource& source, const io::GgufMetadata& metadata,
+                 const std::string& in, const std::string& out, const TypeMix& mix, const ConvertOptions& options) {
   Converted result;
   result.notes = choose_types(plans, mix);
   result.tensors = plans.size();
@@ -83,7 +83,7 @@ Converted finish(std::vector<TensorPlan>& plans, const io::GgufMetadata& metadat
     result.bytes += static_cast<std::uint64_t>(bytes_of(plan.dtype, count));
   }
   io::GgufWriter writer(out, metadata, options.progress);
-  write_planned(plans, in, writer, Stream::cpu(options.threads));
+  write_planned(plans, source, in, writer, Stream::cpu(options.threads));
   return result;
 }
 
@@ -113,7 +113,7 @@ Converted from_hugging_face(const std::string& in, const std::string& out, const
   refuse_what_would_not_load(config, source, checkpoint::read_tokenizer(in));
   std::vector<TensorPlan> plans =
       plan_hugging_face(config, checkpoint::hugging_face_prefix(source), SourceLookup(source, in));
-  Converted result = finish(plans, metadata, in, out, mix, options);
+  Converted result = finish(plans, source, metadata, in, out, mix, options);
   result.architecture = config.architecture;
   result.source_bytes = source.bytes();
   if (!has_tokenizer) result.notes.emplace_back("there is no tokenizer.json: the new file takes token ids only");
@@ -150,7 +150,7 @@ Converted from_gguf(const std::string& in, const std::string& out, const TypeMix
     if (is_block_format(dtype)) packed.insert(tensor.type.name);
     plans.push_back(std::move(plan));
   }
-  Converted result = finish(plans, metadata, in, out, mix, options);
+  Converted result = finish(plans, source, metadata, in, out, mix, options);
   result.architecture = config.architecture;
   result.source_bytes = source.bytes();
   if (!packed.empty()) {

@@ -8,6 +8,7 @@
 
 #include "checkpoint/config.h"
 #include "io/gguf_writer.h"
+#include "io/tensor_source.h"
 #include "thalweg/device.h"
 #include "thalweg/tensor.h"
 
@@ -47,8 +48,8 @@ std::vector<TensorPlan> plan_hugging_face(const ModelConfig& config, const std::
                                           const TensorLookup& lookup);
 
 // Declares the tensors, writes their data in runs of rows and finishes the file. Throws Error that names `path` and the
-// source tensor for values that are not finite, or too large for F16.
-void write_planned(const std::vector<TensorPlan>& plans, const std::string& path, io::GgufWriter& writer,
-                   const Stream& stream);
+// source tensor for values that are not finite, or too large for F16, and if the source lost data meanwhile.
+void write_planned(const std::vector<TensorPlan>& plans, const io::TensorSource& source, const std::string& path,
+                   io::GgufWriter& writer, const Stream& stream);
 
 }  // namespace thalweg::convert

@@ -99,8 +99,8 @@ void write_tensor(const TensorPlan& plan, const std::string& path, io::GgufWrite
 
 }  // namespace
 
-void write_planned(const std::vector<TensorPlan>& plans, const std::string& path, io::GgufWriter& writer,
-                   const Stream& stream) {
+void write_planned(const std::vector<TensorPlan>& plans, const io::TensorSource& source, const std::string& path,
+                   io::GgufWriter& writer, const Stream& stream) {
   for (const TensorPlan& plan : plans) writer.declare(plan.name, plan.dtype, plan.shape);
   std::vector<char> data;
   std::vector<float> scratch;
@@ -108,6 +108,7 @@ void write_planned(const std::vector<TensorPlan>& plans, const std::string& path
     if (std::find(plan.shape.begin(), plan.shape.end(), 0) != plan.shape.end()) continue;
     write_tensor(plan, path, writer, stream, data, scratch);
   }
+  source.require_intact();
   writer.finish();
 }
 
