@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/threads.h"
+#include "decode/checksum.h"
 #include "decode/model_impl.h"
 #include "decode/sampler.h"
 #include "decode/session.h"
@@ -109,7 +110,16 @@ class Snapshot {
 }  // namespace
 
 std::uint64_t Model::Impl::fingerprint() {
-  if (!fingerprint_) fingerprint_ = decode::fingerprint(config, weights, source());
+  if (!fingerprint_) {
+    fingerprint_ = decode::fingerprint(config, weights, source());
+    if (!config.rope_frequencies.empty()) {
+      decode::Checksum sum;
+      sum.add_value(*fingerprint_);
+      for (float frequency : config.rope_frequencies) sum.add_value(frequency);
+      sum.add_value(checkpoint::rope_scale(config.rope_scaling));
+      fingerprint_ = sum.value();
+    }
+  }
   return *fingerprint_;
 }
 
