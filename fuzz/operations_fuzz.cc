@@ -243,6 +243,7 @@ void dense(Input& in, Views& views, const Sizes& s) {
     case 4:
       call(RopeArgs{.x = views.view(s.dtype, {t, s.hv, d}),
                     .positions = views.integers({t}, {0, 1, 2}),
+                    .frequencies = in.rarely() ? views.view(DType::kF32, {4}) : ConstTensor(),
                     .y = views.view(s.dtype, {t, s.hv, d}),
                     .rotary_dim = in.rarely() ? in.byte() : 8});
       break;

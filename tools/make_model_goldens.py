@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Makes tests/model/goldens: tiny random models and what Hugging Face transformers computes with them, in float32.
 
-    python3 tools/make_model_goldens.py [output]
+    python3 tools/make_model_goldens.py [output [name ...]]
 
-Needs torch, transformers (made with 5.17) and safetensors; a CPU is enough, and without FLA's package transformers takes
+Needs torch, transformers (made with 5.17, those of SCALINGS with 5.23) and safetensors; a CPU is enough, and without FLA's package transformers takes
 its own float32 path. Per model: config.json, model.safetensors and goldens.safetensors, which holds
 
     prompt.<n>.ids      I32 [n]        a prompt of n tokens
@@ -43,10 +43,38 @@ MODELS = {
     "qwen35moe-r2": ("moe", 2, 4, 64, 4, 2, 64, False, "la", "bf16 nested"),
     "qwen35moe-r3": ("moe", 1, 3, 64, 3, 1, 64, False, "lal", "bf16"),
     "qwen35moe-r4-tied": ("moe", 1, 4, 64, 4, 2, 64, True, "lla", "bf16"),
+    "next-yarn": ("next", 1, 2, 64, 2, 1, 128, True, "la", "bf16"),
+    "qwen35-yarn-mscale": ("dense", 1, 2, 64, 2, 1, 128, True, "la", "bf16 nested"),
+    "qwen35moe-yarn-attention": ("moe", 1, 2, 64, 2, 1, 128, True, "la", "bf16"),
+    "qwen35moe-linear": ("moe", 1, 2, 64, 2, 1, 64, True, "la", "bf16"),
+}
+
+# Scaled rotary embeddings. The longest prompts go far beyond the original context.
+SCALINGS = {
+    "next-yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+    "qwen35-yarn-mscale": {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "original_max_position_embeddings": 100,
+        "beta_fast": 4.0,
+        "beta_slow": 0.01,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.5,
+        "truncate": False,
+    },
+    "qwen35moe-yarn-attention": {
+        "rope_type": "yarn",
+        "factor": 2.5,
+        "original_max_position_embeddings": 128,
+        "beta_fast": 8.0,
+        "beta_slow": 0.5,
+        "attention_factor": 1.3,
+    },
+    "qwen35moe-linear": {"rope_type": "linear", "factor": 3.0},
 }
 
 
-def make_model(family, hk, hv, linear_dim, heads, kv_heads, head_dim, tied, layers):
+def make_model(scaling, family, hk, hv, linear_dim, heads, kv_heads, head_dim, tied, layers):
     rotated = head_dim // 4 // 2
     sections = [rotated - 2 * (rotated // 3), rotated // 3, rotated // 3]
     common = dict(
@@ -70,7 +98,7 @@ def make_model(family, hk, hv, linear_dim, heads, kv_heads, head_dim, tied, laye
     experts = dict(
         num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=40
     )
-    rope = {"rope_type": "default", "rope_theta": 10000000.0, "partial_rotary_factor": 0.25}
+    rope = {"rope_type": "default", "rope_theta": 10000000.0, "partial_rotary_factor": 0.25} | scaling
     if family == "next":
         extra = dict(intermediate_size=48, norm_topk_prob=True, decoder_sparse_step=1, rope_parameters=rope)
         extra["mlp_only_layers"] = [1] if layers == "lla" and not tied else []
@@ -178,8 +206,10 @@ def make_goldens(model):
 def main():
     output = sys.argv[1] if len(sys.argv) > 1 else "tests/model/goldens"
     for index, (name, (*sizes, how)) in enumerate(MODELS.items()):
+        if len(sys.argv) > 2 and name not in sys.argv[2:]:
+            continue
         torch.manual_seed(100 + index)
-        model, config = make_model(*sizes)
+        model, config = make_model(SCALINGS.get(name, {}), *sizes)
         folder = os.path.join(output, name)
         os.makedirs(folder, exist_ok=True)
         save_model(model, config, folder, how, tied=sizes[7])

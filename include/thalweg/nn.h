@@ -62,14 +62,17 @@ struct GatedRmsNormArgs {
 };
 
 // Half-split rotary embedding of the first rotary_dim dimensions of each head: the pair (i, i + rotary_dim/2) turns by
-// positions[t] * theta^(-2i/rotary_dim); the other dimensions pass through. The frequency is rounded to f32.
+// positions[t] * frequencies[i], then is multiplied by `scale`; the other dimensions pass through. Without frequencies
+// they are theta^(-2i/rotary_dim), rounded to f32. The angles are f64.
 struct RopeArgs {
   static constexpr std::string_view kName = "rope";
-  ConstTensor x;          // [T,H,D]
-  ConstTensor positions;  // [T] i32, 0 or more
-  Tensor y;               // like x; may be x itself
-  int rotary_dim = 0;     // even, 2..D
-  float theta = 1e7F;
+  ConstTensor x;            // [T,H,D]
+  ConstTensor positions;    // [T] i32, 0 or more
+  ConstTensor frequencies;  // [rotary_dim/2] f32, finite, optional: those of a context that was scaled (YaRN, linear)
+  Tensor y;                 // like x; may be x itself
+  int rotary_dim = 0;       // even, 2..D
+  float theta = 1e7F;       // not read with frequencies
+  float scale = 1.0F;       // of cosines and sines, positive: YaRN's attention factor
 };
 
 // Grouped-query causal attention of new tokens over a cache that already holds their keys and values. Query head h

@@ -356,11 +356,13 @@ typedef struct thalweg_gated_rms_norm_args {
 } thalweg_gated_rms_norm_args;
 
 typedef struct thalweg_rope_args {
-  thalweg_tensor x;          // [T,H,D]
-  thalweg_tensor positions;  // [T] i32, 0 or more
-  thalweg_tensor y;          // written: like x; may be x itself
-  int32_t rotary_dim;        // even, 2..D
-  float theta;
+  thalweg_tensor x;            // [T,H,D]
+  thalweg_tensor positions;    // [T] i32, 0 or more
+  thalweg_tensor frequencies;  // [rotary_dim/2] f32, finite, optional: instead of theta^(-2i/rotary_dim)
+  thalweg_tensor y;            // written: like x; may be x itself
+  int32_t rotary_dim;          // even, 2..D
+  float theta;                 // not read with frequencies
+  float scale;                 // of cosines and sines, positive
 } thalweg_rope_args;
 
 typedef struct thalweg_attention_args {

@@ -288,12 +288,14 @@ def gated_rms_norm(x, z, weight, *, y=None, eps=1e-6, stream=None, threads=0):
 
 
 @public
-def rope(x, positions, *, rotary_dim, y=None, theta=1e7, stream=None, threads=0):
+def rope(x, positions, frequencies=None, *, rotary_dim, y=None, theta=1e7, scale=1.0, stream=None, threads=0):
     """Half-split rotary embedding of the first rotary_dim dimensions: the pair (i, i + rotary_dim/2) is rotated by
-    position * theta^(-2i/rotary_dim). x [T,H,D] float, positions [T] int32 -> like x; y may be x itself."""
+    position * frequencies[i], or theta^(-2i/rotary_dim) without them, and multiplied by scale. x [T,H,D] float,
+    positions [T] int32, frequencies [rotary_dim/2] float32 -> like x; y may be x itself."""
     if y is None:
         y = empty(x, dims("rope", "x", x))
-    run("rope", stream, threads, x=x, positions=positions, y=y, rotary_dim=rotary_dim, theta=theta)
+    run("rope", stream, threads, x=x, positions=positions, frequencies=frequencies, y=y, rotary_dim=rotary_dim,
+        theta=theta, scale=scale)  # fmt: skip
     return y
 
 

@@ -92,8 +92,8 @@ def gated_rms_norm(
     threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def rope(
-    x: Array, positions: Array, *, rotary_dim: int, y: Array | None = None, theta: float = 10000000.0,
-    stream: Stream | None = None, threads: int = 0,
+    x: Array, positions: Array, frequencies: Array | None = None, *, rotary_dim: int, y: Array | None = None,
+    theta: float = 10000000.0, scale: float = 1.0, stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def attention(
     q: Array, k_cache: Array, v_cache: Array, cu_seqlens: Array, lengths: Array, slots: Array | None = None,

@@ -1,5 +1,7 @@
 // Cases of the operations on rows: rms_norm, gated_rms_norm, rope, embedding, add, swiglu.
 
+#include <cmath>
+
 #include "cases/blocks.h"
 #include "cases/nn.h"
 #include "reference/nn.h"
@@ -143,6 +145,8 @@ struct Rope {
   bool in_place = false;
   bool strided = false;
   double scale = 1.0;
+  double stretch = 0.0;  // of the wavelengths, from none to all of it over the pairs; 0: no frequencies
+  float factor = 1.0F;   // RopeArgs::scale
 
   std::string name() const {
     std::string text = "T" + std::to_string(tokens) + "_H" + std::to_string(heads) + "_D" + std::to_string(width) +
@@ -152,7 +156,16 @@ struct Rope {
     if (in_place) text += "_in_place";
     if (strided) text += "_strided";
     if (scale > 1.0) text += "_large";
+    if (stretch > 0.0) text += "_stretch" + std::to_string(static_cast<int>(stretch));
+    if (factor != 1.0F) text += "_scale" + std::to_string(static_cast<int>(std::lround(factor * 100.0F)));
     return text;
+  }
+
+  // As YaRN has them: the fast pairs unchanged, the slow ones slower by `stretch`.
+  double frequency(std::int64_t i) const {
+    const double plain = std::pow(static_cast<double>(theta), -2.0 * static_cast<double>(i) / rotary_dim);
+    const double share = 2.0 * static_cast<double>(i + 1) / rotary_dim;
+    return plain * (1.0 - share) + plain / stretch * share;
   }
 };
 
@@ -166,6 +179,11 @@ Case rope_case(const Rope& rope) {
     std::vector<std::int64_t> positions;
     for (std::int64_t t = 0; t < rope.tokens; ++t) positions.push_back(rope.first + t * rope.step);
     args.positions = integers(memory, positions);
+    if (rope.stretch > 0.0) {
+      std::int64_t i = 0;
+      args.frequencies = memory.input(DType::kF32, {rope.rotary_dim / 2}, [&] { return rope.frequency(i++); });
+    }
+    args.scale = rope.factor;
     args.y = rope.in_place ? memory.also_output(args.x) : memory.output(rope.dtype, sizes);
     args.rotary_dim = rope.rotary_dim;
     args.theta = rope.theta;
@@ -260,6 +278,17 @@ std::vector<Rope> rope_shapes() {
   list.push_back({.width = 44, .rotary_dim = 24, .first = 5, .strided = true});
   list.push_back({.first = 5, .dtype = bf16, .in_place = true, .strided = true});
   list.push_back({.first = 9, .scale = 1e5});
+  // Scaled contexts.
+  list.push_back({.tokens = 33, .rotary_dim = 64, .stretch = 4.0, .factor = 1.14F});
+  list.push_back({.tokens = 40, .rotary_dim = 64, .first = 1'000'000, .stretch = 4.0, .factor = 0.83F});
+  list.push_back({.tokens = 20, .rotary_dim = 64, .first = 2'000'000'000, .step = 7'000'001, .stretch = 32.0});
+  list.push_back({.heads = 1, .width = 2, .rotary_dim = 2, .first = 3, .stretch = 2.0, .factor = 3.0F});
+  list.push_back({.first = 5, .factor = 0.5F});
+  list.push_back({.tokens = 0, .stretch = 4.0, .factor = 2.0F});
+  for (const DType dtype : {DType::kF16, bf16}) {
+    list.push_back({.width = 128, .rotary_dim = 32, .first = 1000, .dtype = dtype, .stretch = 4.0, .factor = 1.14F});
+    list.push_back({.first = 77, .dtype = dtype, .in_place = true, .strided = true, .stretch = 8.0, .factor = 1.2F});
+  }
   return list;
 }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/rope_scaling.h"
 #include "io/gguf.h"
 #include "io/json_file.h"
 #include "io/tensor_source.h"
@@ -38,6 +39,8 @@ struct ModelConfig {
   int head_dim = 0;
   int rotary_dim = 0;
   float rope_theta = 0;
+  RopeScaling rope_scaling;
+  std::vector<float> rope_frequencies;  // [rotary_dim/2], empty without scaling
 
   int key_heads = 0;
   int value_heads = 0;

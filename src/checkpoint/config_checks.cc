@@ -20,6 +20,22 @@ int checked_layers(int layers, const std::string& path, std::string_view key) {
   return layers;
 }
 
+double checked_positive(double value, const std::string& path, std::string_view key) {
+  const auto rounded = static_cast<float>(value);
+  if (!(rounded > 0.0F && std::isfinite(rounded))) throw Error(path, key, "a positive number", std::to_string(value));
+  return value;
+}
+
+void add_rope_frequencies(ModelConfig& config, const ConfigKeys& keys) {
+  config.rope_frequencies =
+      rope_frequencies(config.rope_scaling, static_cast<double>(config.rope_theta), config.rotary_dim);
+  for (float frequency : config.rope_frequencies) {
+    if (std::isfinite(frequency)) continue;
+    throw Error(config.path, keys.rope_factor, "a scaling of the rotary embedding with finite frequencies",
+                std::to_string(frequency) + " with rope_theta " + std::to_string(config.rope_theta));
+  }
+}
+
 std::vector<LayerKind> layers_of_interval(std::size_t layers, int interval) {
   std::vector<LayerKind> kinds(layers, LayerKind::kGatedDelta);
   const auto step = static_cast<std::size_t>(interval);

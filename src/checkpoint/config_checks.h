@@ -32,6 +32,7 @@ struct ConfigKeys {
   std::string head_dim;
   std::string rotary_dim;
   std::string rope_theta;
+  std::string rope_factor;
   std::string norm_eps;
   std::string value_heads;
   std::string key_dim;
@@ -42,5 +43,11 @@ struct ConfigKeys {
 
 // Throws Error for values that contradict each other or that the operations do not support.
 void check_config(const ModelConfig& config, const ConfigKeys& keys);
+
+// Throws Error unless `value` is a positive finite f32. Returns it.
+double checked_positive(double value, const std::string& path, std::string_view key);
+
+// Computes the frequencies from a configuration that was checked. Throws Error if one of them is not finite.
+void add_rope_frequencies(ModelConfig& config, const ConfigKeys& keys);
 
 }  // namespace thalweg::checkpoint

@@ -83,6 +83,45 @@ void read_layers(ModelConfig& config, const Keys& keys) {
   config.layers = layers_of_interval(trunk, interval);
 }
 
+// As llama.cpp reads and writes them. A factor without a type is linear, and 0 is what writers put for "none".
+RopeScaling read_rope_scaling(const ModelConfig& config, const Keys& keys, const io::GgufMetadata& metadata) {
+  RopeScaling scaling;
+  const std::string type = metadata.string(keys.name("rope.scaling.type"), "linear");
+  if (type == "none") return scaling;
+  if (type != "linear" && type != "yarn") keys.fail("rope.scaling.type", "none, linear or yarn", io::printable(type));
+  const auto positive = [&](std::string_view key) {
+    return checked_positive(keys.number(key), config.path, keys.name(key));
+  };
+  const std::string_view factor = keys.has("rope.scaling.factor") ? "rope.scaling.factor" : "rope.scale_linear";
+  const bool scaled = keys.number(factor, 0.0) != 0.0;
+  if (scaled) scaling.factor = positive(factor);
+  if (type == "linear") {
+    if (scaled && scaling.factor != 1.0) scaling.type = RopeScaling::Type::kLinear;
+    return scaling;
+  }
+  scaling.type = RopeScaling::Type::kYarn;
+  scaling.original_context = keys.has("rope.scaling.original_context_length")
+                                 ? keys.size("rope.scaling.original_context_length")
+                                 : keys.size("context_length");
+  if (keys.has("rope.scaling.yarn_beta_fast")) scaling.beta_fast = positive("rope.scaling.yarn_beta_fast");
+  if (keys.has("rope.scaling.yarn_beta_slow")) scaling.beta_slow = positive("rope.scaling.yarn_beta_slow");
+  // Negative is llama.cpp's "not set". Other shares of the interpolation exist in no model of these architectures.
+  const double extrapolation = keys.number("rope.scaling.yarn_ext_factor", 1.0);
+  if (extrapolation >= 0.0 && extrapolation != 1.0) {
+    keys.fail("rope.scaling.yarn_ext_factor", "1", std::to_string(extrapolation));
+  }
+  // The converter writes transformers' attention_factor as yarn_attn_factor; attn_factor multiplies whatever there is.
+  double attention = yarn_magnitude(scaling.factor, 1.0);
+  if (keys.has("rope.scaling.yarn_attn_factor")) {
+    attention = positive("rope.scaling.yarn_attn_factor");
+  } else if (keys.has("rope.scaling.yarn_log_multiplier")) {
+    attention /= yarn_magnitude(scaling.factor, keys.number("rope.scaling.yarn_log_multiplier"));
+  }
+  if (keys.has("rope.scaling.attn_factor")) attention *= positive("rope.scaling.attn_factor");
+  scaling.attention_factor = checked_positive(attention, config.path, keys.name("rope.scaling.yarn_log_multiplier"));
+  return scaling;
+}
+
 void read_end_tokens(ModelConfig& config, const io::GgufMetadata& metadata) {
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
     if (metadata.has(key)) add_end_token(config, metadata.integer(key), key);
@@ -119,8 +158,7 @@ ModelConfig read_config(const io::GgufMetadata& metadata, const io::TensorSource
   }
   config.rotary_dim = keys.size("rope.dimension_count");
   config.rope_theta = static_cast<float>(keys.number("rope.freq_base"));
-  const std::string scaling = metadata.string(keys.name("rope.scaling.type"), "none");
-  if (scaling != "none") keys.fail("rope.scaling.type", "none", io::printable(scaling));
+  config.rope_scaling = read_rope_scaling(config, keys, metadata);
 
   config.key_heads = keys.size("ssm.group_count");
   config.value_heads = keys.size("ssm.time_step_rank");
@@ -152,16 +190,19 @@ ModelConfig read_config(const io::GgufMetadata& metadata, const io::TensorSource
   }
   if (any_dense(config)) config.dense_hidden = keys.size_of_layers("feed_forward_length");
   read_end_tokens(config, metadata);
-  check_config(config, {.heads = keys.name("attention.head_count"),
-                        .head_dim = keys.name("attention.key_length"),
-                        .rotary_dim = keys.name("rope.dimension_count"),
-                        .rope_theta = keys.name("rope.freq_base"),
-                        .norm_eps = keys.name("attention.layer_norm_rms_epsilon"),
-                        .value_heads = keys.name("ssm.time_step_rank"),
-                        .key_dim = keys.name("ssm.state_size"),
-                        .value_dim = keys.name("ssm.inner_size"),
-                        .conv_width = keys.name("ssm.conv_kernel"),
-                        .experts_used = keys.name("expert_used_count")});
+  const ConfigKeys names = {.heads = keys.name("attention.head_count"),
+                            .head_dim = keys.name("attention.key_length"),
+                            .rotary_dim = keys.name("rope.dimension_count"),
+                            .rope_theta = keys.name("rope.freq_base"),
+                            .rope_factor = keys.name("rope.scaling.factor"),
+                            .norm_eps = keys.name("attention.layer_norm_rms_epsilon"),
+                            .value_heads = keys.name("ssm.time_step_rank"),
+                            .key_dim = keys.name("ssm.state_size"),
+                            .value_dim = keys.name("ssm.inner_size"),
+                            .conv_width = keys.name("ssm.conv_kernel"),
+                            .experts_used = keys.name("expert_used_count")};
+  check_config(config, names);
+  add_rope_frequencies(config, names);
   return config;
 }
 

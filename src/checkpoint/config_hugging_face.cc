@@ -69,28 +69,95 @@ void read_layers(ModelConfig& config, const Reader& reader) {
   }
 }
 
+// The rotary embedding's keys. New configurations nest them in rope_parameters, old ones have rope_scaling for those of
+// the scaling and the others beside it. Like transformers, of the two objects rope_scaling is read where both are.
+class RopeReader {
+ public:
+  explicit RopeReader(const Reader& reader) : reader_(reader), path_(reader.top().path()) {
+    for (const char* key : {"rope_scaling", "rope_parameters"}) {
+      if (!reader.text().is_object(key) || reader.text().object(key).keys().empty()) continue;
+      object_.emplace(reader.text().object(key));
+      prefix_ = key + std::string(".");
+      break;
+    }
+  }
+
+  // Of the object or, without it there, of the text model.
+  double number(std::string_view key) const {
+    return in_object(key) || !reader_.text().has(key) ? object().number(key) : reader_.text().number(key);
+  }
+
+  RopeScaling scaling(const ModelConfig& config) const {
+    RopeScaling scaling;
+    const std::string type = object_ ? object_->string("rope_type", object_->string("type", "default")) : "default";
+    // mrope: the sections of the vision models, which are equal for text.
+    if (type == "default" || type == "mrope") return scaling;
+    if (type != "linear" && type != "yarn") {
+      const char* key = object_->has("rope_type") ? "rope_type" : "type";
+      throw Error(path_, reader_.name(prefix_ + key), "default, linear or yarn", io::printable(type));
+    }
+    if (type == "linear") {
+      scaling.type = RopeScaling::Type::kLinear;
+      scaling.factor = *positive("factor", object_->number("factor"));
+      return scaling;
+    }
+    scaling.type = RopeScaling::Type::kYarn;
+    scaling.original_context = original_context(config);
+    // Some models leave the factor to the two contexts.
+    scaling.factor = object_->has("factor")
+                         ? *optional("factor")
+                         : static_cast<double>(config.context) / static_cast<double>(scaling.original_context);
+    scaling.beta_fast = nonzero("beta_fast");
+    scaling.beta_slow = nonzero("beta_slow");
+    scaling.truncate = object_->boolean("truncate", true);
+    scaling.attention_factor = optional("attention_factor");
+    const std::optional<double> mscale = nonzero("mscale");
+    const std::optional<double> mscale_all = nonzero("mscale_all_dim");
+    if (!scaling.attention_factor && mscale && mscale_all) {
+      const double ratio = yarn_magnitude(scaling.factor, *mscale) / yarn_magnitude(scaling.factor, *mscale_all);
+      scaling.attention_factor = positive("mscale", ratio);
+    }
+    return scaling;
+  }
+
+ private:
+  const io::JsonObject& object() const { return object_ ? *object_ : reader_.text(); }
+  bool in_object(std::string_view key) const { return object_ && object_->has(key); }
+
+  std::optional<double> positive(std::string_view key, double value) const {
+    return checked_positive(value, path_, reader_.name(prefix_ + std::string(key)));
+  }
+  std::optional<double> optional(std::string_view key) const {
+    return object_->has(key) ? positive(key, object_->number(key)) : std::nullopt;
+  }
+  // Transformers takes 0 for a key that is missing.
+  std::optional<double> nonzero(std::string_view key) const {
+    return object_->number(key, 0.0) != 0.0 ? optional(key) : std::nullopt;
+  }
+
+  // A key beside the object goes first; without either it is the context of the model.
+  std::int64_t original_context(const ModelConfig& config) const {
+    constexpr std::string_view kKey = "original_max_position_embeddings";
+    if (reader_.text().has(kKey)) return reader_.size(kKey);
+    if (!object_->has(kKey) && config.context > 0) return config.context;
+    return checked_size(object_->integer(kKey), 1, path_, reader_.name(prefix_ + std::string(kKey)));
+  }
+
+  const Reader& reader_;
+  std::string path_;
+  std::optional<io::JsonObject> object_;
+  std::string prefix_;  // "rope_parameters."
+};
+
 void read_rope(ModelConfig& config, const Reader& reader) {
-  // New configurations nest these keys, old ones do not.
-  const bool together = reader.text().is_object("rope_parameters");
-  const io::JsonObject rope = together ? reader.text().object("rope_parameters") : reader.text();
-  const auto number = [&](std::string_view key) {
-    return together && !rope.has(key) ? reader.text().number(key) : rope.number(key);
-  };
-  config.rope_theta = static_cast<float>(number("rope_theta"));
-  const double fraction = number("partial_rotary_factor");
+  const RopeReader rope(reader);
+  config.rope_theta = static_cast<float>(rope.number("rope_theta"));
+  const double fraction = rope.number("partial_rotary_factor");
   if (!(fraction > 0.0 && fraction <= 1.0)) {
     reader.fail("partial_rotary_factor", "a number above 0, at most 1", std::to_string(fraction));
   }
   config.rotary_dim = static_cast<int>(config.head_dim * fraction);
-  const std::string type = together ? rope.string("rope_type", "default") : "default";
-  if (type != "default") reader.fail("rope_parameters.rope_type", "default", io::printable(type));
-  if (reader.text().is_object("rope_scaling")) {
-    const io::JsonObject scaling = reader.text().object("rope_scaling");
-    const std::string scaled = scaling.string("rope_type", scaling.string("type", "default"));
-    if (scaled != "default" && scaled != "mrope") {
-      reader.fail("rope_scaling.rope_type", "default", io::printable(scaled));
-    }
-  }
+  config.rope_scaling = rope.scaling(config);
 }
 
 void read_experts(ModelConfig& config, const Reader& reader) {
@@ -163,16 +230,19 @@ ModelConfig read_config(const io::JsonObject& top, const io::TensorSource& tenso
   read_experts(config, reader);
   read_end_tokens(config, text, reader.name("eos_token_id"));
   if (reader.nested()) read_end_tokens(config, top, "eos_token_id");
-  check_config(config, {.heads = reader.name("num_attention_heads"),
-                        .head_dim = reader.name("head_dim"),
-                        .rotary_dim = reader.name("partial_rotary_factor"),
-                        .rope_theta = reader.name("rope_theta"),
-                        .norm_eps = reader.name("rms_norm_eps"),
-                        .value_heads = reader.name("linear_num_value_heads"),
-                        .key_dim = reader.name("linear_key_head_dim"),
-                        .value_dim = reader.name("linear_value_head_dim"),
-                        .conv_width = reader.name("linear_conv_kernel_dim"),
-                        .experts_used = reader.name("num_experts_per_tok")});
+  const ConfigKeys names = {.heads = reader.name("num_attention_heads"),
+                            .head_dim = reader.name("head_dim"),
+                            .rotary_dim = reader.name("partial_rotary_factor"),
+                            .rope_theta = reader.name("rope_theta"),
+                            .rope_factor = reader.name("rope_parameters.factor"),
+                            .norm_eps = reader.name("rms_norm_eps"),
+                            .value_heads = reader.name("linear_num_value_heads"),
+                            .key_dim = reader.name("linear_key_head_dim"),
+                            .value_dim = reader.name("linear_value_head_dim"),
+                            .conv_width = reader.name("linear_conv_kernel_dim"),
+                            .experts_used = reader.name("num_experts_per_tok")};
+  check_config(config, names);
+  add_rope_frequencies(config, names);
   return config;
 }
 

@@ -1,4 +1,5 @@
 #include "convert/convert.h"
+#include "thalweg/error.h"
 
 namespace thalweg::convert {
 namespace {
@@ -14,6 +15,26 @@ int interval_of(const std::vector<LayerKind>& layers) {
     if ((layers[i] == LayerKind::kAttention) != ((i + 1) % interval == 0)) return 0;
   }
   return static_cast<int>(interval);
+}
+
+// The keys that llama.cpp's converter writes. attention_factor also holds what it leaves out, the ratio that two
+// mscales give.
+void add_rope_scaling(io::GgufMetadata& metadata, const ModelConfig& config) {
+  using Type = checkpoint::RopeScaling::Type;
+  const checkpoint::RopeScaling& scaling = config.rope_scaling;
+  if (scaling.type == Type::kNone) return;
+  const std::string prefix = config.architecture + ".rope.scaling.";
+  const auto real = [&](const char* key, double value) { metadata.add(prefix + key, static_cast<float>(value)); };
+  metadata.add(prefix + "type", std::string(scaling.type == Type::kYarn ? "yarn" : "linear"));
+  real("factor", scaling.factor);
+  if (scaling.type == Type::kLinear) return;
+  if (!scaling.truncate) {
+    throw Error(config.path, "rope_parameters.truncate", "true, because GGUF has no key for it", "false");
+  }
+  metadata.add(prefix + "original_context_length", u32(scaling.original_context));
+  if (scaling.attention_factor) real("yarn_attn_factor", *scaling.attention_factor);
+  if (scaling.beta_fast) real("yarn_beta_fast", *scaling.beta_fast);
+  if (scaling.beta_slow) real("yarn_beta_slow", *scaling.beta_slow);
 }
 
 }  // namespace
@@ -49,6 +70,7 @@ io::GgufMetadata gguf_metadata(const ModelConfig& config, const std::vector<std:
   real("attention.layer_norm_rms_epsilon", config.norm_eps);
   number("rope.dimension_count", config.rotary_dim);
   real("rope.freq_base", config.rope_theta);
+  add_rope_scaling(metadata, config);
   if (arch != "qwen3next") {
     std::vector<std::int32_t> sections;
     for (std::int64_t section : rope_sections) sections.push_back(static_cast<std::int32_t>(section));

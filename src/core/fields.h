@@ -116,7 +116,7 @@ THALWEG_FIELDS(CausalConv1dArgs, x, weight, bias, initial_state, final_state, st
 THALWEG_FIELDS(CausalConv1dUpdateArgs, x, weight, bias, conv_state, state_indices, y, activation);
 THALWEG_FIELDS(RmsNormArgs, x, weight, y, eps, weight_plus_one);
 THALWEG_FIELDS(GatedRmsNormArgs, x, z, weight, y, eps);
-THALWEG_FIELDS(RopeArgs, x, positions, y, rotary_dim, theta);
+THALWEG_FIELDS(RopeArgs, x, positions, frequencies, y, rotary_dim, theta, scale);
 THALWEG_FIELDS(AttentionArgs, q, k_cache, v_cache, cu_seqlens, lengths, slots, gate, o, scale);
 THALWEG_FIELDS(StoreKvArgs, k, v, cu_seqlens, lengths, slots, k_cache, v_cache);
 THALWEG_FIELDS(SplitQkvzArgs, x, q, k, v, z);

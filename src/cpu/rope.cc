@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "core/threads.h"
@@ -25,12 +26,15 @@ void run_rope(const RopeArgs& args, Workspace workspace, const Stream& stream) {
   const std::int64_t half = args.rotary_dim / 2;
   const std::int64_t width = args.x.dim(2);
   auto* frequencies = static_cast<float*>(workspace.data);
-  for (std::int64_t i = 0; i < half; ++i) {
+  const bool given = args.frequencies.defined();
+  if (given) std::copy_n(static_cast<const float*>(args.frequencies.data), half, frequencies);
+  for (std::int64_t i = 0; i < half && !given; ++i) {
     const double exponent = -2.0 * static_cast<double>(i) / args.rotary_dim;
     frequencies[i] = static_cast<float>(std::pow(static_cast<double>(args.theta), exponent));
   }
   const Workspace workers{frequencies + shared_floats(args), 0};
   const auto* positions = static_cast<const std::int32_t*>(args.positions.data);
+  const auto scale = static_cast<double>(args.scale);
   const double task_ns =
       static_cast<double>(half) * tuning::kAngleNs + static_cast<double>(args.x.dim(1) * width) * tuning::kElementNs;
   parallel_for(stream, args.x.dim(0), task_ns, [&](std::int64_t t, int worker) {
@@ -41,8 +45,8 @@ void run_rope(const RopeArgs& args, Workspace workspace, const Stream& stream) {
     // In double: at long contexts an f32 product of position and frequency has an error of whole radians.
     for (std::int64_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(positions[t]) * static_cast<double>(frequencies[i]);
-      cosine[i] = static_cast<float>(std::cos(angle));
-      sine[i] = static_cast<float>(std::sin(angle));
+      cosine[i] = static_cast<float>(scale * std::cos(angle));
+      sine[i] = static_cast<float>(scale * std::sin(angle));
     }
     for (std::int64_t h = 0; h < args.x.dim(1); ++h) {
       vector_ops().load(args.x.dtype, args.x.row(t, h), width, row);

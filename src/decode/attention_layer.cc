@@ -18,6 +18,12 @@ void normalize_and_rotate(const ModelConfig& config, const Tensor& heads, const 
   rope.y = heads;
   rope.rotary_dim = config.rotary_dim;
   rope.theta = config.rope_theta;
+  const std::vector<float>& frequencies = config.rope_frequencies;
+  if (!frequencies.empty()) {
+    rope.frequencies =
+        ConstTensor(frequencies.data(), DType::kF32, {static_cast<std::int64_t>(frequencies.size())}, kCpu);
+  }
+  rope.scale = static_cast<float>(checkpoint::rope_scale(config.rope_scaling));
   step.run(rope);
 }
 

@@ -112,15 +112,18 @@ Array gated_rms_norm(const GatedRmsNormArgs& args, Precision precision) {
 Array rope(const RopeArgs& args, Precision precision) {
   const Array x = read(args.x);
   const Array positions = read(args.positions);
+  const bool given = args.frequencies.defined();
+  const Array frequencies = given ? read(args.frequencies) : Array({0});
   Array y = x;
   const std::int64_t half = args.rotary_dim / 2;
   for (std::int64_t t = 0; t < x.dim(0); ++t) {
     for (std::int64_t i = 0; i < half; ++i) {
       // The frequency is f32 by contract, in any precision.
       const double exponent = -2.0 * static_cast<double>(i) / args.rotary_dim;
-      const double frequency = static_cast<float>(std::pow(static_cast<double>(args.theta), exponent));
-      const double cosine = std::cos(positions(t) * frequency);
-      const double sine = std::sin(positions(t) * frequency);
+      const double plain = static_cast<float>(std::pow(static_cast<double>(args.theta), exponent));
+      const double frequency = given ? frequencies(i) : plain;
+      const double cosine = static_cast<double>(args.scale) * std::cos(positions(t) * frequency);
+      const double sine = static_cast<double>(args.scale) * std::sin(positions(t) * frequency);
       for (std::int64_t h = 0; h < x.dim(1); ++h) {
         y(t, h, i) = x(t, h, i) * cosine - x(t, h, i + half) * sine;
         y(t, h, i + half) = x(t, h, i + half) * cosine + x(t, h, i) * sine;

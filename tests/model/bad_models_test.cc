@@ -59,8 +59,8 @@ TEST(BadConfig, OfAFolder) {
                       {"partial_rotary_factor"});
   expect_config_error([](Json& config) { config["text_config"]["rope_parameters"]["partial_rotary_factor"] = 1.5; },
                       {"partial_rotary_factor", "1.5"});
-  expect_config_error([](Json& config) { config["text_config"]["rope_parameters"]["rope_type"] = "yarn"; },
-                      {"rope_type", "yarn"});
+  expect_config_error([](Json& config) { config["text_config"]["rope_parameters"]["rope_type"] = "llama3"; },
+                      {"rope_type", "llama3"});
   expect_config_error([](Json& config) { config["text_config"] = 3; }, {"text_config"});
 }
 

@@ -96,6 +96,22 @@ TEST(Convert, ModelsGiveTheSameLogitsAfterIt) {
   }
 }
 
+TEST(Convert, LeavesOutASharedExpertOfSizeZero) {
+  TinySpec spec;
+  spec.shared_hidden = 0;
+  TempFolder folder;
+  const TinyModel tiny(spec);
+  tiny.write_hugging_face(folder / "hf");
+  convert_to(folder / "hf", folder / "out.gguf", "F32");
+  for (const std::string& name : io::GgufFile(folder / "out.gguf").names()) {
+    EXPECT_EQ(name.find("shexp"), std::string::npos) << name;
+  }
+  const std::vector<std::int32_t> tokens = random_tokens(30, spec.vocabulary, 3);
+  Model model = Model::load(folder / "out.gguf", precise());
+  Sequence sequence = model.start();
+  EXPECT_LT(difference(logits_of_each(model, sequence, tokens), tiny.logits(tokens)), 2e-5);
+}
+
 TEST(Convert, PacksFromEitherKindOfFileAlike) {
   TempFolder folder;
   const TinyModel tiny(TinySpec{});

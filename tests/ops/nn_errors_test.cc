@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <limits>
 #include <vector>
 
@@ -166,6 +167,35 @@ TEST(BadInput, Rope) {
   bad.expect([](Args& a) { a.rotary_dim = 66; }, "rotary_dim", "an even number from 2 to D = 64", "66");
   bad.expect([](Args& a) { a.theta = 0.0F; }, "theta", "positive finite", "0");
   bad.expect([](Args& a) { a.theta = kInfinity; }, "theta", "positive finite", "inf");
+  bad.expect([](Args& a) { a.scale = 0.0F; }, "scale", "positive finite", "0");
+  bad.expect([](Args& a) { a.scale = -1.0F; }, "scale", "positive finite", "-1");
+  bad.expect([](Args& a) { a.scale = kInfinity; }, "scale", "positive finite", "inf");
+  bad.expect([](Args& a) { a.scale = kNan; }, "scale", "positive finite", "nan");
+  std::array<float, 16> frequencies{};
+  std::array<float, std::size_t{7} * 3 * 64> memory{};
+  const auto given = [&](Args& a) { a.frequencies = ConstTensor(frequencies.data(), DType::kF32, {16}, kCpu); };
+  bad.expect(
+      [&](Args& a) {
+        given(a);
+        a.frequencies.shape[0] = 15;
+      },
+      "frequencies", "F32 [rotary_dim/2=16]", "F32 [15]");
+  bad.expect(
+      [&](Args& a) {
+        given(a);
+        a.frequencies.dtype = DType::kI32;
+      },
+      "frequencies", "F32 [rotary_dim/2=16]", "I32 [16]");
+  bad.expect(
+      [&](Args& a) {
+        a.y = Tensor(memory.data(), DType::kF32, {7, 3, 64}, kCpu);
+        a.frequencies = ConstTensor(memory.data() + 40, DType::kF32, {16}, kCpu);
+      },
+      "y", "memory of its own", "overlaps frequencies");
+  frequencies[3] = kNan;
+  bad.expect(given, "frequencies", "finite values", "nan");
+  frequencies[3] = kInfinity;
+  bad.expect(given, "frequencies", "finite values", "inf");
   bad.expect([](Args& a) { a.positions.shape[0] = 6; }, "positions", "I32 [T=7]", "I32 [6]");
   bad.expect([](Args& a) { a.positions.dtype = DType::kF32; }, "positions", "I32 [T=7]", "F32 [7]");
   const Integers negative({0, 1, 2, -3, 4, 5, 6});

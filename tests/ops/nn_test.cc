@@ -189,6 +189,28 @@ TEST(Rope, PairsAreHalvesApart) {
   EXPECT_EQ(Floats(y.begin() + 4, y.end()), Floats(x.begin() + 4, x.end()));
 }
 
+TEST(Rope, TakesFrequenciesAndAScale) {
+  // The second pair turns by 2 radians at position 4, and both grow by 3; theta would have it turn by 0.04.
+  const Floats x = {1.0F, 0.0F, 0.0F, 1.0F, 5.0F, 6.0F};
+  const Floats frequencies = {0.25F, 0.5F};
+  const std::int32_t position = 4;
+  Floats y(x.size());
+  RopeArgs args;
+  args.x = ConstTensor(x.data(), kF32, {1, 1, 6}, kCpu);
+  args.positions = ConstTensor(&position, DType::kI32, {1}, kCpu);
+  args.frequencies = ConstTensor(frequencies.data(), kF32, {2}, kCpu);
+  args.y = Tensor(y.data(), kF32, {1, 1, 6}, kCpu);
+  args.rotary_dim = 4;
+  args.theta = 1e4F;
+  args.scale = 3.0F;
+  run_with_workspace(args);
+  EXPECT_FLOAT_EQ(y[0], 3.0F * std::cos(1.0F));
+  EXPECT_FLOAT_EQ(y[1], -3.0F * std::sin(2.0F));
+  EXPECT_FLOAT_EQ(y[2], 3.0F * std::sin(1.0F));
+  EXPECT_FLOAT_EQ(y[3], 3.0F * std::cos(2.0F));
+  EXPECT_EQ(Floats(y.begin() + 4, y.end()), Floats(x.begin() + 4, x.end()));
+}
+
 // ---- attention
 
 struct Attended {

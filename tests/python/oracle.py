@@ -63,10 +63,11 @@ def causal_conv1d(x, weight, bias, state, activation):
     return (silu(y) if activation == "silu" else y), whole[:, whole.shape[1] - taps + 1 :].swapaxes(1, 2)
 
 
-def rope(x, positions, rotary_dim, theta):
+def rope(x, positions, rotary_dim, theta=1e7, frequencies=None, scale=1.0):
     half = rotary_dim // 2
-    angle = f64(positions)[:, None] * theta ** (-2 * np.arange(half) / rotary_dim)
-    cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
+    plain = theta ** (-2 * np.arange(half) / rotary_dim)
+    angle = f64(positions)[:, None] * (plain if frequencies is None else f64(frequencies))
+    cos, sin = scale * np.cos(angle)[:, None], scale * np.sin(angle)[:, None]
     first, second, rest = f64(x[..., :half]), f64(x[..., half:rotary_dim]), f64(x[..., rotary_dim:])
     return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], -1)
 

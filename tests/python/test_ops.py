@@ -138,6 +138,9 @@ def test_rope(seed, tokens, heads, size, more):
     positions = rng.integers(0, 1000, tokens).astype(np.int32)
     exact = oracle.rope(x, positions, size, 1e4)
     assert_close(ops.rope(x, positions, rotary_dim=size, theta=1e4), exact, 1e-4)
+    frequencies = rng.random(size // 2, np.float32)
+    given = ops.rope(x, positions, frequencies, rotary_dim=size, scale=1.25)
+    assert_close(given, oracle.rope(x, positions, size, frequencies=frequencies, scale=1.25), 1e-4)
 
 
 @SETTINGS
