@@ -20,7 +20,7 @@ constexpr char kRemedy[] = "; --session-new begins again and keeps this file und
 // Moves a file to a name that is free, and returns the name. The link makes sure that nothing is replaced.
 std::string move_aside(const std::string& path) {
   for (int i = 1;; ++i) {
-    const std::string name = path + "." + std::to_string(i);
+    std::string name = path + "." + std::to_string(i);
     if (link(path.c_str(), name.c_str()) == 0) {
       fs::remove(path);
       return name;

@@ -38,8 +38,8 @@ Range* range_of(std::uintptr_t address) {
 
 // Puts a page of zeros where the lost one was. mmap is a system call and nothing else, though POSIX does not list it
 // among the functions that a handler may call.
-bool replace_page(std::uintptr_t address) {
-  void* page = reinterpret_cast<void*>(address / g_page * g_page);
+bool replace_page(void* address) {
+  std::byte* page = static_cast<std::byte*>(address) - reinterpret_cast<std::uintptr_t>(address) % g_page;
   return mmap(page, g_page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
@@ -48,7 +48,7 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
   const bool fault = info->si_code > 0;  // and not sent by kill()
   const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
   Range* range = fault ? range_of(address) : nullptr;
-  if (range != nullptr && replace_page(address)) {
+  if (range != nullptr && replace_page(info->si_addr)) {
     range->state.store(State::kLost);
     errno = before;
     return;
