@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,8 +65,18 @@ struct PySequence {
   }
 };
 
+std::optional<DType> kv_dtype_of(const nb::object& kv_type) {
+  if (kv_type.is_none()) return std::nullopt;
+  if (nb::isinstance<nb::str>(kv_type)) {
+    const auto name = nb::cast<std::string>(kv_type);
+    if (name == "f16") return DType::kF16;
+    if (name == "f32") return DType::kF32;
+  }
+  throw Error("Model", "kv_type", "'f16', 'f32' or None", nb::cast<std::string>(nb::repr(kv_type)));
+}
+
 PyModel load(const std::string& path, int threads, std::int64_t context, int sequences, int prefill_chunk, bool exact,
-             bool prefetch) {
+             bool prefetch, const nb::object& kv_type) {
   ModelOptions options;
   options.threads = threads;
   options.context = context;
@@ -73,6 +84,7 @@ PyModel load(const std::string& path, int threads, std::int64_t context, int seq
   options.prefill_chunk = prefill_chunk;
   options.exact = exact;
   options.prefetch = prefetch;
+  options.kv_dtype = kv_dtype_of(kv_type);
   const nb::gil_scoped_release release;
   return {std::make_shared<std::mutex>(), Model::load(path, options)};
 }
@@ -150,11 +162,15 @@ void bind_model(nb::module_& module) {
       .def(
           "__init__",
           [](PyModel* self, const std::string& path, int threads, std::int64_t context, int sequences,
-             int prefill_chunk, bool exact, bool prefetch) {
-            new (self) PyModel(load(path, threads, context, sequences, prefill_chunk, exact, prefetch));
+             int prefill_chunk, bool exact, bool prefetch, const nb::object& kv_type) {
+            new (self) PyModel(load(path, threads, context, sequences, prefill_chunk, exact, prefetch, kv_type));
           },
           nb::arg("path"), nb::kw_only(), nb::arg("threads") = 0, nb::arg("context") = 0, nb::arg("sequences") = 1,
-          nb::arg("prefill_chunk") = 512, nb::arg("exact") = false, nb::arg("prefetch") = true)
+          nb::arg("prefill_chunk") = 512, nb::arg("exact") = false, nb::arg("prefetch") = true,
+          nb::arg("kv_type") = nb::none(),
+          nb::sig("def __init__(self, path: str, *, threads: int = 0, context: int = 0, sequences: int = 1, "
+                  "prefill_chunk: int = 512, exact: bool = False, prefetch: bool = True, "
+                  "kv_type: typing.Literal['f16', 'f32'] | None = None) -> None"))
       .def_prop_ro("info", &info_of, "What the file says, a dict.")
       .def_prop_ro(
           "context", [](const PyModel& self) { return self.model.context(); }, "Most tokens of a sequence.")

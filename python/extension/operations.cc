@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -75,8 +76,85 @@ std::optional<DType> dtype_of(nb::dlpack::dtype dtype) {
 }
 
 std::string name_of(nb::dlpack::dtype dtype) {
-  constexpr std::array<std::string_view, 7> kKinds{"int", "uint", "float", "", "bfloat", "complex", "bool"};
-  return std::string(dtype.code < kKinds.size() ? kKinds[dtype.code] : "dtype ") + std::to_string(dtype.bits);
+  // Of DLPack's codes, in their order; the last eleven have their bits in their names.
+  constexpr std::array<std::string_view, 18> kKinds{"int",
+                                                    "uint",
+                                                    "float",
+                                                    "opaque",
+                                                    "bfloat",
+                                                    "complex",
+                                                    "bool",
+                                                    "float8_e3m4",
+                                                    "float8_e4m3",
+                                                    "float8_e4m3b11fnuz",
+                                                    "float8_e4m3fn",
+                                                    "float8_e4m3fnuz",
+                                                    "float8_e5m2",
+                                                    "float8_e5m2fnuz",
+                                                    "float8_e8m0fnu",
+                                                    "float6_e2m3fn",
+                                                    "float6_e3m2fn",
+                                                    "float4_e2m1fn"};
+  constexpr std::size_t kBool = 6;
+  if (dtype.code >= kKinds.size()) return "DLPack dtype " + std::to_string(dtype.code);
+  const std::string kind(kKinds[dtype.code]);
+  return dtype.code < kBool ? kind + std::to_string(dtype.bits) : kind;
+}
+
+template <std::size_t kCount>
+bool is_among(std::string_view name, const std::array<std::string_view, kCount>& names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// What the operation takes for an argument, for the error about a dtype that no argument can have.
+std::string_view dtypes_of(std::string_view operation, std::string_view name) {
+  constexpr std::array<std::string_view, 11> kIndices{"cu_seqlens", "state_indices",  "fault",   "positions",
+                                                      "ids",        "expert_ids",     "lengths", "slots",
+                                                      "rows",       "expert_offsets", "indices"};
+  constexpr std::array<std::string_view, 6> kSingle{"g", "beta", "g_cumsum", "a_inv", "expert_weights", "values"};
+  constexpr std::array<std::string_view, 4> kStates{"initial_state", "final_state", "state_in", "state_out"};
+  constexpr std::array<std::string_view, 9> kWeights{"weight", "table",       "router",    "gate",       "up",
+                                                     "down",   "shared_gate", "shared_up", "shared_down"};
+  constexpr std::array<std::string_view, 6> kTakeBlocks{"linear",    "embedding",  "mul_mm_id",
+                                                        "mul_mv_id", "mul_mat_id", "moe_ffn"};
+  if (is_among(name, kIndices)) return "int32";
+  const bool intermediate = operation == "chunk_scaled_dot_kkt" || operation == "solve_tril";
+  if (is_among(name, kSingle) || (name == "a" && intermediate) || (name == "bias" && operation == "linear")) {
+    return "float32";
+  }
+  if (is_among(name, kStates) && operation.find("gated_delta") != std::string_view::npos) {
+    return "float32 or bfloat16";
+  }
+  if (is_among(name, kWeights) && is_among(operation, kTakeBlocks)) {
+    return "float32, float16, bfloat16 or packed blocks";
+  }
+  return "float32, float16 or bfloat16";
+}
+
+// The value of a Python number, exactly or rounded to nearest: neither text nor a bool is one, and a float is no int.
+bool is_bool(nb::handle value) { return class_name(value).starts_with("bool"); }  // NumPy's too
+
+bool to_number(const nb::object& value, bool& to) { return nb::try_cast(value, to); }
+bool to_number(const nb::object& value, int& to) {
+  if (is_bool(value) || PyIndex_Check(value.ptr()) == 0) return false;
+  const nb::object whole = nb::steal(PyNumber_Index(value.ptr()));
+  if (!whole.is_valid()) {
+    PyErr_Clear();
+    return false;
+  }
+  return nb::try_cast(whole, to);
+}
+bool to_number(const nb::object& value, float& to) {
+  if (is_bool(value) || class_name(value).starts_with("complex")) return false;
+  const double wide = PyFloat_AsDouble(value.ptr());
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  const auto narrow = static_cast<float>(wide);
+  if (std::isfinite(wide) && (!std::isfinite(narrow) || (wide != 0 && narrow == 0))) return false;
+  to = narrow;
+  return true;
 }
 
 // Fills an Args from keyword arguments and keeps the borrowed arrays.
@@ -101,11 +179,11 @@ class FromPython {
   }
   void operator()(const char*, GateInputs& to) const { Fields<GateInputs>::each(*this, to); }
   void operator()(const char* name, int& to) const { number(name, to, "an int"); }
-  void operator()(const char* name, float& to) const { number(name, to, "a float"); }
+  void operator()(const char* name, float& to) const { number(name, to, "a float that float32 can hold"); }
   void operator()(const char* name, bool& to) const { number(name, to, "a bool"); }
   void operator()(const char* name, std::optional<float>& to) const {
     float value = 0;
-    if (number(name, value, "a float or None")) to = value;
+    if (number(name, value, "a float that float32 can hold, or None")) to = value;
   }
   template <class Enum>
   requires std::is_enum_v<Enum>
@@ -148,7 +226,7 @@ class FromPython {
   bool number(const char* name, Number& to, const char* expected) const {
     const nb::object value = take(name);
     if (value.is_none()) return false;
-    if (!nb::try_cast(value, to)) throw Error(operation_, name, expected, nb::cast<std::string>(nb::repr(value)));
+    if (!to_number(value, to)) throw Error(operation_, name, expected, nb::cast<std::string>(nb::repr(value)));
     return true;
   }
 
@@ -187,7 +265,7 @@ class FromPython {
     } else if (const std::optional<DType> dtype = dtype_of(array.dtype())) {
       tensor.dtype = *dtype;
     } else {
-      throw Error(operation_, name, "float32, float16, bfloat16, int32 or packed blocks", name_of(array.dtype()));
+      throw Error(operation_, name, std::string(dtypes_of(operation_, name)), name_of(array.dtype()));
     }
     if (tensor.device.type != DeviceType::kCpu) device_ = tensor.device;
     if (array.size() > 0) borrowed_.emplace_back(std::move(source));

@@ -22,10 +22,14 @@ class Blocks:
     """
 
     def __init__(self, data, dtype: str):
+        if not isinstance(dtype, str):
+            raise error("Blocks", "dtype", "the name of a dtype", repr(dtype))
         size, block_bytes, _ = _core.dtype_info(dtype)
+        if not dims("Blocks", "data", data):
+            raise error("Blocks", "data", "1 dimension or more", "0")
         row = data.shape[-1] * data.itemsize
         if row % block_bytes:
-            raise Error(f"Blocks: data: expected rows of whole blocks of {block_bytes} bytes, got {row} bytes")
+            raise error("Blocks", "data", f"rows of whole blocks of {block_bytes} bytes", f"{row} bytes")
         self.data = data
         self.dtype = dtype
         self.shape = (*data.shape[:-1], row // block_bytes * size)
@@ -103,6 +107,11 @@ def error(operation: str, argument: str, expected: str, given: str) -> Error:
     return raised
 
 
+def is_whole(value) -> bool:
+    """An int of Python's or NumPy's, not a bool."""
+    return isinstance(value, int | numpy.integer) and not isinstance(value, bool)
+
+
 def empty(like, shape, dtype: str | None = None):
     """Memory beside `like`, of its dtype or of dtype "float32" and so on. Libraries whose arrays cannot be written
     (JAX) get NumPy arrays, as float32 where NumPy lacks the dtype, on a GPU DeviceArrays."""
@@ -110,6 +119,8 @@ def empty(like, shape, dtype: str | None = None):
         like, dtype = like.data, dtype or "float32"
     if is_torch(like):
         torch = sys.modules["torch"]
+        if like.layout != torch.strided:
+            like = torch.empty(0, dtype=like.dtype, device=like.device)
         return like.new_empty(shape, dtype=getattr(torch, dtype) if dtype else None, requires_grad=False)
     name = dtype or str(like.dtype)
     if is_cupy(like):
@@ -135,6 +146,11 @@ def argument(value):
     return value
 
 
+def refuse_sparse(operation: str, name: str, x) -> None:
+    if is_torch(x) and x.layout != sys.modules["torch"].strided:
+        raise error(operation, name, "a dense tensor", f"one of layout {x.layout}")
+
+
 def stream_of(operation: str, stream, gpu) -> int:
     """The handle of the stream to run on: that which was given, or the current one of the library that `gpu` is of."""
     if stream is None:
@@ -153,7 +169,7 @@ def stream_of(operation: str, stream, gpu) -> int:
         handle = (protocol() if callable(protocol) else protocol)[1]
     else:
         handle = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
-    if not isinstance(handle, int) or handle < 0:
+    if not is_whole(handle) or not 0 <= handle < 2**64:
         raise error(operation, "stream", "a stream or its handle", repr(stream))
     return handle
 
@@ -227,12 +243,14 @@ def _refuse_written_jax(operation: str, given) -> None:
 
 def run(operation: str, stream, threads: int, **arguments) -> None:
     """Runs an operation on its stream, with scratch memory from the arrays' own library on a GPU."""
+    for name, value in arguments.items():
+        refuse_sparse(operation, name, value)
     given = {name: argument(value) for name, value in arguments.items() if value is not None}
     if "jax" in sys.modules:
         _refuse_written_jax(operation, given)
     gpu = next((value for value in given.values() if gpu_of(value) is not None), None)
     native = stream_of(operation, stream, gpu)
-    if not isinstance(threads, int) or threads < 0:
+    if not is_whole(threads) or not 0 <= threads < 2**31:
         raise error(operation, "threads", "an int of 0 or more", repr(threads))
     if gpu is None:
         _core.run(operation, given, threads)

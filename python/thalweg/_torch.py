@@ -14,8 +14,9 @@ def _gated_norm(name, x_name, x, gate_name, gate, weight, eps):
         raise error(name, gate_name, f"the shape of {x_name}, [..., {size}]",
                     f"{x_name} {list(x.shape)} and {gate_name} {list(gate.shape)}")  # fmt: skip
     rows = (-1, 1, size)
-    y = ops.gated_rms_norm(_rows(x.reshape(rows)), _rows(gate.to(x.dtype).reshape(rows)), weight, eps=eps)
-    return y.reshape(x.shape)
+    wide = torch.promote_types(x.dtype, gate.dtype)  # the operation takes one dtype; neither array is rounded
+    y = ops.gated_rms_norm(_rows(x.to(wide).reshape(rows)), _rows(gate.to(wide).reshape(rows)), weight, eps=eps)
+    return y.reshape(x.shape).to(x.dtype)
 
 
 def rms_norm_gated_forward(self, hidden_states, gate):

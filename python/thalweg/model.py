@@ -14,7 +14,8 @@ class Model(_core.Model):
     """Qwen3-Next, Qwen3.5 and Qwen3.6 from a .gguf file or a Hugging Face directory, on the CPU.
 
     threads: 0 for all. context: most tokens of a sequence, 0 for what the file says, at most 32768. sequences: how
-    many are alive at once. exact: no 8-bit activations. Raises thalweg.Error, naming the file's key or tensor.
+    many are alive at once. exact: no 8-bit activations. kv_type: of cached keys and values, "f16" or "f32"; None for
+    "f32" if exact, else "f16". Raises thalweg.Error, naming the argument or the file's key or tensor.
 
         model = Model("models/story-q4_k.gguf")
         for text in model.generate_text("Anna put the ball in the box. Where is the ball?", max_tokens=16):

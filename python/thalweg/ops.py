@@ -14,7 +14,7 @@ Every function raises thalweg.Error, naming the argument, before anything is wri
 import numpy
 
 from . import _core
-from ._arrays import Blocks, dims, empty, error, public, run
+from ._arrays import Blocks, dims, empty, error, is_whole, public, run
 
 
 def explain(operation: str, **arguments) -> list[tuple[str, bool, str, bool]]:
@@ -25,17 +25,22 @@ def explain(operation: str, **arguments) -> list[tuple[str, bool, str, bool]]:
     return _core.explain(operation, {name: argument(value) for name, value in arguments.items() if value is not None})
 
 
-def _chunks(operation: str, tokens: int, cu_seqlens, chunk_size: int) -> int:
-    if not isinstance(chunk_size, int) or chunk_size < 1:
+def _check_chunk_size(operation: str, chunk_size: int) -> None:
+    if not is_whole(chunk_size) or chunk_size not in (16, 32, 64):
         raise error(operation, "chunk_size", "16, 32 or 64", repr(chunk_size))
+
+
+def _chunks(operation: str, tokens: int, cu_seqlens, chunk_size: int) -> int:
+    _check_chunk_size(operation, chunk_size)
     if cu_seqlens is None:
         return -(-tokens // chunk_size)
-    bounds = [int(bound) for bound in cu_seqlens.tolist()]
+    dims(operation, "cu_seqlens", cu_seqlens, 1)
+    bounds = cu_seqlens.tolist() if hasattr(cu_seqlens, "tolist") else list(cu_seqlens)
+    if not all(map(is_whole, bounds)):
+        raise error(operation, "cu_seqlens", "int32", str(getattr(cu_seqlens, "dtype", "no ints")))
+    if bounds and not 0 <= min(bounds) <= max(bounds) <= tokens:
+        raise error(operation, "cu_seqlens", f"bounds from 0 to {tokens}", f"from {min(bounds)} to {max(bounds)}")
     return sum(-(-(end - begin) // chunk_size) for begin, end in zip(bounds, bounds[1:], strict=False))
-
-
-def _sequences(batch: int, cu_seqlens) -> int:
-    return batch if cu_seqlens is None else dims("", "cu_seqlens", cu_seqlens)[0] - 1
 
 
 # Stages of the chunk form of the gated delta rule.
@@ -68,6 +73,7 @@ def chunk_scaled_dot_kkt(
     float32 -> [B,T,HV,C] float32."""
     op = "chunk_scaled_dot_kkt"
     if a is None:
+        _check_chunk_size(op, chunk_size)
         a = empty(beta, (*dims(op, "beta", beta, 3), chunk_size))
     run(
         op, stream, threads, k=k, beta=beta, g_cumsum=g_cumsum, cu_seqlens=cu_seqlens, a=a, chunk_size=chunk_size,
@@ -383,7 +389,7 @@ def route_top_k(
     int32, expert_weights [T,S] float32), which sum up to 1 with renormalize."""
     op = "route_top_k"
     if expert_ids is None or expert_weights is None:
-        if not isinstance(top_k, int) or top_k < 1:
+        if not is_whole(top_k) or top_k < 1:
             raise error(op, "top_k", "an int of 1 or more", repr(top_k))
         shape = (dims(op, "router_logits", router_logits, 2)[0], top_k)
         expert_ids = empty(router_logits, shape, "int32") if expert_ids is None else expert_ids
@@ -401,7 +407,7 @@ def expert_rows(expert_ids, experts=None, *, expert_offsets=None, rows=None, fau
     [E+1], rows [T*S]) int32."""
     op = "expert_rows"
     if expert_offsets is None:
-        if not isinstance(experts, int) or experts < 0:
+        if not is_whole(experts) or experts < 0:
             raise error(op, "experts", "an int of 0 or more", repr(experts))
         expert_offsets = empty(expert_ids, (experts + 1,), "int32")
     if rows is None:
@@ -464,6 +470,8 @@ def moe_ffn(
 def quantize(values: numpy.ndarray, dtype: str, *, threads=0) -> Blocks:
     """Packs float32 [..., K] into blocks of `dtype` ("Q4_K"), K a multiple of the block size; rounds to nearest,
     deterministic. The values must be finite. Raises thalweg.Error, naming the argument."""
+    if not isinstance(dtype, str):
+        raise error("quantize", "dtype", "the name of a dtype", repr(dtype))
     size, block_bytes, packs = _core.dtype_info(dtype)
     if not packs:
         raise error("quantize", "dtype", "a dtype that can be packed", repr(dtype))

@@ -5,6 +5,8 @@ import importlib
 import importlib.util
 import inspect
 
+from ._arrays import error
+
 __all__ = ["patch_transformers", "unpatch"]
 
 _MODELS = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
@@ -17,9 +19,9 @@ _NAMES = {
     "causal_conv1d_update": "causal_conv1d_update",
     "chunk_gated_delta_rule": "chunk_gated_delta_rule",
     "fused_recurrent_gated_delta_rule": "fused_recurrent_gated_delta_rule",
-    "FusedRMSNormGated": "FusedRMSNormGated",
 }
-# Each model has its own class of the gated norm; patching it changes existing instances too.
+# Each model has its own class of the gated norm; patching it changes existing instances too. 4.57 prefers FLA's
+# class where FLA is installed, and asks for the current CUDA device then; patched, it takes its own.
 _NORMS = ("Qwen3NextRMSNormGated", "Qwen3_5RMSNormGated", "Qwen3_5MoeRMSNormGated")
 _replaced: list[tuple[object, str, object]] = []
 
@@ -41,8 +43,9 @@ def patch_transformers() -> list[str]:
         module = importlib.import_module(f"{module_name}.modeling_{model}")
         for there, ours in _NAMES.items():
             if hasattr(module, there):
-                function = getattr(fla, ours)
-                _replace(module, there, function if isinstance(function, type) else _accepting_all(function))
+                _replace(module, there, _accepting_all(getattr(fla, ours)))
+        if getattr(module, "FusedRMSNormGated", None) is not None:
+            _replace(module, "FusedRMSNormGated", None)
         for norm in _NORMS:
             if hasattr(module, norm):
                 _replace(getattr(module, norm), "forward", rms_norm_gated_forward)
@@ -68,11 +71,20 @@ def _names() -> list[str]:
 
 
 def _accepting_all(function):
-    """Models pass all their keywords on; drops those that the function does not name."""
+    """Models pass all their keywords on; drops those that the function does not name, but not those that would change
+    its result: they are refused by name."""
+    from .fla import REFUSED
+
     named = frozenset(inspect.signature(function).parameters)
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        return function(*args, **{name: value for name, value in kwargs.items() if name in named})
+        known = {name: value for name, value in kwargs.items() if name in named}
+        for name in REFUSED.keys() & kwargs.keys() - named:
+            value = kwargs[name]
+            # Models pass seq_idx to all of a layer's functions; it is the convolution's, which refuses it.
+            if name != "seq_idx" and value is not None and value is not False:
+                raise error(function.__name__, name, REFUSED[name], f"a {type(value).__name__}")
+        return function(*args, **known)
 
     return call

@@ -23,6 +23,11 @@ class DeadStream:
     cuda_stream = 1
 
 
+def chunk_state(cu_seqlens, **options):
+    k, g = np.zeros((1, 2, 1, 16), np.float32), np.zeros((1, 2, 1), np.float32)
+    return ops.chunk_state(k, k, k, g, cu_seqlens=cu_seqlens, head_map="grouped", **options)
+
+
 @pytest.mark.parametrize(
     ("argument", "call"),
     [
@@ -54,6 +59,30 @@ class DeadStream:
         ("values", lambda: thalweg.quantize(X, "Q8_0")),
         ("values", lambda: thalweg.quantize(X.astype(np.float64), "F16")),
         ("blocks", lambda: thalweg.dequantize(X)),
+        ("dtype", lambda: thalweg.quantize(X, 8)),
+        ("dtype", lambda: thalweg.Blocks(X, 8)),
+        ("data", lambda: thalweg.Blocks([1, 2], "Q8_0")),
+        ("threads", lambda: ops.linear(X, W, threads=True)),
+        ("threads", lambda: ops.linear(X, W, threads=2**40)),
+        ("threads", lambda: ops.linear(X, W, threads=1.0)),
+        ("eps", lambda: ops.rms_norm(X, W[0], eps="1e-6")),
+        ("eps", lambda: ops.rms_norm(X, W[0], eps=True)),
+        ("eps", lambda: ops.rms_norm(X, W[0], eps=np.complex64(1e-6))),
+        ("eps", lambda: ops.rms_norm(X, W[0], eps=1e-60)),
+        ("weight_plus_one", lambda: ops.rms_norm(X, W[0], weight_plus_one=1)),
+        ("top_k", lambda: ops.route_top_k(X, True)),
+        ("top_k", lambda: ops.moe_ffn(X, W, W[None], W[None], W.T.copy()[None], top_k=np.float32(2.5))),
+        ("top_k", lambda: ops.moe_ffn(X, W, W[None], W[None], W.T.copy()[None], top_k=True)),
+        ("top_k", lambda: ops.moe_ffn(X, W, W[None], W[None], W.T.copy()[None], top_k=2**40)),
+        ("experts", lambda: ops.expert_rows(np.zeros((1, 1), np.int32), True)),
+        ("rotary_dim", lambda: ops.rope(X[None], np.zeros(1, np.int32), rotary_dim=np.float32(2))),
+        ("positions", lambda: ops.rope(X[None], np.zeros(1, np.int64), rotary_dim=2)),
+        ("chunk_size", lambda: ops.chunk_local_cumsum(X[None], chunk_size=np.float32(16))),
+        ("chunk_size", lambda: chunk_state(None, chunk_size=64.0)),
+        ("cu_seqlens", lambda: chunk_state([0, 2])),
+        ("cu_seqlens", lambda: chunk_state(np.array([], np.int32))),
+        ("cu_seqlens", lambda: chunk_state(np.array([0, 1.5]))),
+        ("cu_seqlens", lambda: chunk_state(np.array([0, 2**31 - 1], np.int32))),
     ],
 )
 def test_the_argument_is_named(argument, call):
@@ -62,6 +91,21 @@ def test_the_argument_is_named(argument, call):
     assert raised.value.argument == argument
     assert argument in str(raised.value)
     assert isinstance(raised.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("expected", "call"),
+    [
+        ("x: expected float32, float16 or bfloat16, got float64", lambda: ops.linear(X.astype(float), W)),
+        ("packed blocks, got int64", lambda: ops.linear(X, W.astype(np.int64))),
+        ("ids: expected int32, got int64", lambda: ops.embedding(np.zeros(2, np.int64), W)),
+        ("x: expected float32, float16 or bfloat16, got bool", lambda: ops.linear(X > 0, W)),
+        ("g: expected float32, got float64", lambda: ops.chunk_local_cumsum(np.zeros((1, 2, 2)))),
+    ],
+)
+def test_the_dtype_expected_is_one_that_is_taken(expected, call):
+    with pytest.raises(thalweg.Error, match=expected):
+        call()
 
 
 def test_read_only_outputs_are_refused():

@@ -130,3 +130,106 @@ def test_what_is_not_known_is_refused(argument, call):
     with pytest.raises(thalweg.Error) as raised:
         call(np.zeros((1, 2, 3, 16), np.float32), np.zeros((1, 2, 3), np.float32))
     assert raised.value.argument == argument
+
+
+Q = np.zeros((1, 9, 2, 16), np.float32)
+G = np.zeros((1, 9, 2), np.float32)
+RULES = [fla.chunk_gated_delta_rule, fla.fused_recurrent_gated_delta_rule]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("argument", "given", "options"),
+    [
+        ("cu_seqlens", "4294967305", {"cu_seqlens": np.array([0, 2**32 + 9])}),
+        ("cu_seqlens", "uint64", {"cu_seqlens": np.array([0, 2**64 - 1], np.uint64)}),
+        ("cu_seqlens", "float64", {"cu_seqlens": np.array([0, 4.7, 9.2])}),
+        ("cu_seqlens", "bool", {"cu_seqlens": np.array([False, True])}),
+        ("cu_seqlens", "4.7", {"cu_seqlens": [0, 4.7, 9]}),
+        ("cu_seqlens", "True", {"cu_seqlens": [0, True, 9]}),
+        ("cu_seqlens", str(2**32 + 9), {"cu_seqlens": (0, 2**32 + 9)}),
+        ("cu_seqlens", "str", {"cu_seqlens": "09"}),
+        ("cu_seqlens", "2", {"cu_seqlens": np.array([[0, 9]])}),
+        ("cu_seqlens", "got 0", {"cu_seqlens": []}),
+        ("cu_seqlens", "got 0", {"cu_seqlens": np.array([], np.int32), "output_final_state": True}),
+        ("cu_seqlens", "got 1", {"cu_seqlens": [9]}),
+        ("g", "float64", {"g": G.astype(np.float64)}),
+        ("g", "int32", {"g": G.astype(np.int32)}),
+        ("beta", "float64", {"beta": G.astype(np.float64)}),
+        ("A_log", "float64", {"use_gate_in_kernel": True, "A_log": np.zeros(2)}),
+        ("dt_bias", "int64", {"use_gate_in_kernel": True, "A_log": G[0, 0], "dt_bias": np.zeros(2, np.int64)}),
+        ("initial_state", "float64", {"initial_state": np.zeros((1, 2, 16, 16))}),
+        ("scale", "True", {"scale": True}),
+        ("scale", "'1.5'", {"scale": "1.5"}),
+        ("scale", "1e+39", {"scale": 1e39}),
+        ("scale", "1e-50", {"scale": 1e-50}),
+        ("output_final_state", "got 1", {"output_final_state": 1}),
+        ("state_v_first", "'no'", {"state_v_first": "no"}),
+        ("gk", "ndarray", {"gk": G}),
+        ("gv", "ndarray", {"gv": G}),
+        ("head_first", "True", {"head_first": True}),
+        ("transpose_state_layout", "True", {"transpose_state_layout": True}),
+        ("ssm_state_indices", "ndarray", {"ssm_state_indices": np.zeros(1, np.int32)}),
+        ("initial_stat", "unknown", {"initial_stat": Q}),
+        ("initial_stat", "unknown", {"initial_stat": None}),
+    ],
+)
+def test_nothing_is_converted_or_ignored(rule, argument, given, options):
+    with pytest.raises(thalweg.Error, match=argument) as raised:
+        rule(Q, Q, Q, **{"g": G, "beta": G} | options)
+    assert raised.value.operation in (rule.__name__, "recurrent_gated_delta_rule")
+    assert raised.value.argument == argument
+    assert given in str(raised.value).split("got ")[1] or given in str(raised.value)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_asks_for_nothing_is_accepted(rule):
+    rng = np.random.default_rng(2)
+    q, g = rng.standard_normal((1, 9, 2, 16), np.float32), -rng.random((1, 9, 2), np.float32)
+    plain, _ = rule(q, q, q, g, beta=-g, cu_seqlens=np.array([0, 4, 9], np.int32))
+    for bounds in ([0, 4, 9], (0, np.int64(4), 9), np.array([0, 4, 9], np.uint64), np.array([0, 4, 9], np.uint8)):
+        o, _ = rule(
+            q, q, q, g, beta=-g, cu_seqlens=bounds, chunk_size=32, chunk_indices=None, cu_seqlens_cpu=None,
+            head_first=False, ssm_state_indices=None, scale=np.float32(0.25),
+        )  # fmt: skip
+        np.testing.assert_array_equal(o, plain)
+
+
+def test_float64_is_not_offered_what_is_refused_next():
+    for kind in (np.float64, np.int64):
+        with pytest.raises(thalweg.Error, match=f"q: expected float32, float16 or bfloat16, got {np.dtype(kind)}"):
+            fla.chunk_gated_delta_rule(Q.astype(kind), Q, Q, G, G)
+
+
+@pytest.mark.parametrize(
+    ("argument", "options"),
+    [
+        ("conv_state_indices", {"conv_state_indices": np.array([2**32])}),
+        ("conv_state_indices", {"conv_state_indices": np.array([0.5])}),
+        ("conv_state_indices", {"conv_state_indices": [0.0]}),
+        ("conv_state_indices", {"conv_state_indices": [7]}),
+    ],
+)
+def test_slots_are_not_converted(argument, options):
+    state = np.ones((2, 6, 4), np.float32)
+    with pytest.raises(thalweg.Error) as raised:
+        fla.causal_conv1d_update(np.zeros((1, 6), np.float32), state, np.zeros((6, 4), np.float32), **options)
+    assert raised.value.argument == argument
+    assert (state == 1).all()
+
+
+@pytest.mark.parametrize("length", [3, 4])
+@pytest.mark.parametrize("indices", [None, [2, 0], np.array([2, 0])])
+def test_states_with_channels_innermost(length, indices):
+    """As transformers 4.57 has them; updated in place."""
+    rng = np.random.default_rng(3)
+    x, weight = rng.standard_normal((2, 6, 1), np.float32), rng.standard_normal((6, 4), np.float32)
+    memory = rng.standard_normal((3, length, 6), np.float32)
+    state = memory.swapaxes(1, 2) if indices is not None else memory[:2].swapaxes(1, 2)
+    rows = state.copy(order="C")
+    expected = fla.causal_conv1d_update(x, rows, weight, activation="silu", conv_state_indices=indices)
+    before = state.copy()
+    y = fla.causal_conv1d_update(x, state, weight, activation="silu", conv_state_indices=indices)
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_array_equal(state, rows)
+    assert (state != before).any() and np.shares_memory(state, memory)

@@ -98,6 +98,30 @@ def test_sequences_outlive_the_model():
     assert sequence.tokens == [1, 2, 3] and np.isfinite(sequence.logits()).all()
 
 
+def test_kv_type():
+    """f16 by default, f32 with exact; half the bytes, other logits, close by."""
+    logits, size = {}, {}
+    for exact in (False, True):
+        for kv_type in ("f16", "f32", None):
+            model = thalweg.Model(MODEL, context=64, exact=exact, kv_type=kv_type)
+            sequence = model.start()
+            logits[exact, kv_type] = model.logits(sequence, model.tokenize(PROMPT))
+            size[exact, kv_type] = model.info["cache_token_bytes"]
+    for exact, default in ((False, "f16"), (True, "f32")):
+        assert size[exact, "f32"] == 2 * size[exact, "f16"] > 0
+        assert size[exact, None] == size[exact, default]
+        np.testing.assert_array_equal(logits[exact, None], logits[exact, default])
+        half, full = logits[exact, "f16"], logits[exact, "f32"]
+        assert 0 < np.abs(half - full).max() < 1e-2 * np.abs(full).max()
+
+
+@pytest.mark.parametrize("kv_type", ["bf16", "F16", "", 16, np.float16])
+def test_kv_types_that_do_not_exist(kv_type):
+    with pytest.raises(thalweg.Error, match="Model: kv_type: expected 'f16', 'f32' or None") as raised:
+        thalweg.Model(MODEL, kv_type=kv_type)
+    assert raised.value.argument == "kv_type"
+
+
 def test_misuse_raises(model):
     with pytest.raises(thalweg.Error, match="file"):
         thalweg.Model("/no/such/file.gguf")
