@@ -1,5 +1,6 @@
 """The model that ships: text, logits, states."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import thalweg
 
+GOLDENS = Path(__file__).parents[1] / "model" / "goldens" / "next-r1-tied"
 MODEL = Path(__file__).parents[2] / "models" / "story-q4_k.gguf"
 PROMPT = "Anna put the red ball in the kitchen. Tom took the lamp to the attic. Where is the red ball?"
 
@@ -113,6 +115,26 @@ def test_kv_type():
         np.testing.assert_array_equal(logits[exact, None], logits[exact, default])
         half, full = logits[exact, "f16"], logits[exact, "f32"]
         assert 0 < np.abs(half - full).max() < 1e-2 * np.abs(full).max()
+
+
+@pytest.mark.parametrize("kv_type", ["f32", None])
+def test_exact_logits_are_those_of_transformers(kv_type):
+    data = (GOLDENS / "goldens.safetensors").read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    goldens = {
+        name: np.frombuffer(data[begin:], {"F32": np.float32, "I32": np.int32}[entry["dtype"]],
+                            int(np.prod(entry["shape"])), entry["data_offsets"][0])
+        for name, entry in json.loads(data[8:begin]).items() if name != "__metadata__"
+    }  # fmt: skip
+    prompts = [name.removesuffix(".ids") for name in goldens if name.startswith("prompt.") and name.endswith(".ids")]
+    assert len(prompts) >= 8
+    model = thalweg.Model(GOLDENS, exact=True, kv_type=kv_type)
+    for prompt in prompts:
+        sequence = model.start()
+        model.prefill(sequence, goldens[f"{prompt}.ids"].tolist())
+        expected = goldens[f"{prompt}.logits"]
+        assert np.abs(sequence.logits() - expected).max() < 2e-4 * np.ptp(expected)
+        del sequence
 
 
 @pytest.mark.parametrize("kv_type", ["bf16", "F16", "", 16, np.float16])
