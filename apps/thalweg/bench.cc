@@ -101,8 +101,8 @@ int bench(const BenchOptions& options) {
     }
     const DeviceFunctions* device = backend(info.type).device;
     if (info.type != DeviceType::kCpu && (device == nullptr || device->speed == nullptr)) {
-      fmt::print("{}: skipped, nothing here measures the speed of its memory; {}\n", device_type_name(info.type),
-                 info.note.empty() ? "no times without it" : info.note);
+      print("{}: skipped, nothing here measures the speed of its memory; {}\n", device_type_name(info.type),
+            info.note.empty() ? "no times without it" : info.note);
       continue;
     }
     const Stream stream{{info.type, 0}, options.threads, nullptr};

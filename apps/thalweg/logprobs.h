@@ -5,19 +5,10 @@
 #include <span>
 #include <vector>
 
+#include "decode/logprobs.h"
 #include "thalweg/model.h"
 
 namespace thalweg::app {
-
-struct TokenLogprob {
-  std::int32_t token = 0;
-  double logprob = 0;
-};
-
-// ln of the model's probabilities: of one token, and of the `count` likeliest ones in falling order, the lower id first
-// where they tie.
-TokenLogprob token_logprob(std::span<const float> logits, std::int32_t token);
-std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, std::size_t count);
 
 // [{"id", "text", "logprob", "top": [{"id", "text", "logprob"}, ...]}, ...] of a generated text. Without a tokenizer
 // there is no "text".
@@ -30,10 +21,10 @@ class LogprobList {
 
  private:
   struct Entry {
-    TokenLogprob chosen;
-    std::vector<TokenLogprob> top;
+    decode::TokenLogprob chosen;
+    std::vector<decode::TokenLogprob> top;
   };
-  nlohmann::json describe(const TokenLogprob& token) const;
+  nlohmann::json describe(const decode::TokenLogprob& token) const;
 
   const Model& model_;
   std::size_t alternatives_;

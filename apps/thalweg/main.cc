@@ -140,7 +140,9 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_quiet(*command);
   command->callback([options, &exit_code] {
     for (const std::string& file : {options->json, options->csv}) {
-      if (!file.empty()) check_output(file, options->force, options->models);
+      if (file.empty()) continue;
+      check_not_read(file, options->models);
+      check_output(file, options->force);
     }
     const bool whole_models = options->selection.operations == std::vector<std::string>{"model"};
     exit_code = whole_models ? bench_model(*options) : options->suite.empty() ? bench(*options) : bench_suite(*options);

@@ -13,13 +13,16 @@ void add_force(CLI::App& command, bool& force) {
   command.add_flag("--force", force, "Replace the file to be written, if it is there");
 }
 
-void check_output(const std::string& path, bool force, const std::vector<std::string>& inputs) {
-  namespace fs = std::filesystem;
+void check_not_read(const std::string& path, const std::vector<std::string>& inputs) {
   for (const std::string& input : inputs) {
     if (io::same_file(path, input)) {
       throw std::runtime_error(path + " is a file that this run reads, and would be lost: name another file to write");
     }
   }
+}
+
+void check_output(const std::string& path, bool force) {
+  namespace fs = std::filesystem;
   const std::string target = io::resolve_links(path);
   if (io::is_open_file(target)) return;
   std::error_code none;

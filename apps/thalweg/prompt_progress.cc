@@ -11,10 +11,12 @@
 namespace thalweg::app {
 
 PromptProgress::PromptProgress(std::size_t tokens, std::size_t chunk) : tokens_(tokens), chunk_(chunk) {
-  if (!quiet() && takes_escapes(STDERR_FILENO)) drawer_ = std::thread([this] { draw(); });
+  if (tokens > 0 && !quiet() && takes_escapes(STDERR_FILENO)) drawer_ = std::thread([this] { draw(); });
 }
 
-PromptProgress::~PromptProgress() {
+PromptProgress::~PromptProgress() { end(); }
+
+void PromptProgress::end() {
   if (!drawer_.joinable()) return;
   {
     const std::scoped_lock lock(mutex_);

@@ -18,6 +18,7 @@ class PromptProgress {
   PromptProgress& operator=(const PromptProgress&) = delete;
 
   void chunk_done() { ++chunks_; }
+  void end();  // removes the line; called again, does nothing
 
  private:
   void draw();

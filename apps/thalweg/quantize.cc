@@ -24,7 +24,8 @@ struct Options {
 
 int quantize(const Options& options) {
   const convert::TypeMix mix = convert::type_mix(options.type);
-  check_output(options.out, options.force, io::model_files(options.in));
+  check_not_read(options.out, io::model_files(options.in));
+  check_output(options.out, options.force);
   WorkBar bar("writing " + options.out);
   convert::ConvertOptions convert_options;
   convert_options.threads = options.threads;

@@ -2,12 +2,14 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
 
 #include "io/paths.h"
+#include "output_file.h"
 #include "thalweg/error.h"
 
 namespace thalweg::app {
@@ -37,11 +39,7 @@ std::string move_aside(const std::string& path) {
 
 SessionFile::SessionFile(std::string path, const std::vector<std::string>& inputs, bool anew)
     : path_(std::move(path)), anew_(anew), lock_(path_) {
-  for (const std::string& input : inputs) {
-    if (io::same_file(path_, input)) {
-      throw std::runtime_error(path_ + " is a file that this run reads: give another name with --session");
-    }
-  }
+  check_not_read(path_, inputs);
   std::error_code none;
   const fs::file_status status = fs::status(path_, none);
   if (!fs::exists(status)) return;

@@ -11,10 +11,14 @@ namespace thalweg {
 class Error : public std::runtime_error {
  public:
   Error(std::string_view operation, std::string_view argument, std::string_view expected, std::string_view given)
-      : std::runtime_error(compose(operation, argument, expected, given)), operation_(operation), argument_(argument) {}
+      : std::runtime_error(compose(operation, argument, expected, given)),
+        operation_(operation),
+        argument_(argument),
+        expected_(expected) {}
 
   const std::string& operation() const noexcept { return operation_; }
   const std::string& argument() const noexcept { return argument_; }
+  const std::string& expected() const noexcept { return expected_; }
 
  private:
   static std::string compose(std::string_view operation, std::string_view argument, std::string_view expected,
@@ -26,6 +30,7 @@ class Error : public std::runtime_error {
 
   std::string operation_;
   std::string argument_;
+  std::string expected_;
 };
 
 }  // namespace thalweg

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define THALWEG_ABI_VERSION 1
+#define THALWEG_ABI_VERSION 2
 
 // THALWEG_ABI_VERSION of the library itself.
 int32_t thalweg_abi_version(void);

@@ -101,35 +101,8 @@ std::string name_of(nb::dlpack::dtype dtype) {
   return dtype.code < kBool ? kind + std::to_string(dtype.bits) : kind;
 }
 
-template <std::size_t kCount>
-bool is_among(std::string_view name, const std::array<std::string_view, kCount>& names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-// What the operation takes for an argument, for the error about a dtype that no argument can have.
-std::string_view dtypes_of(std::string_view operation, std::string_view name) {
-  constexpr std::array<std::string_view, 11> kIndices{"cu_seqlens", "state_indices",  "fault",   "positions",
-                                                      "ids",        "expert_ids",     "lengths", "slots",
-                                                      "rows",       "expert_offsets", "indices"};
-  constexpr std::array<std::string_view, 6> kSingle{"g", "beta", "g_cumsum", "a_inv", "expert_weights", "values"};
-  constexpr std::array<std::string_view, 4> kStates{"initial_state", "final_state", "state_in", "state_out"};
-  constexpr std::array<std::string_view, 9> kWeights{"weight", "table",       "router",    "gate",       "up",
-                                                     "down",   "shared_gate", "shared_up", "shared_down"};
-  constexpr std::array<std::string_view, 6> kTakeBlocks{"linear",    "embedding",  "mul_mm_id",
-                                                        "mul_mv_id", "mul_mat_id", "moe_ffn"};
-  if (is_among(name, kIndices)) return "int32";
-  const bool intermediate = operation == "chunk_scaled_dot_kkt" || operation == "solve_tril";
-  if (is_among(name, kSingle) || (name == "a" && intermediate) || (name == "bias" && operation == "linear")) {
-    return "float32";
-  }
-  if (is_among(name, kStates) && operation.find("gated_delta") != std::string_view::npos) {
-    return "float32 or bfloat16";
-  }
-  if (is_among(name, kWeights) && is_among(operation, kTakeBlocks)) {
-    return "float32, float16, bfloat16 or packed blocks";
-  }
-  return "float32, float16 or bfloat16";
-}
+// Stands for the dtype of an array that DType has no name for; no operation takes it.
+constexpr auto kForeign = static_cast<DType>(255);
 
 // The value of a Python number, exactly or rounded to nearest: neither text nor a bool is one, and a float is no int.
 bool is_bool(nb::handle value) { return class_name(value).starts_with("bool"); }  // NumPy's too
@@ -204,6 +177,25 @@ class FromPython {
   // The device of the tensors: the first that is not the CPU, so that the operation's checks report mixed devices.
   Device device() const { return device_; }
 
+  // Throws if an array has a dtype that DType has no name for. Which ones an argument takes, `validate` says: it calls
+  // the operation's own checks.
+  template <class Validate>
+  void refuse_foreign(const Validate& validate) const {
+    if (foreign_.empty()) return;
+    std::string expected = "a dtype of thalweg's";
+    const auto* refused = &foreign_.front();
+    try {
+      validate();
+    } catch (const Error& error) {
+      const auto found = std::find_if(foreign_.begin(), foreign_.end(),
+                                      [&](const auto& pair) { return pair.first == error.argument(); });
+      if (found == foreign_.end()) throw;
+      refused = &*found;
+      expected = error.expected();
+    }
+    throw Error(operation_, refused->first, expected, refused->second);
+  }
+
   void refuse_unknown() const {
     if (nb::len(arguments_) == taken_) return;
     for (const auto [key, value] : arguments_) {
@@ -265,7 +257,8 @@ class FromPython {
     } else if (const std::optional<DType> dtype = dtype_of(array.dtype())) {
       tensor.dtype = *dtype;
     } else {
-      throw Error(operation_, name, std::string(dtypes_of(operation_, name)), name_of(array.dtype()));
+      tensor.dtype = kForeign;
+      foreign_.emplace_back(name, name_of(array.dtype()));
     }
     if (tensor.device.type != DeviceType::kCpu) device_ = tensor.device;
     if (array.size() > 0) borrowed_.emplace_back(std::move(source));
@@ -315,6 +308,7 @@ class FromPython {
   mutable std::size_t taken_ = 0;
   mutable std::vector<std::string> names_;
   mutable std::vector<nb::object> borrowed_;
+  mutable std::vector<std::pair<std::string, std::string>> foreign_;  // arguments and the names of their dtypes
   mutable Device device_;
 };
 
@@ -377,6 +371,7 @@ std::pair<Args, Stream> parse(FromPython& from, int threads) {
   Fields<Args>::each(from, args);
   from.refuse_unknown();
   Stream stream{from.device(), threads, nullptr};
+  from.refuse_foreign([&] { thalweg::workspace_size(args, stream); });
   return {args, stream};
 }
 

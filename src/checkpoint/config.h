@@ -41,6 +41,7 @@ struct ModelConfig {
   float rope_theta = 0;
   RopeScaling rope_scaling;
   std::vector<float> rope_frequencies;  // [rotary_dim/2], empty without scaling
+  float rope_scale = 1.0F;              // of cosines and sines
 
   int key_heads = 0;
   int value_heads = 0;

@@ -26,7 +26,8 @@ double checked_positive(double value, const std::string& path, std::string_view 
   return value;
 }
 
-void add_rope_frequencies(ModelConfig& config, const ConfigKeys& keys) {
+void derive_rope(ModelConfig& config, const ConfigKeys& keys) {
+  config.rope_scale = static_cast<float>(rope_scale(config.rope_scaling));
   config.rope_frequencies =
       rope_frequencies(config.rope_scaling, static_cast<double>(config.rope_theta), config.rotary_dim);
   for (float frequency : config.rope_frequencies) {

@@ -47,7 +47,8 @@ void check_config(const ModelConfig& config, const ConfigKeys& keys);
 // Throws Error unless `value` is a positive finite f32. Returns it.
 double checked_positive(double value, const std::string& path, std::string_view key);
 
-// Computes the frequencies from a configuration that was checked. Throws Error if one of them is not finite.
-void add_rope_frequencies(ModelConfig& config, const ConfigKeys& keys);
+// Computes rope_frequencies and rope_scale of a configuration that was checked. Throws Error if one of them is not
+// finite.
+void derive_rope(ModelConfig& config, const ConfigKeys& keys);
 
 }  // namespace thalweg::checkpoint

@@ -202,7 +202,7 @@ ModelConfig read_config(const io::GgufMetadata& metadata, const io::TensorSource
                             .conv_width = keys.name("ssm.conv_kernel"),
                             .experts_used = keys.name("expert_used_count")};
   check_config(config, names);
-  add_rope_frequencies(config, names);
+  derive_rope(config, names);
   return config;
 }
 

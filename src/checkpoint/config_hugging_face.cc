@@ -242,7 +242,7 @@ ModelConfig read_config(const io::JsonObject& top, const io::TensorSource& tenso
                             .conv_width = reader.name("linear_conv_kernel_dim"),
                             .experts_used = reader.name("num_experts_per_tok")};
   check_config(config, names);
-  add_rope_frequencies(config, names);
+  derive_rope(config, names);
   return config;
 }
 

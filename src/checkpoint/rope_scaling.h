@@ -12,12 +12,13 @@ struct RopeScaling {
 
   Type type = Type::kNone;
   double factor = 1.0;
-  // The rest is YaRN's.
-  std::int64_t original_context = 0;       // before it was stretched
-  std::optional<double> attention_factor;  // of cosines and sines; without it 0.1 ln(factor) + 1
-  std::optional<double> beta_fast;  // pairs that turn more often than this within the original context keep their
-  std::optional<double> beta_slow;  // frequency, those that turn less often than this are stretched whole; 32, 1
-  bool truncate = true;             // the bounds between the two are whole pairs
+  // The rest is YaRN's. Within the original context, pairs that turn more often than beta_fast keep their frequency,
+  // and those that turn less often than beta_slow are stretched whole.
+  std::int64_t original_context = 0;
+  std::optional<double> attention_factor;  // of cosines and sines; none: 0.1 ln(factor) + 1
+  std::optional<double> beta_fast;         // none: 32
+  std::optional<double> beta_slow;         // none: 1
+  bool truncate = true;                    // the bounds between the two are whole pairs
 };
 
 // YaRN's 0.1 weight ln(factor) + 1, or 1 for factors up to 1.

@@ -23,7 +23,7 @@ void normalize_and_rotate(const ModelConfig& config, const Tensor& heads, const 
     rope.frequencies =
         ConstTensor(frequencies.data(), DType::kF32, {static_cast<std::int64_t>(frequencies.size())}, kCpu);
   }
-  rope.scale = static_cast<float>(checkpoint::rope_scale(config.rope_scaling));
+  rope.scale = config.rope_scale;
   step.run(rope);
 }
 

@@ -1,12 +1,12 @@
 #include "thalweg/model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <optional>
 
 #include "core/threads.h"
+#include "decode/logprobs.h"
 #include "decode/model_impl.h"
 #include "decode/sampler.h"
 #include "decode/session.h"
@@ -254,10 +254,7 @@ std::vector<double> Model::score(Sequence& sequence, std::span<const std::int32_
   prefill_each(sequence, tokens, [&](std::int64_t index, std::span<const float> logits) {
     const auto next = static_cast<std::size_t>(index) + 1;
     if (next >= tokens.size()) return;
-    const double largest = *std::max_element(logits.begin(), logits.end());
-    double sum = 0;
-    for (float logit : logits) sum += std::exp(logit - largest);
-    scores.push_back(logits[static_cast<std::size_t>(tokens[next])] - largest - std::log(sum));
+    scores.push_back(decode::logprob(logits, tokens[next]));
   });
   return scores;
 }

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstring>
 
-#include "checkpoint/rope_scaling.h"
 #include "decode/checksum.h"
 #include "io/atomic_file.h"
 #include "io/byte_reader.h"
@@ -59,7 +58,7 @@ std::uint64_t fingerprint(const ModelConfig& config, const Weights& weights, con
   sum.add_value(config.norm_eps);
   sum.add_value(config.rope_theta);
   for (float frequency : config.rope_frequencies) sum.add_value(frequency);
-  if (!config.rope_frequencies.empty()) sum.add_value(checkpoint::rope_scale(config.rope_scaling));
+  if (!config.rope_frequencies.empty()) sum.add_value(config.rope_scale);
   constexpr std::int64_t kSample = 256;
   for (const auto& [name, use] : weights.used) {
     const ConstTensor tensor = source.tensor(name);

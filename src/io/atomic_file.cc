@@ -53,7 +53,6 @@ AtomicFile::AtomicFile(std::string path, mode_t mode) : path_(std::move(path)), 
     open_temporary(mode);
   } else if (S_ISREG(status.st_mode) && !is_open_file(target_)) {
     if (access(target_.c_str(), W_OK) != 0) fail("a file that can be written");
-    replaces_ = true;
     replaced_mode_ = status.st_mode & 07777;
     open_temporary(0600);
   } else {
@@ -105,7 +104,7 @@ void AtomicFile::write(const void* data, std::size_t bytes) {
 
 void AtomicFile::commit() {
   if (temporary_) {
-    if (replaces_ && fchmod(file_, replaced_mode_) != 0) fail("a file whose permissions can be set");
+    if (replaced_mode_ && fchmod(file_, *replaced_mode_) != 0) fail("a file whose permissions can be set");
     if (fsync(file_) != 0) fail("the file to reach the disk");
     if (std::rename(temporary_->path().c_str(), target_.c_str()) != 0) fail("a file that can be replaced");
     temporary_.reset();

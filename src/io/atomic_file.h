@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "io/unfinished_files.h"
@@ -40,8 +41,7 @@ class AtomicFile {
   std::string path_;
   std::string target_;                         // `path_` with its links followed
   std::unique_ptr<UnfinishedFile> temporary_;  // null: written to directly
-  mode_t replaced_mode_ = 0;                   // of the file that commit() replaces
-  bool replaces_ = false;
+  std::optional<mode_t> replaced_mode_;        // of the file that commit() replaces
   int file_ = -1;
   std::uint64_t size_ = 0;
 };

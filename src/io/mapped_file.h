@@ -19,7 +19,7 @@ enum class Access : std::uint8_t { kNormal, kSequential, kRandom };
 
 // A regular file, mapped read-only: pages are loaded when they are first read, and shared with every other process that
 // maps the file. What a file loses while it is mapped, because it is truncated or its disk fails, reads as zeros:
-// require_intact() tells. Throws Error that names the path and the system's reason.
+// require_intact() reports it. Throws Error that names the path and the system's reason.
 class MappedFile {
  public:
   explicit MappedFile(std::string path);
