@@ -97,7 +97,7 @@ def test_the_argument_is_named(argument, call):
     ("expected", "call"),
     [
         ("x: expected F32, F16 or BF16 .*, got float64", lambda: ops.linear(X.astype(float), W)),
-        ("w: expected any dtype but I32 .*, got int64", lambda: ops.linear(X, W.astype(np.int64))),
+        ("weight: expected any dtype but I32 .*, got int64", lambda: ops.linear(X, W.astype(np.int64))),
         ("ids: expected I32 .*, got int64", lambda: ops.embedding(np.zeros(2, np.int64), W)),
         ("x: expected F32, F16 or BF16 .*, got bool", lambda: ops.linear(X > 0, W)),
         ("g: expected F32 .*, got float64", lambda: ops.chunk_local_cumsum(np.zeros((1, 2, 2)))),
