@@ -1,8 +1,9 @@
 #pragma once
 
 // Text from a hybrid model's file: Qwen3-Next, Qwen3.5 (dense and MoE) and Qwen3.6, from GGUF (split files too) or from
-// a Hugging Face directory. Files are mapped, not copied; one that is truncated while in use is an Error of the run that
-// read it, for which the library handles SIGBUS within its mappings and leaves other faults to the handler before it.
+// a Hugging Face directory. Files are mapped, not copied; one that is truncated while in use is an Error of the run
+// that read it, for which the library handles SIGBUS within its mappings and leaves other faults to the handler before
+// it.
 //
 //   Model model = Model::load("model.gguf");
 //   Sequence sequence = model.start();

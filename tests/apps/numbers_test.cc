@@ -116,7 +116,7 @@ TEST_F(Numbers, DamagedQuestionsAreNamedWithTheirLine) {
   for (const std::string bad :
        {R"({"prompt": "a")", R"({"prompt": 3, "answer": "b"})", "[]", "null", "\xff\xfe",
         R"({"prompt": "a", "answer": "b", "tokens": 1e99})", R"({"prompt": "a", "prompt": "b"})"}) {
-    write_file(at("set.jsonl"), good + "\n\n" + bad + "\n");
+    write_file(at("set.jsonl"), std::string(good).append("\n\n").append(bad).append("\n"));
     expect_plain_refusal({"eval", at("model.gguf"), "--set", at("set.jsonl")}, {"set.jsonl:3: "});
   }
   write_file(at("set.jsonl"), "\n \n");

@@ -1,0 +1,10 @@
+# With THALWEG_PREBUILT: links the layers that another build folder has compiled instead of compiling them here. For
+# tests of the Python package, which would spend most of their time on what the library's own build has just done.
+
+add_library(thalweg INTERFACE)
+set(layers "")
+foreach(layer convert decode checkpoint text io ops cpu cuda metal quant core)
+  list(APPEND layers ${THALWEG_PREBUILT}/src/libthalweg_${layer}.a)
+endforeach()
+target_include_directories(thalweg INTERFACE ${PROJECT_SOURCE_DIR}/include)
+target_link_libraries(thalweg INTERFACE ${layers} hwy::hwy PkgConfig::PCRE2 PkgConfig::UTF8PROC Threads::Threads)
