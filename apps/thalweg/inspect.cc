@@ -97,8 +97,11 @@ void print_info(const ModelInfo& info) {
                                 info.has_tokenizer ? "" : ", no tokenizer"));
   row("context", info.context > 0 ? std::to_string(info.context) : "not given");
   row("attention",
-      fmt::format("{} heads, {} of keys, head size {}, {} of it rotated with base {:g}", info.attention_heads,
-                  info.attention_kv_heads, info.head_dim, info.rotary_dim, info.rope_theta));
+      fmt::format("{} heads, {} of keys, head size {}, {} of it rotated with base {:g}{}", info.attention_heads,
+                  info.attention_kv_heads, info.head_dim, info.rotary_dim, info.rope_theta,
+                  info.rope_scaling.empty()
+                      ? ""
+                      : fmt::format(", scaled to {:g} times the context ({})", info.rope_factor, info.rope_scaling)));
   row("gated delta rule",
       fmt::format("{} key heads of {}, {} value heads of {}, {}; convolution over {}", info.key_heads, info.key_dim,
                   info.value_heads, info.value_dim, info.head_map, info.conv_width));
@@ -147,6 +150,8 @@ nlohmann::json to_json(const ModelInfo& info) {
           {"head_dim", info.head_dim},
           {"rotary_dim", info.rotary_dim},
           {"rope_theta", info.rope_theta},
+          {"rope_scaling", info.rope_scaling.empty() ? nlohmann::json() : nlohmann::json(info.rope_scaling)},
+          {"rope_factor", info.rope_factor},
           {"norm_eps", info.norm_eps},
           {"key_heads", info.key_heads},
           {"value_heads", info.value_heads},

@@ -90,6 +90,8 @@ struct ModelInfo {
   int head_dim = 0;
   int rotary_dim = 0;
   double rope_theta = 0;
+  std::string rope_scaling;  // "linear" or "yarn"; empty: none
+  double rope_factor = 1;    // of the context, by the scaling
   double norm_eps = 0;
   int key_heads = 0;  // of the gated delta rule
   int value_heads = 0;

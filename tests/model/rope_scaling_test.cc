@@ -329,6 +329,8 @@ TEST(RopeScaling, ChangesTheGoldenModels) {
 }
 
 TEST(RopeScaling, SurvivesAConversion) {
+  const std::map<std::string, double> factors = {
+      {"next-yarn", 4.0}, {"qwen35-yarn-mscale", 8.0}, {"qwen35moe-yarn-attention", 2.5}, {"qwen35moe-linear", 3.0}};
   for (const std::string& name : kScaled) {
     SCOPED_TRACE(name);
     const TempFolder folder;
@@ -342,6 +344,8 @@ TEST(RopeScaling, SurvivesAConversion) {
     EXPECT_LT(difference(logits_of(folder / "out.gguf"), logits_of(from)), 2e-5);
     const Model model = Model::load(folder / "out.gguf", precise());
     EXPECT_EQ(model.info().context, 1024);
+    EXPECT_EQ(model.info().rope_scaling, name == "qwen35moe-linear" ? "linear" : "yarn");
+    EXPECT_EQ(model.info().rope_factor, factors.at(name));
   }
 }
 
