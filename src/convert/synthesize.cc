@@ -7,6 +7,7 @@
 
 #include "checkpoint/config_checks.h"
 #include "convert/convert.h"
+#include "convert/published_shapes.h"
 #include "io/gguf_writer.h"
 #include "quant/pack.h"
 #include "thalweg/error.h"
@@ -19,7 +20,7 @@ constexpr std::int64_t kGroup = 4;  // layers, the last with attention
 // Shapes without data.
 class NoTensors final : public TensorLookup {
  public:
-  bool has(const std::string&) const override { return true; }
+  bool has(const std::string&) const override { return false; }
   ConstTensor find(const std::string&, const std::vector<std::int64_t>& shape) const override {
     return io::contiguous_view(nullptr, DType::kF32, shape);
   }
@@ -29,7 +30,6 @@ class NoTensors final : public TensorLookup {
 ModelConfig make_config(std::int64_t hidden, std::int64_t groups, std::int64_t wide, std::int64_t experts) {
   ModelConfig config;
   config.architecture = experts > 0 ? "qwen35moe" : "qwen35";
-  config.name = "synthetic";
   config.layers = checkpoint::layers_of_interval(static_cast<std::size_t>(groups * kGroup), kGroup);
   config.sparse.assign(config.layers.size(), experts > 0);
   config.hidden = hidden;
@@ -105,7 +105,7 @@ std::string utf8(std::uint32_t code) {
 }
 
 // One token per byte, as byte-level BPE writes it: bytes that do not print are letters from U+0100 on.
-void add_byte_tokenizer(io::GgufMetadata& metadata, std::int64_t vocabulary) {
+void add_byte_tokenizer(io::GgufMetadata& metadata, const ModelConfig& config) {
   std::vector<std::string> tokens;
   std::vector<std::int32_t> types;
   std::uint32_t next = 256;
@@ -122,12 +122,12 @@ void add_byte_tokenizer(io::GgufMetadata& metadata, std::int64_t vocabulary) {
   }
   const auto end =
       static_cast<std::uint32_t>(std::find(tokens.begin(), tokens.end(), "<|endoftext|>") - tokens.begin());
-  while (static_cast<std::int64_t>(tokens.size()) < vocabulary) {
+  while (static_cast<std::int64_t>(tokens.size()) < config.vocabulary) {
     tokens.push_back("[PAD" + std::to_string(tokens.size()) + "]");
     types.push_back(5);
   }
   metadata.set("tokenizer.ggml.model", std::string("gpt2"));
-  metadata.set("tokenizer.ggml.pre", std::string("qwen35"));
+  metadata.set("tokenizer.ggml.pre", std::string(config.architecture == "qwen3next" ? "qwen2" : "qwen35"));
   metadata.set("tokenizer.ggml.tokens", io::GgufArray{tokens});
   metadata.set("tokenizer.ggml.token_type", io::GgufArray{types});
   metadata.set("tokenizer.ggml.merges", io::GgufArray{std::vector<std::string>{"t h"}});
@@ -199,11 +199,12 @@ std::vector<float> small_values(const TensorPlan& plan, RandomBlocks& random) {
 }  // namespace
 
 Synthesized synthesize(const std::string& out, const TypeMix& mix, const SynthOptions& options) {
-  const ModelConfig config = fit_config(mix, options);
+  ModelConfig config = options.like.empty() ? fit_config(mix, options) : published_config(options.like, options.layers);
+  config.name = options.like.empty() ? "synthetic" : "synthetic " + options.like;
   const std::vector<TensorPlan> plans = make_plans(config, mix);
   io::GgufMetadata metadata = gguf_metadata(config, default_rope_sections(config.rotary_dim), mix.file_type);
   if (options.tokenizer) {
-    add_byte_tokenizer(metadata, config.vocabulary);
+    add_byte_tokenizer(metadata, config);
   } else {
     metadata.set("tokenizer.ggml.model", std::string("none"));
   }

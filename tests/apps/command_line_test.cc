@@ -69,6 +69,10 @@ TEST_F(CommandLine, BadFlagsAreReportedInOneLine) {
   expect_refusal({"generate", "-m", "x", "-n", "-5"}, {"--tokens", "from 0 to"});
   expect_refusal({"generate", "-m", "x", "--threads", "-1"}, {"--threads"});
   expect_refusal({"generate", "-m", "x", "-p", "a", "-f", "b"}, {"excludes"});
+  expect_refusal({"synth", at("s.gguf"), "--like", "Qwen3-8B"}, {"--like", "Qwen3.5-27B", "Qwen3-8B"});
+  expect_refusal({"synth", at("s.gguf"), "--like", "Qwen3.5-27B", "--layers", "6"}, {"--layers", "multiple of 4", "6"});
+  expect_refusal({"synth", at("s.gguf"), "--like", "Qwen3.5-27B", "--gigabytes", "1"}, {"excludes", "--gigabytes"});
+  expect_refusal({"synth", at("s.gguf"), "--layers", "8"}, {"--layers", "--like"});
   expect_refusal({"chat", "-m", "x", "--think", "maybe"}, {"--think"});
   expect_refusal({"quantize", at("model.gguf"), at("out.gguf"), "Q9_K"}, {"TYPE", "Q4_K_M"});
   expect_refusal({"quantize", at("model.gguf"), at("out.gguf"), "IQ4_XS"}, {"read but not written"});

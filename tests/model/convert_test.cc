@@ -5,9 +5,12 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "convert/published_shapes.h"
 #include "convert/synthesize.h"
+#include "convert/tensor_plan.h"
 #include "io/gguf.h"
 #include "io/gguf_writer.h"
 #include "model/support.h"
@@ -338,6 +341,40 @@ TEST(Synthesize, MeetsTheSizeAndRuns) {
   small.gigabytes = 0.001;
   expect_error([&] { convert::synthesize(folder / "s.gguf", convert::type_mix("F32"), small); },
                {"--gigabytes", "at least"});
+}
+
+// Shapes without data.
+class Shapes final : public convert::TensorLookup {
+ public:
+  bool has(const std::string&) const override { return false; }
+  ConstTensor find(const std::string&, const std::vector<std::int64_t>& shape) const override {
+    return io::contiguous_view(nullptr, DType::kF32, shape);
+  }
+};
+
+// Files of these shapes take gigabytes, so that none is written here: their weights are counted.
+TEST(Synthesize, KnowsPublishedShapes) {
+  const std::map<std::string, double> billions = {
+      {"Qwen3.5-35B-A3B", 35}, {"Qwen3-Next-80B-A3B", 80}, {"Qwen3.5-27B", 27}};
+  ASSERT_EQ(convert::published_models().size(), billions.size());
+  for (const std::string& name : convert::published_models()) {
+    SCOPED_TRACE(name);
+    const checkpoint::ModelConfig whole = convert::published_config(name);
+    EXPECT_EQ(whole.layers.size() % 4, 0U);
+    EXPECT_EQ(whole.layers[3], LayerKind::kAttention);
+    double weights = 0;
+    for (const convert::TensorPlan& plan : convert::plan_hugging_face(whole, "", Shapes())) {
+      double count = 1;
+      for (const std::int64_t extent : plan.shape) count *= static_cast<double>(extent);
+      weights += count;
+    }
+    EXPECT_NEAR(weights * 1e-9 / billions.at(name), 1.0, 0.02);
+    const checkpoint::ModelConfig part = convert::published_config(name, 8);
+    EXPECT_EQ(part.layers.size(), 8U);
+    EXPECT_EQ(part.hidden, whole.hidden);
+    expect_error([&] { convert::published_config(name, 6); }, {"--layers", "multiple of 4", "6"});
+  }
+  expect_error([] { convert::published_config("Qwen3-8B"); }, {"--like", "Qwen3.5-27B", "Qwen3-8B"});
 }
 
 }  // namespace
