@@ -140,6 +140,7 @@ def command_line(rng, tree):
 def bound():
     """What a command line may take of the machine; beyond it, writes and allocations fail."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored where a script started us in the background
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if MOST_MEMORY:
