@@ -27,6 +27,18 @@ Bounds yarn_bounds(const RopeScaling& scaling, double theta, int rotary_dim) {
 
 }  // namespace
 
+std::string_view rope_scaling_name(RopeScaling::Type type) {
+  switch (type) {
+    case RopeScaling::Type::kLinear:
+      return "linear";
+    case RopeScaling::Type::kYarn:
+      return "yarn";
+    case RopeScaling::Type::kNone:
+      break;
+  }
+  return {};
+}
+
 double yarn_magnitude(double factor, double weight) {
   return factor <= 1.0 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 namespace thalweg::checkpoint {
@@ -20,6 +21,9 @@ struct RopeScaling {
   std::optional<double> beta_slow;         // none: 1
   bool truncate = true;                    // the bounds between the two are whole pairs
 };
+
+// As files name it: "linear", "yarn"; empty for none.
+std::string_view rope_scaling_name(RopeScaling::Type type);
 
 // YaRN's 0.1 weight ln(factor) + 1, or 1 for factors up to 1.
 double yarn_magnitude(double factor, double weight);

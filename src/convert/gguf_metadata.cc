@@ -25,7 +25,7 @@ void add_rope_scaling(io::GgufMetadata& metadata, const ModelConfig& config) {
   if (scaling.type == Type::kNone) return;
   const std::string prefix = config.architecture + ".rope.scaling.";
   const auto real = [&](const char* key, double value) { metadata.add(prefix + key, static_cast<float>(value)); };
-  metadata.add(prefix + "type", std::string(scaling.type == Type::kYarn ? "yarn" : "linear"));
+  metadata.add(prefix + "type", std::string(checkpoint::rope_scaling_name(scaling.type)));
   real("factor", scaling.factor);
   if (scaling.type == Type::kLinear) return;
   if (!scaling.truncate) {

@@ -15,45 +15,22 @@
 namespace thalweg::convert {
 namespace {
 
-constexpr std::int64_t kGroup = 4;  // layers, the last with attention
-
-// Shapes without data.
-class NoTensors final : public TensorLookup {
- public:
-  bool has(const std::string&) const override { return false; }
-  ConstTensor find(const std::string&, const std::vector<std::int64_t>& shape) const override {
-    return io::contiguous_view(nullptr, DType::kF32, shape);
-  }
-};
-
 // Without experts, `wide` is the hidden size of the dense feed-forward block.
 ModelConfig make_config(std::int64_t hidden, std::int64_t groups, std::int64_t wide, std::int64_t experts) {
-  ModelConfig config;
-  config.architecture = experts > 0 ? "qwen35moe" : "qwen35";
-  config.layers = checkpoint::layers_of_interval(static_cast<std::size_t>(groups * kGroup), kGroup);
-  config.sparse.assign(config.layers.size(), experts > 0);
-  config.hidden = hidden;
-  config.vocabulary = hidden < 1024 ? 4096 : 32768;
-  config.context = 32768;
-  config.norm_eps = 1e-6F;
-  config.head_dim = 256;
-  config.rotary_dim = 64;
-  config.rope_theta = 1e7F;
-  config.heads = static_cast<int>(std::max<std::int64_t>(hidden / 128, 1));
-  config.kv_heads = config.heads % 2 == 0 ? 2 : 1;
-  config.key_dim = config.value_dim = 128;
-  config.key_heads = static_cast<int>(hidden / 128);
-  config.value_heads = 2 * config.key_heads;
-  config.conv_width = 4;
-  if (experts > 0) {
-    config.experts = static_cast<int>(experts);
-    config.experts_used = 4;
-    config.expert_hidden = wide;
-    config.shared_hidden = wide;
-  } else {
-    config.dense_hidden = wide;
-  }
-  return config;
+  ModelShapes shapes;
+  shapes.architecture = experts > 0 ? "qwen35moe" : "qwen35";
+  shapes.hidden = hidden;
+  shapes.layers = static_cast<int>(groups) * kLayerInterval;
+  shapes.heads = static_cast<int>(std::max<std::int64_t>(hidden / 128, 1));
+  shapes.kv_heads = shapes.heads % 2 == 0 ? 2 : 1;
+  shapes.key_heads = static_cast<int>(hidden / 128);
+  shapes.value_heads = 2 * shapes.key_heads;
+  shapes.experts = static_cast<int>(experts);
+  shapes.experts_used = experts > 0 ? 4 : 0;
+  shapes.feed_forward = wide;
+  shapes.vocabulary = hidden < 1024 ? 4096 : 32768;
+  shapes.context = 32768;
+  return config_of(shapes);
 }
 
 std::vector<TensorPlan> make_plans(const ModelConfig& config, const TypeMix& mix) {
@@ -199,7 +176,8 @@ std::vector<float> small_values(const TensorPlan& plan, RandomBlocks& random) {
 }  // namespace
 
 Synthesized synthesize(const std::string& out, const TypeMix& mix, const SynthOptions& options) {
-  ModelConfig config = options.like.empty() ? fit_config(mix, options) : published_config(options.like, options.layers);
+  ModelConfig config =
+      options.like.empty() ? fit_config(mix, options) : config_of(published_shapes(options.like, options.layers));
   config.name = options.like.empty() ? "synthetic" : "synthetic " + options.like;
   const std::vector<TensorPlan> plans = make_plans(config, mix);
   io::GgufMetadata metadata = gguf_metadata(config, default_rope_sections(config.rotary_dim), mix.file_type);

@@ -41,6 +41,15 @@ class TensorLookup {
   virtual ConstTensor find(const std::string& name, const std::vector<std::int64_t>& shape) const = 0;
 };
 
+// Shapes without data, for models that no file holds.
+class NoTensors final : public TensorLookup {
+ public:
+  bool has(const std::string&) const override { return false; }
+  ConstTensor find(const std::string&, const std::vector<std::int64_t>& shape) const override {
+    return io::contiguous_view(nullptr, DType::kF32, shape);
+  }
+};
+
 // The tensors of a GGUF file with the conventions of the converter of llama.cpp: names, layout of the value heads,
 // norms that hold 1 + w, ssm_a = -exp(A_log). `config` is that of the Hugging Face model; its tensors' names begin
 // with `prefix`. The types are F32.

@@ -10,18 +10,6 @@ namespace {
 using checkpoint::TensorRole;
 using checkpoint::TensorUse;
 
-const char* rope_scaling_name(checkpoint::RopeScaling::Type type) {
-  switch (type) {
-    case checkpoint::RopeScaling::Type::kLinear:
-      return "linear";
-    case checkpoint::RopeScaling::Type::kYarn:
-      return "yarn";
-    case checkpoint::RopeScaling::Type::kNone:
-      break;
-  }
-  return "";
-}
-
 std::string chosen_kernel(const Explanation& explanation) {
   if (explanation.chosen < 0) return "none";
   return explanation.kernels[static_cast<std::size_t>(explanation.chosen)].kernel;
@@ -137,7 +125,7 @@ ModelInfo describe(const Model::Impl& model, const std::string& path) {
   info.head_dim = config.head_dim;
   info.rotary_dim = config.rotary_dim;
   info.rope_theta = static_cast<double>(config.rope_theta);
-  info.rope_scaling = rope_scaling_name(config.rope_scaling.type);
+  info.rope_scaling = checkpoint::rope_scaling_name(config.rope_scaling.type);
   info.rope_factor = config.rope_scaling.factor;
   info.norm_eps = static_cast<double>(config.norm_eps);
   info.key_heads = config.key_heads;

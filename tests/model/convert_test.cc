@@ -343,15 +343,6 @@ TEST(Synthesize, MeetsTheSizeAndRuns) {
                {"--gigabytes", "at least"});
 }
 
-// Shapes without data.
-class Shapes final : public convert::TensorLookup {
- public:
-  bool has(const std::string&) const override { return false; }
-  ConstTensor find(const std::string&, const std::vector<std::int64_t>& shape) const override {
-    return io::contiguous_view(nullptr, DType::kF32, shape);
-  }
-};
-
 // Files of these shapes take gigabytes, so that none is written here: their weights are counted.
 TEST(Synthesize, KnowsPublishedShapes) {
   const std::map<std::string, double> billions = {
@@ -359,22 +350,20 @@ TEST(Synthesize, KnowsPublishedShapes) {
   ASSERT_EQ(convert::published_models().size(), billions.size());
   for (const std::string& name : convert::published_models()) {
     SCOPED_TRACE(name);
-    const checkpoint::ModelConfig whole = convert::published_config(name);
+    const checkpoint::ModelConfig whole = convert::config_of(convert::published_shapes(name));
     EXPECT_EQ(whole.layers.size() % 4, 0U);
     EXPECT_EQ(whole.layers[3], LayerKind::kAttention);
     double weights = 0;
-    for (const convert::TensorPlan& plan : convert::plan_hugging_face(whole, "", Shapes())) {
+    for (const convert::TensorPlan& plan : convert::plan_hugging_face(whole, "", convert::NoTensors())) {
       double count = 1;
       for (const std::int64_t extent : plan.shape) count *= static_cast<double>(extent);
       weights += count;
     }
     EXPECT_NEAR(weights * 1e-9 / billions.at(name), 1.0, 0.02);
-    const checkpoint::ModelConfig part = convert::published_config(name, 8);
-    EXPECT_EQ(part.layers.size(), 8U);
-    EXPECT_EQ(part.hidden, whole.hidden);
-    expect_error([&] { convert::published_config(name, 6); }, {"--layers", "multiple of 4", "6"});
+    EXPECT_EQ(convert::published_shapes(name, 8).layers, 8);
+    expect_error([&] { convert::published_shapes(name, 6); }, {"--layers", "multiple of 4", "6"});
   }
-  expect_error([] { convert::published_config("Qwen3-8B"); }, {"--like", "Qwen3.5-27B", "Qwen3-8B"});
+  expect_error([] { convert::published_shapes("Qwen3-8B"); }, {"--like", "Qwen3.5-27B", "Qwen3-8B"});
 }
 
 }  // namespace
