@@ -146,6 +146,7 @@ const std::vector<Case>& all_cases() {
     add_gated_delta_prep_step_cases(list);
     add_nn_cases(list);
     add_moe_cases(list);
+    add_sampling_cases(list);
     add_quant_cases(list);
     return list;
   }();

@@ -138,6 +138,7 @@ struct Case {
   std::function<std::unique_ptr<Problem>(std::uint64_t seed)> make;
   bool verify = true;  // false: only for the benchmark
   bool bench = false;
+  bool large = false;  // a benchmark for devices: it would keep the CPU busy for minutes
 };
 
 // `fill(problem, random)` sets args, find_expected and cost.
@@ -178,6 +179,7 @@ void add_gated_delta_rule_cases(std::vector<Case>& cases);
 void add_gated_delta_prep_step_cases(std::vector<Case>& cases);
 void add_nn_cases(std::vector<Case>& cases);
 void add_moe_cases(std::vector<Case>& cases);
+void add_sampling_cases(std::vector<Case>& cases);
 void add_quant_cases(std::vector<Case>& cases);
 
 }  // namespace thalweg::cases

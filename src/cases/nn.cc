@@ -8,6 +8,12 @@ Case bench_case(Case made) {
   return made;
 }
 
+Case large_case(Case made) {
+  made.verify = false;
+  made.large = true;
+  return made;
+}
+
 Tensor integers(Memory& memory, const std::vector<std::int64_t>& values) {
   std::size_t i = 0;
   return memory.input(DType::kI32, {static_cast<std::int64_t>(values.size())},

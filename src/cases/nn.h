@@ -17,6 +17,9 @@ void add_attention_cases(std::vector<Case>& cases);
 // Makes a case one that is only timed.
 Case bench_case(Case made);
 
+// The same for a case that is too large for the CPU.
+Case large_case(Case made);
+
 // A vector of integers, [n] i32.
 Tensor integers(Memory& memory, const std::vector<std::int64_t>& values);
 

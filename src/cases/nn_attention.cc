@@ -1,6 +1,8 @@
-// Cases of attention. A cache holds NaN beyond a sequence's length and in unused slots.
+// Cases of attention. A cache holds NaN beyond a sequence's length and in unused slots and pages.
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -15,7 +17,9 @@ using reference::Precision;
 struct Attend {
   std::vector<std::int64_t> fresh = {1};  // new tokens of each sequence
   std::vector<std::int64_t> before = {};  // tokens cached before them; none without
-  std::vector<std::int64_t> slots = {};   // in a cache of two more slots than sequences
+  std::vector<std::int64_t> slots = {};   // in a cache of two more slots than sequences; -1: absent
+  std::int64_t page = 0;                  // tokens of a page; 0: none
+  std::vector<std::int64_t> absent = {};  // sequences whose first page is -1
   std::int64_t capacity = 0;              // S; 0: the longest sequence
   std::int64_t heads = 4;
   std::int64_t key_heads = 2;
@@ -26,26 +30,49 @@ struct Attend {
   bool gate = false;
   std::optional<float> scale = {};
   bool strided = false;
-  double values = 1.0;     // standard deviation of the values
+  double queries = 1.0;    // standard deviation of the queries
+  double values = 1.0;     // and of the values
   std::int64_t rows = -1;  // (token, head) pairs to check; -1: all of them
+  bool large = false;      // values from a table: a normal deviate for each would take longer than the run
 
+  bool is_absent(std::size_t n) const {
+    if (page > 0) return std::find(absent.begin(), absent.end(), static_cast<std::int64_t>(n)) != absent.end();
+    return !slots.empty() && slots[n] == -1;
+  }
   std::int64_t tokens() const { return std::accumulate(fresh.begin(), fresh.end(), std::int64_t{0}); }
   std::vector<std::int64_t> lengths() const {
     std::vector<std::int64_t> sums = fresh;
     for (std::size_t n = 0; n < before.size(); ++n) sums[n] += before[n];
     return sums;
   }
+  // What the operation reads: of an absent sequence the length means nothing.
+  std::vector<std::int64_t> given_lengths() const {
+    std::vector<std::int64_t> given = lengths();
+    for (std::size_t n = 0; n < given.size(); ++n) {
+      if (is_absent(n)) given[n] = n % 2 == 0 ? 1000000 : -3;
+    }
+    return given;
+  }
   std::int64_t longest() const {
     std::int64_t length = 0;
     for (const std::int64_t candidate : lengths()) length = std::max(length, candidate);
     return length;
   }
+  // "_1x64" for large batches of one size.
+  static std::string list_of(const std::vector<std::int64_t>& values) {
+    const bool same = std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) == values.end();
+    if (values.size() <= 8 || !same) return list_name(values);
+    return "_" + std::to_string(values[0]) + "x" + std::to_string(values.size());
+  }
+  std::int64_t pages_of(std::int64_t length) const { return (length + page - 1) / page; }
   std::int64_t positions() const { return capacity > 0 ? capacity : std::max<std::int64_t>(1, longest()); }
 
   std::string name() const {
-    std::string text = "new" + list_name(fresh);
-    if (!before.empty()) text += "_after" + list_name(before);
+    std::string text = "new" + list_of(fresh);
+    if (!before.empty()) text += "_after" + list_of(before);
     if (!slots.empty()) text += "_slots" + list_name(slots);
+    if (page > 0) text += "_page" + std::to_string(page);
+    if (!absent.empty()) text += "_absent" + list_name(absent);
     text += "_S" + std::to_string(positions()) + "_H" + std::to_string(heads) + "_" + std::to_string(key_heads) + "_D" +
             std::to_string(width) + "_" + std::string(dtype_name(dtype)) + "_cache" +
             std::string(dtype_name(cache_dtype));
@@ -53,48 +80,118 @@ struct Attend {
     if (gate) text += "_gate";
     if (scale) text += "_scale";
     if (strided) text += "_strided";
+    if (queries > 1.0) text += "_largeQ";
     if (values > 1.0) text += "_large";
     return text;
   }
 };
 
-Tensor make_cache(Memory& memory, const Attend& attend, Random& random, double deviation) {
-  const auto sequences = static_cast<std::int64_t>(attend.fresh.size());
-  const std::int64_t places = attend.slots.empty() ? sequences : sequences + 2;
+// Which slots or pages the sequences have, and how many rows of each hold something.
+struct Places {
+  std::vector<std::int64_t> table;   // slots [N], or pages [N,P]
+  std::vector<std::int64_t> filled;  // [slots] or [pages]
+  std::int64_t rows = 0;             // S
+};
+
+Places slots_of(const Attend& attend) {
   const std::vector<std::int64_t> lengths = attend.lengths();
-  std::vector<std::int64_t> filled(static_cast<std::size_t>(places), 0);
+  Places places{attend.slots, std::vector<std::int64_t>(lengths.size() + (attend.slots.empty() ? 0 : 2), 0),
+                attend.positions()};
   for (std::size_t n = 0; n < lengths.size(); ++n) {
-    std::int64_t& length = filled[attend.slots.empty() ? n : static_cast<std::size_t>(attend.slots[n])];
+    if (attend.is_absent(n)) continue;
+    std::int64_t& length = places.filled[attend.slots.empty() ? n : static_cast<std::size_t>(attend.slots[n])];
     length = std::max(length, lengths[n]);
   }
+  return places;
+}
+
+// Pages in random order, two of them unused.
+Places pages_of(const Attend& attend, Random& random) {
+  const std::vector<std::int64_t> lengths = attend.lengths();
+  const auto width = static_cast<std::size_t>(attend.pages_of(attend.positions()));
+  Places places{std::vector<std::int64_t>(lengths.size() * width, -1), {}, attend.page};
+  std::int64_t count = 2;
+  for (const std::int64_t length : lengths) count += attend.pages_of(length);
+  std::vector<std::int64_t> order(static_cast<std::size_t>(count));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  for (std::int64_t i = count - 1; i > 0; --i) {
+    std::swap(order[static_cast<std::size_t>(i)], order[static_cast<std::size_t>(random.below(i + 1))]);
+  }
+  places.filled.assign(order.size(), 0);
+  auto next = order.begin();
+  for (std::size_t n = 0; n < lengths.size(); ++n) {
+    if (attend.is_absent(n)) continue;
+    for (std::int64_t i = 0; i * attend.page < lengths[n]; ++i, ++next) {
+      places.table[n * width + static_cast<std::size_t>(i)] = *next;
+      places.filled[static_cast<std::size_t>(*next)] = std::min(attend.page, lengths[n] - i * attend.page);
+    }
+  }
+  return places;
+}
+
+// Normal deviates, or the values of a table of them in turn.
+Memory::Generator normals(Random& random, bool table, double deviation = 1.0) {
+  if (!table) return [&random, deviation] { return deviation * random.normal(); };
+  std::vector<double> values(65521);  // a prime: rows begin anywhere in it
+  for (double& value : values) value = deviation * random.normal();
+  return [values = std::move(values), i = std::size_t{0}]() mutable {
+    if (++i == values.size()) i = 0;
+    return values[i];
+  };
+}
+
+Tensor make_cache(Memory& memory, const Attend& attend, const Places& places, Random& random, double deviation) {
   std::int64_t i = 0;
-  return memory.input(attend.cache_dtype, {places, attend.positions(), attend.key_heads, attend.width}, [&] {
+  const auto count = static_cast<std::int64_t>(places.filled.size());
+  const Memory::Generator value = normals(random, attend.large, deviation);
+  return memory.input(attend.cache_dtype, {count, places.rows, attend.key_heads, attend.width}, [&] {
     const std::int64_t position = i++ / (attend.key_heads * attend.width);
-    const bool live = position % attend.positions() < filled[static_cast<std::size_t>(position / attend.positions())];
-    return live ? deviation * random.normal() : std::numeric_limits<double>::quiet_NaN();
+    const bool live = position % places.rows < places.filled[static_cast<std::size_t>(position / places.rows)];
+    return live ? value() : std::numeric_limits<double>::quiet_NaN();
   });
 }
 
-// A sample of rows, with the first and the last, and the indices of their elements in the output.
-Expected expect_rows(const AttentionArgs& args, std::int64_t rows, Bound bound) {
+// With 16-bit operands: the f32 class, plus twice what rounding q costs for these inputs (a kernel rounds it to the
+// same bits), plus twice the error that rounding each weight causes on average. A single rounding is at most sqrt(3)
+// times its average, and the errors of several are independent, so that twice holds for one weight and for many.
+Bound bound_16bit(Bound f32, const reference::Array& exact, const reference::Array& rounded_q, double noise) {
+  double squares = 0.0;
+  for (const double value : exact.values) squares += value * value;
+  const double l2 =
+      f32.l2 + 2.0 * distance(exact, rounded_q).l2 + 2.0 * std::sqrt(noise / (squares > 0.0 ? squares : 1.0));
+  return {l2, 4.0 * l2};
+}
+
+// All rows, or a sample of them with the first and the last, and the indices of their elements in the output.
+Expected expect_rows(const AttentionArgs& args, std::int64_t sample, Bound bound) {
   const std::int64_t heads = args.q.dim(1);
   const std::int64_t width = args.q.dim(2);
   const std::int64_t all = args.q.dim(0) * heads;
+  const std::int64_t rows = sample < 0 ? all : sample;
+  const bool halves = args.k_cache.dtype != DType::kF32;
+  const bool rounds_q = halves && args.q.dtype != args.k_cache.dtype;
   const reference::Attention oracle(args);
   reference::Array exact({rows, width});
-  reference::Array rounded({rows, width});
+  reference::Array rounded_q({rows, width});
+  double noise = 0.0;
   std::vector<std::int64_t> indices;
   for (std::int64_t i = 0; i < rows; ++i) {
-    const std::int64_t row = rows > 1 ? i * (all - 1) / (rows - 1) : 0;
+    const std::int64_t row = sample > 1 ? i * (all - 1) / (rows - 1) : i;
     const auto copy = [&](Precision precision, reference::Array& to) {
       const std::vector<double> values = oracle.row(row / heads, row % heads, precision);
       std::copy(values.begin(), values.end(), to.values.begin() + i * width);
     };
     copy(Precision::kExact, exact);
-    copy(Precision::kRounded, rounded);
-    for (std::int64_t d = 0; d < width; ++d) indices.push_back(row * width + d);
+    if (rounds_q) copy(Precision::k16Bit, rounded_q);
+    if (halves) noise += oracle.weight_noise(row / heads, row % heads);
+    if (sample >= 0) {
+      for (std::int64_t d = 0; d < width; ++d) indices.push_back(row * width + d);
+    }
   }
-  Expected expected = expect("o", args.o, exact, rounded, bound);
+  reference::Array rounded = exact;
+  reference::round_all(rounded, args.o.dtype, Precision::kRounded);
+  Expected expected =
+      expect("o", args.o, exact, rounded, bound, bound_16bit(bound, exact, rounds_q ? rounded_q : exact, noise));
   expected.indices = std::move(indices);
   return expected;
 }
@@ -104,6 +201,7 @@ Cost attention_cost(const Attend& attend) {
   double cached = 0.0;
   const std::vector<std::int64_t> lengths = attend.lengths();
   for (std::size_t n = 0; n < lengths.size(); ++n) {
+    if (attend.is_absent(n)) continue;
     const auto fresh = static_cast<double>(attend.fresh[n]);
     const auto length = static_cast<double>(lengths[n]);
     visible += fresh * (length - fresh) + fresh * (fresh + 1.0) / 2.0;
@@ -123,22 +221,26 @@ Case attention_case(const Attend& attend) {
     Memory& memory = problem.memory;
     memory.set_layout(attend.strided ? Memory::Layout::kStrided : Memory::Layout::kContiguous);
     const std::vector<std::int64_t> sizes = {attend.tokens(), attend.heads, attend.width};
-    const auto normal = [&] { return random.normal(); };
+    const Places places = attend.page > 0 ? pages_of(attend, random) : slots_of(attend);
     AttentionArgs& args = problem.args;
-    args.q = memory.input(attend.dtype, sizes, normal);
-    args.k_cache = make_cache(memory, attend, random, 1.0);
-    args.v_cache = make_cache(memory, attend, random, attend.values);
+    args.q = memory.input(attend.dtype, sizes, normals(random, attend.large, attend.queries));
+    args.k_cache = make_cache(memory, attend, places, random, 1.0);
+    args.v_cache = make_cache(memory, attend, places, random, attend.values);
     args.cu_seqlens = cu_seqlens_of(memory, attend.fresh);
-    args.lengths = integers(memory, attend.lengths());
+    args.lengths = integers(memory, attend.given_lengths());
     if (!attend.slots.empty()) args.slots = integers(memory, attend.slots);
-    if (attend.gate) args.gate = memory.input(attend.dtype, sizes, [&] { return 2.0 * random.normal(); });
+    if (attend.page > 0) {
+      const auto sequences = static_cast<std::int64_t>(attend.fresh.size());
+      std::size_t i = 0;
+      args.pages = memory.input(DType::kI32, {sequences, attend.pages_of(attend.positions())},
+                                [&] { return static_cast<double>(places.table[i++]); });
+    }
+    if (attend.gate) args.gate = memory.input(attend.dtype, sizes, normals(random, attend.large, 2.0));
     args.o = memory.output(attend.to_f32 ? DType::kF32 : attend.dtype, sizes);
     args.scale = attend.scale;
     const Bound bound = f32_bound(static_cast<double>(attend.width + attend.longest()));
     problem.find_expected = [bound, rows = attend.rows](const AttentionArgs& a) {
-      if (rows >= 0) return std::vector{expect_rows(a, rows, bound)};
-      return std::vector{expect("o", a.o, reference::attention(a, Precision::kExact),
-                                reference::attention(a, Precision::kRounded), bound)};
+      return std::vector{expect_rows(a, rows, bound)};
     };
     problem.cost = attention_cost(attend);
   });
@@ -193,13 +295,132 @@ std::vector<Attend> shapes() {
   list.push_back({.fresh = {9}, .before = {100}, .scale = 2.0F});  // nearly one-hot
   list.push_back({.fresh = {20}, .before = {22}, .values = 1e5});
   list.push_back({.fresh = {1}, .before = {600}, .dtype = bf16, .cache_dtype = bf16, .values = 1e5});
+  // Queries beyond the range of a cache of f16.
+  list.push_back({.fresh = {5}, .before = {60}, .width = 64, .cache_dtype = f16, .scale = 1e-6F, .queries = 1e6});
+  return list;
+}
+
+// Pages, and sequences without a place in the cache.
+std::vector<Attend> paged_shapes() {
+  const DType bf16 = DType::kBF16;
+  std::vector<Attend> list;
+  for (const std::int64_t page : {1, 3, 16, 64, 100}) {
+    list.push_back({.fresh = {1, 5, 70}, .before = {130, 64, 3}, .page = page});
+  }
+  list.push_back({.fresh = {3, 0, 2}, .before = {600, 0, 62}, .page = 48, .capacity = 1100, .gate = true});
+  list.push_back({.fresh = {2, 1, 30}, .before = {5, 9, 70}, .page = 16, .absent = {1}, .gate = true});
+  list.push_back({.fresh = {1, 1, 1}, .before = {5, 600, 9}, .page = 128, .absent = {0, 2}, .capacity = 1024});
+  list.push_back({.fresh = {1, 1, 1, 2}, .before = {5, 0, 130, 9}, .slots = {3, -1, 1, -1}, .gate = true});
+  list.push_back({.fresh = {1, 1}, .before = {5, 700}, .slots = {-1, 2}, .capacity = 800, .strided = true});
+  list.push_back({.fresh = {9}, .slots = {-1}});
+  for (const std::int64_t width : {64, 128, 256}) {
+    list.push_back({.fresh = {40, 1, 1, 17},
+                    .before = {200, 300, 4, 0},
+                    .page = 16,
+                    .absent = {2},
+                    .heads = 8,
+                    .width = width,
+                    .dtype = bf16,
+                    .cache_dtype = bf16,
+                    .gate = true});
+    list.push_back({.fresh = {1, 1, 1, 1},
+                    .before = {700, 0, 4, 511},
+                    .slots = {4, -1, 0, 1},
+                    .capacity = 1024,
+                    .heads = 16,
+                    .width = width,
+                    .dtype = bf16,
+                    .cache_dtype = bf16,
+                    .gate = true});
+  }
+  list.push_back({.fresh = {1, 3}, .before = {400, 90}, .page = 48, .heads = 8, .width = 128, .cache_dtype = bf16});
+  return list;
+}
+
+// Head sizes and caches that kernels of matrix units take: tokens, lengths and groups around their tiles and splits.
+std::vector<Attend> tiled_shapes() {
+  const DType f32 = DType::kF32;
+  const DType bf16 = DType::kBF16;
+  std::vector<Attend> list;
+  for (const DType cache : {DType::kF16, bf16}) {
+    for (const std::int64_t width : {64, 128, 256}) {
+      for (const std::int64_t ratio : {1, 2, 8}) {
+        const Attend shape{.heads = 2 * ratio, .key_heads = 2, .width = width, .dtype = cache, .cache_dtype = cache};
+        const auto add = [&](std::vector<std::int64_t> fresh, std::vector<std::int64_t> before, DType dtype) {
+          Attend added = shape;
+          added.fresh = std::move(fresh);
+          added.before = std::move(before);
+          added.dtype = dtype;
+          added.gate = ratio == 8;
+          list.push_back(added);
+        };
+        add({1}, {127}, cache);
+        add({1, 1, 2}, {128, 640, 255}, ratio == 2 ? f32 : cache);
+        add({65, 0, 16, 3}, {0, 7, 300, 61}, ratio == 1 ? f32 : cache);
+      }
+    }
+  }
+  const Attend model{.heads = 16, .key_heads = 2, .width = 256, .dtype = bf16, .cache_dtype = bf16, .gate = true};
+  for (const std::int64_t t : {15, 16, 17, 63, 64, 65, 129}) {
+    Attend shape = model;
+    shape.fresh = {t};
+    list.push_back(shape);
+    shape.fresh = {2};
+    shape.before = {t};
+    shape.capacity = 4096;
+    list.push_back(shape);
+  }
+  for (const std::int64_t length : {1023, 1024, 1025, 4096}) {
+    Attend shape = model;
+    shape.before = {length - 1};
+    shape.capacity = 4096;
+    shape.to_f32 = true;
+    list.push_back(shape);
+  }
+  Attend shape = model;
+  shape.fresh = {4, 1, 7};  // few tokens after long contexts of their own
+  shape.before = {1500, 2000, 33};
+  list.push_back(shape);
+  shape.dtype = f32;
+  shape.cache_dtype = DType::kF16;
+  list.push_back(shape);
+  for (const std::int64_t ratio : {3, 5, 16, 20, 48}) {  // groups that do not fill a tile, and too large ones
+    list.push_back(
+        {.fresh = {30, 1}, .before = {100, 200}, .heads = 2 * ratio, .width = 64, .dtype = bf16, .cache_dtype = bf16});
+  }
+  list.push_back({.fresh = {20}, .before = {20}, .width = 64, .dtype = bf16, .cache_dtype = bf16, .scale = 0.0F});
+  list.push_back({.fresh = {20}, .before = {21}, .width = 64, .dtype = bf16, .cache_dtype = bf16, .scale = -0.3F});
+  list.push_back({.fresh = {9}, .before = {300}, .width = 128, .dtype = bf16, .cache_dtype = bf16, .scale = 2.0F});
+  return list;
+}
+
+// The attention of a model of 35 billion weights: prefill, and decode of batches over long contexts.
+std::vector<Attend> large_shapes() {
+  Attend model{.heads = 16, .key_heads = 2, .width = 256, .dtype = DType::kBF16, .cache_dtype = DType::kBF16};
+  model.gate = true;
+  model.rows = 32;
+  model.large = true;
+  std::vector<Attend> list;
+  for (const std::int64_t tokens : {2048, 8192, 32768}) {
+    model.fresh = {tokens};
+    list.push_back(model);
+  }
+  for (const std::int64_t context : {8192, 32768}) {
+    for (const int batch : {1, 8, 32, 64}) {
+      model.fresh.assign(static_cast<std::size_t>(batch), 1);
+      model.before.assign(static_cast<std::size_t>(batch), context - 1);
+      list.push_back(model);
+    }
+  }
   return list;
 }
 
 }  // namespace
 
 void add_attention_cases(std::vector<Case>& cases) {
-  for (const Attend& attend : shapes()) cases.push_back(attention_case(attend));
+  for (const auto& list : {shapes(), paged_shapes(), tiled_shapes()}) {
+    for (const Attend& attend : list) cases.push_back(attention_case(attend));
+  }
   // The attention of a model of 35 billion weights: a decode step, a batch of them, a prefill.
   Attend model{.heads = 16, .key_heads = 2, .width = 256, .dtype = DType::kBF16, .cache_dtype = DType::kBF16};
   model.gate = true;
@@ -212,6 +433,7 @@ void add_attention_cases(std::vector<Case>& cases) {
   model.fresh = {512};
   model.before = {512};
   cases.push_back(bench_case(attention_case(model)));
+  for (const Attend& attend : large_shapes()) cases.push_back(large_case(attention_case(attend)));
 }
 
 }  // namespace thalweg::cases

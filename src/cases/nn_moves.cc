@@ -11,7 +11,8 @@ namespace {
 struct Store {
   std::vector<std::int64_t> fresh = {1};  // new tokens of each sequence
   std::vector<std::int64_t> before = {};  // tokens cached before them; none without
-  std::vector<std::int64_t> slots = {};   // in a cache of two more slots than sequences
+  std::vector<std::int64_t> slots = {};   // in a cache of two more slots than sequences; -1: absent
+  std::vector<std::int64_t> pages = {};   // [N,P] of a cache of three more pages than are listed; instead of slots
   std::int64_t capacity = 12;             // S
   std::int64_t heads = 2;
   std::int64_t width = 32;
@@ -25,6 +26,7 @@ struct Store {
     std::string text = "new" + list_name(fresh);
     if (!before.empty()) text += "_after" + list_name(before);
     if (!slots.empty()) text += "_slots" + list_name(slots);
+    if (!pages.empty()) text += "_pages" + list_name(pages);
     text += "_S" + std::to_string(capacity) + "_H" + std::to_string(heads) + "_D" + std::to_string(width) + "_" +
             std::string(dtype_name(dtype)) + "_cache" + std::string(dtype_name(cache_dtype));
     if (strided) text += "_strided";
@@ -39,7 +41,8 @@ Case store_case(const Store& store) {
     const auto normal = [&] { return random.normal(); };
     const std::vector<std::int64_t> rows = {store.tokens(), store.heads, store.width};
     const auto sequences = static_cast<std::int64_t>(store.fresh.size());
-    const std::int64_t places = store.slots.empty() ? sequences : sequences + 2;
+    const auto pages = static_cast<std::int64_t>(store.pages.size());
+    const std::int64_t places = pages > 0 ? pages + 3 : store.slots.empty() ? sequences : sequences + 2;
     const std::vector<std::int64_t> cache = {places, store.capacity, store.heads, store.width};
     std::vector<std::int64_t> lengths = store.fresh;
     for (std::size_t n = 0; n < store.before.size(); ++n) lengths[n] += store.before[n];
@@ -49,6 +52,11 @@ Case store_case(const Store& store) {
     args.cu_seqlens = cu_seqlens_of(memory, store.fresh);
     args.lengths = integers(memory, lengths);
     if (!store.slots.empty()) args.slots = integers(memory, store.slots);
+    if (pages > 0) {
+      std::size_t i = 0;
+      args.pages = memory.input(DType::kI32, {sequences, pages / sequences},
+                                [&] { return static_cast<double>(store.pages[i++]); });
+    }
     args.k_cache = memory.in_out(store.cache_dtype, cache, normal);
     args.v_cache = memory.in_out(store.cache_dtype, cache, normal);
     problem.find_expected = [](const StoreKvArgs& a) {
@@ -111,6 +119,18 @@ void add_move_cases(std::vector<Case>& cases) {
   stores.push_back({.fresh = {2, 0, 5, 1}, .before = {10, 3, 0, 4}, .slots = {5, 0, 2, 1}});
   stores.push_back({.fresh = {1, 1}, .before = {4, 9}, .slots = {3, 0}, .heads = 1, .width = 256, .strided = true});
   stores.push_back({.fresh = {70}, .before = {1}, .capacity = 100, .width = 1, .strided = true});
+  // Absent sequences, whose lengths mean nothing; pages, the last entries of which are not read.
+  stores.push_back({.fresh = {1, 1, 2, 3}, .before = {4, 900, 3, -70}, .slots = {3, -1, 0, -1}});
+  stores.push_back({.fresh = {4, 1, 3}, .before = {10, 7, 0}, .pages = {5, 1, -1, 0, 7, -1, 3, -1, -1}, .capacity = 7});
+  stores.push_back({.fresh = {20, 1}, .pages = {0, 4, 2, 6, -1, 9, 9, 9}, .capacity = 5, .dtype = DType::kBF16});
+  stores.push_back({.fresh = {2, 1, 2},
+                    .before = {14, 10000, 30},
+                    .pages = {5, 1, 0, 2, -1, -1, -1, -1, 3, 6, 11, -1},
+                    .capacity = 16,
+                    .width = 256,
+                    .dtype = DType::kBF16,
+                    .cache_dtype = DType::kBF16});
+  stores.push_back({.fresh = {3, 9}, .before = {3, 1}, .pages = {1, 4, 2, 5, 6, 0}, .capacity = 4, .strided = true});
   for (const Store& store : stores) cases.push_back(store_case(store));
   cases.push_back(bench_case(store_case({.fresh = {512}, .before = {512}, .capacity = 1024, .width = 256})));
 

@@ -1,6 +1,7 @@
 // Cases of the operations on rows: rms_norm, gated_rms_norm, rope, embedding, add, swiglu.
 
 #include <cmath>
+#include <optional>
 
 #include "cases/blocks.h"
 #include "cases/nn.h"
@@ -20,6 +21,9 @@ struct Rows {
   DType dtype = DType::kF32;
   DType weight_dtype = DType::kF32;
   bool to_f32 = false;
+  std::optional<DType> other = {};  // of the second input: rms_norm's delta
+  bool sum = false;                 // rms_norm's second output
+  std::optional<DType> to = {};     // dtype of the result
   bool plus_one = false;
   Output output = Output::kOwn;
   bool strided = false;
@@ -29,7 +33,7 @@ struct Rows {
     return heads > 0 ? std::vector{tokens, heads, width} : std::vector{tokens, width};
   }
   std::int64_t size() const { return tokens * (heads > 0 ? heads : 1) * width; }
-  DType result() const { return to_f32 ? DType::kF32 : dtype; }
+  DType result() const { return to_f32 ? DType::kF32 : to.value_or(dtype); }
 
   std::string name() const {
     std::string text = "T" + std::to_string(tokens);
@@ -37,6 +41,9 @@ struct Rows {
     text += "_D" + std::to_string(width) + "_" + std::string(dtype_name(dtype));
     if (weight_dtype != DType::kF32) text += "_w" + std::string(dtype_name(weight_dtype));
     if (to_f32) text += "_toF32";
+    if (other) text += "_plus" + std::string(dtype_name(*other));
+    if (sum) text += "_sum";
+    if (to) text += "_to" + std::string(dtype_name(*to));
     if (plus_one) text += "_plus_one";
     if (output == Output::kOnX) text += "_in_place";
     if (output == Output::kOnOther) text += "_on_second";
@@ -71,17 +78,31 @@ Case rms_norm_case(const Rows& rows, float eps = 1e-6F) {
     RmsNormArgs& args = problem.args;
     args.x = rows_input(problem.memory, rows, random);
     args.weight = norm_weight(problem.memory, rows, random);
-    args.y = rows_output(problem.memory, rows, args.x, {});
+    double moved =
+        bytes(rows.dtype, rows.size()) + bytes(rows.result(), rows.size()) + bytes(rows.weight_dtype, rows.width);
+    if (rows.other) {
+      args.delta = problem.memory.input(*rows.other, rows.sizes(), [&] { return rows.scale * random.normal(); });
+      moved += bytes(*rows.other, rows.size());
+    }
+    if (rows.sum) {
+      const bool in_place = rows.output != Output::kOnX;  // the usual residual stream
+      args.sum = in_place ? problem.memory.also_output(args.x) : problem.memory.output(rows.dtype, rows.sizes());
+      moved += bytes(rows.dtype, rows.size());
+    }
+    args.y = rows_output(problem.memory, rows, args.x, args.delta);
     args.eps = eps;
     args.weight_plus_one = rows.plus_one;
     problem.find_expected = [](const RmsNormArgs& a) {
-      return std::vector{expect("y", a.y, reference::rms_norm(a, Precision::kExact),
-                                reference::rms_norm(a, Precision::kRounded),
-                                f32_bound(static_cast<double>(a.weight.dim(0))))};
+      std::vector<Expected> all = {expect("y", a.y, reference::rms_norm(a, Precision::kExact),
+                                          reference::rms_norm(a, Precision::kRounded),
+                                          f32_bound(static_cast<double>(a.weight.dim(0))))};
+      if (a.sum.defined()) {
+        all.push_back(expect("sum", a.sum, reference::rms_norm_sum(a, Precision::kExact),
+                             reference::rms_norm_sum(a, Precision::kRounded), f32_bound(1.0)));
+      }
+      return all;
     };
-    problem.cost = {
-        bytes(rows.dtype, rows.size()) + bytes(rows.result(), rows.size()) + bytes(rows.weight_dtype, rows.width),
-        4.0 * static_cast<double>(rows.size())};
+    problem.cost = {moved, 4.0 * static_cast<double>(rows.size())};
   });
 }
 
@@ -145,8 +166,10 @@ struct Rope {
   bool in_place = false;
   bool strided = false;
   double scale = 1.0;
-  double stretch = 0.0;  // of the wavelengths, from none to all of it over the pairs; 0: no frequencies
-  float factor = 1.0F;   // RopeArgs::scale
+  double stretch = 0.0;            // of the wavelengths, from none to all of it over the pairs; 0: no frequencies
+  float factor = 1.0F;             // RopeArgs::scale
+  std::optional<DType> norm = {};  // of the norm's weight
+  bool plus_one = false;
 
   std::string name() const {
     std::string text = "T" + std::to_string(tokens) + "_H" + std::to_string(heads) + "_D" + std::to_string(width) +
@@ -157,6 +180,7 @@ struct Rope {
     if (strided) text += "_strided";
     if (scale > 1.0) text += "_large";
     if (stretch > 0.0) text += "_stretch" + std::to_string(static_cast<int>(stretch));
+    if (norm) text += "_norm" + std::string(dtype_name(*norm)) + (plus_one ? "_plus_one" : "");
     if (factor != 1.0F) text += "_scale" + std::to_string(static_cast<int>(std::lround(factor * 100.0F)));
     return text;
   }
@@ -184,12 +208,18 @@ Case rope_case(const Rope& rope) {
       args.frequencies = memory.input(DType::kF32, {rope.rotary_dim / 2}, [&] { return rope.frequency(i++); });
     }
     args.scale = rope.factor;
+    if (rope.norm) {
+      const double center = rope.plus_one ? 0.0 : 1.0;
+      args.norm_weight = memory.input(*rope.norm, {rope.width}, [&] { return center + 0.3 * random.normal(); });
+      args.norm_weight_plus_one = rope.plus_one;
+    }
     args.y = rope.in_place ? memory.also_output(args.x) : memory.output(rope.dtype, sizes);
     args.rotary_dim = rope.rotary_dim;
     args.theta = rope.theta;
     problem.find_expected = [](const RopeArgs& a) {
       return std::vector{expect("y", a.y, reference::rope(a, Precision::kExact),
-                                reference::rope(a, Precision::kRounded), f32_bound(2.0))};
+                                reference::rope(a, Precision::kRounded),
+                                f32_bound(a.norm_weight.defined() ? static_cast<double>(a.x.dim(2)) : 2.0))};
     };
     const std::int64_t size = rope.tokens * rope.heads * rope.width;
     problem.cost = {2.0 * bytes(rope.dtype, size) + 4.0 * static_cast<double>(rope.tokens),
@@ -285,6 +315,32 @@ std::vector<Rope> rope_shapes() {
   list.push_back({.heads = 1, .width = 2, .rotary_dim = 2, .first = 3, .stretch = 2.0, .factor = 3.0F});
   list.push_back({.first = 5, .factor = 0.5F});
   list.push_back({.tokens = 0, .stretch = 4.0, .factor = 2.0F});
+  // Normalized heads, as queries and keys of attention are.
+  for (const bool plus_one : {false, true}) {
+    list.push_back({.first = 5, .norm = DType::kF32, .plus_one = plus_one});
+    list.push_back({.tokens = 33,
+                    .heads = 16,
+                    .width = 256,
+                    .rotary_dim = 64,
+                    .first = 4000,
+                    .dtype = bf16,
+                    .in_place = true,
+                    .strided = true,
+                    .norm = DType::kF32,
+                    .plus_one = plus_one});
+  }
+  list.push_back({.width = 37, .rotary_dim = 36, .norm = bf16});
+  list.push_back({.tokens = 9,
+                  .heads = 2,
+                  .width = 128,
+                  .rotary_dim = 128,
+                  .first = 70'000,
+                  .dtype = DType::kF16,
+                  .scale = 100.0,
+                  .stretch = 4.0,
+                  .factor = 1.14F,
+                  .norm = DType::kF16});
+  list.push_back({.heads = 1, .width = 2, .rotary_dim = 2, .norm = DType::kF32});
   for (const DType dtype : {DType::kF16, bf16}) {
     list.push_back({.width = 128, .rotary_dim = 32, .first = 1000, .dtype = dtype, .stretch = 4.0, .factor = 1.14F});
     list.push_back({.first = 77, .dtype = dtype, .in_place = true, .strided = true, .stretch = 8.0, .factor = 1.2F});
@@ -320,6 +376,21 @@ void add_row_cases(std::vector<Case>& cases) {
     cases.push_back(rms_norm_case({.width = 50, .plus_one = plus_one, .scale = 1e-3}, 1e-2F));
   }
   cases.push_back(rms_norm_case({.tokens = 3, .heads = 5, .width = 37, .weight_dtype = bf16, .plus_one = true}));
+  const DType f32 = DType::kF32;
+  for (const DType other : {f32, DType::kF16, bf16}) {
+    cases.push_back(rms_norm_case({.width = 100, .other = other, .sum = true, .to = bf16}));
+    cases.push_back(rms_norm_case({.tokens = 3, .heads = 2, .width = 2050, .other = other, .strided = true}));
+    cases.push_back(rms_norm_case({.width = 33, .other = other, .sum = true, .output = Output::kOnX}));
+  }
+  cases.push_back(rms_norm_case({.width = 2048, .other = bf16, .sum = true, .to = bf16, .scale = 1e5}));
+  cases.push_back(rms_norm_case({.width = 5120, .other = bf16, .sum = true, .to = bf16, .plus_one = true}));
+  cases.push_back(rms_norm_case({.width = 2050, .other = f32, .output = Output::kOnOther}));
+  cases.push_back(rms_norm_case({.tokens = 0, .other = f32, .sum = true}));
+  cases.push_back(rms_norm_case({.dtype = bf16, .other = bf16, .sum = true, .to = f32}));
+  for (const std::int64_t tokens : {1, 512, 8192}) {
+    cases.push_back(
+        bench_case(rms_norm_case({.tokens = tokens, .width = 2048, .other = bf16, .sum = true, .to = bf16})));
+  }
   cases.push_back(bench_case(rms_norm_case({.tokens = 512, .width = 2048, .dtype = bf16})));
   cases.push_back(bench_case(rms_norm_case({.tokens = 1, .width = 2048, .dtype = bf16})));
 

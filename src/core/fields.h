@@ -114,11 +114,12 @@ THALWEG_FIELDS(GatedDeltaPrepStepArgs, x, conv_weight, conv_state, gates, q_norm
                qk_norm_eps, norm_eps);
 THALWEG_FIELDS(CausalConv1dArgs, x, weight, bias, initial_state, final_state, state_indices, cu_seqlens, y, activation);
 THALWEG_FIELDS(CausalConv1dUpdateArgs, x, weight, bias, conv_state, state_indices, y, activation);
-THALWEG_FIELDS(RmsNormArgs, x, weight, y, eps, weight_plus_one);
+THALWEG_FIELDS(RmsNormArgs, x, delta, weight, sum, y, eps, weight_plus_one);
 THALWEG_FIELDS(GatedRmsNormArgs, x, z, weight, y, eps);
-THALWEG_FIELDS(RopeArgs, x, positions, frequencies, y, rotary_dim, theta, scale);
-THALWEG_FIELDS(AttentionArgs, q, k_cache, v_cache, cu_seqlens, lengths, slots, gate, o, scale);
-THALWEG_FIELDS(StoreKvArgs, k, v, cu_seqlens, lengths, slots, k_cache, v_cache);
+THALWEG_FIELDS(RopeArgs, x, positions, frequencies, norm_weight, y, rotary_dim, theta, scale, norm_eps,
+               norm_weight_plus_one);
+THALWEG_FIELDS(AttentionArgs, q, k_cache, v_cache, cu_seqlens, lengths, slots, pages, gate, o, scale);
+THALWEG_FIELDS(StoreKvArgs, k, v, cu_seqlens, lengths, slots, pages, k_cache, v_cache);
 THALWEG_FIELDS(SplitQkvzArgs, x, q, k, v, z);
 THALWEG_FIELDS(LinearArgs, x, weight, bias, y, precision);
 THALWEG_FIELDS(EmbeddingArgs, ids, table, y);
@@ -132,6 +133,10 @@ THALWEG_FIELDS_WITH_BASE(MulMvIdArgs, ExpertMatmulArgs);
 THALWEG_FIELDS_WITH_BASE(MulMatIdArgs, ExpertMatmulArgs);
 THALWEG_FIELDS(MoeFfnArgs, x, router, gate, up, down, shared_gate, shared_up, shared_down, shared_router, y, top_k,
                renormalize, precision);
+THALWEG_FIELDS(SampleTokensArgs, logits, lengths, history, slots, temperature, top_k, top_p, min_p, repeat_penalty,
+               repeat_last, seed, tokens, fault);
+THALWEG_FIELDS(LogprobsArgs, logits, tokens, logprob, top_tokens, top_logprobs);
+THALWEG_FIELDS(AdvanceArgs, tokens, end_tokens, ids, positions, lengths, slots, history);
 THALWEG_FIELDS(DequantizeArgs, blocks, values);
 THALWEG_FIELDS(QuantizeArgs, values, blocks);
 

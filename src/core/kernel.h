@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +12,7 @@
 #include "thalweg/moe.h"
 #include "thalweg/nn.h"
 #include "thalweg/quant.h"
+#include "thalweg/sampling.h"
 
 namespace thalweg {
 
@@ -85,7 +85,8 @@ using Operations =
              ChunkOutputArgs, ChunkGatedDeltaRuleArgs, RecurrentGatedDeltaRuleArgs, GatedDeltaPrepStepArgs,
              CausalConv1dArgs, CausalConv1dUpdateArgs, RmsNormArgs, GatedRmsNormArgs, RopeArgs, AttentionArgs,
              StoreKvArgs, SplitQkvzArgs, LinearArgs, EmbeddingArgs, AddArgs, SwigluArgs, RouteTopKArgs, ExpertRowsArgs,
-             MulMmIdArgs, MulMvIdArgs, MulMatIdArgs, MoeFfnArgs, DequantizeArgs, QuantizeArgs>;
+             MulMmIdArgs, MulMvIdArgs, MulMatIdArgs, MoeFfnArgs, SampleTokensArgs, LogprobsArgs, AdvanceArgs,
+             DequantizeArgs, QuantizeArgs>;
 
 namespace detail {
 template <class List>
@@ -96,23 +97,7 @@ struct KernelTable<TypeList<Args...>> {
 };
 }  // namespace detail
 
-// What a device reaches, measured when asked: floors of benchmarks rest on it.
-struct DeviceSpeed {
-  double bytes_per_second = 0.0;  // of a copy far larger than the caches, bytes read plus bytes written
-  double flops_per_second = 0.0;  // f32 multiply-adds on registers, two flops each
-};
-
-// How a backend's device is reached by device_memory.h and timed by the benchmark; the CPU needs none of it. All of
-// them throw thalweg::Error on failure.
-struct DeviceFunctions {
-  void* (*allocate)(Device device, std::size_t bytes);
-  void (*release)(Device device, void* memory) noexcept;
-  void (*copy)(const Stream& stream, void* to, const void* from, std::size_t bytes);  // any direction; waits
-  void (*synchronize)(const Stream& stream);
-  // Seconds of each of `replays` runs of what `enqueue` puts into a stream, without the cost of launching it.
-  std::vector<double> (*time)(Device device, const std::function<void(const Stream&)>& enqueue, int replays);
-  DeviceSpeed (*speed)(Device device);
-};
+struct DeviceFunctions;
 
 // A backend: for every operation its kernels in order of preference.
 struct Backend {
@@ -121,8 +106,8 @@ struct Backend {
   detail::KernelTable<Operations>::type kernels;
   std::vector<std::string> (*instruction_sets)() = nullptr;
   bool (*select_instruction_set)(std::string_view name) = nullptr;
-  const DeviceFunctions* device = nullptr;
-  std::string note;  // how it runs, where its name does not say it
+  const DeviceFunctions* device = nullptr;  // device_functions.h
+  std::string note;                         // how it runs, where its name does not say it
 
   template <class Args>
   KernelList<Args> kernels_of() const {

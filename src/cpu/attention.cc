@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/cache_places.h"
 #include "core/sequences.h"
 #include "core/threads.h"
 #include "cpu/nn.h"
@@ -36,7 +37,8 @@ struct Plan {
         group(std::max<std::int64_t>(1, heads / key_heads)),
         tokens(std::clamp<std::int64_t>(kRows / group, 1, std::max<std::int64_t>(1, args.q.dim(0)))),
         rows(tokens * group) {
-    spans = std::max<std::int64_t>(1, (args.k_cache.dim(1) + kSpan - 1) / kSpan);
+    const std::int64_t capacity = CachePlaces(args.slots, args.pages, args.k_cache).capacity();
+    spans = std::max<std::int64_t>(1, (capacity + kSpan - 1) / kSpan);
     const std::int64_t all = args.q.dim(0);
     if (spans > 1 && all * key_heads <= kFewTasks && all * spans <= kMaxPartials) partials = all * heads * spans;
   }
@@ -91,15 +93,19 @@ struct Task {
   float* gate;  // [padded]
 };
 
-// `count` rows of one key head in a cache, from row `first` on.
+// `count` positions of one sequence and key head in a cache, from position `first` on.
 struct CacheBlock {
   const ConstTensor& cache;
-  std::int64_t slot;
+  const CachePlaces& places;
+  std::int64_t sequence;
   std::int64_t head;
   std::int64_t first;
   std::int64_t count;
 
-  const void* row(std::int64_t i) const { return cache.row(slot, first + i, head); }
+  const void* row(std::int64_t i) const {
+    const CachePlaces::Place place = places.place(sequence, first + i);
+    return cache.row(place.slot, place.row, head);
+  }
 };
 
 // Cache rows are far apart in memory, so that the hardware does not prefetch them.
@@ -119,7 +125,8 @@ struct CachedRows {
 };
 CachedRows load_rows(const CacheBlock& block, std::int64_t padded, float* to) {
   const ConstTensor& cache = block.cache;
-  if (cache.dtype == DType::kF32 && cache.dim(3) == padded) {
+  if (cache.dtype == DType::kF32 && cache.dim(3) == padded &&
+      block.places.together(block.first, block.first + block.count - 1)) {
     return {static_cast<const float*>(block.row(0)), cache.stride(1)};
   }
   for (std::int64_t i = 0; i < block.count; ++i) {
@@ -128,10 +135,11 @@ CachedRows load_rows(const CacheBlock& block, std::int64_t padded, float* to) {
   return {to, padded};
 }
 
-// Keys begin..end-1 of one slot and key head. The first token attends to the keys below `visible`, each further token
-// to one more.
+// Keys begin..end-1 of one sequence and key head. The first token attends to the keys below `visible`, each further
+// token to one more.
 struct Keys {
-  std::int64_t slot;
+  const CachePlaces& places;
+  std::int64_t sequence;
   std::int64_t head;
   std::int64_t begin;
   std::int64_t end;
@@ -151,9 +159,10 @@ void attend(const AttentionArgs& args, const Plan& plan, const Task& task, const
     // Tokens before `some` attend to no key of the block, tokens from `all` on to all of them.
     const std::int64_t some = std::max<std::int64_t>(0, first + 1 - keys.visible);
     const std::int64_t all = std::clamp(first + count - keys.visible, some, length);
-    const CacheBlock values{args.v_cache, keys.slot, keys.head, first, count};
+    const CacheBlock values{args.v_cache, keys.places, keys.sequence, keys.head, first, count};
     prefetch(values);
-    const CachedRows k = load_rows({args.k_cache, keys.slot, keys.head, first, count}, plan.padded, task.cached);
+    const CachedRows k =
+        load_rows({args.k_cache, keys.places, keys.sequence, keys.head, first, count}, plan.padded, task.cached);
     vec.gemm_rows((length - some) * group, count, plan.width, task.q + some * group * plan.width, plan.width, k.rows,
                   k.stride, task.scores + some * group * kKeys, kKeys);
     for (std::int64_t row = some * group; row < length * group; ++row) {
@@ -163,7 +172,7 @@ void attend(const AttentionArgs& args, const Plan& plan, const Task& task, const
       if (shrink != 1.0F) vec.scale(shrink, sums, plan.padded, sums);
     }
     const std::int64_t next = first + count;
-    prefetch({args.k_cache, keys.slot, keys.head, next, std::min(kKeys, keys.end - next)});
+    prefetch({args.k_cache, keys.places, keys.sequence, keys.head, next, std::min(kKeys, keys.end - next)});
     const CachedRows v = load_rows(values, plan.padded, task.cached);
     const auto add_values = [&](std::int64_t token, std::int64_t tokens, std::int64_t depth) {
       vec.gemm(tokens * group, plan.padded, depth, task.scores + token * group * kKeys, kKeys, 1, v.rows, v.stride,
@@ -175,12 +184,16 @@ void attend(const AttentionArgs& args, const Plan& plan, const Task& task, const
   }
 }
 
-// o = sums / total, times the gate.
+// o = sums / total, times the gate; zeros for an absent sequence, which alone has no weights.
 void finish_row(const AttentionArgs& args, std::int64_t token, std::int64_t head, float total, float* sums,
                 float* gate) {
   const std::int64_t width = args.q.dim(2);
-  vector_ops().scale(1.0F / total, sums, width, sums);
-  if (args.gate.defined()) {
+  if (total == 0.0F) {
+    std::fill_n(sums, width, 0.0F);
+  } else {
+    vector_ops().scale(1.0F / total, sums, width, sums);
+  }
+  if (args.gate.defined() && total != 0.0F) {
     vector_ops().load(args.gate.dtype, args.gate.row(token, head), width, gate);
     nn_vector_ops().sigmoid_multiply(gate, width, sums);
   }
@@ -189,25 +202,25 @@ void finish_row(const AttentionArgs& args, std::int64_t token, std::int64_t head
 
 // A row's softmax so far.
 struct Softmax {
-  float* maximum;
-  float* total;
+  float& maximum;
+  float& total;
   float* sums;  // [width]
 };
 
 // Merges the next span: its maximum, the sum of its weights and its weighted values.
 void merge(const Softmax& row, float maximum, float total, const float* sums, std::int64_t width) {
   if (total == 0.0F) return;  // all keys of the span are masked
-  if (*row.total == 0.0F) {
-    *row.maximum = maximum;
-    *row.total = total;
+  if (row.total == 0.0F) {
+    row.maximum = maximum;
+    row.total = total;
     std::copy_n(sums, width, row.sums);
     return;
   }
-  const float top = std::max(*row.maximum, maximum);
-  const float before = std::exp(*row.maximum - top);
+  const float top = std::max(row.maximum, maximum);
+  const float before = std::exp(row.maximum - top);
   const float now = std::exp(maximum - top);
-  *row.maximum = top;
-  *row.total = before * *row.total + now * total;
+  row.maximum = top;
+  row.total = before * row.total + now * total;
   vector_ops().scale(before, row.sums, width, row.sums);
   vector_ops().axpy(now, sums, width, row.sums);
 }
@@ -215,12 +228,13 @@ void merge(const Softmax& row, float maximum, float total, const float* sums, st
 void merge_partials(const AttentionArgs& args, const Plan& plan, const Partials& partials, std::int64_t row,
                     const Task& task) {
   const float* statistics = partials.statistics + 2 * row * plan.spans;
-  *task.totals = 0.0F;
+  float maximum = 0.0F;
+  float total = 0.0F;
   for (std::int64_t s = 0; s < plan.spans; ++s) {
-    merge({task.maxima, task.totals, task.sums}, statistics[2 * s], statistics[2 * s + 1],
+    merge({maximum, total, task.sums}, statistics[2 * s], statistics[2 * s + 1],
           partials.values + (row * plan.spans + s) * plan.padded, plan.width);
   }
-  finish_row(args, row / plan.heads, row % plan.heads, *task.totals, task.sums, task.gate);
+  finish_row(args, row / plan.heads, row % plan.heads, total, task.sums, task.gate);
 }
 
 // All spans of a task's keys in order. task.totals and task.sums hold the result.
@@ -235,7 +249,7 @@ void attend_spans(const AttentionArgs& args, const Plan& plan, const Task& task,
     span.end = std::min(begin + kSpan, keys.end);
     attend(args, plan, task, span, length, scale);
     for (std::int64_t row = 0; row < rows; ++row) {
-      merge({task.merged_maxima + row, task.merged_totals + row, task.merged + row * plan.padded}, task.maxima[row],
+      merge({task.merged_maxima[row], task.merged_totals[row], task.merged + row * plan.padded}, task.maxima[row],
             task.totals[row], task.sums + row * plan.padded, plan.width);
     }
   }
@@ -256,6 +270,7 @@ void run_attention(const AttentionArgs& args, Workspace workspace, const Stream&
   const Partials partials(plan, workspace);
   const Workspace workers{static_cast<float*>(workspace.data) + plan.shared_floats(), 0};
   const Sequences sequences(args.cu_seqlens, 1, args.q.dim(0));
+  const CachePlaces places(args.slots, args.pages, args.k_cache);
   const float scale = args.scale ? *args.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(plan.width)));
   const auto* lengths = static_cast<const std::int32_t*>(args.lengths.data);
   const std::int64_t spans = plan.partials > 0 ? plan.spans : 1;  // tasks of a chunk and key head
@@ -267,9 +282,10 @@ void run_attention(const AttentionArgs& args, Workspace workspace, const Stream&
     const std::int64_t head = number % per_chunk / spans;
     const std::int64_t span = number % spans;
     const std::int64_t n = chunk.sequence;
+    const bool absent = places.absent(n);
     const std::int64_t visible = lengths[n] - sequences.length(n) + (chunk.begin - sequences.begin(n)) + 1;
     const std::int64_t rows = chunk.length * plan.group;
-    Keys keys{state_slot(args.slots, n), head, 0, visible + chunk.length - 1, visible};
+    Keys keys{places, n, head, 0, absent ? 0 : visible + chunk.length - 1, visible};
     if (spans > 1) {
       keys.begin = std::min(span * kSpan, keys.end);
       keys.end = std::min(keys.begin + kSpan, keys.end);

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+
+#include "cpu/vector.h"
 
 namespace thalweg::cpu {
 
@@ -24,5 +27,9 @@ struct NnVectorOps {
 };
 
 const NnVectorOps& nn_vector_ops();
+
+inline float inverse_rms(const float* x, std::int64_t width, float eps) {
+  return 1.0F / std::sqrt(vector_ops().dot(x, x, width) / static_cast<float>(width) + eps);
+}
 
 }  // namespace thalweg::cpu

@@ -1,7 +1,6 @@
 // rms_norm and gated_rms_norm: rows of a few thousand elements, several to a task.
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/threads.h"
 #include "cpu/nn.h"
@@ -36,28 +35,32 @@ void for_each_row(const ConstTensor& weight, bool plus_one, std::int64_t rows, s
   });
 }
 
-float inverse_rms(const float* x, std::int64_t width, float eps) {
-  return 1.0F / std::sqrt(vector_ops().dot(x, x, width) / static_cast<float>(width) + eps);
-}
-
 // ---- rms_norm
 
 std::size_t rms_norm_workspace(const RmsNormArgs& args, const Stream& stream) {
   const std::int64_t width = args.weight.dim(0);
-  return worker_bytes(arena_floats(width, width), stream);
+  return worker_bytes(arena_floats(width, args.delta.defined() ? 2 * width : width), stream);
 }
 
 void run_rms_norm(const RmsNormArgs& args, Workspace workspace, const Stream& stream) {
   const std::int64_t width = args.weight.dim(0);
+  const VectorOps& vec = vector_ops();
   const bool heads = args.x.rank == 3;
+  const bool adds = args.delta.defined();
   const std::int64_t per_token = heads ? args.x.dim(1) : 1;
-  for_each_row(args.weight, args.weight_plus_one, args.x.dim(0) * per_token, width, tuning::kElementNs, workspace,
-               stream, [&](std::int64_t row, const float* weight, float* x) {
-                 const std::int64_t t = row / per_token;
-                 const std::int64_t h = row % per_token;
-                 vector_ops().load(args.x.dtype, heads ? args.x.row(t, h) : args.x.row(t), width, x);
+  for_each_row(args.weight, args.weight_plus_one, args.x.dim(0) * per_token, adds ? 2 * width : width,
+               tuning::kElementNs, workspace, stream, [&](std::int64_t row, const float* weight, float* x) {
+                 const auto row_of = [&](const auto& tensor) {
+                   return heads ? tensor.row(row / per_token, row % per_token) : tensor.row(row);
+                 };
+                 vec.load(args.x.dtype, row_of(args.x), width, x);
+                 if (adds) {
+                   vec.load(args.delta.dtype, row_of(args.delta), width, x + width);
+                   vec.axpy(1.0F, x + width, width, x);
+                 }
+                 if (args.sum.defined()) vec.store(args.sum.dtype, x, width, row_of(args.sum));
                  nn_vector_ops().scale_multiply(inverse_rms(x, width, args.eps), x, weight, width, x);
-                 vector_ops().store(args.y.dtype, x, width, heads ? args.y.row(t, h) : args.y.row(t));
+                 vec.store(args.y.dtype, x, width, row_of(args.y));
                });
 }
 

@@ -11,12 +11,14 @@
 namespace thalweg::cpu {
 namespace {
 
-// Workspace: the frequencies, which all workers share, then cosines, sines and a row per worker.
+// Workspace: the frequencies and the norm's weight, which all workers share, then cosines, sines and a row per worker.
 std::int64_t worker_floats(const RopeArgs& args) {
   const std::int64_t half = args.rotary_dim / 2;
   return arena_floats(half, half, args.x.dim(2));
 }
-std::int64_t shared_floats(const RopeArgs& args) { return arena_floats(args.rotary_dim / 2); }
+std::int64_t shared_floats(const RopeArgs& args) {
+  return arena_floats(args.rotary_dim / 2, args.norm_weight.defined() ? args.x.dim(2) : 0);
+}
 
 std::size_t rope_workspace(const RopeArgs& args, const Stream& stream) {
   return static_cast<std::size_t>(shared_floats(args)) * sizeof(float) + worker_bytes(worker_floats(args), stream);
@@ -25,13 +27,18 @@ std::size_t rope_workspace(const RopeArgs& args, const Stream& stream) {
 void run_rope(const RopeArgs& args, Workspace workspace, const Stream& stream) {
   const std::int64_t half = args.rotary_dim / 2;
   const std::int64_t width = args.x.dim(2);
-  auto* frequencies = static_cast<float*>(workspace.data);
+  const bool norm = args.norm_weight.defined();
+  Arena shared(workspace);
+  float* frequencies = shared.take<float>(half);
+  float* norm_weight = shared.take<float>(norm ? width : 0);
   const bool given = args.frequencies.defined();
   if (given) std::copy_n(static_cast<const float*>(args.frequencies.data), half, frequencies);
   for (std::int64_t i = 0; i < half && !given; ++i) {
     const double exponent = -2.0 * static_cast<double>(i) / args.rotary_dim;
     frequencies[i] = static_cast<float>(std::pow(static_cast<double>(args.theta), exponent));
   }
+  if (norm) vector_ops().load(args.norm_weight.dtype, args.norm_weight.data, width, norm_weight);
+  for (std::int64_t i = 0; norm && args.norm_weight_plus_one && i < width; ++i) norm_weight[i] += 1.0F;
   const Workspace workers{frequencies + shared_floats(args), 0};
   const auto* positions = static_cast<const std::int32_t*>(args.positions.data);
   const auto scale = static_cast<double>(args.scale);
@@ -50,6 +57,9 @@ void run_rope(const RopeArgs& args, Workspace workspace, const Stream& stream) {
     }
     for (std::int64_t h = 0; h < args.x.dim(1); ++h) {
       vector_ops().load(args.x.dtype, args.x.row(t, h), width, row);
+      if (norm) {
+        nn_vector_ops().scale_multiply(inverse_rms(row, width, args.norm_eps), row, norm_weight, width, row);
+      }
       nn_vector_ops().rotate(cosine, sine, half, row);
       vector_ops().store(args.y.dtype, row, width, args.y.row(t, h));
     }

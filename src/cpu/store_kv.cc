@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "core/cache_places.h"
 #include "core/sequences.h"
 #include "core/threads.h"
 #include "cpu/nn.h"
@@ -17,11 +18,12 @@ std::size_t store_workspace(const StoreKvArgs& args, const Stream& stream) {
 void run_store(const StoreKvArgs& args, Workspace workspace, const Stream& stream) {
   const std::int64_t width = args.k.dim(2);
   const Sequences sequences(args.cu_seqlens, 1, args.k.dim(0));
+  const CachePlaces places(args.slots, args.pages, args.k_cache);
   const auto* lengths = static_cast<const std::int32_t*>(args.lengths.data);
-  const auto store = [&](const ConstTensor& rows, const Tensor& cache, std::int64_t t, std::int64_t slot,
-                         std::int64_t position, float* values) {
+  const auto store = [&](const ConstTensor& rows, const Tensor& cache, std::int64_t t, const CachePlaces::Place& place,
+                         float* values) {
     for (std::int64_t h = 0; h < rows.dim(1) && width > 0; ++h) {
-      void* to = cache.row(slot, position, h);
+      void* to = cache.row(place.slot, place.row, h);
       if (rows.dtype == cache.dtype) {
         std::memcpy(to, rows.row(t, h), static_cast<std::size_t>(bytes_of(cache.dtype, width)));
       } else if (rows.dtype == DType::kF32) {
@@ -34,12 +36,13 @@ void run_store(const StoreKvArgs& args, Workspace workspace, const Stream& strea
   };
   const double task_ns = static_cast<double>(2 * args.k.dim(1) * width) * tuning::kElementNs;
   for (std::int64_t n = 0; n < sequences.count(); ++n) {
-    const std::int64_t slot = state_slot(args.slots, n);
+    if (places.absent(n)) continue;
     const std::int64_t before = lengths[n] - sequences.length(n);
     parallel_for(stream, sequences.length(n), task_ns, [&](std::int64_t i, int worker) {
       float* values = worker_arena(workspace, arena_floats(width), worker).take<float>(width);
-      store(args.k, args.k_cache, sequences.begin(n) + i, slot, before + i, values);
-      store(args.v, args.v_cache, sequences.begin(n) + i, slot, before + i, values);
+      const CachePlaces::Place place = places.place(n, before + i);
+      store(args.k, args.k_cache, sequences.begin(n) + i, place, values);
+      store(args.v, args.v_cache, sequences.begin(n) + i, place, values);
     });
   }
 }

@@ -6,6 +6,7 @@
 #include "cuda/gated_delta/chunk_kernels.h"
 #include "cuda/gated_delta/decode.h"
 #include "cuda/gated_delta/prep_step.h"
+#include "cuda/layers/attention.h"
 
 namespace thalweg::cu {
 
@@ -20,6 +21,8 @@ void launch_chunk_carries(const ChunkArguments&, DType, const DeviceProperties&,
 void launch_chunk_scan(const ChunkArguments&, DType, const DeviceProperties&, cudaStream_t) {}
 void launch_chunk_fused_bf16(const ChunkArguments&, int, const DeviceProperties&, cudaStream_t) {}
 void launch_chunk_fused_f16(const ChunkArguments&, int, const DeviceProperties&, cudaStream_t) {}
+
+void launch_attention_prefill(const AttentionCall&, DType, unsigned, const DeviceProperties&, cudaStream_t) {}
 
 bool router_takes(std::int64_t, std::int64_t, std::int64_t, const DeviceProperties&) { return false; }
 std::int64_t staged_router_bytes(std::int64_t, std::int64_t) { return 0; }

@@ -77,7 +77,14 @@ const Backend& backend() {
     std::get<KernelList<GatedDeltaPrepStepArgs>>(result.kernels) = gated_delta_prep_step_kernels();
     std::get<KernelList<CausalConv1dArgs>>(result.kernels) = causal_conv1d_kernels();
     std::get<KernelList<CausalConv1dUpdateArgs>>(result.kernels) = causal_conv1d_update_kernels();
+    std::get<KernelList<RmsNormArgs>>(result.kernels) = rms_norm_kernels();
     std::get<KernelList<GatedRmsNormArgs>>(result.kernels) = gated_rms_norm_kernels();
+    std::get<KernelList<RopeArgs>>(result.kernels) = rope_kernels();
+    std::get<KernelList<SplitQkvzArgs>>(result.kernels) = split_qkvz_kernels();
+    std::get<KernelList<EmbeddingArgs>>(result.kernels) = embedding_kernels();
+    std::get<KernelList<AddArgs>>(result.kernels) = add_kernels();
+    std::get<KernelList<AttentionArgs>>(result.kernels) = attention_kernels();
+    std::get<KernelList<StoreKvArgs>>(result.kernels) = store_kv_kernels();
     std::get<KernelList<ExpertRowsArgs>>(result.kernels) = expert_rows_kernels();
     std::get<KernelList<MulMmIdArgs>>(result.kernels) = mul_mm_id_kernels();
     std::get<KernelList<MulMvIdArgs>>(result.kernels) = mul_mv_id_kernels();
@@ -86,6 +93,9 @@ const Backend& backend() {
     std::get<KernelList<RouteTopKArgs>>(result.kernels) = route_top_k_kernels();
     std::get<KernelList<SwigluArgs>>(result.kernels) = swiglu_kernels();
     std::get<KernelList<MoeFfnArgs>>(result.kernels) = moe_ffn_kernels();
+    std::get<KernelList<SampleTokensArgs>>(result.kernels) = sample_tokens_kernels();
+    std::get<KernelList<LogprobsArgs>>(result.kernels) = logprobs_kernels();
+    std::get<KernelList<AdvanceArgs>>(result.kernels) = advance_kernels();
     return result;
   }();
   return instance;

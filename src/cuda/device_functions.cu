@@ -12,7 +12,16 @@ namespace {
 void* allocate(Device device, std::size_t bytes) {
   const CurrentDevice current(Stream{device, 0, nullptr}, "DeviceMemory");
   void* memory = nullptr;
-  check(cudaMalloc(&memory, bytes), "DeviceMemory");
+  const cudaError_t error = cudaMalloc(&memory, bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    std::size_t free = 0;
+    std::size_t total = 0;
+    cudaMemGetInfo(&free, &total);
+    throw Error("DeviceMemory", "bytes", "at most the " + std::to_string(free) + " that the device has free",
+                std::to_string(bytes));
+  }
+  check(error, "DeviceMemory");
   return memory;
 }
 
@@ -148,7 +157,8 @@ void allow_shared_memory(const void* kernel, std::size_t bytes, std::string_view
 }
 
 const DeviceFunctions& device_functions() {
-  static const DeviceFunctions functions{allocate, release, copy, synchronize, time, measure_speed};
+  static const DeviceFunctions functions{
+      allocate, release, copy, synchronize, time, measure_speed, &resident_functions()};
   return functions;
 }
 

@@ -70,6 +70,12 @@ DeviceSpeed measure_speed(Device device) {
                                  reinterpret_cast<float*>(to), 0.5F);
                              check(cudaGetLastError(), "speed");
                            });
+  // Flops of a multiprocessor's matrix units in a cycle (NVIDIA's architecture white papers).
+  const int major = properties(device.index).major;
+  const double per_cycle = major >= 9 ? 4096 : properties(device.index).minor == 0 ? 2048 : 1024;
+  int kilohertz = 0;
+  check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, device.index), "speed");
+  speed.matrix_flops_per_second = per_cycle * 1e3 * kilohertz * properties(device.index).multiprocessors;
   return speed;
 }
 

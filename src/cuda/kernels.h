@@ -16,7 +16,14 @@ KernelList<RecurrentGatedDeltaRuleArgs> recurrent_gated_delta_rule_kernels();
 KernelList<GatedDeltaPrepStepArgs> gated_delta_prep_step_kernels();
 KernelList<CausalConv1dArgs> causal_conv1d_kernels();
 KernelList<CausalConv1dUpdateArgs> causal_conv1d_update_kernels();
+KernelList<RmsNormArgs> rms_norm_kernels();
 KernelList<GatedRmsNormArgs> gated_rms_norm_kernels();
+KernelList<RopeArgs> rope_kernels();
+KernelList<SplitQkvzArgs> split_qkvz_kernels();
+KernelList<EmbeddingArgs> embedding_kernels();
+KernelList<AddArgs> add_kernels();
+KernelList<AttentionArgs> attention_kernels();
+KernelList<StoreKvArgs> store_kv_kernels();
 KernelList<ExpertRowsArgs> expert_rows_kernels();
 KernelList<MulMmIdArgs> mul_mm_id_kernels();
 KernelList<MulMvIdArgs> mul_mv_id_kernels();
@@ -25,5 +32,8 @@ KernelList<LinearArgs> linear_kernels();
 KernelList<RouteTopKArgs> route_top_k_kernels();
 KernelList<SwigluArgs> swiglu_kernels();
 KernelList<MoeFfnArgs> moe_ffn_kernels();
+KernelList<SampleTokensArgs> sample_tokens_kernels();
+KernelList<LogprobsArgs> logprobs_kernels();
+KernelList<AdvanceArgs> advance_kernels();
 
 }  // namespace thalweg::cu

@@ -124,6 +124,38 @@ constexpr int kConvThreadsPerMultiprocessor = 1024;
 
 }  // namespace gated_delta
 
+namespace layers {
+
+// ---- rms_norm: from this width on a block has a row, below it a warp. Estimated: 256 threads of four elements.
+constexpr std::int64_t kNormBlockWidth = 1024;
+constexpr double kNormUsual = 2.0;
+constexpr double kNormOther = 3.0;
+
+}  // namespace layers
+
+namespace attention {
+
+// Microseconds, estimated for an H200, not measured. The host knows no lengths: a call is taken to read all positions
+// that its sequences could have.
+
+// A block's 128 rows with one column of one position (wgmma, mma), and 16 rows (decode): 64 positions of 256 columns
+// take 1.5, 2.5 and 1 us.
+constexpr double kWgmmaCall = 4.5;
+constexpr double kWgmmaTile = 1.5 / (64 * 256);
+constexpr double kMmaCall = 4.0;
+constexpr double kMmaTile = 2.5 / (64 * 256);
+constexpr double kDecodeCall = 6.0;
+constexpr double kDecodeTile = 1.0 / (64 * 256);
+// Splits leave so little of a round at best.
+constexpr double kDecodeLeastRounds = 1.0 / 64;
+// The blocks of decode that the splits are chosen for: two rounds of two blocks on each multiprocessor.
+constexpr std::int64_t kDecodeBlocksPerMultiprocessor = 4;
+// plain: far slower than any other.
+constexpr double kPlain = 1e6;
+constexpr double kPlainMegaProduct = 1.0;
+
+}  // namespace attention
+
 namespace experts {
 
 // How many rows of activations meet the weights of a call. Costs are stated for each of the three.

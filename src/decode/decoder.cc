@@ -7,15 +7,21 @@ namespace {
 
 // Rows whose logits are computed together: a large vocabulary must not need a matrix of the whole chunk.
 constexpr std::int64_t kLogitRows = 16;
+constexpr std::int64_t kDeviceLogitRows = 128;
 
 }  // namespace
 
-Decoder::Decoder(const ModelConfig& config, const Weights& weights, const Stream& stream, MatmulPrecision precision,
-                 std::int64_t chunk)
-    : config_(config), weights_(weights), stream_(stream), chunk_(chunk) {
-  step_.stream = stream;
-  step_.precision = precision;
-}
+Decoder::Decoder(const ModelConfig& config, const Weights& weights, const Runtime& runtime, std::int64_t chunk,
+                 std::int64_t sequences)
+    : config_(config),
+      weights_(weights),
+      runtime_(runtime),
+      chunk_(chunk),
+      sequences_(sequences),
+      batch_(runtime, std::max(chunk, sequences), sequences),
+      step_(runtime, batch_) {}
+
+std::int64_t Decoder::logit_rows() const { return runtime_.on_host() ? kLogitRows : kDeviceLogitRows; }
 
 bool Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which,
                   const LogitsCallback& on_logits, const std::function<bool()>& should_continue) {
@@ -55,118 +61,212 @@ bool Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsO
   return true;
 }
 
-void Decoder::begin_step(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, const StatePool& pool) {
-  step_.decode = chunks.front().count == 1;
-  step_.tokens.clear();
-  step_.positions.clear();
-  step_.slots.clear();
-  step_.lengths.clear();
-  step_.cu_seqlens.assign(1, 0);
-  for (const Chunk& chunk : chunks) {
-    const DecoderInput& input = inputs[chunk.input];
-    const std::int64_t seen = pool.length(input.slot);
-    for (std::int64_t i = 0; i < chunk.count; ++i) {
-      step_.tokens.push_back(input.tokens[static_cast<std::size_t>(chunk.begin + i)]);
-      step_.positions.push_back(static_cast<std::int32_t>(seen + i));
-    }
-    step_.slots.push_back(input.slot);
-    step_.lengths.push_back(static_cast<std::int32_t>(seen + chunk.count));
-    step_.cu_seqlens.push_back(static_cast<std::int32_t>(step_.tokens.size()));
-  }
+Decoder::Activations Decoder::lay_out_activations(std::int64_t wanted) {
+  const std::int64_t count = step_.count();
+  const std::int64_t rows = std::min(logit_rows(), wanted);
+  return lay_out(step_.activations, [&](Arena& arena) {
+    Activations taken;
+    taken.h = step_.take_f32(arena, count, config_.hidden);
+    for (Tensor* tensor : {&taken.x, &taken.y}) *tensor = step_.take(arena, count, config_.hidden);
+    taken.wanted = step_.take_f32(arena, rows, config_.hidden);
+    taken.logits = step_.take_f32(arena, rows, config_.vocabulary);
+    return taken;
+  });
 }
 
 void Decoder::run_layers(const Activations& activations, StatePool& pool) {
-  const auto& [h, x, y, logits] = activations;
+  step_.rope_frequencies = weights_.rope_frequencies;
   EmbeddingArgs embed;
-  embed.ids = step_.tokens_view();
+  embed.ids = step_.batch->tokens();
   embed.table = weights_.embedding;
-  embed.y = h;
+  embed.y = activations.h;
   step_.run(embed);
 
+  // A block's output joins the residual stream in the norm that follows.
   RmsNormArgs norm;
-  norm.x = h;
-  norm.y = x;
+  norm.x = activations.h;
+  norm.y = activations.x;
   norm.eps = config_.norm_eps;
   norm.weight_plus_one = config_.norm_plus_one;
-  AddArgs sum;
-  sum.a = h;
-  sum.b = y;
-  sum.y = h;
   for (std::size_t i = 0; i < config_.layers.size(); ++i) {
     const checkpoint::LayerWeights& layer = weights_.layers[i];
     norm.weight = layer.input_norm;
     step_.run(norm);
     if (config_.layers[i] == LayerKind::kGatedDelta) {
-      gated_delta_layer(config_, layer.gated_delta, i, pool, step_, x, y);
+      gated_delta_layer(config_, layer.gated_delta, i, pool, step_, activations.x, activations.y);
     } else {
-      attention_layer(config_, layer.attention, i, pool, step_, x, y);
+      attention_layer(config_, layer.attention, i, pool, step_, activations.x, activations.y);
     }
-    step_.run(sum);
+    norm.delta = activations.y;
+    norm.sum = activations.h;
     norm.weight = layer.post_norm;
     step_.run(norm);
     if (config_.sparse[i]) {
-      expert_ffn(config_, layer.moe, step_, x, y);
+      expert_ffn(config_, layer.moe, step_, activations.x, activations.y);
     } else {
-      dense_ffn(config_, layer.dense, step_, x, y);
+      dense_ffn(config_, layer.dense, step_, activations.x, activations.y);
     }
-    step_.run(sum);
   }
+}
+
+void Decoder::run_norm_and_head(const ConstTensor& h, const ConstTensor& y, const Activations& activations,
+                                const Tensor& logits) {
+  RmsNormArgs norm;
+  norm.x = h;
+  norm.delta = y;  // the last block's output, which has not joined the residual stream yet
+  norm.y = narrow(activations.x, 0, 0, h.dim(0));
+  norm.weight = weights_.norm;
+  norm.eps = config_.norm_eps;
+  norm.weight_plus_one = config_.norm_plus_one;
+  step_.run(norm);
+  step_.multiply(norm.y, weights_.head, logits);
+}
+
+void Decoder::run_head(const Activations& activations, std::int64_t first, std::int64_t count, const Tensor& logits) {
+  run_norm_and_head(narrow(activations.h, 0, first, count), narrow(activations.y, 0, first, count), activations,
+                    logits);
+}
+
+void Decoder::run_head(const Activations& activations, const ConstTensor& rows, const Tensor& logits) {
+  const auto gather = [&](const Tensor& from, const Tensor& to) {
+    EmbeddingArgs args;
+    args.ids = rows;
+    args.table = from;
+    args.y = narrow(to, 0, 0, rows.dim(0));
+    step_.run(args);
+    return ConstTensor(args.y);
+  };
+  const ConstTensor h = gather(activations.h, activations.wanted);
+  run_norm_and_head(h, gather(activations.y, activations.x), activations, logits);
+}
+
+void Decoder::run_wanted(const Activations& activations, std::int64_t first, std::int64_t count) {
+  const std::span<const std::int32_t> rows =
+      batch_.rows_on_host().subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+  const Tensor logits = narrow(activations.logits, 0, 0, count);
+  if (rows.back() - rows.front() + 1 == count) {
+    run_head(activations, rows.front(), count, logits);
+  } else {
+    run_head(activations, narrow(batch_.rows(), 0, first, count), logits);
+  }
+}
+
+void Decoder::enqueue_step(const Batch& batch, StatePool& pool, const Tensor& logits) {
+  step_.batch = &batch;
+  step_.decode = true;
+  const Activations activations = lay_out_activations(0);
+  run_layers(activations, pool);
+  run_head(activations, 0, step_.count(), logits);
 }
 
 void Decoder::run_chunks(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool,
                          LogitsOf which, const LogitsCallback& on_logits) {
-  begin_step(chunks, inputs, pool);
-  std::vector<LogitsRow> rows;
-  std::int32_t row = 0;
+  struct Wanted {
+    std::size_t input;
+    std::int64_t token;
+  };
+  std::vector<Wanted> wanted;
+  batch_.clear();
   for (const Chunk& chunk : chunks) {
-    const auto total = static_cast<std::int64_t>(inputs[chunk.input].tokens.size());
-    for (std::int64_t i = chunk.begin; i < chunk.begin + chunk.count; ++i, ++row) {
-      if (which == LogitsOf::kEach || i + 1 == total) rows.push_back({row, chunk.input, i});
+    const DecoderInput& input = inputs[chunk.input];
+    const auto total = static_cast<std::int64_t>(input.tokens.size());
+    const auto row = static_cast<std::int32_t>(batch_.count());
+    batch_.add(input.slot, pool.length(input.slot),
+               input.tokens.subspan(static_cast<std::size_t>(chunk.begin), static_cast<std::size_t>(chunk.count)));
+    for (std::int64_t i = 0; i < chunk.count; ++i) {
+      if (which != LogitsOf::kEach && chunk.begin + i + 1 != total) continue;
+      batch_.want(row + static_cast<std::int32_t>(i));
+      wanted.push_back({chunk.input, chunk.begin + i});
     }
   }
-  const std::int64_t count = step_.count();
-  const std::int64_t logit_rows = std::min(kLogitRows, static_cast<std::int64_t>(rows.size()));
-  const Activations activations = lay_out(activations_, [&](Arena& arena) {
-    Activations taken;
-    for (Tensor* tensor : {&taken.h, &taken.x, &taken.y}) *tensor = take_matrix(arena, count, config_.hidden);
-    taken.logits = take_matrix(arena, logit_rows, config_.vocabulary);
-    return taken;
-  });
+  batch_.upload();
+  step_.batch = &batch_;
+  step_.decode = chunks.front().count == 1;
+  const Activations activations = lay_out_activations(batch_.wanted());
   run_layers(activations, pool);
-  for (std::size_t n = 0; n < chunks.size(); ++n) pool.set_length(step_.slots[n], step_.lengths[n]);
-  report_logits(activations, rows, on_logits);
+  for (std::size_t n = 0; n < chunks.size(); ++n) {
+    pool.set_length(batch_.slots_on_host()[n], batch_.lengths_on_host()[n]);
+  }
+  const auto vocabulary = static_cast<std::size_t>(config_.vocabulary);
+  for (std::int64_t first = 0; first < batch_.wanted(); first += logit_rows()) {
+    const std::int64_t count = std::min(logit_rows(), batch_.wanted() - first);
+    run_wanted(activations, first, count);
+    const auto* logits = static_cast<const float*>(activations.logits.data);
+    if (!runtime_.on_host()) {
+      logits_on_host_.resize(static_cast<std::size_t>(count) * vocabulary);
+      runtime_.download(logits_on_host_.data(), logits, logits_on_host_.size() * sizeof(float));
+      logits = logits_on_host_.data();
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Wanted& row = wanted[static_cast<std::size_t>(first + i)];
+      on_logits(row.input, row.token, std::span(logits + static_cast<std::size_t>(i) * vocabulary, vocabulary));
+    }
+  }
 }
 
-void Decoder::report_logits(const Activations& activations, std::span<const LogitsRow> rows,
-                            const LogitsCallback& on_logits) {
-  const auto total = static_cast<std::int64_t>(rows.size());
-  std::vector<std::int32_t> ids;
-  for (std::int64_t first = 0; first < total; first += kLogitRows) {
-    const std::int64_t count = std::min(kLogitRows, total - first);
-    const auto group = rows.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
-    ids.clear();
-    for (const LogitsRow& wanted : group) ids.push_back(wanted.row);
-    const Tensor x = narrow(activations.x, 0, 0, count);
-    EmbeddingArgs gather;
-    gather.ids = ConstTensor(ids.data(), DType::kI32, {count}, kCpu);
-    gather.table = activations.h;
-    gather.y = x;
-    step_.run(gather);
-    RmsNormArgs norm;
-    norm.x = x;
-    norm.weight = weights_.norm;
-    norm.y = x;
-    norm.eps = config_.norm_eps;
-    norm.weight_plus_one = config_.norm_plus_one;
-    step_.run(norm);
-    const Tensor logits = narrow(activations.logits, 0, 0, count);
-    step_.multiply(x, weights_.head, logits);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const LogitsRow& wanted = group[static_cast<std::size_t>(i)];
-      on_logits(wanted.input, wanted.token,
-                std::span(static_cast<const float*>(logits.row(i)), static_cast<std::size_t>(config_.vocabulary)));
-    }
+void Decoder::profile(std::span<const DecoderInput> inputs, StatePool& pool, const OnTime& on_time) {
+  batch_.clear();
+  for (const DecoderInput& input : inputs) {
+    batch_.add(input.slot, pool.length(input.slot), input.tokens);
+    batch_.want(static_cast<std::int32_t>(batch_.count()) - 1);
   }
+  batch_.upload();
+  runtime_.wait();
+  step_.batch = &batch_;
+  step_.decode = batch_.count() == batch_.sequences();
+  step_.on_time = on_time;
+  const Activations activations = lay_out_activations(batch_.wanted());
+  try {
+    run_layers(activations, pool);
+    run_wanted(activations, 0, std::min(logit_rows(), batch_.wanted()));
+  } catch (...) {
+    step_.on_time = nullptr;
+    throw;
+  }
+  step_.on_time = nullptr;
+}
+
+void Decoder::plan_step(std::int64_t tokens, std::int64_t sequences, StatePool& pool) {
+  const std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens), 0);
+  batch_.clear();
+  std::int64_t begin = 0;
+  for (std::int64_t n = 0; n < sequences; ++n) {
+    const std::int64_t end = tokens * (n + 1) / sequences;
+    batch_.add(static_cast<int>(n), 0,
+               std::span(ids).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+    begin = end;
+  }
+  for (std::int64_t row = 0; row < std::min(tokens, logit_rows()); ++row) {
+    batch_.want(static_cast<std::int32_t>(row == 0 ? 0 : tokens - std::min(tokens, logit_rows()) + row));
+  }
+  batch_.upload();
+  step_.batch = &batch_;
+  step_.decode = tokens == sequences;
+  const Activations activations = lay_out_activations(batch_.wanted());
+  run_layers(activations, pool);
+  run_wanted(activations, 0, std::min(tokens, logit_rows()));
+  // A loop's steps compute all logits together.
+  if (step_.decode) run_head(activations, 0, tokens, step_.tensor(DType::kF32, tokens, config_.vocabulary));
+}
+
+std::size_t Decoder::plan(StatePool& pool) {
+  step_.planning = true;
+  StepMemory* const memories[] = {&step_.workspace, &step_.scratch, &step_.activations};
+  for (StepMemory* memory : memories) memory->begin_counting();
+  for (std::int64_t tokens = 1; tokens <= chunk_;
+       tokens = tokens < chunk_ ? std::min(2 * tokens, chunk_) : tokens + 1) {
+    if (tokens > 1) plan_step(tokens, 1, pool);
+    if (tokens <= sequences_) plan_step(tokens, tokens, pool);
+    if (tokens > sequences_ && sequences_ > 1) plan_step(tokens, sequences_, pool);
+  }
+  std::size_t bytes = 0;
+  for (const StepMemory* memory : memories) bytes += memory->counted();
+  step_.planning = false;
+  return bytes;
+}
+
+void Decoder::allocate() {
+  for (StepMemory* memory : {&step_.workspace, &step_.scratch, &step_.activations}) memory->end_counting();
 }
 
 }  // namespace thalweg::decode

@@ -3,14 +3,14 @@
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "checkpoint/config.h"
 #include "checkpoint/weights.h"
+#include "decode/batch.h"
 #include "decode/layers.h"
+#include "decode/runtime.h"
 #include "decode/state.h"
-#include "thalweg/device.h"
 
 namespace thalweg::decode {
 
@@ -28,11 +28,19 @@ enum class LogitsOf : std::uint8_t { kLast, kEach };
 // Called with the logits [vocabulary] after token `token` of input `input`.
 using LogitsCallback = std::function<void(std::size_t input, std::int64_t token, std::span<const float> logits)>;
 
-// The layers, from token ids to logits. It calls operations; the device of the stream decides what runs them.
+// The layers, from token ids to logits. It calls operations; the device of the runtime decides what runs them.
 class Decoder {
  public:
-  Decoder(const ModelConfig& config, const Weights& weights, const Stream& stream, MatmulPrecision precision,
-          std::int64_t chunk);
+  // Tokens of a prefill run in chunks of at most `chunk`; at most `sequences` are in a batch. `weights` are on the
+  // runtime's device, with or without memory yet.
+  Decoder(const ModelConfig& config, const Weights& weights, const Runtime& runtime, std::int64_t chunk,
+          std::int64_t sequences);
+
+  // The bytes that steps need besides weights and states, counted by a walk through steps of many sizes that runs
+  // nothing. Throws Error if an operation has no kernel for this model.
+  std::size_t plan(StatePool& pool);
+  // Allocates what plan() counted.
+  void allocate();
 
   // Runs new tokens and advances their sequences. The tokens of each input are cut into chunks of at most `chunk`, and
   // chunks that fit into `chunk` tokens together run together; single tokens take the decode step, together. So the
@@ -42,8 +50,18 @@ class Decoder {
   bool run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which, const LogitsCallback& on_logits,
            const std::function<bool()>& should_continue);
 
-  const Stream& stream() const { return stream_; }
-  MatmulPrecision precision() const { return step_.precision; }
+  // Puts the decode step of a batch of single tokens into the stream: all states move on, and logits [N,vocabulary] f32
+  // become those of the next tokens. Needs no host, so that a graph can record it.
+  void enqueue_step(const Batch& batch, StatePool& pool, const Tensor& logits);
+  // Changes when memory moves whose addresses a graph of a step contains.
+  int generation() const { return step_.generation(); }
+
+  // Runs one step with logits of each sequence's last token, timing each operation by itself.
+  using OnTime = std::function<void(const std::string& operation, const std::string& kernel, double seconds)>;
+  void profile(std::span<const DecoderInput> inputs, StatePool& pool, const OnTime& on_time);
+
+  const Runtime& runtime() const { return runtime_; }
+  std::int64_t chunk() const { return chunk_; }
 
  private:
   // Tokens [begin, begin + count) of an input.
@@ -53,33 +71,38 @@ class Decoder {
     std::int64_t count;
   };
 
-  // A row of h whose logits are wanted.
-  struct LogitsRow {
-    std::int32_t row;
-    std::size_t input;
-    std::int64_t token;
-  };
-
   // Of one run of T tokens.
   struct Activations {
-    Tensor h;       // [T,D]: the residual stream
+    Tensor h;       // [T,D] f32: the residual stream
     Tensor x;       // [T,D]: what a block reads, normed
     Tensor y;       // [T,D]: what a block returns
-    Tensor logits;  // [rows,vocabulary]
+    Tensor wanted;  // [rows,D] f32: rows of h whose logits are wanted
+    Tensor logits;  // [rows,vocabulary] f32
   };
 
   void run_chunks(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which,
                   const LogitsCallback& on_logits);
-  void begin_step(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, const StatePool& pool);
+  Activations lay_out_activations(std::int64_t wanted);
+  // Everything up to the residual stream after the last layer.
   void run_layers(const Activations& activations, StatePool& pool);
-  void report_logits(const Activations& activations, std::span<const LogitsRow> rows, const LogitsCallback& on_logits);
+  // logits [count,vocabulary] of `count` rows of the step from `first` on, or of those of a list.
+  void run_head(const Activations& activations, std::int64_t first, std::int64_t count, const Tensor& logits);
+  void run_head(const Activations& activations, const ConstTensor& rows, const Tensor& logits);
+  void run_norm_and_head(const ConstTensor& h, const ConstTensor& y, const Activations& activations,
+                         const Tensor& logits);
+  // Of the wanted rows [first, first + count).
+  void run_wanted(const Activations& activations, std::int64_t first, std::int64_t count);
+  void plan_step(std::int64_t tokens, std::int64_t sequences, StatePool& pool);
+  std::int64_t logit_rows() const;
 
   const ModelConfig& config_;
   const Weights& weights_;
-  Stream stream_;
+  const Runtime& runtime_;
   std::int64_t chunk_;
+  std::int64_t sequences_;
+  Batch batch_;
   Step step_;
-  HostWorkspace activations_;
+  std::vector<float> logits_on_host_;
 };
 
 }  // namespace thalweg::decode

@@ -20,10 +20,10 @@ class Kernels {
  public:
   explicit Kernels(const Model::Impl& model)
       : config_(model.config),
-        weights_(model.weights),
-        stream_(model.decoder->stream()),
-        precision_(model.decoder->precision()),
-        chunk_(model.options.prefill_chunk) {}
+        host_(model.weights),
+        weights_(model.weights_there()),
+        runtime_(*model.runtime),
+        chunk_(model.decoder->chunk()) {}
 
   void fill(TensorInfo& info, const ConstTensor& tensor, const TensorUse& use) const {
     if (use.role == TensorRole::kMoe || use.role == TensorRole::kExpert) {
@@ -31,7 +31,7 @@ class Kernels {
       const MoeWeights& experts = weights_.layers[use.layer].moe;
       info.decode_kernel = experts_kernel(experts, 1);
       info.prefill_kernel = experts_kernel(experts, chunk_);
-    } else if (tensor.data == weights_.embedding.data && !config_.tied_head) {
+    } else if (tensor.data == host_.embedding.data && !config_.tied_head) {
       info.operation = EmbeddingArgs::kName;
       info.decode_kernel = embedding_kernel(tensor, 1);
       info.prefill_kernel = embedding_kernel(tensor, chunk_);
@@ -45,32 +45,42 @@ class Kernels {
  private:
   std::string linear_kernel(const ConstTensor& weight, std::int64_t tokens) const {
     LinearArgs args;
-    args.x = Tensor(nullptr, DType::kF32, {tokens, weight.dim(1)}, stream_.device);
-    args.weight = weight;
-    args.y = Tensor(nullptr, DType::kF32, {tokens, weight.dim(0)}, stream_.device);
-    args.precision = precision_;
-    return chosen_kernel(explain(args, stream_));
+    args.x = activations(tokens, weight.dim(1));
+    args.weight = there(weight);
+    args.y = activations(tokens, weight.dim(0));
+    args.precision = runtime_.precision();
+    return chosen_kernel(explain(args, runtime_.stream()));
   }
 
   std::string embedding_kernel(const ConstTensor& table, std::int64_t tokens) const {
     EmbeddingArgs args;
-    args.ids = ConstTensor(nullptr, DType::kI32, {tokens}, stream_.device);
-    args.table = table;
-    args.y = Tensor(nullptr, DType::kF32, {tokens, table.dim(1)}, stream_.device);
-    return chosen_kernel(explain(args, stream_));
+    args.ids = ConstTensor(nullptr, DType::kI32, {tokens}, runtime_.device());
+    args.table = there(table);
+    args.y = Tensor(nullptr, DType::kF32, {tokens, table.dim(1)}, runtime_.device());
+    return chosen_kernel(explain(args, runtime_.stream()));
   }
 
   std::string experts_kernel(const MoeWeights& experts, std::int64_t tokens) const {
-    MoeFfnArgs args = expert_args(config_, experts, precision_);
-    args.x = Tensor(nullptr, DType::kF32, {tokens, config_.hidden}, stream_.device);
-    args.y = Tensor(nullptr, DType::kF32, {tokens, config_.hidden}, stream_.device);
-    return chosen_kernel(explain(args, stream_));
+    MoeFfnArgs args = expert_args(config_, experts, runtime_.precision());
+    args.x = activations(tokens, config_.hidden);
+    args.y = activations(tokens, config_.hidden);
+    return chosen_kernel(explain(args, runtime_.stream()));
+  }
+
+  Tensor activations(std::int64_t tokens, std::int64_t columns) const {
+    return {nullptr, runtime_.activations(), {tokens, columns}, runtime_.device()};
+  }
+
+  // A tensor of the file where the model runs.
+  ConstTensor there(ConstTensor tensor) const {
+    tensor.device = runtime_.device();
+    return tensor;
   }
 
   const ModelConfig& config_;
+  const checkpoint::Weights& host_;
   const checkpoint::Weights& weights_;
-  Stream stream_;
-  MatmulPrecision precision_;
+  const Runtime& runtime_;
   std::int64_t chunk_;
 };
 
@@ -146,6 +156,9 @@ ModelInfo describe(const Model::Impl& model, const std::string& path) {
   info.copied_bytes = model.weights.owned.bytes();
   info.state_bytes = model.pool->fixed_bytes();
   info.cache_token_bytes = model.pool->token_bytes();
+  info.device = model.runtime->device_name();
+  info.device_reason = model.device_reason;
+  info.device_bytes = model.device_bytes;
   if (model.gguf != nullptr) {
     describe_tensors(model, model.gguf->tensors(), info);
   } else {

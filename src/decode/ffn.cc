@@ -3,16 +3,17 @@
 namespace thalweg::decode {
 
 void dense_ffn(const ModelConfig& config, const DenseWeights& w, Step& step, const ConstTensor& x, const Tensor& y) {
-  const std::int64_t count = step.count();
-  struct Scratch {
-    Tensor gate;  // [T,I]
-    Tensor up;    // [T,I]
-  };
-  const auto [gate, up] = lay_out(step.scratch, [&](Arena& arena) {
-    return Scratch{take_matrix(arena, count, config.dense_hidden), take_matrix(arena, count, config.dense_hidden)};
-  });
-  step.multiply(x, w.gate, gate);
-  step.multiply(x, w.up, up);
+  const std::int64_t inner = config.dense_hidden;
+  const Tensor projected =  // gate | up
+      lay_out(step.scratch, [&](Arena& arena) { return step.take(arena, step.count(), 2 * inner); });
+  const Tensor gate = column_range(projected, 0, inner);
+  const Tensor up = column_range(projected, inner, inner);
+  if (w.gate_and_up.defined()) {
+    step.multiply(x, w.gate_and_up, projected);
+  } else {
+    step.multiply(x, w.gate, gate);
+    step.multiply(x, w.up, up);
+  }
   SwigluArgs args;
   args.gate = gate;
   args.up = up;
@@ -38,7 +39,7 @@ MoeFfnArgs expert_args(const ModelConfig& config, const MoeWeights& w, MatmulPre
 }
 
 void expert_ffn(const ModelConfig& config, const MoeWeights& w, Step& step, const ConstTensor& x, const Tensor& y) {
-  MoeFfnArgs args = expert_args(config, w, step.precision);
+  MoeFfnArgs args = expert_args(config, w, step.runtime.precision());
   args.x = x;
   args.y = y;
   step.run(args);

@@ -9,23 +9,27 @@ namespace {
 constexpr float kL2Eps = 1e-6F;
 
 struct Scratch {
-  Tensor qkv;    // [T,C], before the convolution
-  Tensor z;      // [T,HV*V]
-  Tensor qkvz;   // [T,C+HV*V], of each key head q | k | v | z; only if the weights are laid out so
-  Tensor gates;  // [T,2*HV], b | a over all heads
-  Tensor o;      // [T,HV*V]
-  Tensor mixed;  // [T,C], after the convolution; only for a prefill
+  Tensor projected;    // [T,C+HV*V], qkv | z
+  Tensor interleaved;  // [T,C+HV*V], of each key head q | k | v | z; only if the weights are laid out so
+  Tensor qkv;          // [T,C], before the convolution
+  Tensor z;            // [T,HV*V]
+  Tensor gates;        // [T,2*HV], b | a over all heads
+  Tensor o;            // [T,HV*V]
+  Tensor mixed;        // [T,C], after the convolution; only for a prefill
 };
 
 Scratch take_scratch(const ModelConfig& config, const GatedDeltaWeights& w, const Step& step, Arena& arena) {
   const std::int64_t count = step.count();
+  const std::int64_t channels = config.conv_channels();
+  const std::int64_t values = config.value_channels();
   Scratch scratch;
-  scratch.qkv = take_matrix(arena, count, config.conv_channels());
-  scratch.z = take_matrix(arena, count, config.value_channels());
-  if (w.qkvz.defined()) scratch.qkvz = take_matrix(arena, count, config.conv_channels() + config.value_channels());
-  scratch.gates = take_matrix(arena, count, std::int64_t{2} * config.value_heads);
-  scratch.o = take_matrix(arena, count, config.value_channels());
-  if (!step.decode) scratch.mixed = take_matrix(arena, count, config.conv_channels());
+  scratch.projected = step.take(arena, count, channels + values);
+  scratch.qkv = column_range(scratch.projected, 0, channels);
+  scratch.z = column_range(scratch.projected, channels, values);
+  if (w.qkvz.defined()) scratch.interleaved = step.take(arena, count, channels + values);
+  scratch.gates = step.take_f32(arena, count, std::int64_t{2} * config.value_heads);
+  scratch.o = step.take(arena, count, values);
+  if (!step.decode) scratch.mixed = step.take(arena, count, channels);
   return scratch;
 }
 
@@ -41,12 +45,12 @@ View batched_heads(const View& rows, std::int64_t batch, std::int64_t first, std
   return reshape(head_range(rows, first, heads, width), {batch, rows.dim(0) / batch, heads, width});
 }
 
-// From q | k | v | z of each key head in `qkvz` to q | k | v over all heads in `qkv`, and `z`.
+// From q | k | v | z of each key head to q | k | v over all heads, and z.
 void split_key_heads(const ModelConfig& config, const Scratch& scratch, Step& step) {
   const std::int64_t heads = config.key_heads;
   const std::int64_t values = config.value_channels() / heads;  // of a key head
   SplitQkvzArgs split;
-  split.x = head_range(scratch.qkvz, 0, heads, 2 * config.key_dim + 2 * values);
+  split.x = head_range(scratch.interleaved, 0, heads, 2 * config.key_dim + 2 * values);
   split.q = head_range(scratch.qkv, 0, heads, config.key_dim);
   split.k = head_range(scratch.qkv, config.key_channels(), heads, config.key_dim);
   split.v = head_range(scratch.qkv, 2 * config.key_channels(), heads, values);
@@ -58,8 +62,10 @@ void split_key_heads(const ModelConfig& config, const Scratch& scratch, Step& st
 void project(const ModelConfig& config, const GatedDeltaWeights& w, Step& step, const ConstTensor& x,
              const Scratch& scratch) {
   if (w.qkvz.defined()) {
-    step.multiply(x, w.qkvz, scratch.qkvz);
+    step.multiply(x, w.qkvz, scratch.interleaved);
     split_key_heads(config, scratch, step);
+  } else if (w.qkv_and_z.defined()) {
+    step.multiply(x, w.qkv_and_z, scratch.projected);
   } else {
     step.multiply(x, w.qkv, scratch.qkv);
     step.multiply(x, w.z, scratch.z);
@@ -90,7 +96,7 @@ void decode_step(const ModelConfig& config, const GatedDeltaWeights& w, std::siz
   args.gates = raw_gates(config, w, scratch, count);
   args.state_in = pool.recurrent(layer);
   args.state_out = pool.recurrent(layer);
-  args.state_indices = step.slots_view();
+  args.state_indices = step.batch->slots();
   args.z = batched_heads(scratch.z, count, 0, config.value_heads, config.value_dim);
   args.norm_weight = w.norm;
   args.y = batched_heads(scratch.o, count, 0, config.value_heads, config.value_dim);
@@ -109,8 +115,8 @@ void prefill(const ModelConfig& config, const GatedDeltaWeights& w, std::size_t 
   conv.weight = w.conv;
   conv.initial_state = pool.conv(layer);
   conv.final_state = pool.conv(layer);
-  conv.state_indices = step.slots_view();
-  conv.cu_seqlens = step.cu_seqlens_view();
+  conv.state_indices = step.batch->slots();
+  conv.cu_seqlens = step.batch->cu_seqlens();
   conv.y = batched(scratch.mixed, 1);
   conv.activation = Activation::kSilu;
   step.run(conv);
@@ -123,8 +129,8 @@ void prefill(const ModelConfig& config, const GatedDeltaWeights& w, std::size_t 
   rule.gates = raw_gates(config, w, scratch, 1);
   rule.initial_state = pool.recurrent(layer);
   rule.final_state = pool.recurrent(layer);
-  rule.state_indices = step.slots_view();
-  rule.cu_seqlens = step.cu_seqlens_view();
+  rule.state_indices = step.batch->slots();
+  rule.cu_seqlens = step.batch->cu_seqlens();
   rule.o = batched_heads(scratch.o, 1, 0, config.value_heads, config.value_dim);
   rule.head_map = config.head_map;
   rule.qk_norm = QkNorm::kL2;
@@ -132,10 +138,10 @@ void prefill(const ModelConfig& config, const GatedDeltaWeights& w, std::size_t 
   step.run(rule);
 
   GatedRmsNormArgs norm;
-  norm.x = reshape(scratch.o, {step.count(), config.value_heads, config.value_dim});
-  norm.z = reshape(scratch.z, {step.count(), config.value_heads, config.value_dim});
+  norm.x = head_range(scratch.o, 0, config.value_heads, config.value_dim);
+  norm.z = head_range(scratch.z, 0, config.value_heads, config.value_dim);
   norm.weight = w.norm;
-  norm.y = reshape(scratch.o, {step.count(), config.value_heads, config.value_dim});
+  norm.y = head_range(scratch.o, 0, config.value_heads, config.value_dim);
   norm.eps = config.norm_eps;
   step.run(norm);
 }

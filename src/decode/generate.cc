@@ -23,7 +23,8 @@ class Stopwatch {
 Generated Model::generate(Sequence& sequence, std::span<const std::int32_t> prompt, const Sampling& sampling,
                           std::int64_t max_tokens, const std::function<bool(std::string_view bytes)>& on_bytes,
                           const ShouldContinue& should_continue,
-                          const std::function<void(std::int32_t token, std::span<const float> logits)>& on_token) {
+                          const std::function<void(std::int32_t token)>& on_token,
+                          const std::function<void(std::int32_t token, std::span<const float> logits)>& on_logits) {
   decode::check_sampling(sampling);
   if (prompt.empty() && sequence.tokens().empty()) {
     throw Error("generate", "prompt", "at least one token to begin with", "none");
@@ -39,33 +40,29 @@ Generated Model::generate(Sequence& sequence, std::span<const std::int32_t> prom
   result.prompt_tokens = static_cast<std::int64_t>(prompt.size());
 
   // Without a callback no text is made, so that a model without a tokenizer can generate ids.
-  std::optional<text::StreamDecoder> decoder;
-  if (on_bytes) decoder.emplace(impl_->require_tokenizer());
-  const auto report = [&](const std::string& text) { return text.empty() || on_bytes(text); };
+  std::optional<text::StreamDecoder> text;
+  if (on_bytes) text.emplace(impl_->require_tokenizer());
+  const auto report = [&](const std::string& bytes) { return bytes.empty() || on_bytes(bytes); };
   const Stopwatch decode_time;
-  bool wanted = true;
-  while (wanted && result.steps < max_tokens) {
-    if (should_continue && !should_continue()) {
-      wanted = false;
-      break;
-    }
-    const std::int32_t token = sample(sequence, sampling);
-    if (is_end_token(token)) {
-      result.reason = StopReason::kEndToken;
-      break;
-    }
-    if (static_cast<std::int64_t>(sequence.tokens().size()) >= context()) {
-      result.reason = StopReason::kContext;
-      break;
-    }
+  Sequence* const sequences[] = {&sequence};
+  bool wanted = !should_continue || should_continue();
+  const auto take = [&](std::span<const std::int32_t> tokens) {
+    const std::int32_t token = tokens.front();
     result.tokens.push_back(token);
-    if (on_token) on_token(token, sequence.logits());
-    if (decoder) wanted = report(decoder->push(token));
-    step(sequence, token);
     ++result.steps;
+    if (on_token) on_token(token);
+    if (text) wanted = report(text->push(token));
+    // Asked before the next token, if there is to be one.
+    if (wanted && result.steps < max_tokens && should_continue) wanted = should_continue();
+    return wanted;
+  };
+  if (wanted && max_tokens > 0) {
+    std::function<void(std::size_t, std::int32_t, std::span<const float>)> logits;
+    if (on_logits) logits = [&](std::size_t, std::int32_t token, std::span<const float> of) { on_logits(token, of); };
+    result.reason = decode(sequences, std::span(&sampling, 1), max_tokens, take, logits).front();
   }
   if (!wanted) result.reason = StopReason::kCaller;
-  if (decoder && wanted) report(decoder->finish());
+  if (text && wanted) report(text->finish());
   result.decode_seconds = decode_time.seconds();
   return result;
 }

@@ -3,11 +3,14 @@
 // The blocks of a layer and what a forward pass shares between them.
 
 #include <cstdint>
-#include <vector>
+#include <functional>
+#include <string>
 
 #include "checkpoint/config.h"
 #include "checkpoint/weights.h"
 #include "core/arena.h"
+#include "decode/batch.h"
+#include "decode/runtime.h"
 #include "decode/state.h"
 #include "thalweg/moe.h"
 #include "thalweg/nn.h"
@@ -21,29 +24,35 @@ using checkpoint::MoeWeights;
 
 // One forward pass over T packed tokens of N sequences, and its memory.
 struct Step {
-  Stream stream;
-  MatmulPrecision precision = MatmulPrecision::kFast;
-  bool decode = false;                   // every sequence has one token
-  std::vector<std::int32_t> tokens;      // [T]
-  std::vector<std::int32_t> positions;   // [T]
-  std::vector<std::int32_t> cu_seqlens;  // [N+1]
-  std::vector<std::int32_t> slots;       // [N]
-  std::vector<std::int32_t> lengths;     // [N], the new tokens included
-  HostWorkspace workspace;               // of the operation that runs
-  HostWorkspace scratch;                 // of the block that runs
+  Step(const Runtime& runtime_, Batch& batch_)
+      : runtime(runtime_), batch(&batch_), workspace(runtime_), scratch(runtime_), activations(runtime_) {}
 
-  std::int64_t count() const { return static_cast<std::int64_t>(tokens.size()); }
-  std::int64_t sequences() const { return static_cast<std::int64_t>(slots.size()); }
+  const Runtime& runtime;
+  const Batch* batch;
+  ConstTensor rope_frequencies;  // Weights::rope_frequencies
+  bool decode = false;           // every sequence has one token
+  bool planning = false;         // nothing runs: the step's memory is counted
+  // If given, each operation is timed by itself.
+  std::function<void(const std::string& operation, const std::string& kernel, double seconds)> on_time;
+  StepMemory workspace;    // of the operation that runs
+  StepMemory scratch;      // of the block that runs
+  StepMemory activations;  // of the whole step
 
-  ConstTensor tokens_view() const { return {tokens.data(), DType::kI32, {count()}, kCpu}; }
-  ConstTensor positions_view() const { return {positions.data(), DType::kI32, {count()}, kCpu}; }
-  ConstTensor cu_seqlens_view() const { return {cu_seqlens.data(), DType::kI32, {sequences() + 1}, kCpu}; }
-  ConstTensor slots_view() const { return {slots.data(), DType::kI32, {sequences()}, kCpu}; }
-  ConstTensor lengths_view() const { return {lengths.data(), DType::kI32, {sequences()}, kCpu}; }
+  std::int64_t count() const { return batch->count(); }
+  // Changes when memory moves.
+  int generation() const { return workspace.allocations() + scratch.allocations() + activations.allocations(); }
 
   template <class Args>
   void run(const Args& args) {
-    thalweg::run(args, workspace.reserve(workspace_size(args, stream)), stream);
+    const Workspace memory = workspace.reserve(workspace_size(args, runtime.stream()));
+    if (planning) return;
+    if (on_time) {
+      const Explanation chosen = explain(args, runtime.stream());
+      on_time(chosen.operation, chosen.kernels[static_cast<std::size_t>(chosen.chosen)].kernel,
+              runtime.time([&](const Stream& stream) { thalweg::run(args, memory, stream); }));
+    } else {
+      thalweg::run(args, memory, runtime.stream());
+    }
   }
 
   // y [T,N] = x [T,K] times weight [N,K].
@@ -52,27 +61,38 @@ struct Step {
     args.x = x;
     args.weight = weight;
     args.y = y;
-    args.precision = precision;
+    args.precision = runtime.precision();
     run(args);
   }
-};
 
-// An f32 matrix [rows,columns] from the arena.
-inline Tensor take_matrix(Arena& arena, std::int64_t rows, std::int64_t columns) {
-  return {arena.take<float>(rows * columns), DType::kF32, {rows, columns}, kCpu};
-}
+  // A matrix without memory, for planning.
+  Tensor tensor(DType dtype, std::int64_t rows, std::int64_t columns) const {
+    return {nullptr, dtype, {rows, columns}, runtime.device()};
+  }
+  // A matrix [rows,columns] from the arena.
+  Tensor take(Arena& arena, DType dtype, std::int64_t rows, std::int64_t columns) const {
+    return {arena.take<std::byte>(bytes_of(dtype, rows * columns)), dtype, {rows, columns}, runtime.device()};
+  }
+  Tensor take_f32(Arena& arena, std::int64_t rows, std::int64_t columns) const {
+    return take(arena, DType::kF32, rows, columns);
+  }
+  // In the activations' type.
+  Tensor take(Arena& arena, std::int64_t rows, std::int64_t columns) const {
+    return take(arena, runtime.activations(), rows, columns);
+  }
+};
 
 // The tensors that `layout(arena)` takes, over `memory`: called once to count the bytes and once to hand them out. They
 // are valid until the next call for the same memory.
 template <class Layout>
-auto lay_out(HostWorkspace& memory, const Layout& layout) {
+auto lay_out(StepMemory& memory, const Layout& layout) {
   Arena counted;
   layout(counted);
   Arena arena(memory.reserve(counted.used()));
   return layout(arena);
 }
 
-// The blocks between two norms: x [T,D] to y [T,D], f32.
+// The blocks between two norms: x [T,D] to y [T,D], in the activations' type.
 void gated_delta_layer(const ModelConfig& config, const GatedDeltaWeights& weights, std::size_t layer, StatePool& pool,
                        Step& step, const ConstTensor& x, const Tensor& y);
 void attention_layer(const ModelConfig& config, const AttentionWeights& weights, std::size_t layer, StatePool& pool,

@@ -16,8 +16,6 @@
 namespace thalweg {
 namespace {
 
-constexpr std::int64_t kDefaultContext = 32768;
-
 DType kv_dtype(const ModelOptions& options) {
   return options.kv_dtype.value_or(options.exact ? DType::kF32 : DType::kF16);
 }
@@ -31,10 +29,12 @@ void check_options(const ModelOptions& options) {
   require(options.context >= 0 && options.context <= kMost, "context", "a number from 0 to " + std::to_string(kMost),
           std::to_string(options.context));
   require(options.sequences >= 1, "sequences", "1 or more", std::to_string(options.sequences));
-  require(options.prefill_chunk >= 1 && options.prefill_chunk <= 65536, "prefill_chunk", "a number from 1 to 65536",
+  require(options.prefill_chunk >= 0 && options.prefill_chunk <= 65536, "prefill_chunk", "a number from 0 to 65536",
           std::to_string(options.prefill_chunk));
   const DType kv = kv_dtype(options);
-  require(kv == DType::kF16 || kv == DType::kF32, "kv_dtype", "F16 or F32", std::string(dtype_name(kv)));
+  require(is_float(kv), "kv_dtype", "F16, BF16 or F32", std::string(dtype_name(kv)));
+  require(options.state_dtype == DType::kF32 || options.state_dtype == DType::kBF16, "state_dtype", "F32 or BF16",
+          std::string(dtype_name(options.state_dtype)));
 }
 
 void open_gguf(Model::Impl& impl, const std::string& path) {
@@ -78,19 +78,19 @@ class Snapshot {
     for (const decode::DecoderInput& input : inputs) {
       states_.push_back({input.slot, pool.length(input.slot), {}});
       std::vector<std::byte>& bytes = states_.back().bytes;
-      for (std::span<const std::byte> memory : pool.slot_memory(input.slot, 0)) {
-        bytes.insert(bytes.end(), memory.begin(), memory.end());
-      }
+      pool.read(input.slot, 0,
+                [&](std::span<const std::byte> piece) { bytes.insert(bytes.end(), piece.begin(), piece.end()); });
     }
   }
 
   void restore() {
     for (const State& state : states_) {
-      const std::byte* from = state.bytes.data();
-      for (std::span<std::byte> memory : pool_.slot_memory(state.slot, 0)) {
-        std::copy_n(from, memory.size(), memory.data());
-        from += memory.size();
-      }
+      std::span<const std::byte> rest = state.bytes;
+      pool_.write(state.slot, 0, [&](std::size_t bytes) {
+        const std::span<const std::byte> piece = rest.first(bytes);
+        rest = rest.subspan(bytes);
+        return piece;
+      });
       pool_.set_length(state.slot, state.length);
     }
   }
@@ -117,33 +117,42 @@ std::uint64_t Model::Impl::fingerprint() {
   return *fingerprint_;
 }
 
+std::vector<Sequence::Impl*> Model::Impl::sequences_of(std::span<Sequence* const> batch, std::string_view operation) {
+  std::vector<Sequence::Impl*> states;
+  for (Sequence* handle : batch) {
+    if (handle == nullptr) throw Error(operation, "sequence", "a sequence", "none");
+    Sequence::Impl& state = used(handle->impl_);
+    if (state.model.get() != this) throw Error(operation, "sequence", "one of this model", "one of another");
+    if (std::find(states.begin(), states.end(), &state) != states.end()) {
+      throw Error(operation, "sequence", "each sequence once", "one twice");
+    }
+    states.push_back(&state);
+  }
+  return states;
+}
+
 bool Model::Impl::run(std::span<const SequenceInput> batch, decode::LogitsOf which,
                       const decode::LogitsCallback& on_logits, const ShouldContinue& should_continue) {
+  std::vector<Sequence*> handles;
+  for (const SequenceInput& input : batch) handles.push_back(input.sequence);
+  const std::vector<Sequence::Impl*> sequences = sequences_of(handles, "prefill");
   std::vector<decode::DecoderInput> inputs;
-  std::vector<Sequence::Impl*> sequences;
-  for (const SequenceInput& input : batch) {
-    if (input.sequence == nullptr) throw Error("prefill", "sequence", "a sequence", "none");
-    Sequence::Impl& sequence = used(input.sequence->impl_);
-    if (sequence.model.get() != this) throw Error("prefill", "sequence", "one of this model", "one of another");
-    if (std::find(sequences.begin(), sequences.end(), &sequence) != sequences.end()) {
-      throw Error("prefill", "sequence", "each sequence once", "one twice");
-    }
-    for (std::int32_t token : input.tokens) {
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    for (std::int32_t token : batch[i].tokens) {
       if (token >= 0 && token < config.vocabulary) continue;
       throw Error("prefill", "tokens", "ids from 0 to " + std::to_string(config.vocabulary - 1), std::to_string(token));
     }
-    const std::size_t length = sequence.tokens.size() + input.tokens.size();
+    const std::size_t length = sequences[i]->tokens.size() + batch[i].tokens.size();
     if (length > static_cast<std::size_t>(context)) {
       throw Error("prefill", "tokens", "at most " + std::to_string(context) + " in a sequence (ModelOptions::context)",
                   std::to_string(length));
     }
-    sequences.push_back(&sequence);
-    inputs.push_back({sequence.slot, input.tokens});
+    inputs.push_back({sequences[i]->slot, batch[i].tokens});
   }
   std::size_t total = 0;
   for (const decode::DecoderInput& input : inputs) total += input.tokens.size();
   // A run of one chunk cannot be stopped.
-  const bool may_stop = should_continue && total > static_cast<std::size_t>(options.prefill_chunk);
+  const bool may_stop = should_continue && total > static_cast<std::size_t>(decoder->chunk());
   std::optional<Snapshot> snapshot;
   if (may_stop) snapshot.emplace(*pool, inputs);
 
@@ -184,18 +193,11 @@ Model Model::load(const std::string& path, const ModelOptions& options) {
   }
   if (impl->tokenizer) checkpoint::take_end_tokens(impl->config, *impl->tokenizer);
   impl->weights = checkpoint::bind_weights(impl->config, impl->source());
-  const std::int64_t made_for = impl->config.context;
-  impl->context = options.context > 0 ? options.context
-                  : made_for > 0      ? std::min(made_for, kDefaultContext)
-                                      : kDefaultContext;
-  impl->pool = std::make_unique<decode::StatePool>(impl->config, options.sequences, impl->context, kv_dtype(options));
-  // The operations run where the weights are.
-  const Stream stream{impl->weights.embedding.device, options.threads};
-  impl->decoder = std::make_unique<decode::Decoder>(impl->config, impl->weights, stream,
-                                                    options.exact ? MatmulPrecision::kExact : MatmulPrecision::kFast,
-                                                    options.prefill_chunk);
+  impl->place();
   impl->info = decode::describe(*impl, path);
-  if (options.prefetch) {
+  if (impl->device_weights) {
+    impl->device_weights->load(options.progress);
+  } else if (options.prefetch) {
     impl->source().prefetch(options.progress);
   } else if (options.progress) {
     options.progress(1.0);
@@ -206,7 +208,9 @@ Model Model::load(const std::string& path, const ModelOptions& options) {
 
 const ModelInfo& Model::info() const { return impl_->info; }
 std::int64_t Model::context() const { return impl_->context; }
-int Model::threads() const { return thread_count(impl_->decoder->stream()); }
+int Model::threads() const { return thread_count(Stream::cpu(impl_->options.threads)); }
+
+int Model::prefill_chunk() const { return static_cast<int>(impl_->decoder->chunk()); }
 
 bool Model::is_end_token(std::int32_t token) const {
   const std::vector<std::int32_t>& ends = impl_->config.end_tokens;

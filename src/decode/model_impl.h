@@ -9,7 +9,10 @@
 #include "checkpoint/config.h"
 #include "checkpoint/tokenizer.h"
 #include "checkpoint/weights.h"
+#include "decode/decode_loop.h"
 #include "decode/decoder.h"
+#include "decode/device_weights.h"
+#include "decode/runtime.h"
 #include "decode/state.h"
 #include "io/gguf.h"
 #include "io/safetensors.h"
@@ -25,8 +28,13 @@ struct Model::Impl {
   checkpoint::Weights weights;
   ModelOptions options;
   std::int64_t context = 0;
+  std::string device_reason;       // ModelInfo::device_reason
+  std::uint64_t device_bytes = 0;  // ModelInfo::device_bytes
+  std::unique_ptr<decode::Runtime> runtime;
+  std::unique_ptr<decode::DeviceWeights> device_weights;  // null on the host
   std::unique_ptr<decode::StatePool> pool;
   std::unique_ptr<decode::Decoder> decoder;
+  std::unique_ptr<decode::DecodeLoop> loop;  // null on the host
   std::optional<text::Tokenizer> tokenizer;
   std::string chat_template;  // as the file has it; empty without one
   ModelInfo info;
@@ -37,14 +45,25 @@ struct Model::Impl {
 
   const text::Tokenizer& require_tokenizer() const;
 
+  // Chooses the device and reserves what the model needs on it; loads nothing.
+  void place();
+  // The weights where the model runs.
+  const checkpoint::Weights& weights_there() const { return device_weights ? device_weights->weights() : weights; }
+
   // Computed by the first call, which reads from every tensor.
   std::uint64_t fingerprint();
+
+  // The states of a batch, each once; throws Error of `operation` for one of another model or that was damaged.
+  std::vector<Sequence::Impl*> sequences_of(std::span<Sequence* const> batch, std::string_view operation);
 
   // Stores the logits of each input's last token in its sequence. Returns false if `should_continue` did.
   bool run(std::span<const SequenceInput> batch, decode::LogitsOf which, const decode::LogitsCallback& on_logits,
            const ShouldContinue& should_continue);
 
  private:
+  // Throws Error if the device is absent, or lacks a kernel or the memory.
+  void place_on(Device device);
+
   std::optional<std::uint64_t> fingerprint_;
 };
 

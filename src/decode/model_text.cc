@@ -25,17 +25,32 @@ std::string Model::detokenize(std::span<const std::int32_t> tokens) const {
   return impl_->require_tokenizer().decode(tokens);
 }
 
-std::vector<std::int32_t> Model::chat_prompt(std::span<const ChatMessage> messages, std::optional<bool> think) const {
-  const text::ChatFamily family = text::chat_family(impl_->config.architecture, impl_->chat_template);
-  std::vector<text::ChatMessage> conversation;
-  for (const ChatMessage& message : messages) conversation.push_back({message.role, message.content});
-  return text::encode_chat(impl_->require_tokenizer(), text::chat_prompt(family, conversation, think));
+ChatPrompt Model::chat_prompt(std::span<const ChatMessage> messages, const ChatOptions& options) const {
+  const text::ChatFormat format = text::find_chat_format(impl_->config.architecture, impl_->chat_template);
+  const text::Tokenizer& tokenizer = impl_->require_tokenizer();
+  ChatPrompt prompt;
+  prompt.tokens = text::encode_chat(tokenizer, text::chat_prompt(format, messages, options));
+  prompt.boundaries = text::ends_of_messages(tokenizer, prompt.tokens);
+  prompt.thinking = text::answer_thinks(format, options.think);
+  return prompt;
 }
 
 std::vector<std::int32_t> Model::chat_continuation(std::string_view question, std::optional<bool> think) const {
-  const text::ChatFamily family = text::chat_family(impl_->config.architecture, impl_->chat_template);
+  const text::ChatFormat format = text::find_chat_format(impl_->config.architecture, impl_->chat_template);
   // generate() does not run the token that ends an answer, so the answer's message is still open.
-  return text::encode_chat(impl_->require_tokenizer(), text::chat_continuation(family, question, false, think));
+  return text::encode_chat(impl_->require_tokenizer(), text::chat_continuation(format, question, false, think));
+}
+
+AnswerParser Model::answer_parser(bool thinking, const ChatOptions& options) const {
+  return {tool_call_format(), thinking, options.tools};
+}
+
+ToolCallFormat Model::tool_call_format() const {
+  return text::find_chat_format(impl_->config.architecture, impl_->chat_template).calls;
+}
+
+std::string Model::chat_format() const {
+  return text::find_chat_format(impl_->config.architecture, impl_->chat_template).name;
 }
 
 }  // namespace thalweg

@@ -91,7 +91,7 @@ void save_session(const std::string& path, std::uint64_t model, const StatePool&
   write(std::as_bytes(std::span(&header, 1)));
   write(bytes_of_values(tokens));
   write(bytes_of_values(logits));
-  for (std::span<std::byte> span : pool.slot_memory(slot, pool.length(slot))) write(span);
+  pool.read(slot, pool.length(slot), write);
   const std::uint64_t value = sum.value();
   file.write(&value, sizeof(value));
   file.commit();
@@ -143,10 +143,7 @@ SessionText restore_session(io::Bytes bytes, const std::string& path, std::uint6
     if (token < 0 || token >= vocabulary) reader.fail("tokens of the vocabulary", std::to_string(token));
   }
   pool.reserve(count);
-  for (std::span<std::byte> span : pool.slot_memory(slot, count)) {
-    const io::Bytes from = reader.take(span.size());
-    std::memcpy(span.data(), from.data(), from.size());
-  }
+  pool.write(slot, count, [&](std::size_t bytes_of_piece) { return reader.take(bytes_of_piece); });
   pool.set_length(slot, count);
   return text;
 }

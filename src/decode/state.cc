@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <new>
 
 #include "thalweg/error.h"
@@ -16,28 +15,50 @@ constexpr std::int64_t kFirstCapacity = 512;
 
 void StatePool::Free::operator()(void* memory) const { std::free(memory); }
 
-// Zeroed by the system, page by page on first use: slots that are never used take no memory.
-StatePool::Memory StatePool::allocate(std::uint64_t bytes) {
-  void* memory = std::calloc(std::max<std::uint64_t>(bytes, 1), 1);
-  if (memory == nullptr) throw std::bad_alloc();
-  return Memory(static_cast<std::byte*>(memory));
+StatePool::Memory StatePool::zeros(std::uint64_t bytes) const {
+  bytes = std::max<std::uint64_t>(bytes, 1);
+  Memory memory;
+  if (runtime_.on_host()) {
+    memory.host.reset(static_cast<std::byte*>(std::calloc(bytes, 1)));
+    if (memory.host == nullptr) throw std::bad_alloc();
+  } else {
+    memory.device = DeviceMemory(runtime_.device(), bytes);
+    runtime_.clear(memory.device.data(), bytes);
+  }
+  return memory;
 }
 
-StatePool::StatePool(const ModelConfig& config, int slots, std::int64_t context, DType cache_dtype)
+StatePool::StatePool(const ModelConfig& config, const Runtime& runtime, int slots, std::int64_t context,
+                     DType cache_dtype, DType state_dtype)
     : config_(config),
+      runtime_(runtime),
       slots_(slots),
       context_(context),
       cache_dtype_(cache_dtype),
+      state_dtype_(state_dtype),
+      capacity_(runtime.on_host() ? 0 : context),
       layers_(config.layers.size()),
       lengths_(static_cast<std::size_t>(slots), 0),
-      taken_(static_cast<std::size_t>(slots), false) {
+      taken_(static_cast<std::size_t>(slots), false) {}
+
+void StatePool::allocate() {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    if (config.layers[i] != LayerKind::kGatedDelta) continue;
-    const auto count = static_cast<std::uint64_t>(slots);
-    layers_[i].first = allocate(count * static_cast<std::uint64_t>(config.value_channels() * config.key_dim) * 4);
-    layers_[i].second =
-        allocate(count * static_cast<std::uint64_t>(config.conv_channels() * (config.conv_width - 1)) * 4);
+    if (config_.layers[i] == LayerKind::kGatedDelta) {
+      const auto bytes = [](const Tensor& tensor) {
+        return static_cast<std::uint64_t>(bytes_of(tensor.dtype, tensor.size()));
+      };
+      layers_[i].first = zeros(bytes(recurrent(i)));
+      layers_[i].second = zeros(bytes(conv(i)));
+    } else if (capacity_ > 0) {
+      for (Memory* memory : {&layers_[i].first, &layers_[i].second}) {
+        *memory = zeros(row_bytes() * static_cast<std::uint64_t>(capacity_ * slots_));
+      }
+    }
   }
+}
+
+std::uint64_t StatePool::bytes() const {
+  return static_cast<std::uint64_t>(slots_) * (fixed_bytes() + token_bytes() * static_cast<std::uint64_t>(context_));
 }
 
 int StatePool::acquire() {
@@ -58,7 +79,7 @@ void StatePool::release(int slot) {
 }
 
 void StatePool::clear(int slot) {
-  for (std::span<std::byte> span : slot_memory(slot, 0)) std::memset(span.data(), 0, span.size());
+  for (const Piece& piece : pieces(slot, 0)) runtime_.clear(piece.data, piece.bytes);
   set_length(slot, 0);
 }
 
@@ -70,11 +91,11 @@ void StatePool::reserve(std::int64_t tokens) {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (config_.layers[i] != LayerKind::kAttention) continue;
     for (Memory* memory : {&layers_[i].first, &layers_[i].second}) {
-      Memory larger = allocate(row_bytes() * static_cast<std::uint64_t>(capacity * slots_));
-      for (int slot = 0; slot < slots_ && *memory; ++slot) {
-        std::memcpy(larger.get() + row_bytes() * static_cast<std::uint64_t>(capacity * slot),
-                    memory->get() + row_bytes() * static_cast<std::uint64_t>(capacity_ * slot),
-                    row_bytes() * static_cast<std::uint64_t>(length(slot)));
+      Memory larger = zeros(row_bytes() * static_cast<std::uint64_t>(capacity * slots_));
+      for (int slot = 0; slot < slots_ && memory->data() != nullptr; ++slot) {
+        runtime_.copy(larger.data() + row_bytes() * static_cast<std::uint64_t>(capacity * slot),
+                      memory->data() + row_bytes() * static_cast<std::uint64_t>(capacity_ * slot),
+                      row_bytes() * static_cast<std::uint64_t>(length(slot)));
       }
       *memory = std::move(larger);
     }
@@ -83,37 +104,107 @@ void StatePool::reserve(std::int64_t tokens) {
 }
 
 Tensor StatePool::recurrent(std::size_t layer) const {
-  return {
-      layers_[layer].first.get(), DType::kF32, {slots_, config_.value_heads, config_.value_dim, config_.key_dim}, kCpu};
+  return {layers_[layer].first.data(),
+          state_dtype_,
+          {slots_, config_.value_heads, config_.value_dim, config_.key_dim},
+          runtime_.device()};
 }
 
 Tensor StatePool::conv(std::size_t layer) const {
-  return {layers_[layer].second.get(), DType::kF32, {slots_, config_.conv_channels(), config_.conv_width - 1}, kCpu};
+  return {layers_[layer].second.data(),
+          DType::kF32,
+          {slots_, config_.conv_channels(), config_.conv_width - 1},
+          runtime_.device()};
 }
 
 Tensor StatePool::cache(const Memory& memory) const {
-  return {memory.get(), cache_dtype_, {slots_, capacity_, config_.kv_heads, config_.head_dim}, kCpu};
+  return {memory.data(), cache_dtype_, {slots_, capacity_, config_.kv_heads, config_.head_dim}, runtime_.device()};
 }
 
 Tensor StatePool::keys(std::size_t layer) const { return cache(layers_[layer].first); }
 Tensor StatePool::values(std::size_t layer) const { return cache(layers_[layer].second); }
 
-std::vector<std::span<std::byte>> StatePool::slot_memory(int slot, std::int64_t length) const {
-  std::vector<std::span<std::byte>> spans;
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    if (config_.layers[i] == LayerKind::kGatedDelta) {
-      for (const Tensor& state : {recurrent(i), conv(i)}) {
-        spans.emplace_back(static_cast<std::byte*>(state.row(slot)),
-                           static_cast<std::size_t>(bytes_of(state.dtype, state.stride(0))));
-      }
-    } else if (length > 0) {
-      for (const Memory* memory : {&layers_[i].first, &layers_[i].second}) {
-        spans.emplace_back(memory->get() + row_bytes() * static_cast<std::uint64_t>(capacity_ * slot),
-                           static_cast<std::size_t>(row_bytes() * static_cast<std::uint64_t>(length)));
-      }
-    }
+std::vector<StatePool::Piece> StatePool::state_pieces(int slot, std::size_t layer) const {
+  if (config_.layers[layer] != LayerKind::kGatedDelta) return {};
+  std::vector<Piece> all;
+  for (const Tensor& state : {recurrent(layer), conv(layer)}) {
+    all.push_back(
+        {static_cast<std::byte*>(state.row(slot)), static_cast<std::size_t>(bytes_of(state.dtype, state.stride(0)))});
   }
-  return spans;
+  return all;
+}
+
+std::vector<StatePool::Piece> StatePool::cache_pieces(int slot, std::size_t layer, std::int64_t first,
+                                                      std::int64_t count) const {
+  if (config_.layers[layer] != LayerKind::kAttention || count == 0) return {};
+  std::vector<Piece> all;
+  for (const Memory* memory : {&layers_[layer].first, &layers_[layer].second}) {
+    all.push_back({memory->data() + row_bytes() * static_cast<std::uint64_t>(capacity_ * slot + first),
+                   static_cast<std::size_t>(row_bytes() * static_cast<std::uint64_t>(count))});
+  }
+  return all;
+}
+
+std::vector<StatePool::Piece> StatePool::cache_pieces(int slot, std::int64_t first, std::int64_t count) const {
+  std::vector<Piece> all;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    for (const Piece& piece : cache_pieces(slot, i, first, count)) all.push_back(piece);
+  }
+  return all;
+}
+
+std::vector<StatePool::Piece> StatePool::pieces(int slot, std::int64_t length) const {
+  std::vector<Piece> all;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    for (const Piece& piece : state_pieces(slot, i)) all.push_back(piece);
+    for (const Piece& piece : cache_pieces(slot, i, 0, length)) all.push_back(piece);
+  }
+  return all;
+}
+
+void StatePool::read_pieces(std::span<const Piece> pieces, std::byte* to) const {
+  for (const Piece& piece : pieces) {
+    runtime_.copy(to, piece.data, piece.bytes);
+    to += piece.bytes;
+  }
+  runtime_.wait();
+}
+
+void StatePool::write_pieces(std::span<const Piece> pieces, const std::byte* from) {
+  for (const Piece& piece : pieces) {
+    runtime_.upload(piece.data, from, piece.bytes);
+    from += piece.bytes;
+  }
+}
+
+void StatePool::read_states(int slot, std::byte* to) const { read_pieces(pieces(slot, 0), to); }
+void StatePool::write_states(int slot, const std::byte* from) { write_pieces(pieces(slot, 0), from); }
+
+void StatePool::read_cache(int slot, std::int64_t first, std::int64_t count, std::byte* to) const {
+  read_pieces(cache_pieces(slot, first, count), to);
+}
+
+void StatePool::write_cache(int slot, std::int64_t first, std::int64_t count, const std::byte* from) {
+  write_pieces(cache_pieces(slot, first, count), from);
+}
+
+void StatePool::read(int slot, std::int64_t length, const std::function<void(std::span<const std::byte>)>& take) const {
+  std::vector<std::byte> staged;
+  for (const Piece& piece : pieces(slot, length)) {
+    if (runtime_.on_host()) {
+      take({piece.data, piece.bytes});
+      continue;
+    }
+    staged.resize(piece.bytes);
+    runtime_.download(staged.data(), piece.data, piece.bytes);
+    take(staged);
+  }
+}
+
+void StatePool::write(int slot, std::int64_t length,
+                      const std::function<std::span<const std::byte>(std::size_t)>& give) {
+  for (const Piece& piece : pieces(slot, length)) runtime_.upload(piece.data, give(piece.bytes).data(), piece.bytes);
+  runtime_.wait();
 }
 
 std::uint64_t StatePool::row_bytes() const {
@@ -122,7 +213,7 @@ std::uint64_t StatePool::row_bytes() const {
 
 std::uint64_t StatePool::fixed_bytes() const {
   std::uint64_t bytes = 0;
-  for (std::span<std::byte> span : slot_memory(0, 0)) bytes += span.size();
+  for (const Piece& piece : pieces(0, 0)) bytes += piece.bytes;
   return bytes;
 }
 

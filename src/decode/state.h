@@ -2,27 +2,37 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "checkpoint/config.h"
+#include "decode/runtime.h"
 #include "thalweg/tensor.h"
 
 namespace thalweg::decode {
 
 using checkpoint::ModelConfig;
 
-// The states of a model's sequences in host memory, one slot each. A Gated DeltaNet layer has the recurrent state f32
+// The states of a model's sequences where the model runs, one slot each. A Gated DeltaNet layer has the recurrent state
 // [slots,HV,V,K] and the last inputs of its convolution f32 [slots,C,W-1]; a full-attention layer has keys and values
-// [slots,S,HKV,A], for which S grows in steps as sequences do, up to the context.
+// [slots,S,HKV,A]. On the host S grows in steps as sequences do, up to the context; elsewhere it is the context from
+// the start, so that no step allocates.
 class StatePool {
  public:
-  StatePool(const ModelConfig& config, int slots, std::int64_t context, DType cache_dtype);
+  // `state_dtype` is that of the recurrent state, F32 or BF16. Nothing is allocated before allocate().
+  StatePool(const ModelConfig& config, const Runtime& runtime, int slots, std::int64_t context, DType cache_dtype,
+            DType state_dtype);
 
   int slots() const { return slots_; }
   std::int64_t context() const { return context_; }
   DType cache_dtype() const { return cache_dtype_; }
+  DType state_dtype() const { return state_dtype_; }
+
+  void allocate();
+  // Of all slots, at the full context.
+  std::uint64_t bytes() const;
 
   // A slot with a zero state; throws Error if all are taken.
   int acquire();
@@ -40,31 +50,58 @@ class StatePool {
   Tensor keys(std::size_t layer) const;
   Tensor values(std::size_t layer) const;
 
-  // The memory of a slot's state, in a fixed order, for a length that reserve() has made room for.
-  std::vector<std::span<std::byte>> slot_memory(int slot, std::int64_t length) const;
+  // A slot's state, piece by piece in a fixed order, for a length that reserve() has made room for: the recurrent and
+  // convolution states of all layers, and `length` tokens of keys and values.
+  void read(int slot, std::int64_t length, const std::function<void(std::span<const std::byte>)>& take) const;
+  // The same order; give(bytes) returns the next piece.
+  void write(int slot, std::int64_t length, const std::function<std::span<const std::byte>(std::size_t)>& give);
+
+  // Parts of a slot's state as one array. The recurrent and convolution states of all layers, fixed_bytes():
+  void read_states(int slot, std::byte* to) const;
+  void write_states(int slot, const std::byte* from);
+  // Keys and values of tokens [first, first + count), which reserve() has made room for, count * token_bytes(): layer
+  // by layer keys, then values.
+  void read_cache(int slot, std::int64_t first, std::int64_t count, std::byte* to) const;
+  void write_cache(int slot, std::int64_t first, std::int64_t count, const std::byte* from);
 
   std::uint64_t fixed_bytes() const;  // of a slot, without keys and values
   std::uint64_t token_bytes() const;  // of keys and values
 
  private:
+  // Host memory is zeroed by the system, page by page on first use: slots that are never used take no memory.
   struct Free {
     void operator()(void* memory) const;
   };
-  using Memory = std::unique_ptr<std::byte, Free>;
-  static Memory allocate(std::uint64_t bytes);
-
+  struct Memory {
+    std::unique_ptr<std::byte, Free> host;
+    DeviceMemory device;
+    std::byte* data() const { return host != nullptr ? host.get() : static_cast<std::byte*>(device.data()); }
+  };
   struct Layer {
     Memory first;   // recurrent state, or keys
     Memory second;  // inputs of the convolution, or values
   };
+  struct Piece {
+    std::byte* data;
+    std::size_t bytes;
+  };
 
+  Memory zeros(std::uint64_t bytes) const;
+  std::vector<Piece> pieces(int slot, std::int64_t length) const;
+  std::vector<Piece> state_pieces(int slot, std::size_t layer) const;
+  std::vector<Piece> cache_pieces(int slot, std::size_t layer, std::int64_t first, std::int64_t count) const;
+  std::vector<Piece> cache_pieces(int slot, std::int64_t first, std::int64_t count) const;  // of all layers
+  void read_pieces(std::span<const Piece> pieces, std::byte* to) const;
+  void write_pieces(std::span<const Piece> pieces, const std::byte* from);
   std::uint64_t row_bytes() const;  // of one token's keys
   Tensor cache(const Memory& memory) const;
 
   ModelConfig config_;
+  const Runtime& runtime_;
   int slots_;
   std::int64_t context_;
   DType cache_dtype_;
+  DType state_dtype_;
   std::int64_t capacity_ = 0;  // S
   std::vector<Layer> layers_;
   std::vector<std::int64_t> lengths_;

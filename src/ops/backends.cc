@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -114,6 +115,21 @@ std::vector<BackendInfo> backends() {
     result.push_back(std::move(info));
   }
   return result;
+}
+
+std::optional<Device> device_from_name(std::string_view name) {
+  if (name == "auto") return std::nullopt;
+  const std::size_t colon = name.find(':');
+  for (const DeviceType type : {DeviceType::kCpu, DeviceType::kCuda, DeviceType::kMetal}) {
+    if (name.substr(0, colon) != device_type_name(type)) continue;
+    if (colon == std::string_view::npos) return Device{type, 0};
+    const std::string_view digits = name.substr(colon + 1);
+    int index = -1;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
+    const bool is_number = error == std::errc() && end == digits.data() + digits.size() && index >= 0;
+    if (is_number && (type != DeviceType::kCpu || index == 0)) return Device{type, index};
+  }
+  throw Error("device", "name", "auto, cpu, cuda, cuda:N or metal", name);
 }
 
 void select_instruction_set(std::string_view name) {

@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "core/device_functions.h"
 #include "ops/backends.h"
 #include "thalweg/error.h"
 

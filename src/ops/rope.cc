@@ -20,6 +20,8 @@ void validate(const RopeArgs& args, Check& check) {
   if (!(args.scale > 0.0F && std::isfinite(args.scale))) {
     check.fail("scale", "a positive finite number", std::to_string(args.scale));
   }
+  if (args.norm_weight.defined()) check.input("norm_weight", args.norm_weight, kFloatTypes, d);
+  if (!(args.norm_eps >= 0.0F)) check.fail("norm_eps", "0 or more", std::to_string(args.norm_eps));
   Dim half{"rotary_dim/2", args.rotary_dim / 2};
   if (args.frequencies.defined()) check.input("frequencies", args.frequencies, {DType::kF32}, half);
   if (!check.host_values()) return;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/cache_places.h"
 #include "core/sequences.h"
 #include "quant/unpack.h"
 
@@ -81,15 +82,37 @@ ConvResult causal_conv1d_update(const CausalConv1dUpdateArgs& args, Precision pr
   return result;
 }
 
-Array rms_norm(const RmsNormArgs& args, Precision precision) {
-  Array y = read(args.x);
-  const Array weight = read(args.weight);
+namespace {
+
+void normalize_rows(Array& x, const Array& weight, float eps, bool plus_one) {
   const std::int64_t width = weight.dim(0);
-  for (std::int64_t row = 0; row < y.size() / width; ++row) {
-    double* values = y.values.data() + row * width;
-    normalize(values, width, args.eps);
-    for (std::int64_t i = 0; i < width; ++i) values[i] *= weight(i) + (args.weight_plus_one ? 1.0 : 0.0);
+  for (std::int64_t row = 0; row < x.size() / width; ++row) {
+    double* values = x.values.data() + row * width;
+    normalize(values, width, eps);
+    for (std::int64_t i = 0; i < width; ++i) values[i] *= weight(i) + (plus_one ? 1.0 : 0.0);
   }
+}
+
+Array residual_sum(const RmsNormArgs& args) {
+  Array sum = read(args.x);
+  if (!args.delta.defined()) return sum;
+  const Array delta = read(args.delta);
+  for (std::size_t i = 0; i < sum.values.size(); ++i) sum.values[i] += delta.values[i];
+  return sum;
+}
+
+}  // namespace
+
+Array rms_norm_sum(const RmsNormArgs& args, Precision precision) {
+  Array sum = residual_sum(args);
+  round_all(sum, args.sum.dtype, precision);
+  return sum;
+}
+
+Array rms_norm(const RmsNormArgs& args, Precision precision) {
+  Array y = residual_sum(args);
+  const Array weight = read(args.weight);
+  normalize_rows(y, weight, args.eps, args.weight_plus_one);
   round_all(y, args.y.dtype, precision);
   return y;
 }
@@ -110,7 +133,10 @@ Array gated_rms_norm(const GatedRmsNormArgs& args, Precision precision) {
 }
 
 Array rope(const RopeArgs& args, Precision precision) {
-  const Array x = read(args.x);
+  Array x = read(args.x);
+  if (args.norm_weight.defined()) {
+    normalize_rows(x, read(args.norm_weight), args.norm_eps, args.norm_weight_plus_one);
+  }
   const Array positions = read(args.positions);
   const bool given = args.frequencies.defined();
   const Array frequencies = given ? read(args.frequencies) : Array({0});
@@ -159,6 +185,7 @@ Caches store_kv(const StoreKvArgs& args, Precision precision) {
   const Array k = read(args.k);
   const Array v = read(args.v);
   const Sequences sequences(args.cu_seqlens, 1, k.dim(0));
+  const CachePlaces places(args.slots, args.pages, args.k_cache);
   const auto put = [&](Array& cache, std::int64_t slot, std::int64_t position, const Array& rows, std::int64_t t) {
     const std::int64_t row = rows.dim(1) * rows.dim(2);
     for (std::int64_t i = 0; i < row; ++i) {
@@ -168,10 +195,12 @@ Caches store_kv(const StoreKvArgs& args, Precision precision) {
     }
   };
   for (std::int64_t n = 0; n < sequences.count(); ++n) {
+    if (places.absent(n)) continue;
     const std::int64_t before = static_cast<const std::int32_t*>(args.lengths.data)[n] - sequences.length(n);
     for (std::int64_t i = 0; i < sequences.length(n); ++i) {
-      put(caches.k, state_slot(args.slots, n), before + i, k, sequences.begin(n) + i);
-      put(caches.v, state_slot(args.slots, n), before + i, v, sequences.begin(n) + i);
+      const CachePlaces::Place place = places.place(n, before + i);
+      put(caches.k, place.slot, place.row, k, sequences.begin(n) + i);
+      put(caches.v, place.slot, place.row, v, sequences.begin(n) + i);
     }
   }
   return caches;
@@ -202,47 +231,113 @@ Array swiglu(const SwigluArgs& args, Precision precision) {
   return y;
 }
 
+namespace {
+
+// A row of a [T,HQ,D] tensor.
+std::vector<double> head_row(const ConstTensor& tensor, std::int64_t token, std::int64_t head) {
+  return read(select(select(narrow(tensor, 0, token, 1), 0), head)).values;
+}
+
+// As kernels of 16-bit operands round a query: for f16 the row is scaled so that its largest value is in [1,2).
+void round_query(std::vector<double>& query, DType dtype) {
+  double scale = 1.0;
+  if (dtype == DType::kF16) {
+    double largest = 0.0;
+    for (const double value : query) largest = std::max(largest, std::abs(value));
+    if (largest > 0.0) scale = std::exp2(-std::ilogb(largest));
+  }
+  for (double& value : query) value = rounded(dtype, value * scale, Precision::kRounded) / scale;
+}
+
+}  // namespace
+
 Attention::Attention(const AttentionArgs& args)
-    : args_(args), q_(read(args.q)), k_(read(args.k_cache)), v_(read(args.v_cache)), gate_(read(args.gate)) {}
+    : args_(args), places_(args_.slots, args_.pages, args_.k_cache), sequences_(args_.cu_seqlens, 1, args_.q.dim(0)) {}
 
-std::vector<double> Attention::row(std::int64_t token, std::int64_t head, Precision precision) const {
-  const std::int64_t width = q_.dim(2);
-  const auto d = static_cast<std::size_t>(width);
-  const Sequences sequences(args_.cu_seqlens, 1, q_.dim(0));
-  std::int64_t n = 0;
-  while (token >= sequences.begin(n) + sequences.length(n)) ++n;
-  const std::int64_t slot = state_slot(args_.slots, n);
-  const std::int64_t key_head = head / (q_.dim(1) / k_.dim(2));
+void Attention::gather(std::int64_t n) const {
+  if (cached_.sequence == n) return;
   const std::int64_t length = static_cast<const std::int32_t*>(args_.lengths.data)[n];
-  const std::int64_t visible = length - sequences.length(n) + (token - sequences.begin(n)) + 1;
-  const double scale = args_.scale ? *args_.scale : 1.0 / std::sqrt(static_cast<double>(width));
+  const std::int64_t row = args_.k_cache.dim(2) * args_.k_cache.dim(3);
+  cached_ = {n, Array({length, args_.k_cache.dim(2), args_.k_cache.dim(3)}),
+             Array({length, args_.k_cache.dim(2), args_.k_cache.dim(3)})};
+  std::int64_t count = 0;
+  for (std::int64_t first = 0; first < length; first += count) {
+    const CachePlaces::Place place = places_.place(n, first);
+    count = std::min(length - first, args_.k_cache.dim(1) - place.row);
+    for (const auto& [cache, to] : {std::pair{&args_.k_cache, &cached_.k}, std::pair{&args_.v_cache, &cached_.v}}) {
+      const std::vector<double> values = read(narrow(select(*cache, place.slot), 0, place.row, count)).values;
+      std::copy(values.begin(), values.end(), to->values.begin() + first * row);
+    }
+  }
+}
 
-  const double* query = &q_.values[static_cast<std::size_t>((token * q_.dim(1) + head) * width)];
-  const auto cached = [&](const Array& cache, std::int64_t position) {
-    return &cache.values[static_cast<std::size_t>(((slot * k_.dim(1) + position) * k_.dim(2) + key_head) * width)];
-  };
-  std::vector<double> scores(static_cast<std::size_t>(visible), 0.0);
+std::vector<double> Attention::weights(std::int64_t token, std::int64_t head, Precision precision) const {
+  const std::int64_t n = cached_.sequence;
+  const std::int64_t width = args_.q.dim(2);
+  const std::int64_t visible = cached_.k.dim(0) - sequences_.length(n) + (token - sequences_.begin(n)) + 1;
+  const double scale = args_.scale ? *args_.scale : 1.0 / std::sqrt(static_cast<double>(width));
+  std::vector<double> query = head_row(args_.q, token, head);
+  if (precision == Precision::k16Bit) round_query(query, args_.k_cache.dtype);
+  std::vector<double> weights(static_cast<std::size_t>(visible), 0.0);
   for (std::int64_t s = 0; s < visible; ++s) {
-    const double* key = cached(k_, s);
-    double& score = scores[static_cast<std::size_t>(s)];
-    for (std::size_t i = 0; i < d; ++i) score += query[i] * key[i];
+    const double* key = cached_.row(cached_.k, s, head / group());
+    double& score = weights[static_cast<std::size_t>(s)];
+    for (std::size_t i = 0; i < query.size(); ++i) score += query[i] * key[i];
     score *= scale;
   }
-  const double largest = *std::max_element(scores.begin(), scores.end());
+  const double largest = *std::max_element(weights.begin(), weights.end());
   double sum = 0.0;
-  std::vector<double> output(d, 0.0);
-  for (std::int64_t s = 0; s < visible; ++s) {
-    const double weight = std::exp(scores[static_cast<std::size_t>(s)] - largest);
-    const double* value = cached(v_, s);
-    sum += weight;
-    for (std::size_t i = 0; i < d; ++i) output[i] += weight * value[i];
+  for (double& weight : weights) sum += weight = std::exp(weight - largest);
+  for (double& weight : weights) weight /= sum;
+  return weights;
+}
+
+std::vector<double> Attention::gates(std::int64_t token, std::int64_t head) const {
+  if (!args_.gate.defined()) return std::vector<double>(static_cast<std::size_t>(args_.q.dim(2)), 1.0);
+  std::vector<double> gates = head_row(args_.gate, token, head);
+  for (double& gate : gates) gate = sigmoid(gate);
+  return gates;
+}
+
+std::int64_t Attention::sequence_of(std::int64_t token) const {
+  std::int64_t n = 0;
+  while (token >= sequences_.begin(n) + sequences_.length(n)) ++n;
+  return n;
+}
+
+std::vector<double> Attention::row(std::int64_t token, std::int64_t head, Precision precision) const {
+  const std::int64_t n = sequence_of(token);
+  std::vector<double> output(static_cast<std::size_t>(args_.q.dim(2)), 0.0);
+  if (places_.absent(n)) return output;
+  gather(n);
+  const std::vector<double> shares = weights(token, head, precision);
+  for (std::size_t s = 0; s < shares.size(); ++s) {
+    const double* value = cached_.row(cached_.v, static_cast<std::int64_t>(s), head / group());
+    for (std::size_t i = 0; i < output.size(); ++i) output[i] += shares[s] * value[i];
   }
-  for (std::size_t i = 0; i < d; ++i) {
-    output[i] /= sum;
-    if (gate_.size() > 0) output[i] *= sigmoid(gate_(token, head, i));
-    output[i] = rounded(args_.o.dtype, output[i], precision);
+  const std::vector<double> factors = gates(token, head);
+  for (std::size_t i = 0; i < output.size(); ++i) {
+    output[i] *= factors[i];
+    if (precision == Precision::kRounded) output[i] = rounded(args_.o.dtype, output[i], precision);
   }
   return output;
+}
+
+double Attention::weight_noise(std::int64_t token, std::int64_t head) const {
+  const std::int64_t n = sequence_of(token);
+  if (places_.absent(n)) return 0.0;
+  gather(n);
+  const double unit = args_.k_cache.dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11;
+  const std::vector<double> shares = weights(token, head, Precision::kExact);
+  const std::vector<double> factors = gates(token, head);
+  double squares = 0.0;
+  for (std::size_t s = 0; s < shares.size(); ++s) {
+    const double* value = cached_.row(cached_.v, static_cast<std::int64_t>(s), head / group());
+    double square = 0.0;
+    for (std::size_t i = 0; i < factors.size(); ++i) square += factors[i] * value[i] * factors[i] * value[i];
+    squares += shares[s] * shares[s] * square;
+  }
+  return unit * unit / 3.0 * squares;
 }
 
 Array attention(const AttentionArgs& args, Precision precision) {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/cache_places.h"
+#include "core/sequences.h"
 #include "reference/array.h"
 #include "thalweg/nn.h"
 
@@ -19,6 +21,7 @@ ConvResult causal_conv1d(const CausalConv1dArgs& args, Precision precision);
 ConvResult causal_conv1d_update(const CausalConv1dUpdateArgs& args, Precision precision);
 
 Array rms_norm(const RmsNormArgs& args, Precision precision);
+Array rms_norm_sum(const RmsNormArgs& args, Precision precision);
 Array gated_rms_norm(const GatedRmsNormArgs& args, Precision precision);
 Array rope(const RopeArgs& args, Precision precision);
 Array embedding(const EmbeddingArgs& args, Precision precision);
@@ -36,17 +39,41 @@ struct Qkvz {
 };
 Qkvz split_qkvz(const SplitQkvzArgs& args);
 
-// The inputs of one attention, read once. Cases of long sequences compute only some of the rows.
+// One attention, row by row: cases of long sequences compute only some of them.
 class Attention {
  public:
   explicit Attention(const AttentionArgs& args);
 
-  // Output of query head `head` of packed token `token`, [D].
+  // Output of query head `head` of packed token `token`, [D]. Precision::k16Bit rounds q as the contract allows, and
+  // nothing else: how a kernel rounds weights depends on its order.
   std::vector<double> row(std::int64_t token, std::int64_t head, Precision precision) const;
 
+  // The expected squared norm of a row's error if each of its weights is rounded to the cache's 16-bit dtype on its
+  // own: relative errors of variance u^2/3 at most, u being the dtype's unit roundoff.
+  double weight_noise(std::int64_t token, std::int64_t head) const;
+
  private:
+  // Keys and values of the sequence that was read last, [length,HKV,D].
+  struct Cached {
+    std::int64_t sequence = -1;
+    Array k, v;
+
+    static const double* row(const Array& rows, std::int64_t position, std::int64_t key_head) {
+      return &rows.values[static_cast<std::size_t>((position * rows.dim(1) + key_head) * rows.dim(2))];
+    }
+  };
+
+  std::int64_t group() const { return args_.q.dim(1) / args_.k_cache.dim(2); }
+  std::int64_t sequence_of(std::int64_t token) const;
+  void gather(std::int64_t n) const;
+  // The softmax of a row of the gathered sequence.
+  std::vector<double> weights(std::int64_t token, std::int64_t head, Precision precision) const;
+  std::vector<double> gates(std::int64_t token, std::int64_t head) const;
+
   AttentionArgs args_;
-  Array q_, k_, v_, gate_;
+  CachePlaces places_;
+  Sequences sequences_;
+  mutable Cached cached_;
 };
 Array attention(const AttentionArgs& args, Precision precision);
 

@@ -55,6 +55,7 @@ class OnAllThreads {
 // Options with arithmetic as close to f32 as possible.
 inline ModelOptions precise(int sequences = 1) {
   ModelOptions options;
+  options.device = kCpu;
   options.threads = 2;
   options.context = 1024;
   options.sequences = sequences;

@@ -123,7 +123,8 @@ TEST(BadInput, RmsNorm) {
   bad.expect([](Args& a) { a.x.dtype = DType::kI32; }, "x", "F32, F16 or BF16", "I32");
   bad.expect([](Args& a) { a.weight.shape[0] = 63; }, "weight", "D=64", "[63]");
   bad.expect([](Args& a) { a.weight = {}; }, "weight", "D=64", "nothing");
-  bad.expect([](Args& a) { a.y.dtype = DType::kBF16; }, "y", "F32 [T=5,D=64]", "BF16");
+  bad.expect([](Args& a) { a.y.dtype = DType::kI32; }, "y", "F32, F16 or BF16", "I32");
+  bad.expect([](Args& a) { a.sum = a.y; }, "sum", "nothing without delta", "F32 [5,64]");
   bad.expect([](Args& a) { a.y.shape[0] = 6; }, "y", "T=5", "[6,64]");
   bad.expect([](Args& a) { a.eps = -1e-3F; }, "eps", "0 or more", "-0.001");
   bad.expect([](Args& a) { a.eps = kNan; }, "eps", "0 or more", "nan");
@@ -239,8 +240,8 @@ TEST(BadInput, Attention) {
   bad.expect([&](Args& a) { a.lengths = beyond.view(); }, "lengths", "S = 60", "61 for sequence 2");
   const Integers no_slot({4, 5, 1});
   bad.expect([&](Args& a) { a.slots = no_slot.view(); }, "slots", "from 0 to 4", "5 for sequence 1");
-  const Integers negative({-1, 4, 1});
-  bad.expect([&](Args& a) { a.slots = negative.view(); }, "slots", "from 0 to 4", "-1 for sequence 0");
+  const Integers negative({-2, 4, 1});
+  bad.expect([&](Args& a) { a.slots = negative.view(); }, "slots", "-1 or a slot from 0 to 4", "-2 for sequence 0");
   bad.expect(
       [](Args& a) {
         a.slots = {};
@@ -255,6 +256,22 @@ TEST(BadInput, Attention) {
   bad.expect([](Args& a) { a.o.data = const_cast<void*>(a.v_cache.data); }, "o", "memory of its own",
              "overlaps v_cache");
   bad.expect_workspace_errors();
+}
+
+TEST(BadInput, AttentionPages) {
+  using Args = AttentionArgs;
+  // Sequences of 2, 1 and 30 new tokens with 7, 10 and 100 cached, the second of them absent; 7 pages each.
+  BadInput<Args> bad("new_2_1_30_after_5_9_70_page16_absent_1_S100_H4_2_D32_F32_cacheF32_gate");
+  const Integers slots({0, 1, 2});
+  bad.expect([&](Args& a) { a.slots = slots.view(); }, "pages", "nothing beside slots", "[3,7]");
+  bad.expect([](Args& a) { a.pages.shape[0] = 2; }, "pages", "I32 [N=3,P]", "I32 [2,7]");
+  bad.expect([](Args& a) { a.pages.shape[1] = 0; }, "pages", "at least one page", "I32 [3,0]");
+  bad.expect([](Args& a) { a.pages.dtype = DType::kF32; }, "pages", "I32", "F32");
+  bad.expect([](Args& a) { a.pages.shape[1] = 6; }, "lengths", "P*S = 96", "100 for sequence 2");
+  const Integers fewer_than_new({1, 0, 100});
+  bad.expect([&](Args& a) { a.lengths = fewer_than_new.view(); }, "lengths", "2 new tokens", "1 for sequence 0");
+  bad.expect([](Args& a) { a.k_cache.shape[0] = a.v_cache.shape[0] = 3; }, "pages", "a page from 0 to 2",
+             "for sequence");
 }
 
 TEST(BadInput, StoreKv) {
@@ -285,6 +302,21 @@ TEST(BadInput, StoreKv) {
   bad.expect([](Args& a) { a.v_cache.data = a.k_cache.data; }, "k_cache", "memory of its own", "overlaps v_cache");
   bad.expect([](Args& a) { a.k.data = a.v_cache.data; }, "v_cache", "memory of its own", "overlaps k");
   bad.expect_workspace_errors();
+}
+
+TEST(BadInput, StoreKvPages) {
+  using Args = StoreKvArgs;
+  // Sequences of 3 and 9 new tokens with 6 and 10 cached, three pages of 4 each.
+  BadInput<Args> bad("new_3_9_after_3_1_pages_1_4_2_5_6_0_S4_H2_D32_F32_cacheF16_strided");
+  const auto with_pages = [](const Integers& values) {
+    return [&values](Args& a) { a.pages = ConstTensor(values.view().data, DType::kI32, {2, 3}, Device{}); };
+  };
+  const Integers absent_page({1, 4, -1, 5, -1, 0});
+  bad.expect(with_pages(absent_page), "pages", "10 tokens a page from 0 to 8", "-1 for sequence 1");
+  const Integers beyond({1, 9, -1, 5, 6, 0});
+  bad.expect(with_pages(beyond), "pages", "6 tokens a page from 0 to 8", "9 for sequence 0");
+  const Integers twice({1, 4, -1, 5, 6, 4});
+  bad.expect(with_pages(twice), "pages", "pages of their own", "4 twice");
 }
 
 TEST(BadInput, SplitQkvz) {

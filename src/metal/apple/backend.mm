@@ -1,6 +1,7 @@
 // The backend on Apple's systems.
 
 #include "metal/backend.h"
+#include "core/device_functions.h"
 
 #include <unistd.h>
 

@@ -1,6 +1,7 @@
 // The executor as a Metal backend. Its device memory is host memory, as on Apple's systems.
 
 #include "metal/host/attach.h"
+#include "core/device_functions.h"
 
 #include <chrono>
 #include <cstring>

@@ -1,0 +1,240 @@
+// Prefill on Hopper: flash attention over ragged sequences by wgmma, keys and values straight from the cache.
+//
+// Roles: a block has up to 128 rows, tokens of one sequence times the query heads of a key head. Warpgroup 0 is the
+//   producer, which copies keys and values; the others are consumers, 64 rows each. Blocks of later tokens start first.
+// Shared memory: the queries, and a ring of kSlots tiles of 64 keys or values, all swizzled.
+// Pipeline: cp.async by the producer, since a page may end anywhere; full and empty mbarriers per slot. A consumer
+//   starts the next products with keys, then those of the weights before with their values: its softmax runs during the
+//   latter, and during the products of the other consumer.
+
+#include "cuda/common/mbarrier.h"
+#include "cuda/common/pdl.h"
+#include "cuda/common/wgmma.h"
+#include "cuda/launch.h"
+#include "cuda/layers/attention.h"
+
+namespace thalweg::cu::sm90 {
+namespace {
+
+constexpr int kWarpgroup = 128;
+constexpr int kConsumers = 2;
+constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
+constexpr int kRows = 64 * kConsumers;
+static_assert(kRows == kPrefillRows);
+constexpr int kKeys = 64;
+constexpr int kSlots = 4;
+constexpr int kTileBytes = 8192;  // 64 rows of 64 columns
+constexpr int kConsumerBarrier = 1;
+
+template <int D>
+constexpr int kSlotBytes = kKeys* D * 2;
+template <int D>
+constexpr int kSharedBytes = kRows* D * 2 + kSlots* kSlotBytes<D> + 1024;
+
+struct Ring {
+  std::uint32_t address;
+  MbarrierArray full;
+  MbarrierArray empty;
+
+  // Tiles are numbered in the order in which consumers need them: K0 K1 V0 K2 V1 ... V(n-1).
+  __device__ void wait_full(int tile) const { full[tile % kSlots].wait(static_cast<std::uint32_t>(tile / kSlots % 2)); }
+  __device__ void wait_empty(int tile) const {
+    empty[tile % kSlots].wait(static_cast<std::uint32_t>(tile / kSlots % 2) ^ 1U);
+  }
+};
+
+// The producer warpgroup; `steps` is the number of tiles of keys.
+template <int D>
+__device__ void produce(const AttentionCall& p, const AttentionTile& tile, int key_head, int steps, const Ring& ring,
+                        int thread) {
+  const auto publish = [&](int number) {
+    fence_proxy_async();
+    ring.full[number % kSlots].arrive();
+  };
+  const int tiles = 2 * steps;
+#pragma unroll 1
+  for (int number = 0; number < tiles; ++number) {
+    const bool value = number == tiles - 1 || (number > 0 && number % 2 == 0);
+    const int step = number == tiles - 1 ? steps - 1 : value ? number / 2 - 1 : (number + 1) / 2;
+    ring.wait_empty(number);
+    copy_positions<D, kKeys, kWarpgroup>(p, tile.sequence, value ? p.v : p.k, key_head, step * kKeys, tile.visible,
+                                         ring.address + static_cast<std::uint32_t>(number % kSlots * kSlotBytes<D>),
+                                         thread);
+    commit_copies();
+    if (number == 0) continue;
+    wait_for_copies<1>();
+    publish(number - 1);
+  }
+  wait_for_copies<0>();
+  publish(tiles - 1);
+}
+
+// Starts products[64,64] = q k^T of a consumer's rows.
+template <class T, int D>
+__device__ __forceinline__ void start_keys(float (&products)[32], std::uint32_t queries, std::uint32_t keys) {
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < D / 16; ++step) {
+    const std::uint32_t within = static_cast<std::uint32_t>(step % 4 * 32);
+    wgmma_shared<T>(products, describe_rows(queries, static_cast<std::uint32_t>(step / 4 * kRows * 128) + within),
+                    describe_rows(keys, static_cast<std::uint32_t>(step / 4 * kTileBytes) + within), step > 0 ? 1 : 0);
+  }
+  wgmma_commit();
+}
+
+// Starts sums[64,D] += weights[64,64] v.
+template <class T, int D>
+__device__ __forceinline__ void start_values(float (&sums)[D / 2], const std::uint32_t (&weights)[4][4],
+                                             std::uint32_t values) {
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kKeys / 16; ++step) {
+    wgmma<T, true>(sums, weights[step], describe_columns(values, static_cast<std::uint32_t>(step * 2048)), 1);
+  }
+  wgmma_commit();
+}
+
+template <class T>
+__device__ __forceinline__ void pack_weights(std::uint32_t (&to)[4][4], const float (&weights)[32]) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) to[i / 4][i % 4] = pack<T>(weights[2 * i], weights[2 * i + 1]);
+}
+
+// A consumer warpgroup, with rows 64 `consumer` and the next 63.
+template <class T, int D>
+__device__ void consume(const AttentionCall& p, const AttentionTile& tile, int key_head, int steps, const Ring& ring,
+                        std::uint32_t queries, const float* factors_of_rows, int consumer, int thread) {
+  const int lane = thread % kWarpSize;
+  const int warp_row = 64 * consumer + thread / kWarpSize * 16;
+  const int row = warp_row + lane / 4;  // and the row 8 further
+  const auto visible = [&](int of) { return tile.first_visible + min(of, tile.rows - 1) / p.group; };
+  const int visible_low = visible(row);
+  const int visible_high = visible(row + 8);
+  const int visible_first = visible(warp_row);
+  const float factors[2] = {factors_of_rows[row], factors_of_rows[row + 8]};
+  queries += static_cast<std::uint32_t>(64 * consumer * 128);
+  const auto slot = [&](int number) {
+    return ring.address + static_cast<std::uint32_t>(number % kSlots * kSlotBytes<D>);
+  };
+  // Each warp tells that it has read a tile.
+  const auto release = [&](int number) {
+    if (lane == 0) ring.empty[number % kSlots].arrive();
+  };
+  OnlineSoftmax softmax;
+  float products[32];
+  float sums[D / 2];
+#pragma unroll
+  for (float& sum : sums) sum = 0.0F;
+  std::uint32_t weights[4][4];
+  const auto find_weights = [&](int step) {
+    float(&blocks)[8][4] = reinterpret_cast<float(&)[8][4]>(products);
+    if ((step + 1) * kKeys > visible_first) mask_products(blocks, step * kKeys, visible_low, visible_high);
+    return softmax.update(blocks, factors);
+  };
+
+  ring.wait_full(0);
+  start_keys<T, D>(products, queries, slot(0));
+  wgmma_wait<0>();
+  pin(products);
+  release(0);
+  find_weights(0);
+  pack_weights<T>(weights, products);
+#pragma unroll 1
+  for (int step = 1; step < steps; ++step) {
+    const int keys = 2 * step - 1;
+    const int values = 2 * step;
+    ring.wait_full(keys);
+    start_keys<T, D>(products, queries, slot(keys));
+    ring.wait_full(values);
+    start_values<T, D>(sums, weights, slot(values));
+    wgmma_wait<1>();
+    pin(products);
+    release(keys);
+    const float2 shrink = find_weights(step);
+    wgmma_wait<0>();
+    pin(sums);
+    release(values);
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) sums[i] *= i % 4 < 2 ? shrink.x : shrink.y;
+    pack_weights<T>(weights, products);
+  }
+  ring.wait_full(2 * steps - 1);
+  start_values<T, D>(sums, weights, slot(2 * steps - 1));
+  wgmma_wait<0>();
+  pin(sums);
+
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float share = 1.0F / softmax.total(i);
+    const int own = row + 8 * i;
+    if (own >= tile.rows) continue;
+    finish_row<8, D / 8>(p, tile.begin + own / p.group, key_head * p.group + own % p.group, lane % 4 * 2,
+                         [&](int block) {
+                           return float2{sums[4 * block + 2 * i] * share, sums[4 * block + 2 * i + 1] * share};
+                         });
+  }
+}
+
+template <class T, int D>
+__global__ void __launch_bounds__(kThreads, 1) attention_prefill_kernel(const __grid_constant__ AttentionCall p) {
+  extern __shared__ std::uint8_t dynamic_shared[];
+  __shared__ std::uint64_t full_barriers[kSlots];
+  __shared__ std::uint64_t empty_barriers[kSlots];
+  __shared__ float factors_of_rows[kRows];
+  pdl_trigger_and_wait();
+  const AttentionTile tile = find_tile(p, gridDim.x - 1 - blockIdx.x);
+  if (tile.rows == 0) return;
+  const int key_head = static_cast<int>(blockIdx.y);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (tile.sequence.absent) return zero_rows(p, tile, key_head, thread, kThreads);
+
+  const std::uint32_t misaligned = shared_address(dynamic_shared) % 1024;
+  std::uint8_t* const shared = dynamic_shared + (misaligned == 0 ? 0 : 1024 - misaligned);
+  const std::uint32_t queries = shared_address(shared);
+  const Ring ring{queries + kRows * D * 2, {shared_address(full_barriers)}, {shared_address(empty_barriers)}};
+  if (thread == 0) {
+    for (int i = 0; i < kSlots; ++i) {
+      ring.full[i].init(kWarpgroup);
+      ring.empty[i].init(kConsumers * kWarpgroup / kWarpSize);
+    }
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+  const int steps = (tile.visible + kKeys - 1) / kKeys;
+  if (thread < kWarpgroup) {
+    setmaxnreg_dec<40>();
+    produce<D>(p, tile, key_head, steps, ring, thread);
+  } else {
+    setmaxnreg_inc<232>();
+    const int consumer = thread / kWarpgroup - 1;
+    constexpr int kWarps = kConsumers * kWarpgroup / kWarpSize;
+    load_queries<T, D, kRows>(p, tile, key_head, shared, factors_of_rows, thread / kWarpSize - kWarpgroup / kWarpSize,
+                              kWarps);
+    fence_proxy_async();
+    named_barrier(kConsumerBarrier, kConsumers * kWarpgroup);
+    consume<T, D>(p, tile, key_head, steps, ring, queries, factors_of_rows, consumer, thread % kWarpgroup);
+  }
+}
+
+template <class T, int D>
+void launch(const AttentionCall& call, dim3 grid, const DeviceProperties& device, cudaStream_t stream) {
+  static constexpr std::string_view kOperation = "attention";
+  allow_shared_memory(reinterpret_cast<const void*>(attention_prefill_kernel<T, D>), kSharedBytes<D>, kOperation);
+  pdl_launch(attention_prefill_kernel<T, D>, grid, dim3(kThreads), kSharedBytes<D>, device, stream, kOperation, call);
+}
+
+}  // namespace
+
+void launch_attention_prefill(const AttentionCall& call, DType cache, unsigned tiles, const DeviceProperties& device,
+                              cudaStream_t stream) {
+  const dim3 grid(tiles, static_cast<unsigned>(call.heads / call.group));
+  if (cache == DType::kBF16) {
+    call.width == 256 ? launch<__nv_bfloat16, 256>(call, grid, device, stream)
+                      : launch<__nv_bfloat16, 128>(call, grid, device, stream);
+  } else {
+    call.width == 256 ? launch<__half, 256>(call, grid, device, stream)
+                      : launch<__half, 128>(call, grid, device, stream);
+  }
+}
+
+}  // namespace thalweg::cu::sm90

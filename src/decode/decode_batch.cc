@@ -1,0 +1,198 @@
+// Model::decode: token after token of a batch, on the host step by step, on a device by a loop that is a step ahead.
+
+#include <algorithm>
+#include <limits>
+
+#include "decode/decode_loop.h"
+#include "decode/model_impl.h"
+#include "decode/sampler.h"
+#include "thalweg/error.h"
+
+namespace thalweg {
+namespace {
+
+using OnTokens = std::function<bool(std::span<const std::int32_t> tokens)>;
+using OnLogits = std::function<void(std::size_t sequence, std::int32_t token, std::span<const float> logits)>;
+
+// What both ways of decoding share: which sequences go on, with which token.
+class Decoding {
+ public:
+  Decoding(Model::Impl& model, std::vector<Sequence::Impl*> sequences, std::span<const Sampling> sampling,
+           const OnTokens& on_tokens, const OnLogits& on_logits)
+      : model_(model),
+        sequences_(std::move(sequences)),
+        sampling_(sampling),
+        on_tokens_(on_tokens),
+        on_logits_(on_logits),
+        reasons_(sequences_.size(), StopReason::kLength),
+        tokens_(sequences_.size(), -1) {
+    for (std::size_t i = 0; i < sequences_.size(); ++i) active_.push_back(i);
+  }
+
+  bool any() const { return !active_.empty(); }
+  const std::vector<std::size_t>& active() const { return active_; }
+  std::span<const StopReason> reasons() const { return reasons_; }
+  Sequence::Impl& sequence(std::size_t i) const { return *sequences_[i]; }
+  const Sampling& sampling(std::size_t i) const { return sampling_[i]; }
+  std::int32_t token(std::size_t i) const { return tokens_[i]; }
+
+  bool full(std::size_t i) const { return static_cast<std::int64_t>(sequences_[i]->tokens.size()) >= model_.context; }
+
+  // Takes a sequence's next token; false if the sequence ends instead.
+  bool take(std::size_t i, std::int32_t token) {
+    const std::vector<std::int32_t>& ends = model_.config.end_tokens;
+    const bool is_end = std::find(ends.begin(), ends.end(), token) != ends.end();
+    tokens_[i] = is_end || full(i) ? -1 : token;
+    if (tokens_[i] >= 0) return true;
+    reasons_[i] = is_end ? StopReason::kEndToken : StopReason::kContext;
+    return false;
+  }
+
+  // Drops the sequences for which `take_next(i)` is false.
+  template <class TakeNext>
+  void next(const TakeNext& take_next) {
+    std::erase_if(active_, [&](std::size_t i) { return !take_next(i); });
+  }
+
+  // Reports the tokens; false to stop after them.
+  bool report() {
+    if (on_tokens_ && !on_tokens_(tokens_)) {
+      for (const std::size_t i : active_) reasons_[i] = StopReason::kCaller;
+      return false;
+    }
+    return true;
+  }
+  bool wants_logits() const { return static_cast<bool>(on_logits_); }
+  void report_logits(std::size_t i, std::span<const float> logits) const { on_logits_(i, tokens_[i], logits); }
+
+ private:
+  Model::Impl& model_;
+  std::vector<Sequence::Impl*> sequences_;
+  std::span<const Sampling> sampling_;
+  const OnTokens& on_tokens_;
+  const OnLogits& on_logits_;
+  std::vector<std::size_t> active_;
+  std::vector<StopReason> reasons_;
+  std::vector<std::int32_t> tokens_;  // of the step; -1: the sequence has ended
+};
+
+bool take_sampled(Decoding& decoding, std::size_t i) {
+  const Sequence::Impl& sequence = decoding.sequence(i);
+  return decoding.take(i, decode::sample_token(sequence.logits, sequence.tokens, decoding.sampling(i)));
+}
+
+void decode_on_host(Model::Impl& model, Decoding& decoding, std::span<Sequence* const> handles,
+                    std::int64_t max_tokens) {
+  for (std::int64_t step = 0; step < max_tokens; ++step) {
+    decoding.next([&](std::size_t i) { return take_sampled(decoding, i); });
+    if (!decoding.any()) return;
+    std::vector<SequenceInput> batch;
+    std::vector<std::int32_t> tokens;
+    for (const std::size_t i : decoding.active()) tokens.push_back(decoding.token(i));
+    for (const std::size_t i : decoding.active()) {
+      if (decoding.wants_logits()) decoding.report_logits(i, decoding.sequence(i).logits);
+      batch.push_back({handles[i], std::span(tokens).subspan(batch.size(), 1)});
+    }
+    const bool goes_on = decoding.report();
+    model.run(batch, decode::LogitsOf::kLast, {}, {});
+    if (!goes_on) return;
+  }
+}
+
+class DeviceDecoding {
+ public:
+  DeviceDecoding(Model::Impl& model, Decoding& decoding) : model_(model), decoding_(decoding), loop_(*model.loop) {}
+
+  void run(std::int64_t max_tokens) {
+    decoding_.next([&](std::size_t i) { return take_sampled(decoding_, i); });
+    if (!decoding_.any()) return;
+    start();
+    for (std::int64_t step = 0;; ++step) {
+      // The tokens are running; those that they lead to are not known yet.
+      if (decoding_.wants_logits()) report_logits(step);
+      const bool goes_on = decoding_.report();
+      for (const std::size_t i : decoding_.active()) decoding_.sequence(i).tokens.push_back(decoding_.token(i));
+      const bool last = !goes_on || step + 1 == max_tokens;
+      const bool has_room = std::none_of(decoding_.active().begin(), decoding_.active().end(),
+                                         [&](std::size_t i) { return decoding_.full(i); });
+      const bool ahead = !last && has_room;
+      if (ahead) loop_.launch();
+      const std::span<const std::int32_t> chosen = loop_.read();
+      decoding_.next([&](std::size_t i) {
+        if (!last && take(i, chosen[row_of(i)])) return true;
+        finish(i);
+        return false;
+      });
+      if (!decoding_.any()) return;
+      if (!ahead) start();
+    }
+  }
+
+ private:
+  std::size_t row_of(std::size_t i) const {
+    return static_cast<std::size_t>(std::find(rows_.begin(), rows_.end(), i) - rows_.begin());
+  }
+
+  // Begins anew with the sequences that go on.
+  void start() {
+    rows_ = decoding_.active();
+    std::vector<decode::LoopInput> inputs;
+    for (const std::size_t i : rows_) {
+      Sequence::Impl& sequence = decoding_.sequence(i);
+      model_.pool->set_length(sequence.slot, static_cast<std::int64_t>(sequence.tokens.size()));
+      inputs.push_back({sequence.slot, sequence.tokens, decoding_.token(i), decoding_.sampling(i)});
+    }
+    loop_.start(inputs);
+    loop_.launch();
+  }
+
+  bool take(std::size_t i, std::int32_t token) {
+    if (token < 0) throw Error("sample", "logits", "numbers", "NaN or infinity");
+    return decoding_.take(i, token);
+  }
+
+  void finish(std::size_t i) {
+    Sequence::Impl& sequence = decoding_.sequence(i);
+    model_.pool->set_length(sequence.slot, static_cast<std::int64_t>(sequence.tokens.size()));
+    loop_.read_logits(row_of(i), sequence.logits);
+  }
+
+  // Those that the running tokens were chosen from.
+  void report_logits(std::int64_t step) {
+    for (const std::size_t i : decoding_.active()) {
+      if (step > 0) loop_.read_logits(row_of(i), decoding_.sequence(i).logits);
+      decoding_.report_logits(i, decoding_.sequence(i).logits);
+    }
+  }
+
+  Model::Impl& model_;
+  Decoding& decoding_;
+  decode::DecodeLoop& loop_;
+  std::vector<std::size_t> rows_;  // sequences by row of the loop
+};
+
+}  // namespace
+
+std::vector<StopReason> Model::decode(std::span<Sequence* const> sequences, std::span<const Sampling> sampling,
+                                      std::int64_t max_tokens, const OnTokens& on_tokens, const OnLogits& on_logits) {
+  if (sampling.size() != sequences.size()) {
+    throw Error("decode", "sampling", "one for each of " + std::to_string(sequences.size()) + " sequences",
+                std::to_string(sampling.size()));
+  }
+  for (const Sampling& settings : sampling) decode::check_sampling(settings);
+  std::vector<Sequence::Impl*> states = impl_->sequences_of(sequences, "decode");
+  for (const Sequence::Impl* state : states) {
+    if (state->logits.empty()) throw Error("decode", "sequences", "at least one token in each", "none");
+  }
+  Decoding decoding(*impl_, states, sampling, on_tokens, on_logits);
+  if (max_tokens > 0 && impl_->loop == nullptr) {
+    decode_on_host(*impl_, decoding, sequences, max_tokens);
+  } else if (max_tokens > 0) {
+    for (Sequence::Impl* state : states) state->damaged = true;
+    DeviceDecoding(*impl_, decoding).run(max_tokens);
+    for (Sequence::Impl* state : states) state->damaged = false;
+  }
+  return {decoding.reasons().begin(), decoding.reasons().end()};
+}
+
+}  // namespace thalweg

@@ -1,0 +1,153 @@
+#include "decode/decode_loop.h"
+
+namespace thalweg::decode {
+
+DecodeLoop::DecodeLoop(Decoder& decoder, StatePool& pool, std::int64_t vocabulary,
+                       std::span<const std::int32_t> end_tokens)
+    : decoder_(decoder),
+      pool_(pool),
+      runtime_(decoder.runtime()),
+      vocabulary_(vocabulary),
+      end_tokens_on_host_(end_tokens.begin(), end_tokens.end()),
+      batch_(runtime_, pool.slots(), pool.slots()),
+      memory_(runtime_),
+      workspace_(runtime_),
+      read_tokens_{PinnedMemory(runtime_, static_cast<std::size_t>(pool.slots()) * sizeof(std::int32_t)),
+                   PinnedMemory(runtime_, static_cast<std::size_t>(pool.slots()) * sizeof(std::int32_t))},
+      events_{Event(runtime_), Event(runtime_)} {}
+
+void DecodeLoop::lay_out(Arena& arena) {
+  const std::int64_t slots = pool_.slots();
+  const auto take = [&](DType dtype, std::initializer_list<std::int64_t> shape) {
+    Tensor tensor(nullptr, dtype, shape, runtime_.device());
+    tensor.data = arena.take<std::byte>(bytes_of(dtype, tensor.size()));
+    return tensor;
+  };
+  for (Tensor& logits : logits_) logits = take(DType::kF32, {slots, vocabulary_});
+  for (Tensor* tensor : {&tokens_, &top_k_, &repeat_last_}) *tensor = take(DType::kI32, {slots});
+  for (Tensor* tensor : {&temperature_, &top_p_, &min_p_, &repeat_penalty_}) *tensor = take(DType::kF32, {slots});
+  seed_ = take(DType::kI32, {slots, 2});
+  end_tokens_ = take(DType::kI32, {static_cast<std::int64_t>(end_tokens_on_host_.size())});
+  history_ = take(DType::kI32, {slots, pool_.context()});
+}
+
+std::size_t DecodeLoop::plan() {
+  Arena arena;
+  lay_out(arena);
+  return arena.used();
+}
+
+void DecodeLoop::allocate() {
+  Arena arena(memory_.reserve(plan()));
+  lay_out(arena);
+  runtime_.upload(end_tokens_.data, end_tokens_on_host_.data(), end_tokens_on_host_.size() * sizeof(std::int32_t));
+}
+
+void DecodeLoop::upload_settings(std::span<const LoopInput> inputs) {
+  const auto upload = [&](const Tensor& to, auto value_of) {
+    std::vector<decltype(value_of(inputs.front()))> values;
+    for (const LoopInput& input : inputs) values.push_back(value_of(input));
+    runtime_.upload(to.data, values.data(), values.size() * sizeof(values.front()));
+  };
+  settings_ = {};
+  for (const LoopInput& input : inputs) {
+    settings_.draws |= input.sampling.temperature != 0.0F;
+    settings_.penalizes |= input.sampling.repeat_penalty != 1.0F;
+  }
+  if (settings_.draws) {
+    upload(temperature_, [](const LoopInput& input) { return input.sampling.temperature; });
+    upload(top_k_, [](const LoopInput& input) { return input.sampling.top_k; });
+    upload(top_p_, [](const LoopInput& input) { return input.sampling.top_p; });
+    upload(min_p_, [](const LoopInput& input) { return input.sampling.min_p; });
+    upload(seed_, [](const LoopInput& input) { return input.sampling.seed; });
+  }
+  if (settings_.penalizes) {
+    upload(repeat_penalty_, [](const LoopInput& input) { return input.sampling.repeat_penalty; });
+    upload(repeat_last_, [](const LoopInput& input) { return input.sampling.repeat_last; });
+    for (const LoopInput& input : inputs) {
+      std::vector<std::int32_t> tokens(input.tokens.begin(), input.tokens.end());
+      tokens.push_back(input.next);
+      runtime_.upload(history_.row(input.slot), tokens.data(), tokens.size() * sizeof(std::int32_t));
+    }
+  }
+}
+
+void DecodeLoop::start(std::span<const LoopInput> inputs) {
+  while (read_ < launched_) read();
+  batch_.clear();
+  for (const LoopInput& input : inputs) batch_.add(input.slot, pool_.length(input.slot), std::span(&input.next, 1));
+  batch_.upload();
+  upload_settings(inputs);
+}
+
+SampleTokensArgs DecodeLoop::sample_args(std::size_t parity) const {
+  SampleTokensArgs args;
+  args.logits = rows(logits_[parity]);
+  args.slots = batch_.slots();
+  args.tokens = rows(tokens_);
+  if (settings_.draws || settings_.penalizes) args.lengths = batch_.lengths();
+  if (settings_.draws) {
+    args.temperature = rows(temperature_);
+    args.top_k = rows(top_k_);
+    args.top_p = rows(top_p_);
+    args.min_p = rows(min_p_);
+    args.seed = rows(seed_);
+  }
+  if (settings_.penalizes) {
+    args.history = history_;
+    args.repeat_penalty = rows(repeat_penalty_);
+    args.repeat_last = rows(repeat_last_);
+  }
+  return args;
+}
+
+void DecodeLoop::enqueue(std::size_t parity) {
+  decoder_.enqueue_step(batch_, pool_, rows(logits_[parity]));
+  const auto run = [&](const auto& args) {
+    thalweg::run(args, workspace_.reserve(workspace_size(args, runtime_.stream())), runtime_.stream());
+  };
+  run(sample_args(parity));
+  AdvanceArgs advance;
+  advance.tokens = rows(tokens_);
+  if (end_tokens_.size() > 0) advance.end_tokens = end_tokens_;
+  advance.ids = batch_.tokens();
+  advance.positions = batch_.positions();
+  advance.lengths = batch_.lengths();
+  advance.slots = batch_.slots();
+  if (settings_.penalizes) advance.history = history_;
+  run(advance);
+}
+
+void DecodeLoop::launch() {
+  const std::size_t parity = launched_ % kSteps;
+  const auto generation = [&] { return decoder_.generation() + workspace_.allocations(); };
+  if (recorded_generation_ != generation()) graphs_.clear();
+  recorded_generation_ = generation();
+  Graph& graph = graphs_[{count(), settings_, parity}];
+  if (graph.defined()) {
+    graph.launch();
+  } else {
+    // The first step of a kind runs as it is: it loads kernels, which is not allowed while a graph is recorded.
+    enqueue(parity);
+    if (!runtime_.on_host() && recorded_generation_ == generation()) {
+      graph = Graph(runtime_, [&] { enqueue(parity); });
+    }
+  }
+  runtime_.copy(read_tokens_[parity].data(), tokens_.data, static_cast<std::size_t>(count()) * sizeof(std::int32_t));
+  events_[parity].record();
+  ++launched_;
+}
+
+std::span<const std::int32_t> DecodeLoop::read() {
+  const std::size_t parity = read_++ % kSteps;
+  events_[parity].wait();
+  return {reinterpret_cast<const std::int32_t*>(read_tokens_[parity].data()), static_cast<std::size_t>(count())};
+}
+
+void DecodeLoop::read_logits(std::size_t input, std::vector<float>& logits) {
+  const Tensor& of_step = logits_[(read_ + kSteps - 1) % kSteps];
+  logits.resize(static_cast<std::size_t>(vocabulary_));
+  runtime_.download(logits.data(), of_step.row(static_cast<std::int64_t>(input)), logits.size() * sizeof(float));
+}
+
+}  // namespace thalweg::decode

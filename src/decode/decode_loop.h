@@ -1,0 +1,90 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "core/arena.h"
+#include "decode/batch.h"
+#include "decode/decoder.h"
+#include "decode/runtime.h"
+#include "decode/state.h"
+#include "thalweg/model.h"
+#include "thalweg/sampling.h"
+
+namespace thalweg::decode {
+
+// A sequence that a loop continues.
+struct LoopInput {
+  int slot = 0;
+  std::span<const std::int32_t> tokens;  // so far, all of them in the state
+  std::int32_t next = 0;                 // the first token to run
+  Sampling sampling;
+};
+
+// Decodes a batch on a device, step after step: a step runs each sequence's next token, and chooses the one after it
+// where it is, as the next step's input. So a step can be launched before the host has seen the tokens that it runs.
+// A sequence whose next token is an end token is left alone from then on: neither is the token run, nor does its state
+// change.
+class DecodeLoop {
+ public:
+  // Nothing is allocated before allocate().
+  DecodeLoop(Decoder& decoder, StatePool& pool, std::int64_t vocabulary, std::span<const std::int32_t> end_tokens);
+
+  std::size_t plan();  // bytes on the device
+  void allocate();
+
+  void start(std::span<const LoopInput> inputs);
+
+  // Launches the next step. At most two may be launched whose tokens have not been read.
+  void launch();
+  // Waits for the oldest step not yet read, and returns the tokens that it chose [N]: -1 for a sequence that had ended
+  // before, and where logits are not numbers. Valid until the next but one is launched.
+  std::span<const std::int32_t> read();
+  // The logits [vocabulary] of a sequence after the step that was read last. Another step may have been launched since.
+  void read_logits(std::size_t input, std::vector<float>& logits);
+
+ private:
+  // What a graph of a step depends on besides the loop's own memory.
+  struct Settings {
+    bool draws = false;                                 // any sequence has a temperature
+    bool penalizes = false;                             // any has a repetition penalty
+    auto operator<=>(const Settings&) const = default;  // NOLINT(modernize-use-nullptr): its mistake
+  };
+  static constexpr std::size_t kSteps = 2;  // launched and not read
+
+  std::int64_t count() const { return batch_.count(); }
+  void lay_out(Arena& arena);
+  void enqueue(std::size_t parity);
+  void upload_settings(std::span<const LoopInput> inputs);
+  SampleTokensArgs sample_args(std::size_t parity) const;
+  Tensor rows(const Tensor& all) const { return narrow(all, 0, 0, count()); }
+
+  Decoder& decoder_;
+  StatePool& pool_;
+  const Runtime& runtime_;
+  std::int64_t vocabulary_;
+  std::vector<std::int32_t> end_tokens_on_host_;
+  Batch batch_;
+  StepMemory memory_;
+  StepMemory workspace_;
+  Settings settings_;
+  // On the device, for all slots.
+  std::array<Tensor, kSteps> logits_;  // [slots,vocabulary], of even and of odd steps
+  Tensor tokens_;                      // [slots]
+  Tensor end_tokens_;                  // [E]
+  Tensor history_;                     // [slots,context]
+  Tensor temperature_, top_k_, top_p_, min_p_, repeat_penalty_, repeat_last_;  // [slots]
+  Tensor seed_;                                                                // [slots,2]
+  std::array<PinnedMemory, kSteps> read_tokens_;
+  std::array<Event, kSteps> events_;
+  std::size_t launched_ = 0;
+  std::size_t read_ = 0;
+  std::map<std::tuple<std::int64_t, Settings, std::size_t>, Graph> graphs_;  // by count, settings and parity
+  int recorded_generation_ = 0;
+};
+
+}  // namespace thalweg::decode

@@ -1,0 +1,91 @@
+// On which device a model runs, and what it needs there.
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+
+#include "decode/model_impl.h"
+#include "ops/backends.h"
+#include "thalweg/backend.h"
+#include "thalweg/error.h"
+
+namespace thalweg {
+namespace {
+
+constexpr std::int64_t kDefaultContext = 32768;
+constexpr int kHostChunk = 512;
+constexpr int kDeviceChunk = 4096;
+// What the driver takes as kernels are loaded and graphs recorded.
+constexpr std::uint64_t kDriverBytes = std::uint64_t{256} << 20;
+
+std::string gigabytes(std::uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", static_cast<double>(bytes) * 1e-9);
+  return text;
+}
+
+// The first device that models can run on and is here; none: the host.
+std::optional<Device> usable_device() {
+  for (const BackendInfo& info : backends()) {
+    if (info.type == DeviceType::kCpu || !info.available) continue;
+    const DeviceFunctions* functions = backend(info.type).device;
+    if (functions != nullptr && functions->resident != nullptr) return Device{info.type, 0};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void Model::Impl::place() {
+  const std::int64_t made_for = config.context;
+  context = options.context > 0 ? options.context
+            : made_for > 0      ? std::min(made_for, kDefaultContext)
+                                : kDefaultContext;
+  if (options.device) {
+    place_on(*options.device);
+    return;
+  }
+  if (const std::optional<Device> device = usable_device()) {
+    try {
+      place_on(*device);
+      return;
+    } catch (const Error& error) {
+      device_reason = error.what();
+    }
+  }
+  place_on(kCpu);
+}
+
+void Model::Impl::place_on(Device device) {
+  loop.reset();
+  decoder.reset();
+  pool.reset();
+  device_weights.reset();
+  runtime = std::make_unique<decode::Runtime>(device, options.threads, options.exact);
+  if (!runtime->on_host()) {
+    device_weights = std::make_unique<decode::DeviceWeights>(config, weights, *runtime);
+  }
+  const DType cache = options.kv_dtype.value_or(options.exact ? DType::kF32 : DType::kF16);
+  pool = std::make_unique<decode::StatePool>(config, *runtime, options.sequences, context, cache, options.state_dtype);
+  const int chunk = options.prefill_chunk > 0 ? options.prefill_chunk : runtime->on_host() ? kHostChunk : kDeviceChunk;
+  decoder = std::make_unique<decode::Decoder>(config, weights_there(), *runtime, chunk, options.sequences);
+  if (!runtime->on_host()) {
+    loop = std::make_unique<decode::DecodeLoop>(*decoder, *pool, config.vocabulary, config.end_tokens);
+    const std::uint64_t steps = decoder->plan(*pool) + loop->plan();
+    device_bytes = device_weights->bytes() + pool->bytes() + steps;
+    const std::uint64_t free = runtime->free_memory();
+    if (device_bytes + kDriverBytes > free) {
+      throw Error("Model", "device",
+                  "room for " + gigabytes(device_bytes + kDriverBytes) + " GB on " + runtime->device_name() +
+                      ": weights " + gigabytes(device_weights->bytes()) + ", " + std::to_string(options.sequences) +
+                      " sequences of " + std::to_string(context) + " tokens " + gigabytes(pool->bytes()) + ", steps " +
+                      gigabytes(steps),
+                  gigabytes(free) + " GB free");
+    }
+    decoder->allocate();
+    loop->allocate();
+  }
+  pool->allocate();
+}
+
+}  // namespace thalweg

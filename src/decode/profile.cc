@@ -1,0 +1,36 @@
+#include <algorithm>
+
+#include "decode/model_impl.h"
+#include "thalweg/error.h"
+
+namespace thalweg {
+
+std::vector<OperationTime> Model::profile(std::int64_t tokens, std::int64_t tokens_each, std::int64_t context) {
+  if (impl_->runtime->on_host()) throw Error("profile", "device", "a GPU", impl_->runtime->device_name());
+  const std::int64_t sequences = tokens_each > 0 ? tokens / tokens_each : 0;
+  if (sequences < 1 || sequences > impl_->options.sequences || tokens > impl_->decoder->chunk() ||
+      context + tokens_each > impl_->context) {
+    throw Error(
+        "profile", "tokens", "a step that the model was loaded for",
+        std::to_string(tokens) + " tokens, " + std::to_string(tokens_each) + " each after " + std::to_string(context));
+  }
+  const std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens_each), 1);
+  std::vector<decode::DecoderInput> inputs;
+  for (std::int64_t n = 0; n < sequences; ++n) {
+    impl_->pool->set_length(static_cast<int>(n), context);
+    inputs.push_back({static_cast<int>(n), ids});
+  }
+  std::vector<OperationTime> times;
+  impl_->decoder->profile(inputs, *impl_->pool,
+                          [&](const std::string& operation, const std::string& kernel, double seconds) {
+                            const auto same = std::find_if(times.begin(), times.end(), [&](const OperationTime& time) {
+                              return time.operation == operation && time.kernel == kernel;
+                            });
+                            OperationTime& time = same != times.end() ? *same : times.emplace_back();
+                            time = {operation, kernel, time.calls + 1, time.seconds + seconds};
+                          });
+  for (std::int64_t n = 0; n < sequences; ++n) impl_->pool->clear(static_cast<int>(n));
+  return times;
+}
+
+}  // namespace thalweg

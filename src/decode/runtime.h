@@ -1,0 +1,130 @@
+#pragma once
+
+// Where a model runs: the only way from src/decode to a device's memory and stream.
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "core/device_functions.h"
+#include "thalweg/device.h"
+#include "thalweg/device_memory.h"
+#include "thalweg/dtype.h"
+#include "thalweg/nn.h"
+
+namespace thalweg::decode {
+
+class Runtime;
+
+// A step that was recorded once, to be launched again and again.
+class Graph {
+ public:
+  Graph() = default;
+  Graph(const Runtime& runtime, const std::function<void()>& enqueue);
+  ~Graph();
+  Graph(Graph&& other) noexcept;
+  Graph& operator=(Graph&& other) noexcept;
+
+  bool defined() const { return graph_ != nullptr; }
+  void launch() const;
+
+ private:
+  const Runtime* runtime_ = nullptr;
+  void* graph_ = nullptr;
+};
+
+// A point in the stream that the host can wait for.
+class Event {
+ public:
+  explicit Event(const Runtime& runtime);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record() const;
+  void wait() const;
+
+ private:
+  const Runtime& runtime_;
+  void* event_ = nullptr;  // null on the host
+};
+
+class Runtime {
+ public:
+  // Throws Error if the device is absent or no model runs on it. `exact`: MatmulPrecision::kExact, and f32 activations.
+  Runtime(Device device, int threads, bool exact);
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  const Stream& stream() const { return stream_; }
+  Device device() const { return stream_.device; }
+  // The host itself: nothing is copied, and a call returns when its work is done.
+  bool on_host() const { return functions_ == nullptr; }
+  MatmulPrecision precision() const { return precision_; }
+  DType activations() const { return activations_; }
+
+  std::string device_name() const;  // "cuda:0 (NVIDIA H200)", "cpu"
+  std::size_t free_memory() const;  // of the device, in bytes
+  // Seconds of what `enqueue` puts into a stream of the device: the median of a few replays.
+  double time(const std::function<void(const Stream&)>& enqueue) const;
+
+  // In the order of the stream. The source of an upload may be changed on return unless it is pinned.
+  void upload(void* to, const void* from, std::size_t bytes) const;
+  void copy(void* to, const void* from, std::size_t bytes) const;  // within the device
+  void clear(void* memory, std::size_t bytes) const;
+  // Waits, as does wait().
+  void download(void* to, const void* from, std::size_t bytes) const;
+  void wait() const;
+
+ private:
+  friend class Event;
+  friend class Graph;
+  friend class PinnedMemory;
+
+  Stream stream_;
+  const ResidentFunctions* functions_ = nullptr;  // null on the host
+  MatmulPrecision precision_ = MatmulPrecision::kFast;
+  DType activations_ = DType::kF32;
+};
+
+// Host memory that copies reach without a detour; ordinary memory where the device is the host.
+class PinnedMemory {
+ public:
+  PinnedMemory(const Runtime& runtime, std::size_t bytes);
+  ~PinnedMemory();
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  const ResidentFunctions* functions_;
+  std::byte* data_;
+  std::size_t bytes_;
+};
+
+// Memory of a step, which grows as asked and is kept. While it counts it hands out null and notes the most that is
+// asked for, so that a step can be planned.
+class StepMemory {
+ public:
+  explicit StepMemory(const Runtime& runtime) : runtime_(runtime) {}
+
+  void begin_counting() { counting_ = true; }
+  std::size_t counted() const { return most_; }
+  int allocations() const { return allocations_; }
+  void end_counting();  // allocates what was counted
+
+  Workspace reserve(std::size_t bytes);
+
+ private:
+  const Runtime& runtime_;
+  DeviceMemory memory_;
+  std::size_t most_ = 0;
+  int allocations_ = 0;
+  bool counting_ = false;
+};
+
+}  // namespace thalweg::decode
