@@ -2,6 +2,7 @@
 
 // What this build and this machine can run, and ways to select it for tests and measurements.
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,9 @@ struct BackendInfo {
 
 // Every backend, absent ones included, CPU first.
 std::vector<BackendInfo> backends();
+
+// "cpu", "cuda", "cuda:1", "metal"; nullopt for "auto". Throws Error for any other name.
+std::optional<Device> device_from_name(std::string_view name);
 
 // Makes the CPU backend use one of its instruction_sets, the best if `name` is empty. Process-wide; no operation may
 // be running.

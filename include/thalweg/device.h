@@ -88,6 +88,7 @@ enum DeviceFault : std::int32_t {
   kFaultCuSeqlens = 1,     // cu_seqlens decreases, or leaves 0..T
   kFaultStateIndices = 2,  // a state index is neither -1 nor a slot of the pool
   kFaultExpertIds = 4,     // an expert id is not in 0..E-1
+  kFaultLogits = 8,        // a sequence's logits are NaN or +infinity, or all -infinity
 };
 
 // How a kernel multiplies.

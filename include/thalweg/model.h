@@ -13,8 +13,8 @@
 //   });
 //
 // Errors are thalweg::Error and name the file's key or tensor. A Model and its Sequences are used by one thread at a
-// time. For one machine and instruction set, results do not depend on the number of threads, bit for bit, and equal
-// calls give equal bits.
+// time, but for info() and the functions on text, which any thread may call. For one machine and instruction set,
+// results do not depend on the number of threads, bit for bit, and equal calls give equal bits.
 
 #include <cstdint>
 #include <functional>
@@ -25,41 +25,32 @@
 #include <string_view>
 #include <vector>
 
+#include "thalweg/chat.h"
 #include "thalweg/device.h"
 #include "thalweg/dtype.h"
+#include "thalweg/sampling.h"
 
 namespace thalweg {
 
+namespace engine {
+class ModelSlots;
+}
+
 struct ModelOptions {
+  std::optional<Device> device;               // none: a GPU that the model fits on, else the CPU
   int threads = 0;                            // 0: every hardware thread
   std::int64_t context = 0;                   // most tokens of a sequence; 0: as the file says, but at most 32768
   int sequences = 1;                          // most sequences alive at once
-  int prefill_chunk = 512;                    // tokens of a prefill that run together
-  bool exact = false;                         // MatmulPrecision::kExact instead of kFast for block formats
-  std::optional<DType> kv_dtype;              // of keys and values: kF16 or kF32; none: kF32 if exact, else kF16
+  int prefill_chunk = 0;                      // tokens of a prefill that run together; 0: 512 on a CPU, 4096 on a GPU
+  bool exact = false;                         // MatmulPrecision::kExact instead of kFast; on a GPU f32 activations too
+  std::optional<DType> kv_dtype;              // of keys and values: kF16, kBF16 or kF32; none: kF32 if exact, else kF16
+  DType state_dtype = DType::kF32;            // of the recurrent states: kF32 or kBF16
   bool prefetch = true;                       // read the whole file at load; otherwise pages are loaded when first used
   std::function<void(double done)> progress;  // called with the fraction done while loading, and with 1 at the end
 };
 
 // Called from time to time during long work, which stops when it returns false.
 using ShouldContinue = std::function<bool()>;
-
-// How the next token is chosen: repetition penalty, then temperature, top-k, top-p and min-p, then a draw. The draw
-// depends on seed and position only: a restored or repeated run draws the same. Ties go to the lower id.
-struct Sampling {
-  float temperature = 0.0F;     // 0: the likeliest token; only the penalty applies
-  int top_k = 0;                // 0: all
-  float top_p = 1.0F;           // the likeliest tokens that together have at least this probability; 1: all
-  float min_p = 0.0F;           // tokens with at least this fraction of the likeliest token's probability; 0: all
-  float repeat_penalty = 1.0F;  // logits of recent tokens: divided by it if positive, else multiplied; 1: off
-  int repeat_last = 64;         // how many tokens are recent; 0: none, -1: all
-  std::uint64_t seed = 0;
-};
-
-struct ChatMessage {
-  std::string role;  // "system", "user" or "assistant"
-  std::string content;
-};
 
 enum class LayerKind : std::uint8_t { kGatedDelta, kAttention };
 
@@ -114,7 +105,18 @@ struct ModelInfo {
   std::uint64_t copied_bytes = 0;       // of weights that were copied at load
   std::uint64_t state_bytes = 0;        // of a sequence, without its key and value cache
   std::uint64_t cache_token_bytes = 0;  // of the key and value cache, per token
+  std::string device;                   // that it runs on: "cpu", "cuda:0 (NVIDIA H200)"
+  std::string device_reason;            // why no GPU, where none was named and one is there
+  std::uint64_t device_bytes = 0;       // reserved on the GPU: weights, states and caches of all sequences, steps
   std::vector<TensorInfo> tensors;
+};
+
+// What the calls of one operation by one kernel take in a step.
+struct OperationTime {
+  std::string operation;
+  std::string kernel;
+  std::int64_t calls = 0;
+  double seconds = 0;  // of all of them, each timed by itself
 };
 
 enum class StopReason : std::uint8_t {
@@ -163,6 +165,7 @@ class Sequence {
 
  private:
   friend class Model;
+  friend class engine::ModelSlots;
   std::unique_ptr<Impl> impl_;
 };
 
@@ -184,6 +187,7 @@ class Model {
   const ModelInfo& info() const;
   std::int64_t context() const;  // most tokens of a sequence
   int threads() const;
+  int prefill_chunk() const;  // tokens of a prefill that run together
 
   // Text. They throw Error for a model without a tokenizer, which takes and returns token ids. Special tokens such as
   // <|im_end|> are recognized in `text` if `parse_special`.
@@ -191,11 +195,14 @@ class Model {
   std::string token_bytes(std::int32_t token) const;  // may be an incomplete character; special tokens as text
   std::string detokenize(std::span<const std::int32_t> tokens) const;
 
-  // Prompts in the family's chat format: of a conversation that ends with the user's question, and of the next question
-  // after an answer of generate(). Special tokens in contents are plain text. `think`: none for the family's default;
-  // throws Error for a mode that the family lacks.
-  std::vector<std::int32_t> chat_prompt(std::span<const ChatMessage> messages, std::optional<bool> think = {}) const;
+  // The chat format of the model's family: the prompt for the answer to a conversation, and for the next question after
+  // an answer of generate(). Special tokens in contents are plain text. They throw Error for a model without a known
+  // format, for an order of messages that the format does not have, and for a mode that the family lacks.
+  ChatPrompt chat_prompt(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
   std::vector<std::int32_t> chat_continuation(std::string_view question, std::optional<bool> think = {}) const;
+  AnswerParser answer_parser(bool thinking, const ChatOptions& options = {}) const;  // thinking: of the ChatPrompt
+  ToolCallFormat tool_call_format() const;
+  std::string chat_format() const;  // the format's name: "Qwen3.5"
   bool is_end_token(std::int32_t token) const;
 
   // An empty sequence; throws Error if `options.sequences` are alive.
@@ -222,20 +229,39 @@ class Model {
   // The token that `sampling` chooses after what the sequence holds.
   std::int32_t sample(const Sequence& sequence, const Sampling& sampling) const;
 
+  // Decodes up to `max_tokens` tokens of each sequence of a batch together: chooses a token by the sequence's own
+  // `sampling`, reports it and runs it, step after step. `on_tokens`, if given, is called with the tokens of a step in
+  // the order of the sequences, -1 for those that have ended, and returns false to stop after them; `on_logits`, before
+  // it, with the logits [vocabulary] that each token was chosen from. End tokens are neither reported nor run. Returns
+  // why each sequence ended. A GPU is kept busy: the next step is launched before the tokens that it runs are known
+  // here.
+  std::vector<StopReason> decode(std::span<Sequence* const> sequences, std::span<const Sampling> sampling,
+                                 std::int64_t max_tokens,
+                                 const std::function<bool(std::span<const std::int32_t> tokens)>& on_tokens = {},
+                                 const std::function<void(std::size_t sequence, std::int32_t token,
+                                                          std::span<const float> logits)>& on_logits = {});
+
   // Prefills the prompt (may be empty if the sequence has tokens), then up to `max_tokens` tokens, each of which is
   // run through the model. `on_bytes`, if given, is called with the text in UTF-8, in whole characters, and returns
   // false to stop; without it no tokenizer is needed. The end token is neither reported nor run. `should_continue` is
   // called as by prefill(), and before each new token; when it stops the decoding, the tokens so far are kept.
-  // `on_token` is called with each token before it is run, and with the logits [vocabulary] that it was chosen from:
+  // `on_token` is called with each token, `on_logits` before it with the logits [vocabulary] that it was chosen from:
   // the model's own, before penalty and temperature.
   Generated generate(Sequence& sequence, std::span<const std::int32_t> prompt, const Sampling& sampling,
                      std::int64_t max_tokens, const std::function<bool(std::string_view bytes)>& on_bytes = {},
                      const ShouldContinue& should_continue = {},
-                     const std::function<void(std::int32_t token, std::span<const float> logits)>& on_token = {});
+                     const std::function<void(std::int32_t token)>& on_token = {},
+                     const std::function<void(std::int32_t token, std::span<const float> logits)>& on_logits = {});
+
+  // The operations of a step over `tokens` tokens of as many sequences as it takes to give each `tokens_each`, timed
+  // one by one on a GPU, in the order in which they first run. Sequences that exist lose their contents. Throws Error
+  // on a CPU.
+  std::vector<OperationTime> profile(std::int64_t tokens, std::int64_t tokens_each, std::int64_t context);
 
   struct Impl;
 
  private:
+  friend class engine::ModelSlots;
   explicit Model(std::shared_ptr<Impl> impl);
   std::shared_ptr<Impl> impl_;
 };

@@ -41,12 +41,15 @@ struct CausalConv1dUpdateArgs {
   Activation activation = Activation::kNone;
 };
 
-// y = x * rsqrt(mean x^2 + eps) * weight, or * (1 + weight) for the zero-centred norms of these models.
+// y = s * rsqrt(mean s^2 + eps) * weight, or * (1 + weight) for the zero-centred norms of these models; s is x, or x +
+// delta: a block's output joins the residual stream in the norm that follows.
 struct RmsNormArgs {
   static constexpr std::string_view kName = "rms_norm";
   ConstTensor x;       // [T,D] or [T,H,D]
+  ConstTensor delta;   // shape of x, any float dtype, optional
   ConstTensor weight;  // [D], any float dtype
-  Tensor y;            // like x, or f32; may be x itself
+  Tensor sum;          // like x, optional, only with delta: s; may be x itself
+  Tensor y;            // shape of x, any float dtype; may be x or delta itself
   float eps = 1e-6F;
   bool weight_plus_one = false;
 };
@@ -63,42 +66,55 @@ struct GatedRmsNormArgs {
 
 // Half-split rotary embedding of the first rotary_dim dimensions of each head: the pair (i, i + rotary_dim/2) turns by
 // positions[t] * frequencies[i], then is multiplied by `scale`; the other dimensions pass through. Without frequencies
-// they are theta^(-2i/rotary_dim), rounded to f32. The angles are f64.
+// they are theta^(-2i/rotary_dim), rounded to f32. The angles are f64. With norm_weight each head is normalized first,
+// as by rms_norm.
 struct RopeArgs {
   static constexpr std::string_view kName = "rope";
   ConstTensor x;            // [T,H,D]
   ConstTensor positions;    // [T] i32, 0 or more
   ConstTensor frequencies;  // [rotary_dim/2] f32, finite, optional: those of a context that was scaled (YaRN, linear)
+  ConstTensor norm_weight;  // [D], any float dtype, optional
   Tensor y;                 // like x; may be x itself
   int rotary_dim = 0;       // even, 2..D
   float theta = 1e7F;       // not read with frequencies
   float scale = 1.0F;       // of cosines and sines, positive: YaRN's attention factor
+  float norm_eps = 1e-6F;
+  bool norm_weight_plus_one = false;
 };
 
 // Grouped-query causal attention of new tokens over a cache that already holds their keys and values. Query head h
 // reads key head h / (HQ/HKV). Token i (of T_n new ones) of sequence n sees cache positions 0 .. lengths[n] - T_n + i.
+// A sequence without a place in the cache (slots[n] or pages[n,0] is -1) is absent: its rows of o are zero.
+// With a 16-bit cache, kernels of 16-bit arithmetic may round q to the cache's dtype (f16: after scaling the row by a
+// power of two, so that nothing overflows) and the softmax's weights to 16 bits; sums are f32. They multiply masked
+// values by zero: a value of the same call that is not finite may reach tokens before it.
 struct AttentionArgs {
   static constexpr std::string_view kName = "attention";
-  ConstTensor q;               // [T,HQ,D], packed
-  ConstTensor k_cache;         // [slots,S,HKV,D], any float dtype
-  ConstTensor v_cache;         // [slots,S,HKV,D], dtype of k_cache
-  ConstTensor cu_seqlens;      // [N+1] i32: the new tokens of each sequence
-  ConstTensor lengths;         // [N] i32: tokens in the cache, the new ones included; T_n <= lengths[n] <= S
-  ConstTensor slots;           // [N] i32, optional: the sequence's place in the cache; n without it
+  ConstTensor q;           // [T,HQ,D], packed
+  ConstTensor k_cache;     // [slots,S,HKV,D], any float dtype
+  ConstTensor v_cache;     // [slots,S,HKV,D], dtype of k_cache
+  ConstTensor cu_seqlens;  // [N+1] i32: the new tokens of each sequence
+  ConstTensor lengths;     // [N] i32: tokens in the cache, the new ones included; T_n <= lengths[n] <= S
+  ConstTensor slots;       // [N] i32, optional: the sequence's place in the cache, -1: absent; n without it
+  // [N,P] i32, optional, instead of slots: the caches are [pages,S,HKV,D], position i of sequence n is i % S of page
+  // pages[n,i/S], and lengths[n] <= P*S. Entries beyond the length are not read, but the first: -1 there means absent.
+  ConstTensor pages;
   ConstTensor gate;            // [T,HQ,D], dtype of q, optional: the output is multiplied by sigmoid(gate)
   Tensor o;                    // [T,HQ,D], dtype of q or f32
   std::optional<float> scale;  // nullopt: D^-1/2
 };
 
 // Puts new tokens' keys and values where attention looks for them: token i (of T_n new ones) of sequence n goes to
-// position lengths[n] - T_n + i of its slot, rounded to the cache's dtype. The rest of the cache stays as it is.
+// position lengths[n] - T_n + i of its slot or pages, rounded to the cache's dtype. The rest of the cache stays as it
+// is. Nothing of an absent sequence is read or written.
 struct StoreKvArgs {
   static constexpr std::string_view kName = "store_kv";
   ConstTensor k;           // [T,HKV,D], packed
   ConstTensor v;           // [T,HKV,D], dtype of k
   ConstTensor cu_seqlens;  // [N+1] i32: the new tokens of each sequence
   ConstTensor lengths;     // [N] i32: tokens in the cache, the new ones included; T_n <= lengths[n] <= S
-  ConstTensor slots;       // [N] i32, optional: the sequence's place in the cache, each once; n without it
+  ConstTensor slots;       // [N] i32, optional: the sequence's place in the cache, each once, -1: absent; n without it
+  ConstTensor pages;       // [N,P] i32, optional, instead of slots, as of attention; each page written to once
   Tensor k_cache;          // [slots,S,HKV,D], any float dtype
   Tensor v_cache;          // [slots,S,HKV,D], dtype of k_cache
 };
@@ -135,7 +151,7 @@ struct LinearArgs {
   MatmulPrecision precision = MatmulPrecision::kExact;
 };
 
-// y_t = table[ids_t], unpacked.
+// y_t = table[ids_t], unpacked. The CPU refuses ids that are not in the table; on a GPU their rows of y are zero.
 struct EmbeddingArgs {
   static constexpr std::string_view kName = "embedding";
   ConstTensor ids;    // [T] i32, each in 0..vocabulary-1

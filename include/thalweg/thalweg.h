@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define THALWEG_ABI_VERSION 2
+#define THALWEG_ABI_VERSION 4
 
 // THALWEG_ABI_VERSION of the library itself.
 int32_t thalweg_abi_version(void);
@@ -36,6 +36,7 @@ typedef enum thalweg_status {
   THALWEG_INVALID = 1,        // what was asked breaks a contract, or a file is unusable: the message names it
   THALWEG_OUT_OF_MEMORY = 2,  // of the host
   THALWEG_INTERNAL = 3,       // a defect of the library
+  THALWEG_REFUSED = 4,        // by an engine that is full or being stopped: try again later
 } thalweg_status;
 
 // Of this thread's last call that failed, valid until its next one: "linear: weight: expected ..., got ...".
@@ -341,8 +342,10 @@ typedef struct thalweg_causal_conv1d_update_args {
 
 typedef struct thalweg_rms_norm_args {
   thalweg_tensor x;       // [T,D] or [T,H,D]
+  thalweg_tensor delta;   // shape of x, any float dtype, optional
   thalweg_tensor weight;  // [D], any float dtype
-  thalweg_tensor y;       // written: like x, or f32; may be x itself
+  thalweg_tensor sum;     // written: like x, optional, only with delta: x + delta; may be x itself
+  thalweg_tensor y;       // written: shape of x, any float dtype; may be x or delta itself
   float eps;
   bool weight_plus_one;
 } thalweg_rms_norm_args;
@@ -359,10 +362,13 @@ typedef struct thalweg_rope_args {
   thalweg_tensor x;            // [T,H,D]
   thalweg_tensor positions;    // [T] i32, 0 or more
   thalweg_tensor frequencies;  // [rotary_dim/2] f32, finite, optional: instead of theta^(-2i/rotary_dim)
+  thalweg_tensor norm_weight;  // [D], any float dtype, optional: heads are normalized first
   thalweg_tensor y;            // written: like x; may be x itself
   int32_t rotary_dim;          // even, 2..D
   float theta;                 // not read with frequencies
   float scale;                 // of cosines and sines, positive
+  float norm_eps;
+  bool norm_weight_plus_one;
 } thalweg_rope_args;
 
 typedef struct thalweg_attention_args {
@@ -371,7 +377,8 @@ typedef struct thalweg_attention_args {
   thalweg_tensor v_cache;     // [slots,S,HKV,D], dtype of k_cache
   thalweg_tensor cu_seqlens;  // [N+1] i32: the new tokens of each sequence
   thalweg_tensor lengths;     // [N] i32: tokens in the cache, the new ones included; T_n <= lengths[n] <= S
-  thalweg_tensor slots;       // [N] i32, optional: the sequence's place in the cache; n without it
+  thalweg_tensor slots;       // [N] i32, optional: the sequence's place in the cache, -1: absent; n without it
+  thalweg_tensor pages;       // [N,P] i32, optional, instead of slots: the caches are [pages,S,HKV,D] (see nn.h)
   thalweg_tensor gate;        // [T,HQ,D], dtype of q, optional: the output is multiplied by sigmoid(gate)
   thalweg_tensor o;           // written: [T,HQ,D], dtype of q or f32
   const float* scale;         // NULL: D^-1/2
@@ -382,7 +389,8 @@ typedef struct thalweg_store_kv_args {
   thalweg_tensor v;           // [T,HKV,D], dtype of k
   thalweg_tensor cu_seqlens;  // [N+1] i32: the new tokens of each sequence
   thalweg_tensor lengths;     // [N] i32: tokens in the cache, the new ones included; T_n <= lengths[n] <= S
-  thalweg_tensor slots;       // [N] i32, optional: the sequence's place in the cache, each once; n without it
+  thalweg_tensor slots;       // [N] i32, optional: the sequence's place in the cache, each once, -1: absent
+  thalweg_tensor pages;       // [N,P] i32, optional, instead of slots; each page written to once
   thalweg_tensor k_cache;     // written: [slots,S,HKV,D], any float dtype
   thalweg_tensor v_cache;     // written: [slots,S,HKV,D], dtype of k_cache
 } thalweg_store_kv_args;
@@ -480,6 +488,42 @@ typedef struct thalweg_moe_ffn_args {
   int32_t precision;  // thalweg_matmul_precision
 } thalweg_moe_ffn_args;
 
+// From logits to tokens: contracts in sampling.h.
+
+typedef struct thalweg_sample_tokens_args {
+  thalweg_tensor logits;          // [N,V] f32
+  thalweg_tensor lengths;         // [N] i32: tokens of the sequence so far; optional if greedy
+  thalweg_tensor history;         // [slots,C] i32, optional: the tokens so far
+  thalweg_tensor slots;           // [N] i32, optional: row of history; n without it. -1: absent, token -1
+  thalweg_tensor temperature;     // [N] f32, optional as all settings: their defaults are thalweg_sampling's
+  thalweg_tensor top_k;           // [N] i32
+  thalweg_tensor top_p;           // [N] f32
+  thalweg_tensor min_p;           // [N] f32
+  thalweg_tensor repeat_penalty;  // [N] f32, needs history
+  thalweg_tensor repeat_last;     // [N] i32
+  thalweg_tensor seed;            // [N,2] i32: the low and the high word
+  thalweg_tensor tokens;          // written: [N] i32
+  thalweg_tensor fault;           // written: [1] i32, optional: DeviceFault bits, written on GPUs only
+} thalweg_sample_tokens_args;
+
+typedef struct thalweg_logprobs_args {
+  thalweg_tensor logits;        // [N,V] f32
+  thalweg_tensor tokens;        // [N] i32, optional; -1: absent
+  thalweg_tensor logprob;       // written: [N] f32, with tokens
+  thalweg_tensor top_tokens;    // written: [N,K] i32, optional, K in 1..V
+  thalweg_tensor top_logprobs;  // written: [N,K] f32, with top_tokens
+} thalweg_logprobs_args;
+
+typedef struct thalweg_advance_args {
+  thalweg_tensor tokens;      // [N] i32
+  thalweg_tensor end_tokens;  // [E] i32, optional
+  thalweg_tensor ids;         // written: [N] i32, becomes tokens
+  thalweg_tensor positions;   // written: [N] i32, grows by 1
+  thalweg_tensor lengths;     // written: [N] i32, grows by 1
+  thalweg_tensor slots;       // written: [N] i32, becomes -1 where the sequence ends
+  thalweg_tensor history;     // written: [slots,C] i32, optional: tokens go to position lengths[n] of their slots
+} thalweg_advance_args;
+
 // Block formats: contracts in quant.h.
 
 typedef struct thalweg_dequantize_args {
@@ -522,6 +566,9 @@ typedef struct thalweg_quantize_args {
   X(mul_mv_id)                  \
   X(mul_mat_id)                 \
   X(moe_ffn)                    \
+  X(sample_tokens)              \
+  X(logprobs)                   \
+  X(advance)                    \
   X(dequantize)                 \
   X(quantize)
 
@@ -547,6 +594,8 @@ THALWEG_OPERATIONS(THALWEG_DECLARE_OPERATION)
 
 // For kv_dtype: F32 if exact, else F16.
 #define THALWEG_DEFAULT_DTYPE (-1)
+// For device_type: a GPU that the model fits on, else the CPU.
+#define THALWEG_DEFAULT_DEVICE (-1)
 
 typedef struct thalweg_model thalweg_model;
 typedef struct thalweg_sequence thalweg_sequence;
@@ -555,10 +604,13 @@ typedef struct thalweg_model_options {
   int32_t threads;        // 0: every hardware thread
   int64_t context;        // most tokens of a sequence; 0: what the file says, but at most 32768
   int32_t sequences;      // most sequences alive at once
-  int32_t prefill_chunk;  // tokens of a prefill that run together
+  int32_t prefill_chunk;  // tokens of a prefill that run together; 0: 512 on a CPU, 4096 on a GPU
   bool exact;             // no 8-bit activations
-  int32_t kv_dtype;       // of the key and value cache: THALWEG_F16, THALWEG_F32 or THALWEG_DEFAULT_DTYPE
-  bool prefetch;          // read the whole file at load
+  int32_t kv_dtype;       // of the key and value cache: THALWEG_F16, THALWEG_BF16, THALWEG_F32 or THALWEG_DEFAULT_DTYPE
+  int32_t state_dtype;    // of the recurrent states: THALWEG_F32 or THALWEG_BF16
+  int32_t device_type;    // thalweg_device_type, or THALWEG_DEFAULT_DEVICE
+  int32_t device_index;
+  bool prefetch;                              // read the whole file at load
   void (*progress)(void* user, double done);  // NULL, or receives the share that is done, up to 1
   void* user;                                 // for progress
 } thalweg_model_options;
@@ -641,6 +693,89 @@ typedef bool (*thalweg_text_callback)(void* user, const char* bytes, size_t coun
 thalweg_status thalweg_generate(thalweg_model* model, thalweg_sequence* sequence, const int32_t* prompt,
                                 size_t prompt_count, const thalweg_sampling* sampling, int64_t max_tokens,
                                 thalweg_text_callback callback, void* user, thalweg_generated* result);
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Engines: engine.h
+
+typedef struct thalweg_engine thalweg_engine;
+typedef struct thalweg_answer thalweg_answer;
+
+typedef struct thalweg_engine_options {
+  int32_t queue;             // most requests that wait
+  uint64_t cache_bytes;      // of host memory for the prefix cache
+  const char* cache_dir;     // a folder that keeps the cache beyond the process; NULL: none
+  uint64_t cache_dir_bytes;  // most bytes of its files
+  double prompt_share;       // of the time, for prompts while others generate
+} thalweg_engine_options;
+
+typedef struct thalweg_request {
+  const int32_t* prompt;
+  size_t prompt_count;
+  const int64_t* boundaries;  // positions up to which later prompts are likely to be equal: ends of messages
+  size_t boundary_count;
+  thalweg_sampling sampling;
+  int64_t max_tokens;       // -1: until the context is full
+  const char* const* stop;  // texts that end the answer, ended with a zero
+  size_t stop_count;
+  int32_t logprobs;  // also of this many of the likeliest tokens at each position; -1: none at all
+  bool ignore_end;   // end tokens are tokens like others
+} thalweg_request;
+
+typedef enum thalweg_finish_reason {
+  THALWEG_FINISH_NONE = -1,  // more is to come
+  THALWEG_FINISH_END_TOKEN = 0,
+  THALWEG_FINISH_STOP = 1,
+  THALWEG_FINISH_LENGTH = 2,
+  THALWEG_FINISH_CANCELLED = 3,
+  THALWEG_FINISH_ERROR = 4,  // `error` says which
+} thalweg_finish_reason;
+
+// What came since the last output. Pointers are valid until the answer's next call.
+typedef struct thalweg_output {
+  const char* text;  // whole characters of UTF-8, not ended with a zero
+  size_t text_size;
+  const int32_t* tokens;
+  size_t token_count;
+  const double* logprobs;            // [token_count], or NULL if they were not asked for
+  const int32_t* likeliest_tokens;   // [token_count, request.logprobs], in falling order
+  const double* likeliest_logprobs;  // [token_count, request.logprobs]
+  int32_t finish;                    // thalweg_finish_reason
+  const char* error;                 // ended with a zero
+  int64_t prompt_tokens;             // of the request so far, from here on
+  int64_t cached_tokens;             // of them, not computed
+  int64_t generated_tokens;          // without the end token
+  double queue_seconds, prompt_seconds, generation_seconds;
+} thalweg_output;
+
+typedef struct thalweg_engine_counts {
+  int64_t waiting, running;  // requests, now
+  uint64_t requests, refused, finished, cancelled, failed;
+  uint64_t prompt_tokens, prompt_tokens_cached, prompt_tokens_computed, generated_tokens;
+  uint64_t cache_bytes, cache_checkpoints, cache_dir_bytes, cache_dir_checkpoints;
+} thalweg_engine_counts;
+
+void thalweg_engine_options_init(thalweg_engine_options* options);
+void thalweg_request_init(thalweg_request* request);
+
+// Takes the model, of which no sequence may exist. Its handle then serves the functions of text and properties, while
+// the engine lives; free both, in any order. `options` may be NULL. All functions of engines may be called by any
+// thread.
+thalweg_status thalweg_engine_create(thalweg_model* model, const thalweg_engine_options* options,
+                                     thalweg_engine** engine);
+// Cancels what runs. Answers must be freed before.
+void thalweg_engine_free(thalweg_engine* engine);
+// Refuses further requests and waits for the others, which are cancelled after so many seconds; *finished says whether
+// all ended by themselves.
+thalweg_status thalweg_engine_drain(thalweg_engine* engine, double seconds, bool* finished);
+thalweg_status thalweg_engine_count(const thalweg_engine* engine, thalweg_engine_counts* counts);
+
+// Copies the request. THALWEG_REFUSED if it cannot run now.
+thalweg_status thalweg_submit(thalweg_engine* engine, const thalweg_request* request, thalweg_answer** answer);
+// Waits for an output; after the last one *more is false and the output is not written.
+thalweg_status thalweg_answer_next(thalweg_answer* answer, thalweg_output* output, bool* more);
+thalweg_status thalweg_answer_cancel(thalweg_answer* answer);
+// Cancels the request if it still runs.
+void thalweg_answer_free(thalweg_answer* answer);
 
 #ifdef __cplusplus
 }

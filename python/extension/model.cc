@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "extension/bindings.h"
+#include "thalweg/backend.h"
 #include "thalweg/error.h"
 
 namespace nb = nanobind;
@@ -70,23 +71,16 @@ std::optional<DType> kv_dtype_of(const nb::object& kv_type) {
   if (nb::isinstance<nb::str>(kv_type)) {
     const auto name = nb::cast<std::string>(kv_type);
     if (name == "f16") return DType::kF16;
+    if (name == "bf16") return DType::kBF16;
     if (name == "f32") return DType::kF32;
   }
-  throw Error("Model", "kv_type", "'f16', 'f32' or None", nb::cast<std::string>(nb::repr(kv_type)));
+  throw Error("Model", "kv_type", "'f16', 'bf16', 'f32' or None", nb::cast<std::string>(nb::repr(kv_type)));
 }
 
-PyModel load(const std::string& path, int threads, std::int64_t context, int sequences, int prefill_chunk, bool exact,
-             bool prefetch, const nb::object& kv_type) {
-  ModelOptions options;
-  options.threads = threads;
-  options.context = context;
-  options.sequences = sequences;
-  options.prefill_chunk = prefill_chunk;
-  options.exact = exact;
-  options.prefetch = prefetch;
-  options.kv_dtype = kv_dtype_of(kv_type);
-  const nb::gil_scoped_release release;
-  return {std::make_shared<std::mutex>(), Model::load(path, options)};
+DType state_dtype_of(const std::string& name) {
+  if (name == "f32") return DType::kF32;
+  if (name == "bf16") return DType::kBF16;
+  throw Error("Model", "state_type", "'f32' or 'bf16'", name);
 }
 
 nb::dict info_of(const PyModel& self) {
@@ -107,10 +101,28 @@ nb::dict info_of(const PyModel& self) {
   result["weight_bytes"] = info.weight_bytes;
   result["state_bytes"] = info.state_bytes;
   result["cache_token_bytes"] = info.cache_token_bytes;
+  result["device"] = info.device;
+  result["device_bytes"] = info.device_bytes;
   return result;
 }
 
 }  // namespace
+
+ModelOptions model_options_of(int threads, std::int64_t context, int sequences, int prefill_chunk, bool exact,
+                              bool prefetch, const nb::object& kv_type, const std::string& state_type,
+                              const std::string& device) {
+  ModelOptions options;
+  options.threads = threads;
+  options.context = context;
+  options.sequences = sequences;
+  options.prefill_chunk = prefill_chunk;
+  options.exact = exact;
+  options.prefetch = prefetch;
+  options.kv_dtype = kv_dtype_of(kv_type);
+  options.state_dtype = state_dtype_of(state_type);
+  options.device = device_from_name(device);
+  return options;
+}
 
 void bind_model(nb::module_& module) {
   nb::class_<PySequence>(module, "Sequence",
@@ -162,15 +174,20 @@ void bind_model(nb::module_& module) {
       .def(
           "__init__",
           [](PyModel* self, const std::string& path, int threads, std::int64_t context, int sequences,
-             int prefill_chunk, bool exact, bool prefetch, const nb::object& kv_type) {
-            new (self) PyModel(load(path, threads, context, sequences, prefill_chunk, exact, prefetch, kv_type));
+             int prefill_chunk, bool exact, bool prefetch, const nb::object& kv_type, const std::string& state_type,
+             const std::string& device) {
+            const ModelOptions options = model_options_of(threads, context, sequences, prefill_chunk, exact, prefetch,
+                                                          kv_type, state_type, device);
+            const nb::gil_scoped_release release;
+            new (self) PyModel{std::make_shared<std::mutex>(), Model::load(path, options)};
           },
           nb::arg("path"), nb::kw_only(), nb::arg("threads") = 0, nb::arg("context") = 0, nb::arg("sequences") = 1,
-          nb::arg("prefill_chunk") = 512, nb::arg("exact") = false, nb::arg("prefetch") = true,
-          nb::arg("kv_type") = nb::none(),
+          nb::arg("prefill_chunk") = 0, nb::arg("exact") = false, nb::arg("prefetch") = true,
+          nb::arg("kv_type") = nb::none(), nb::arg("state_type") = "f32", nb::arg("device") = "auto",
           nb::sig("def __init__(self, path: str, *, threads: int = 0, context: int = 0, sequences: int = 1, "
-                  "prefill_chunk: int = 512, exact: bool = False, prefetch: bool = True, "
-                  "kv_type: typing.Literal['f16', 'f32'] | None = None) -> None"))
+                  "prefill_chunk: int = 0, exact: bool = False, prefetch: bool = True, "
+                  "kv_type: typing.Literal['f16', 'bf16', 'f32'] | None = None, "
+                  "state_type: typing.Literal['f32', 'bf16'] = 'f32', device: str = 'auto') -> None"))
       .def_prop_ro("info", &info_of, "What the file says, a dict.")
       .def_prop_ro(
           "context", [](const PyModel& self) { return self.model.context(); }, "Most tokens of a sequence.")
@@ -193,7 +210,7 @@ void bind_model(nb::module_& module) {
              std::optional<bool> think) {
             std::vector<ChatMessage> conversation;
             for (const auto& [role, content] : messages) conversation.push_back({role, content});
-            return self.model.chat_prompt(conversation, think);
+            return self.model.chat_prompt(conversation, {.think = think}).tokens;
           },
           nb::arg("messages"), nb::arg("think") = nb::none(),
           "Tokens of a conversation, a list of (role, content), in the model's chat format.")

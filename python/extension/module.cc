@@ -35,4 +35,5 @@ NB_MODULE(_core, module) {
 
   thalweg::python::bind_operations(module);
   thalweg::python::bind_model(module);
+  thalweg::python::bind_engine(module);
 }

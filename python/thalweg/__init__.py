@@ -1,12 +1,13 @@
 """Compute kernels of hybrid linear-attention language models.
 
-ops: every operation on arrays of NumPy, torch, CuPy and whatever speaks DLPack. Model: text from model files.
+ops: every operation on arrays of NumPy, torch, CuPy and whatever speaks DLPack. Model: text from model files. Engine: many requests at once.
 quantize, dequantize: GGUF's block formats. fla, patch_transformers: for Hugging Face transformers.
 """
 
 from . import ops
 from ._arrays import Blocks, DeviceArray
 from ._core import Error, backends
+from .engine import Engine, Output
 from .model import Model, Sequence
 from .ops import dequantize, quantize
 from .transformers import patch_transformers, unpatch
@@ -15,8 +16,10 @@ __version__ = "0.1.0"
 __all__ = [
     "Blocks",
     "DeviceArray",
+    "Engine",
     "Error",
     "Model",
+    "Output",
     "Sequence",
     "backends",
     "dequantize",

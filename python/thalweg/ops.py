@@ -274,12 +274,14 @@ def causal_conv1d_update(
 
 
 @public
-def rms_norm(x, weight, *, y=None, eps=1e-6, weight_plus_one=False, stream=None, threads=0):
-    """x * rsqrt(mean x^2 + eps) * weight, or * (1 + weight) with weight_plus_one. x [T,D] or [T,H,D], weight [D]
-    float -> like x; y may be float32, or x itself."""
+def rms_norm(x, weight, delta=None, *, sum=None, y=None, eps=1e-6, weight_plus_one=False, stream=None, threads=0):
+    """s * rsqrt(mean s^2 + eps) * weight, or * (1 + weight) with weight_plus_one; s is x, or x + delta, which `sum`
+    receives if given. x [T,D] or [T,H,D], weight [D], delta of x's shape, all float -> like x; y may have any float
+    dtype, and be x or delta itself; sum is like x and may be x itself."""
     if y is None:
         y = empty(x, dims("rms_norm", "x", x))
-    run("rms_norm", stream, threads, x=x, weight=weight, y=y, eps=eps, weight_plus_one=weight_plus_one)
+    run("rms_norm", stream, threads, x=x, delta=delta, weight=weight, sum=sum, y=y, eps=eps,
+        weight_plus_one=weight_plus_one)  # fmt: skip
     return y
 
 
@@ -294,41 +296,50 @@ def gated_rms_norm(x, z, weight, *, y=None, eps=1e-6, stream=None, threads=0):
 
 
 @public
-def rope(x, positions, frequencies=None, *, rotary_dim, y=None, theta=1e7, scale=1.0, stream=None, threads=0):
+def rope(
+    x, positions, frequencies=None, norm_weight=None, *, rotary_dim, y=None, theta=1e7, scale=1.0, norm_eps=1e-6,
+    norm_weight_plus_one=False, stream=None, threads=0,
+):  # fmt: skip
     """Half-split rotary embedding of the first rotary_dim dimensions: the pair (i, i + rotary_dim/2) is rotated by
     position * frequencies[i], or theta^(-2i/rotary_dim) without them, and multiplied by scale. x [T,H,D] float,
-    positions [T] int32, frequencies [rotary_dim/2] float32 -> like x; y may be x itself."""
+    positions [T] int32, frequencies [rotary_dim/2] float32 -> like x; y may be x itself. With norm_weight [D] float
+    each head is normalized first, as by rms_norm() with eps norm_eps and weight_plus_one norm_weight_plus_one."""
     if y is None:
         y = empty(x, dims("rope", "x", x))
-    run("rope", stream, threads, x=x, positions=positions, frequencies=frequencies, y=y, rotary_dim=rotary_dim,
-        theta=theta, scale=scale)  # fmt: skip
+    run("rope", stream, threads, x=x, positions=positions, frequencies=frequencies, norm_weight=norm_weight, y=y,
+        rotary_dim=rotary_dim, theta=theta, scale=scale, norm_eps=norm_eps,
+        norm_weight_plus_one=norm_weight_plus_one)  # fmt: skip
     return y
 
 
 @public
 def attention(
-    q, k_cache, v_cache, cu_seqlens, lengths, slots=None, gate=None, *, o=None, scale=None, stream=None, threads=0
-):
+    q, k_cache, v_cache, cu_seqlens, lengths, slots=None, gate=None, *, pages=None, o=None, scale=None, stream=None,
+    threads=0,
+):  # fmt: skip
     """Grouped-query causal attention of new tokens over a cache that holds their keys and values. q [T,HQ,D]; k_cache,
     v_cache [slots,S,HKV,D] float; cu_seqlens [N+1], lengths, slots [N] int32; gate [T,HQ,D], whose sigmoid o is times
-    -> o [T,HQ,D] of q's dtype. lengths: tokens in the cache, the new ones included. scale: None for D^-1/2."""
+    -> o [T,HQ,D] of q's dtype. lengths: tokens in the cache, the new ones included. scale: None for D^-1/2. pages
+    [N,P] int32 instead of slots: position i of sequence n is i % S of page pages[n,i/S] of caches [pages,S,HKV,D].
+    Of a sequence whose slot or first page is -1, o is zero."""
     op = "attention"
     if o is None:
         o = empty(q, dims(op, "q", q))
     run(
         op, stream, threads, q=q, k_cache=k_cache, v_cache=v_cache, cu_seqlens=cu_seqlens, lengths=lengths,
-        slots=slots, gate=gate, o=o, scale=scale,
+        slots=slots, pages=pages, gate=gate, o=o, scale=scale,
     )  # fmt: skip
     return o
 
 
 @public
-def store_kv(k, v, cu_seqlens, lengths, slots=None, *, k_cache, v_cache, stream=None, threads=0):
+def store_kv(k, v, cu_seqlens, lengths, slots=None, *, k_cache, v_cache, pages=None, stream=None, threads=0):
     """Writes the keys and values of new tokens into the cache that attention reads. k, v [T,HKV,D] float; cu_seqlens
-    [N+1], lengths, slots [N] int32; k_cache, v_cache [slots,S,HKV,D] float, written."""
+    [N+1], lengths, slots [N] int32, or pages [N,P] instead of slots; k_cache, v_cache [slots,S,HKV,D] float, written.
+    Sequences whose slot or first page is -1 are left out."""
     run(
-        "store_kv", stream, threads, k=k, v=v, cu_seqlens=cu_seqlens, lengths=lengths, slots=slots, k_cache=k_cache,
-        v_cache=v_cache,
+        "store_kv", stream, threads, k=k, v=v, cu_seqlens=cu_seqlens, lengths=lengths, slots=slots, pages=pages,
+        k_cache=k_cache, v_cache=v_cache,
     )  # fmt: skip
 
 
@@ -462,6 +473,69 @@ def moe_ffn(
         renormalize=renormalize, precision=precision,
     )  # fmt: skip
     return y
+
+
+# From logits to tokens.
+
+
+@public
+def sample_tokens(
+    logits, lengths=None, history=None, slots=None, *, temperature=None, top_k=None, top_p=None, min_p=None,
+    repeat_penalty=None, repeat_last=None, seed=None, tokens=None, fault=None, stream=None, threads=0,
+):  # fmt: skip
+    """The next token of each sequence: penalty, temperature, top-k, top-p, min-p, then a draw that depends on seed and
+    length only. logits [N,V] float32; lengths [N] int32, the tokens so far; history [slots,C] int32, which tokens;
+    slots [N] int32, rows of history, -1 for no sequence. Settings [N]: temperature (without it the likeliest token),
+    top_p, min_p, repeat_penalty float32, top_k, repeat_last int32; seed [N,2] int32, low and high word -> [N] int32."""
+    op = "sample_tokens"
+    if tokens is None:
+        tokens = empty(logits, dims(op, "logits", logits, 2)[:1], "int32")
+    run(
+        op, stream, threads, logits=logits, lengths=lengths, history=history, slots=slots, temperature=temperature,
+        top_k=top_k, top_p=top_p, min_p=min_p, repeat_penalty=repeat_penalty, repeat_last=repeat_last, seed=seed,
+        tokens=tokens, fault=fault,
+    )  # fmt: skip
+    return tokens
+
+
+@public
+def logprobs(
+    logits, tokens=None, top=0, *, logprob=None, top_tokens=None, top_logprobs=None, stream=None, threads=0
+):
+    """The logarithm of softmax(logits): of tokens, and of the `top` likeliest tokens in falling order. logits [N,V]
+    float32, tokens [N] int32, -1 for none -> (logprob [N] float32, top_tokens [N,top] int32, top_logprobs [N,top]
+    float32), None for what was not asked for."""
+    op = "logprobs"
+    if not is_whole(top) or top < 0:
+        raise error(op, "top", "an int of 0 or more", repr(top))
+    rows = dims(op, "logits", logits, 2)[0]
+    if tokens is not None and logprob is None:
+        logprob = empty(logits, (rows,), "float32")
+    if top_tokens is not None:
+        top = dims(op, "top_tokens", top_tokens, 2)[1]
+    elif top_logprobs is not None:
+        top = dims(op, "top_logprobs", top_logprobs, 2)[1]
+    if top > 0 and top_tokens is None:
+        top_tokens = empty(logits, (rows, top), "int32")
+    if top > 0 and top_logprobs is None:
+        top_logprobs = empty(logits, (rows, top), "float32")
+    run(
+        op, stream, threads, logits=logits, tokens=tokens, logprob=logprob, top_tokens=top_tokens,
+        top_logprobs=top_logprobs,
+    )  # fmt: skip
+    return logprob, top_tokens, top_logprobs
+
+
+@public
+def advance(tokens, end_tokens=None, *, ids, positions, lengths, slots, history=None, stream=None, threads=0):
+    """The next decode step's input from the tokens that were chosen, in place: ids become tokens, positions and lengths
+    grow by 1, and slots become -1 where the token is -1 or an end token; a sequence with slot -1 stays as it is. All
+    [N] int32; end_tokens [E] int32; history [slots,C] int32 gets the token at position lengths of its slot."""
+    run(
+        "advance", stream, threads, tokens=tokens, end_tokens=end_tokens, ids=ids, positions=positions, lengths=lengths,
+        slots=slots, history=history,
+    )  # fmt: skip
+    return ids
 
 
 # Block formats.

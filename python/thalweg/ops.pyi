@@ -84,25 +84,26 @@ def causal_conv1d_update(
     threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def rms_norm(
-    x: Array, weight: Array, *, y: Array | None = None, eps: float = 1e-06, weight_plus_one: bool = False,
-    stream: Stream | None = None, threads: int = 0,
+    x: Array, weight: Array, delta: Array | None = None, *, sum: Array | None = None, y: Array | None = None,
+    eps: float = 1e-06, weight_plus_one: bool = False, stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def gated_rms_norm(
     x: Array, z: Array, weight: Array, *, y: Array | None = None, eps: float = 1e-06, stream: Stream | None = None,
     threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def rope(
-    x: Array, positions: Array, frequencies: Array | None = None, *, rotary_dim: int, y: Array | None = None,
-    theta: float = 10000000.0, scale: float = 1.0, stream: Stream | None = None, threads: int = 0,
+    x: Array, positions: Array, frequencies: Array | None = None, norm_weight: Array | None = None, *,
+    rotary_dim: int, y: Array | None = None, theta: float = 10000000.0, scale: float = 1.0, norm_eps: float = 1e-06,
+    norm_weight_plus_one: bool = False, stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def attention(
     q: Array, k_cache: Array, v_cache: Array, cu_seqlens: Array, lengths: Array, slots: Array | None = None,
-    gate: Array | None = None, *, o: Array | None = None, scale: float | None = None, stream: Stream | None = None,
-    threads: int = 0,
+    gate: Array | None = None, *, pages: Array | None = None, o: Array | None = None, scale: float | None = None,
+    stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def store_kv(
     k: Array, v: Array, cu_seqlens: Array, lengths: Array, slots: Array | None = None, *, k_cache: Array,
-    v_cache: Array, stream: Stream | None = None, threads: int = 0,
+    v_cache: Array, pages: Array | None = None, stream: Stream | None = None, threads: int = 0,
 ) -> None: ...  # fmt: skip
 def split_qkvz(
     x: Array, *, q: Array, k: Array, v: Array, z: Array, stream: Stream | None = None, threads: int = 0,
@@ -144,6 +145,22 @@ def moe_ffn(
     shared_down: Array | Blocks | None = None, shared_router: Array | None = None, *, top_k: int,
     y: Array | None = None, renormalize: bool = True, precision: Literal["exact", "fast"] = "exact",
     stream: Stream | None = None, threads: int = 0,
+) -> Array: ...  # fmt: skip
+def sample_tokens(
+    logits: Array, lengths: Array | None = None, history: Array | None = None, slots: Array | None = None, *,
+    temperature: Array | None = None, top_k: Array | None = None, top_p: Array | None = None,
+    min_p: Array | None = None, repeat_penalty: Array | None = None, repeat_last: Array | None = None,
+    seed: Array | None = None, tokens: Array | None = None, fault: Array | None = None,
+    stream: Stream | None = None, threads: int = 0,
+) -> Array: ...  # fmt: skip
+def logprobs(
+    logits: Array, tokens: Array | None = None, top: int = 0, *, logprob: Array | None = None,
+    top_tokens: Array | None = None, top_logprobs: Array | None = None, stream: Stream | None = None,
+    threads: int = 0,
+) -> tuple[Array | None, Array | None, Array | None]: ...  # fmt: skip
+def advance(
+    tokens: Array, end_tokens: Array | None = None, *, ids: Array, positions: Array, lengths: Array, slots: Array,
+    history: Array | None = None, stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def quantize(values: np.ndarray, dtype: str, *, threads: int = 0) -> Blocks: ...
 def dequantize(blocks: Blocks, *, threads: int = 0) -> np.ndarray: ...

@@ -18,12 +18,12 @@ thalweg_status fail(thalweg_status status, const char* message) noexcept {
   }
 }
 
-thalweg_status fail(const Error& error) noexcept {
+thalweg_status fail(const Error& error, thalweg_status status) noexcept {
   try {
     thread_state().message = error.what();
     thread_state().operation = error.operation();
     thread_state().argument = error.argument();
-    return THALWEG_INVALID;
+    return status;
   } catch (...) {
     return THALWEG_OUT_OF_MEMORY;
   }

@@ -6,6 +6,7 @@
 #include <new>
 #include <string>
 
+#include "thalweg/engine.h"
 #include "thalweg/error.h"
 #include "thalweg/thalweg.h"
 
@@ -22,7 +23,7 @@ struct ThreadState {
 ThreadState& thread_state();
 
 thalweg_status fail(thalweg_status status, const char* message) noexcept;
-thalweg_status fail(const Error& error) noexcept;
+thalweg_status fail(const Error& error, thalweg_status status = THALWEG_INVALID) noexcept;
 
 // Runs fn and turns what it throws into a status.
 template <class Function>
@@ -30,6 +31,8 @@ thalweg_status guarded(Function&& fn) noexcept {
   try {
     fn();
     return THALWEG_OK;
+  } catch (const Refused& error) {
+    return fail(error, THALWEG_REFUSED);
   } catch (const Error& error) {
     return fail(error);
   } catch (const std::bad_alloc&) {

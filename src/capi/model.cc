@@ -3,6 +3,7 @@
 #include "thalweg/model.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -10,13 +11,10 @@
 
 #include "capi/convert.h"
 #include "capi/errors.h"
+#include "capi/model_handle.h"
 
 using thalweg::Sampling;
 using namespace thalweg::capi;
-
-struct thalweg_model {
-  thalweg::Model model;
-};
 
 struct thalweg_sequence {
   thalweg::Sequence sequence;
@@ -29,12 +27,6 @@ static_assert(THALWEG_STOP_CALLER == static_cast<int>(thalweg::StopReason::kCall
 
 namespace {
 
-Sampling sampling_of(const thalweg_sampling* from) {
-  if (from == nullptr) return {};
-  return {from->temperature,    from->top_k,       from->top_p, from->min_p,
-          from->repeat_penalty, from->repeat_last, from->seed};
-}
-
 // Copies as much of a result as fits, and reports its full size.
 template <class Element, class Container>
 void copy_out(const Container& from, Element* to, size_t capacity, size_t* count, const char* function) {
@@ -44,19 +36,29 @@ void copy_out(const Container& from, Element* to, size_t capacity, size_t* count
   *count = from.size();
 }
 
-std::span<const std::int32_t> tokens_of(const int32_t* tokens, size_t count, const char* function) {
-  if (count > 0) require_pointer(tokens, function, "tokens");
-  return {tokens, count};
-}
-
 }  // namespace
+
+Sampling thalweg::capi::sampling_of(const thalweg_sampling* from) {
+  if (from == nullptr) return {};
+  return {from->temperature,    from->top_k,       from->top_p, from->min_p,
+          from->repeat_penalty, from->repeat_last, from->seed};
+}
 
 void thalweg_model_options_init(thalweg_model_options* options) {
   if (options == nullptr) return;
   const thalweg::ModelOptions defaults;
-  *options = {defaults.threads,       defaults.context, defaults.sequences,
-              defaults.prefill_chunk, defaults.exact,   THALWEG_DEFAULT_DTYPE,
-              defaults.prefetch,      nullptr,          nullptr};
+  *options = {.threads = defaults.threads,
+              .context = defaults.context,
+              .sequences = defaults.sequences,
+              .prefill_chunk = defaults.prefill_chunk,
+              .exact = defaults.exact,
+              .kv_dtype = THALWEG_DEFAULT_DTYPE,
+              .state_dtype = THALWEG_F32,
+              .device_type = THALWEG_DEFAULT_DEVICE,
+              .device_index = 0,
+              .prefetch = defaults.prefetch,
+              .progress = nullptr,
+              .user = nullptr};
 }
 
 void thalweg_sampling_init(thalweg_sampling* sampling) {
@@ -80,27 +82,35 @@ thalweg_status thalweg_model_load(const char* path, const thalweg_model_options*
       if (options->kv_dtype != THALWEG_DEFAULT_DTYPE) {
         wanted.kv_dtype = enum_of<thalweg::DType>(options->kv_dtype, "model_load", "kv_dtype");
       }
+      wanted.state_dtype = enum_of<thalweg::DType>(options->state_dtype, "model_load", "state_dtype");
+      if (options->device_type != THALWEG_DEFAULT_DEVICE) {
+        wanted.device = thalweg::Device{enum_of<thalweg::DeviceType>(options->device_type, "model_load", "device_type"),
+                                        options->device_index};
+      }
       wanted.prefetch = options->prefetch;
       if (options->progress != nullptr) {
         wanted.progress = [progress = options->progress, user = options->user](double done) { progress(user, done); };
       }
     }
-    *model = new thalweg_model{thalweg::Model::load(path, wanted)};
+    auto handle = std::make_unique<thalweg_model>();
+    handle->own = thalweg::Model::load(path, wanted);
+    handle->text = &*handle->own;
+    *model = handle.release();
   });
 }
 
 void thalweg_model_free(thalweg_model* model) { delete model; }
-int64_t thalweg_model_vocabulary(const thalweg_model* model) { return model->model.info().vocabulary; }
-int64_t thalweg_model_context(const thalweg_model* model) { return model->model.context(); }
-const char* thalweg_model_architecture(const thalweg_model* model) { return model->model.info().architecture.c_str(); }
-bool thalweg_model_is_end_token(const thalweg_model* model, int32_t token) { return model->model.is_end_token(token); }
+int64_t thalweg_model_vocabulary(const thalweg_model* model) { return model->text->info().vocabulary; }
+int64_t thalweg_model_context(const thalweg_model* model) { return model->text->context(); }
+const char* thalweg_model_architecture(const thalweg_model* model) { return model->text->info().architecture.c_str(); }
+bool thalweg_model_is_end_token(const thalweg_model* model, int32_t token) { return model->text->is_end_token(token); }
 
 thalweg_status thalweg_tokenize(const thalweg_model* model, const char* text, size_t length, bool parse_special,
                                 int32_t* tokens, size_t capacity, size_t* count) {
   return guarded([&] {
     require_pointer(model, "tokenize", "model");
     if (length > 0) require_pointer(text, "tokenize", "text");
-    copy_out(model->model.tokenize(std::string_view(text, length), parse_special), tokens, capacity, count, "tokenize");
+    copy_out(model->text->tokenize(std::string_view(text, length), parse_special), tokens, capacity, count, "tokenize");
   });
 }
 
@@ -108,7 +118,7 @@ thalweg_status thalweg_detokenize(const thalweg_model* model, const int32_t* tok
                                   size_t capacity, size_t* count) {
   return guarded([&] {
     require_pointer(model, "detokenize", "model");
-    copy_out(model->model.detokenize(tokens_of(tokens, token_count, "detokenize")), text, capacity, count,
+    copy_out(model->text->detokenize(tokens_of(tokens, token_count, "detokenize")), text, capacity, count,
              "detokenize");
   });
 }
@@ -129,15 +139,14 @@ thalweg_status thalweg_chat_prompt(const thalweg_model* model, const thalweg_cha
       throw thalweg::Error("chat_prompt", "think", "-1, 0 or 1", std::to_string(think));
     }
     const std::optional<bool> wanted = think < 0 ? std::nullopt : std::optional<bool>(think == 1);
-    copy_out(model->model.chat_prompt(conversation, wanted), tokens, capacity, count, "chat_prompt");
+    copy_out(model->text->chat_prompt(conversation, {.think = wanted}).tokens, tokens, capacity, count, "chat_prompt");
   });
 }
 
 thalweg_status thalweg_sequence_start(thalweg_model* model, thalweg_sequence** sequence) {
   return guarded([&] {
-    require_pointer(model, "sequence_start", "model");
     require_pointer(sequence, "sequence_start", "sequence");
-    *sequence = new thalweg_sequence{model->model.start()};
+    *sequence = new thalweg_sequence{own_model(model, "sequence_start").start()};
   });
 }
 
@@ -180,23 +189,22 @@ thalweg_status thalweg_sequence_restore(thalweg_sequence* sequence, const char* 
 
 thalweg_status thalweg_prefill(thalweg_model* model, thalweg_sequence* sequence, const int32_t* tokens, size_t count) {
   return guarded([&] {
-    require_pointer(model, "prefill", "model");
     require_pointer(sequence, "prefill", "sequence");
-    model->model.prefill(sequence->sequence, tokens_of(tokens, count, "prefill"));
+    own_model(model, "prefill").prefill(sequence->sequence, tokens_of(tokens, count, "prefill"));
   });
 }
 
 thalweg_status thalweg_step(thalweg_model* model, thalweg_sequence* const* sequences, const int32_t* tokens,
                             size_t sequence_count) {
   return guarded([&] {
-    require_pointer(model, "step", "model");
+    thalweg::Model& own = own_model(model, "step");
     if (sequence_count > 0) require_pointer(sequences, "step", "sequences");
     std::vector<thalweg::Sequence*> batch;
     for (size_t i = 0; i < sequence_count; ++i) {
       require_pointer(sequences[i], "step", "sequences");
       batch.push_back(&sequences[i]->sequence);
     }
-    model->model.step(batch, tokens_of(tokens, sequence_count, "step"));
+    own.step(batch, tokens_of(tokens, sequence_count, "step"));
   });
 }
 
@@ -206,7 +214,7 @@ thalweg_status thalweg_sample(const thalweg_model* model, const thalweg_sequence
     require_pointer(model, "sample", "model");
     require_pointer(sequence, "sample", "sequence");
     require_pointer(token, "sample", "token");
-    *token = model->model.sample(sequence->sequence, sampling_of(sampling));
+    *token = model->text->sample(sequence->sequence, sampling_of(sampling));
   });
 }
 
@@ -214,14 +222,14 @@ thalweg_status thalweg_generate(thalweg_model* model, thalweg_sequence* sequence
                                 size_t prompt_count, const thalweg_sampling* sampling, int64_t max_tokens,
                                 thalweg_text_callback callback, void* user, thalweg_generated* result) {
   return guarded([&] {
-    require_pointer(model, "generate", "model");
+    thalweg::Model& own = own_model(model, "generate");
     require_pointer(sequence, "generate", "sequence");
     std::function<bool(std::string_view)> on_bytes;
     if (callback != nullptr) {
       on_bytes = [&](std::string_view bytes) { return callback(user, bytes.data(), bytes.size()); };
     }
-    const thalweg::Generated generated = model->model.generate(
-        sequence->sequence, tokens_of(prompt, prompt_count, "generate"), sampling_of(sampling), max_tokens, on_bytes);
+    const thalweg::Generated generated = own.generate(sequence->sequence, tokens_of(prompt, prompt_count, "generate"),
+                                                      sampling_of(sampling), max_tokens, on_bytes);
     if (result != nullptr) {
       *result = {static_cast<int64_t>(generated.tokens.size()),
                  static_cast<int32_t>(generated.reason),

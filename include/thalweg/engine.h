@@ -1,0 +1,203 @@
+#pragma once
+
+// Many requests at once on one model: continuous batching, prompts that were computed before are not computed again.
+//
+//   Engine engine(Model::load("model.gguf", options));
+//   Request request;
+//   request.prompt = engine.model().tokenize("Where is the ball?");
+//   TokenStream stream = engine.stream(std::move(request));
+//   for (Output output; stream.next(output);) std::cout << output.text << std::flush;
+//
+// A request's tokens and text do not depend on what else runs: with equal settings they are those of a run alone. On a
+// CPU its logits are so bit for bit, and also if its prompt's beginning comes from the prefix cache.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "thalweg/error.h"
+#include "thalweg/grammar.h"
+#include "thalweg/model.h"
+#include "thalweg/sampling.h"
+
+namespace thalweg {
+
+struct EngineOptions {
+  int queue = 256;                                     // most requests that wait; further ones are refused
+  std::uint64_t cache_bytes = std::uint64_t{1} << 30;  // of host memory for the prefix cache; 0: none
+  // A folder that keeps what the prefix cache holds, beyond the process; empty: none. One engine at a time may have it. It
+  // holds what was said to the model.
+  std::string cache_dir;
+  std::uint64_t cache_dir_bytes = std::uint64_t{16} << 30;  // most bytes of its files
+  // Of the time, this part goes to prompts while other requests generate, or their part of the requests if that is
+  // more; a quarter of a second may be saved up. Above 0, below 1.
+  double prompt_share = 0.3;
+};
+
+// Which tokens may come next, by a grammar say. Used by the engine's thread alone.
+class TokenConstraint {
+ public:
+  virtual ~TokenConstraint() = default;
+  // A bit for each token of the vocabulary, the lowest of the first word for token 0; end tokens included. At least one
+  // is set. Valid until accept().
+  virtual std::span<const std::uint32_t> allowed() = 0;
+  // The token that was chosen among them.
+  virtual void accept(std::int32_t token) = 0;
+};
+
+struct Request {
+  std::vector<std::int32_t> prompt;  // at least one token
+  // Positions in the prompt up to which later requests are likely to be equal: the ends of a conversation's messages.
+  // The prefix cache keeps the state near them.
+  std::vector<std::int64_t> boundaries;
+  Sampling sampling;
+  std::int64_t max_tokens = -1;   // -1: until the context is full
+  std::vector<std::string> stop;  // text that ends the answer, and is not part of it
+  std::optional<int> logprobs;    // also of this many of the likeliest tokens at each position
+  bool ignore_end = false;        // end tokens are tokens like others
+  std::unique_ptr<TokenConstraint> constraint;
+};
+
+enum class FinishReason : std::uint8_t {
+  kEndToken,   // the model ended the text
+  kStop,       // one of Request::stop
+  kLength,     // max_tokens, or the context is full
+  kCancelled,  // by cancel(), or the engine was stopped
+  kError,      // Output::error says which
+};
+
+std::string_view name(FinishReason reason);  // "end", "stop", "length", "cancelled", "error"
+
+struct TokenLogprobs {
+  struct Entry {
+    std::int32_t token = 0;
+    double logprob = 0;  // the model's own, before penalty, temperature and constraint
+  };
+  Entry chosen;
+  std::vector<Entry> likeliest;  // in falling order
+};
+
+struct Usage {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t cached_tokens = 0;     // of them, not computed
+  std::int64_t generated_tokens = 0;  // without the end token
+  double queue_seconds = 0;           // until the first token of the prompt was run
+  double prompt_seconds = 0;          // from then until the first token was chosen
+  double generation_seconds = 0;      // from then on
+};
+
+// What a request gave since its last output.
+struct Output {
+  std::string text;  // UTF-8 in whole characters; empty for models without a tokenizer
+  std::vector<std::int32_t> tokens;
+  std::vector<TokenLogprobs> logprobs;  // of each token, if asked for
+  std::optional<FinishReason> finish;   // of the last output
+  std::string stop;                     // the one of Request::stop that ended it
+  std::string error;
+  Usage usage;  // so far
+};
+
+struct EngineStats {
+  std::int64_t waiting = 0;  // requests
+  std::int64_t running = 0;
+  std::uint64_t requests = 0;  // that were accepted, and so on; since the engine's start
+  std::uint64_t refused = 0;
+  std::uint64_t finished = 0;
+  std::uint64_t cancelled = 0;
+  std::uint64_t failed = 0;
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t prompt_tokens_cached = 0;
+  std::uint64_t prompt_tokens_computed = 0;
+  std::uint64_t generated_tokens = 0;
+  std::uint64_t steps = 0;           // runs of the model
+  std::uint64_t step_sequences = 0;  // summed over the steps
+  double step_seconds = 0;           // in the model
+  double bookkeeping_seconds = 0;    // in the prefix cache
+  std::uint64_t cache_bytes = 0;     // now
+  std::uint64_t cache_checkpoints = 0;
+  std::uint64_t cache_evictions = 0;  // of checkpoints
+  std::uint64_t cache_dir_bytes = 0;
+  std::uint64_t cache_dir_checkpoints = 0;
+  std::uint64_t cache_dir_evictions = 0;
+  std::uint64_t cache_dir_tokens = 0;    // that were read from there
+  std::uint64_t cache_dir_failures = 0;  // files that could not be written, or were damaged
+};
+
+// The queue is full, or the engine is being stopped: try again later, or elsewhere.
+class Refused : public Error {
+ public:
+  using Error::Error;
+};
+
+using RequestId = std::uint64_t;
+// Called by the engine's thread, in order; must neither wait nor call the engine. What it throws cancels the request.
+using OnOutput = std::function<void(const Output&)>;
+
+class TokenStream;
+
+// All functions may be called by any thread.
+class Engine {
+ public:
+  // Takes the model, of which no Sequence may exist: ModelOptions::sequences run at once. Throws Error for options out
+  // of range and a cache_dir that cannot be used, and leaves the model where it was.
+  explicit Engine(Model&& model, const EngineOptions& options = {});
+  // Cancels what runs, and waits for it.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // For its text functions and info(); nothing else of it may be called.
+  const Model& model() const;
+
+  // Holds a request's answer to a grammar. `after_thoughts`: the prompt has opened <think>, and everything but the end
+  // is free until the model writes </think>. Throws Error for a model without a tokenizer, or whose vocabulary cannot
+  // spell every text. Must not outlive the engine. Masks of tokens
+  // are shared between the constraints of one engine whose grammars were made of the same text.
+  std::unique_ptr<TokenConstraint> constraint(const Grammar& grammar, bool after_thoughts = false) const;
+
+  // Throws Error for a request that cannot run, Refused for one that cannot run now. The last call of `on_output` has
+  // `finish`.
+  RequestId submit(Request request, OnOutput on_output);
+  // The same, to be read by next().
+  TokenStream stream(Request request);
+  // Ends a request within a step, if it still runs.
+  void cancel(RequestId id);
+
+  // Refuses further requests, and waits until the others have finished; after so many seconds they are cancelled.
+  // Returns whether all finished by themselves.
+  bool drain(double seconds);
+
+  EngineStats stats() const;
+
+  struct Impl;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// The outputs of a request, for a thread that waits for them. Destroying it cancels the request. Must not outlive the
+// engine.
+class TokenStream {
+ public:
+  TokenStream() = default;  // of no request
+  TokenStream(TokenStream&&) noexcept;
+  TokenStream& operator=(TokenStream&&) noexcept;
+  ~TokenStream();
+
+  // Waits for an output, joined with those that have come since; false after the last.
+  bool next(Output& output);
+  void cancel();
+
+ private:
+  friend class Engine;
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace thalweg

@@ -1,0 +1,342 @@
+#include "engine/disk_cache.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "thalweg/error.h"
+
+namespace thalweg::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kBlock = PrefixCache::kBlock;
+constexpr std::string_view kSuffix = ".prefix";
+// Prefixes that wait to be written keep their memory.
+constexpr std::uint64_t kMostWaitingBytes = std::uint64_t{512} << 20;
+
+std::string hex(std::uint64_t value) {
+  std::string text;
+  for (int shift = 60; shift >= 0; shift -= 4) text += "0123456789abcdef"[value >> shift & 15U];
+  return text;
+}
+
+std::span<const std::int32_t> block_of(std::span<const std::int32_t> text, std::size_t block) {
+  return text.subspan(block * kBlock, kBlock);
+}
+
+struct Found {
+  std::string path;
+  fs::file_time_type time;
+  std::uint64_t hash = 0;
+  DiskEntry file;
+};
+
+// Files of a killed process that are not whole; nobody else's, since the folder is locked.
+bool is_leftover(const std::string& name) { return name.find(std::string(kSuffix) + ".partial-") != std::string::npos; }
+
+}  // namespace
+
+DiskCache::DiskCache(std::string folder, const EntryShape& shape, std::uint64_t budget)
+    : folder_(std::move(folder)), shape_(shape), budget_(budget) {
+  std::error_code error;
+  const bool created = fs::create_directories(folder_, error);
+  if (error || !fs::is_directory(folder_, error)) {
+    throw Error("Engine", "cache_dir", "a folder", folder_ + (error ? ": " + error.message() : ", which is none"));
+  }
+  if (created) fs::permissions(folder_, fs::perms::owner_all, error);
+  lock_ = std::make_unique<io::FileLock>(folder_ + "/cache");
+  read_folder();
+  thread_ = std::thread([this] { work(); });
+}
+
+DiskCache::~DiskCache() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+std::string DiskCache::path_of(Hash hash) const { return folder_ + "/" + hex(hash) + std::string(kSuffix); }
+
+// After each whole block.
+std::vector<DiskCache::Hash> DiskCache::hashes_of(std::span<const std::int32_t> text) const {
+  std::vector<Hash> hashes;
+  Hash hash = shape_.model;
+  for (std::size_t i = 0; (i + 1) * kBlock <= text.size(); ++i) {
+    hash = hash_block(hash, block_of(text, i));
+    hashes.push_back(hash);
+  }
+  return hashes;
+}
+
+void DiskCache::read_folder() {
+  std::vector<Found> found;
+  std::vector<std::pair<fs::file_time_type, Other>> others;
+  std::error_code error;
+  fs::directory_iterator items(folder_, error);
+  if (error) throw Error("Engine", "cache_dir", "a folder that can be read", folder_ + ": " + error.message());
+  for (const fs::directory_entry& item : items) {
+    Found one{item.path().string(), fs::last_write_time(item.path(), error), shape_.model, {}};
+    if (is_leftover(item.path().filename().string())) fs::remove(item.path(), error);
+    if (item.path().extension() != kSuffix) continue;
+    switch (read_entry(one.path, shape_, one.file)) {
+      case EntryState::kValid:
+        found.push_back(std::move(one));
+        break;
+      case EntryState::kOfAnotherModel:
+        others.push_back({one.time, {one.path, fs::file_size(item.path(), error)}});
+        stats_.bytes += others.back().second.bytes;
+        break;
+      case EntryState::kDamaged:
+        fs::remove(item.path(), error);
+        ++stats_.failures;
+    }
+  }
+  std::sort(others.begin(), others.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (auto& [time, other] : others) others_.push_back(std::move(other));
+
+  // An entry comes after the one that it goes on from, which begins earlier.
+  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.file.first < b.file.first; });
+  std::vector<std::pair<fs::file_time_type, Hash>> uses;
+  for (Found& one : found) {
+    Hash hash = one.file.before;
+    for (std::size_t i = 0; i < one.file.blocks(); ++i) hash = hash_block(hash, block_of(one.file.tokens, i));
+    const bool begins = one.file.first == 0 && one.file.before == shape_.model;
+    if (path_of(hash) != one.path || (!begins && !owners_.contains(one.file.before))) {
+      fs::remove(one.path, error);
+      continue;
+    }
+    uses.emplace_back(one.time, hash);
+    enter(hash, std::move(one.file));
+  }
+  std::sort(uses.begin(), uses.end());
+  for (const auto& [time, hash] : uses) entries_[hash].last_use = ++uses_;
+  while (stats_.bytes > budget_ && evict_one()) {
+  }
+}
+
+void DiskCache::enter(Hash hash, DiskEntry file) {
+  Entry entry;
+  if (file.first > 0) {
+    entry.parent = owners_.at(file.before);
+    ++entries_.at(entry.parent).children;
+  }
+  Hash at = file.before;
+  for (std::size_t i = 0; i < file.blocks(); ++i) {
+    at = hash_block(at, block_of(file.tokens, i));
+    owners_.emplace(at, hash);
+  }
+  stats_.bytes += file.bytes(shape_);
+  entry.file = std::move(file);
+  entry.last_use = ++uses_;
+  entries_.emplace(hash, std::move(entry));
+}
+
+std::int64_t DiskCache::find(std::span<const std::int32_t> text) const {
+  const std::vector<Hash> hashes = hashes_of(text);
+  const std::lock_guard lock(mutex_);
+  std::size_t blocks = 0;
+  for (std::size_t i = 0; i < hashes.size() && owners_.contains(hashes[i]); ++i) {
+    if (entries_.contains(hashes[i])) blocks = i + 1;
+  }
+  return static_cast<std::int64_t>(blocks * kBlock);
+}
+
+DiskCache::Loaded DiskCache::load(std::span<const std::int32_t> text, std::int64_t tokens) {
+  const auto begin = text.first(static_cast<std::size_t>(tokens));
+  const auto task = std::make_shared<std::packaged_task<std::optional<PrefixCache::Prefix>()>>(
+      [this, own = std::vector(begin.begin(), begin.end())] { return read(own); });
+  add_job([task] { (*task)(); }, true);
+  return task->get_future();
+}
+
+void DiskCache::store(std::span<const std::int32_t> text, PrefixCache::Prefix prefix) {
+  const std::uint64_t bytes = prefix.blocks.size() * shape_.block_bytes + shape_.checkpoint_bytes;
+  {
+    const std::lock_guard lock(mutex_);
+    if (waiting_bytes_ > 0 && waiting_bytes_ + bytes > kMostWaitingBytes) return;
+    waiting_bytes_ += bytes;
+  }
+  const auto shared = std::make_shared<PrefixCache::Prefix>(std::move(prefix));
+  add_job(
+      [this, shared, bytes, own = std::vector(text.begin(), text.end())] {
+        write(own, *shared);
+        const std::lock_guard lock(mutex_);
+        waiting_bytes_ -= bytes;
+      },
+      false);
+}
+
+void DiskCache::add_job(std::function<void()> job, bool first) {
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.insert(first ? jobs_.begin() : jobs_.end(), std::move(job));
+  }
+  wake_.notify_all();
+}
+
+void DiskCache::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [&] { return !jobs_.empty() || stopping_; });
+    if (jobs_.empty()) return;
+    const std::function<void()> job = std::move(jobs_.front());
+    jobs_.pop_front();
+    working_ = true;
+    lock.unlock();
+    job();
+    lock.lock();
+    working_ = false;
+    if (jobs_.empty()) idle_.notify_all();
+  }
+}
+
+void DiskCache::flush() {
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [&] { return jobs_.empty() && !working_; });
+}
+
+DiskCache::Stats DiskCache::stats() const {
+  const std::lock_guard lock(mutex_);
+  Stats stats = stats_;
+  stats.checkpoints = entries_.size();
+  return stats;
+}
+
+// What follows is called by the thread alone, which may therefore read the index without the lock.
+
+std::optional<PrefixCache::Prefix> DiskCache::read(std::span<const std::int32_t> text) {
+  const std::vector<Hash> hashes = hashes_of(text);
+  PrefixCache::Prefix prefix;
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    PrefixCache::Memory block = read_block(text, i, hashes[i]);
+    if (block == nullptr) return std::nullopt;
+    prefix.blocks.push_back(std::move(block));
+  }
+  const auto last = hashes.empty() ? entries_.end() : entries_.find(hashes.back());
+  if (last == entries_.end()) return std::nullopt;
+  prefix.checkpoint = read_part(path_of(last->first), shape_, last->second.file, last->second.file.blocks());
+  if (prefix.checkpoint == nullptr) {
+    remove_damaged(last->first);
+    return std::nullopt;
+  }
+  touch(last->first);
+  return prefix;
+}
+
+PrefixCache::Memory DiskCache::read_block(std::span<const std::int32_t> text, std::size_t block, Hash hash) {
+  const auto owner = owners_.find(hash);
+  if (owner == owners_.end()) return nullptr;
+  const Hash key = owner->second;
+  const DiskEntry& file = entries_.at(key).file;
+  // Equal hashes of different texts are as good as impossible; a state of another text would not be noticed.
+  const std::size_t index = block - static_cast<std::size_t>(file.first);
+  if (block < file.first || index >= file.blocks()) return nullptr;
+  const auto own = block_of(file.tokens, index);
+  if (!std::equal(own.begin(), own.end(), block_of(text, block).begin())) return nullptr;
+  PrefixCache::Memory memory = read_part(path_of(key), shape_, file, index);
+  if (memory == nullptr) remove_damaged(key);
+  return memory;
+}
+
+void DiskCache::write(std::span<const std::int32_t> text, const PrefixCache::Prefix& prefix) {
+  const std::vector<Hash> hashes = hashes_of(text);
+  if (hashes.empty()) return;
+  if (entries_.contains(hashes.back())) return touch(hashes.back());
+  std::size_t known = 0;
+  while (known < hashes.size() && owners_.contains(hashes[known])) ++known;
+  DiskEntry file;
+  file.first = known;
+  file.before = known > 0 ? hashes[known - 1] : shape_.model;
+  file.tokens.assign(text.begin() + static_cast<std::ptrdiff_t>(known * kBlock), text.end());
+  // The one that this goes on from stays while room is made.
+  Entry* parent = known > 0 ? &entries_.at(owners_.at(file.before)) : nullptr;
+  if (parent != nullptr) ++parent->children;
+  const bool fits = make_room(file.bytes(shape_));
+  if (parent != nullptr) --parent->children;
+  if (!fits) return;
+  try {
+    file = write_entry(path_of(hashes.back()), shape_, std::move(file), prefix);
+    const std::lock_guard lock(mutex_);
+    enter(hashes.back(), std::move(file));
+  } catch (const std::exception&) {  // the disk is full, say: requests run all the same
+    const std::lock_guard lock(mutex_);
+    ++stats_.failures;
+  }
+}
+
+bool DiskCache::make_room(std::uint64_t bytes) {
+  if (bytes > budget_) return false;
+  while (stats_.bytes + bytes > budget_) {
+    if (!evict_one()) return false;
+  }
+  return true;
+}
+
+bool DiskCache::evict_one() {
+  std::error_code error;
+  if (!others_.empty()) {
+    const std::lock_guard lock(mutex_);
+    fs::remove(others_.back().path, error);
+    stats_.bytes -= others_.back().bytes;
+    ++stats_.evictions;
+    others_.pop_back();
+    return true;
+  }
+  auto least = entries_.end();
+  for (auto at = entries_.begin(); at != entries_.end(); ++at) {
+    if (at->second.children > 0) continue;
+    if (least == entries_.end() || at->second.last_use < least->second.last_use) least = at;
+  }
+  if (least == entries_.end()) return false;
+  const std::lock_guard lock(mutex_);
+  ++stats_.evictions;
+  remove(least->first);
+  return true;
+}
+
+// With the lock held.
+void DiskCache::remove(Hash hash) {
+  const auto entry = entries_.find(hash);
+  const DiskEntry& file = entry->second.file;
+  if (const auto parent = entries_.find(entry->second.parent); parent != entries_.end()) --parent->second.children;
+  Hash at = file.before;
+  for (std::size_t i = 0; i < file.blocks(); ++i) {
+    at = hash_block(at, block_of(file.tokens, i));
+    if (const auto owner = owners_.find(at); owner != owners_.end() && owner->second == hash) owners_.erase(owner);
+  }
+  std::error_code error;
+  fs::remove(path_of(hash), error);
+  stats_.bytes -= file.bytes(shape_);
+  entries_.erase(entry);
+}
+
+// And everything that goes on from it.
+void DiskCache::remove_damaged(Hash hash) {
+  const std::lock_guard lock(mutex_);
+  ++stats_.failures;
+  std::vector<Hash> doomed = {hash};
+  for (std::size_t i = 0; i < doomed.size(); ++i) {
+    for (const auto& [key, entry] : entries_) {
+      if (entry.parent == doomed[i] && entry.file.first > 0) doomed.push_back(key);
+    }
+  }
+  while (!doomed.empty()) {
+    remove(doomed.back());
+    doomed.pop_back();
+  }
+}
+
+void DiskCache::touch(Hash hash) {
+  entries_.at(hash).last_use = ++uses_;
+  std::error_code error;
+  fs::last_write_time(path_of(hash), fs::file_time_type::clock::now(), error);
+}
+
+}  // namespace thalweg::engine

@@ -1,0 +1,57 @@
+#include "engine/model_slots.h"
+
+#include "decode/checksum.h"
+#include "decode/model_impl.h"
+
+namespace thalweg::engine {
+
+int ModelSlots::slots() const { return model_.impl_->pool->slots(); }
+std::int64_t ModelSlots::vocabulary() const { return model_.impl_->config.vocabulary; }
+bool ModelSlots::on_host() const { return model_.impl_->runtime->on_host(); }
+
+const text::Tokenizer* ModelSlots::tokenizer() const {
+  return model_.impl_->tokenizer ? &*model_.impl_->tokenizer : nullptr;
+}
+
+std::size_t ModelSlots::block_bytes() const {
+  return static_cast<std::size_t>(model_.impl_->pool->token_bytes() * PrefixCache::kBlock);
+}
+
+std::size_t ModelSlots::checkpoint_bytes() const { return model_.impl_->pool->fixed_bytes(); }
+
+std::uint64_t ModelSlots::key() const {
+  decode::Checksum sum;
+  sum.add_value(model_.impl_->fingerprint());
+  sum.add_value(model_.impl_->pool->cache_dtype());
+  sum.add_value(model_.impl_->pool->state_dtype());
+  sum.add(model_.impl_->info.device);
+  return sum.value();
+}
+
+PrefixCache::Memory ModelSlots::read_block(const Sequence& sequence, std::int64_t first_token) const {
+  std::shared_ptr<std::byte[]> block(new std::byte[block_bytes()]);
+  model_.impl_->pool->read_cache(sequence.impl_->slot, first_token, PrefixCache::kBlock, block.get());
+  return block;
+}
+
+PrefixCache::Memory ModelSlots::read_checkpoint(const Sequence& sequence) const {
+  std::shared_ptr<std::byte[]> checkpoint(new std::byte[checkpoint_bytes()]);
+  model_.impl_->pool->read_states(sequence.impl_->slot, checkpoint.get());
+  return checkpoint;
+}
+
+void ModelSlots::restore(Sequence& sequence, std::span<const std::int32_t> text, const PrefixCache::Hit& hit) {
+  Sequence::Impl& state = *sequence.impl_;
+  decode::StatePool& pool = *model_.impl_->pool;
+  pool.reserve(hit.tokens);
+  std::int64_t first = 0;
+  for (const PrefixCache::Memory& block : hit.prefix.blocks) {
+    pool.write_cache(state.slot, first, PrefixCache::kBlock, block.get());
+    first += PrefixCache::kBlock;
+  }
+  pool.write_states(state.slot, hit.prefix.checkpoint.get());
+  pool.set_length(state.slot, hit.tokens);
+  state.tokens.assign(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(hit.tokens));
+}
+
+}  // namespace thalweg::engine

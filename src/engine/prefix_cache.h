@@ -1,0 +1,81 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace thalweg::engine {
+
+// What beginnings of texts leave in a model, so that they are computed once. A trie whose edges are blocks of kBlock
+// tokens: a node holds the keys and values of its block, and some nodes a checkpoint, the recurrent state after it.
+// Only a checkpoint can be continued: keys beyond the last one are of no use without the state. Positions are multiples
+// of kBlock from the text's start, so that a continued run cuts the rest as a cold one does.
+//
+// The budget is bytes. What is dropped first is the checkpoint that saves the fewest tokens per byte, with those that
+// were used longer ago counting less (GreedyDual-Size: Cao and Irani 1997), and the blocks that only it needed.
+class PrefixCache {
+ public:
+  static constexpr std::int64_t kBlock = 64;
+
+  // Of the keys and values of a block, and of a checkpoint.
+  PrefixCache(std::size_t block_bytes, std::size_t checkpoint_bytes, std::uint64_t budget);
+  ~PrefixCache();
+  PrefixCache(const PrefixCache&) = delete;
+  PrefixCache& operator=(const PrefixCache&) = delete;
+
+  // What is kept lives as long as somebody uses it, also when the cache has dropped it.
+  using Memory = std::shared_ptr<const std::byte[]>;
+  struct Prefix {
+    std::vector<Memory> blocks;
+    Memory checkpoint;  // null if there are no blocks
+  };
+  struct Hit {
+    std::int64_t tokens = 0;  // up to the last checkpoint
+    std::int64_t known = 0;   // up to where keys and values are known: other texts part from here on
+    Prefix prefix;            // of `tokens`
+  };
+  // The longest checkpoint of the text's beginning, which counts as used.
+  Hit find(std::span<const std::int32_t> text);
+
+  // Give a block or the checkpoint of the inserted text.
+  using BlockOf = std::function<Memory(std::int64_t first_token)>;
+  using CheckpointOf = std::function<Memory()>;
+  // Adds a checkpoint after a text of whole blocks; false if it exceeds the budget by itself. Strong guarantee, but for
+  // what was dropped to make room.
+  bool insert(std::span<const std::int32_t> text, const BlockOf& block_of, const CheckpointOf& checkpoint_of);
+
+  void clear();
+
+  std::uint64_t bytes() const { return bytes_; }
+  std::size_t checkpoints() const { return checkpoints_.size(); }
+  std::uint64_t evictions() const { return evictions_; }
+
+ private:
+  using Tokens = std::array<std::int32_t, kBlock>;
+  struct Node;
+
+  static Tokens tokens_of(std::span<const std::int32_t> text, std::size_t block);
+  std::uint64_t missing_bytes(std::span<const std::int32_t> text) const;
+  bool make_room(std::span<const std::int32_t> text);
+  void touch(Node& node);
+  void evict_one();
+  void prune(Node* node);
+
+  std::size_t block_bytes_;
+  std::size_t checkpoint_bytes_;
+  std::uint64_t budget_;
+  std::unique_ptr<Node> root_;
+  std::vector<Node*> checkpoints_;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t evictions_ = 0;
+  std::uint64_t uses_ = 0;
+  double inflation_ = 0;  // the priority of what was dropped last
+};
+
+}  // namespace thalweg::engine

@@ -1,0 +1,114 @@
+#include "engine/running.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "decode/logprobs.h"
+#include "decode/sampler.h"
+
+namespace thalweg::engine {
+
+Running::Running(Accepted accepted, Sequence sequence, const text::Tokenizer* tokenizer)
+    : accepted_(std::move(accepted)),
+      sequence_(std::move(sequence)),
+      computed_(static_cast<std::int64_t>(sequence_.tokens().size())),
+      stop_(accepted_.request.stop),
+      started_(Clock::now()) {
+  if (tokenizer != nullptr) decoder_.emplace(*tokenizer);
+  usage_.prompt_tokens = prompt_size();
+  usage_.cached_tokens = computed_;
+  usage_.queue_seconds = seconds_between(accepted_.since, started_);
+}
+
+std::int64_t Running::next_checkpoint() const {
+  const auto next = std::upper_bound(checkpoints_.begin(), checkpoints_.end(), computed_);
+  return next != checkpoints_.end() ? *next : prompt_size();
+}
+
+bool Running::is_at_checkpoint() const {
+  return std::binary_search(checkpoints_.begin(), checkpoints_.end(), computed_);
+}
+
+std::int64_t Running::tokens_left() const {
+  const std::int64_t most = accepted_.request.max_tokens;
+  return most < 0 ? std::numeric_limits<std::int64_t>::max() : most - usage_.generated_tokens;
+}
+
+bool Running::is_plain() const {
+  return accepted_.request.constraint == nullptr && !accepted_.request.logprobs && !accepted_.request.ignore_end;
+}
+
+std::int32_t Running::choose() const {
+  const Sampling& sampling = accepted_.request.sampling;
+  if (accepted_.request.constraint == nullptr) {
+    return decode::sample_token(sequence_.logits(), sequence_.tokens(), sampling);
+  }
+  const std::span<const std::uint32_t> allowed = accepted_.request.constraint->allowed();
+  std::vector<float> logits(sequence_.logits().begin(), sequence_.logits().end());
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const bool may_come = i / 32 < allowed.size() && (allowed[i / 32] >> i % 32 & 1U) != 0;
+    if (!may_come) logits[i] = -std::numeric_limits<float>::infinity();
+  }
+  return decode::sample_token(logits, sequence_.tokens(), sampling);
+}
+
+void Running::take(std::int32_t token, bool is_end, std::int64_t context) {
+  if (!first_token_) {
+    first_token_ = Clock::now();
+    usage_.prompt_seconds = seconds_between(started_, *first_token_);
+  }
+  if (is_end && !accepted_.request.ignore_end) return finish(FinishReason::kEndToken);
+  if (accepted_.request.logprobs) add_logprobs(token);
+  if (accepted_.request.constraint != nullptr) accepted_.request.constraint->accept(token);
+  output_.tokens.push_back(token);
+  ++usage_.generated_tokens;
+  if (decoder_) add_text(decoder_->push(token));
+  if (finished()) return;
+  const auto length = usage_.prompt_tokens + usage_.generated_tokens;
+  if (tokens_left() <= 0 || length >= context) finish(FinishReason::kLength);
+}
+
+void Running::add_text(const std::string& text) {
+  output_.text += stop_.push(text);
+  if (!stop_.stopped()) return;
+  output_.stop = stop_.stop();
+  finish(FinishReason::kStop);
+}
+
+void Running::add_logprobs(std::int32_t token) {
+  TokenLogprobs logprobs;
+  logprobs.chosen = {token, decode::logprob(sequence_.logits(), token)};
+  const auto count = static_cast<std::size_t>(*accepted_.request.logprobs);
+  for (const decode::TokenLogprob& top : decode::top_logprobs(sequence_.logits(), count)) {
+    logprobs.likeliest.push_back({top.token, top.logprob});
+  }
+  output_.logprobs.push_back(std::move(logprobs));
+}
+
+void Running::finish(FinishReason reason, const std::string& error) {
+  if (finished()) return;
+  if (decoder_ && reason != FinishReason::kStop) {
+    output_.text += stop_.push(decoder_->finish());
+    output_.text += stop_.finish();
+  }
+  output_.finish = reason;
+  output_.error = error;
+}
+
+void Running::report() {
+  if (reported_finish_ || (output_.tokens.empty() && output_.text.empty() && !finished())) return;
+  if (first_token_) usage_.generation_seconds = seconds_between(*first_token_, Clock::now());
+  output_.usage = usage_;
+  const Output output = std::exchange(output_, {});
+  output_.finish = output.finish;
+  reported_finish_ = finished();
+  try {
+    accepted_.on_output(output);
+  } catch (...) {
+    reported_finish_ = true;
+    finish(FinishReason::kCancelled);
+  }
+}
+
+}  // namespace thalweg::engine

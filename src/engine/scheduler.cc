@@ -1,0 +1,450 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <optional>
+#include <utility>
+
+namespace thalweg::engine {
+namespace {
+
+constexpr std::int64_t kBlock = PrefixCache::kBlock;
+// A prompt that has waited for a second goes before one that is this many tokens shorter.
+constexpr double kTokensPerSecondWaited = 1000;
+// A coarse grid of checkpoints, where nothing tells which positions come again.
+constexpr std::int64_t kLeastSpacing = 512;
+constexpr std::int64_t kMostSpacing = 8192;
+constexpr std::chrono::milliseconds kDiskWait{5};
+
+bool is_ready(const DiskCache::Loaded& loaded) {
+  return loaded.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+std::int64_t whole_blocks(std::int64_t tokens) { return tokens / kBlock * kBlock; }
+
+// A checkpoint takes about as much memory as the keys and values between two.
+std::int64_t spacing_of(const ModelSlots& slots) {
+  const auto block = static_cast<std::int64_t>(slots.block_bytes());
+  const std::int64_t tokens =
+      block == 0 ? kMostSpacing : static_cast<std::int64_t>(slots.checkpoint_bytes()) / block * kBlock;
+  return whole_blocks(std::clamp(tokens, kLeastSpacing, kMostSpacing));
+}
+
+// Of a request that never ran.
+void report_cancelled(const Accepted& accepted) {
+  Output output;
+  output.finish = FinishReason::kCancelled;
+  output.usage.prompt_tokens = static_cast<std::int64_t>(accepted.request.prompt.size());
+  output.usage.queue_seconds = seconds_between(accepted.since, Clock::now());
+  try {
+    accepted.on_output(output);
+  } catch (...) {  // it is cancelled already
+    return;
+  }
+}
+
+}  // namespace
+
+Scheduler::Scheduler(Model& model, const EngineOptions& options)
+    : model_(model),
+      slots_(model),
+      options_(options),
+      cache_(slots_.block_bytes(), slots_.checkpoint_bytes(), options.cache_bytes),
+      checkpoint_spacing_(spacing_of(slots_)) {
+  if (options.cache_dir.empty()) return;
+  const EntryShape shape{slots_.key(), slots_.block_bytes(), slots_.checkpoint_bytes()};
+  disk_ = std::make_unique<DiskCache>(options.cache_dir, shape, options.cache_dir_bytes);
+}
+
+bool Scheduler::cancel(RequestId id) {
+  const auto waiting =
+      std::find_if(waiting_.begin(), waiting_.end(), [&](const Accepted& accepted) { return accepted.id == id; });
+  if (waiting != waiting_.end()) {
+    report_cancelled(*waiting);
+    waiting_.erase(waiting);
+    ++stats_.cancelled;
+    return true;
+  }
+  for (const std::unique_ptr<Running>& running : running_) {
+    if (running->id() != id) continue;
+    running->finish(FinishReason::kCancelled);
+    running->report();
+    remove_finished();
+    return true;
+  }
+  return false;
+}
+
+void Scheduler::cancel_all() {
+  while (!waiting_.empty()) cancel(waiting_.front().id);
+  while (!running_.empty()) cancel(running_.front()->id());
+}
+
+void Scheduler::step(const std::function<bool()>& interrupted) {
+  admit();
+  if (running_.empty()) return wait_for_disk();
+  std::vector<Running*> generating;
+  std::vector<Running*> prompts;
+  for (const std::unique_ptr<Running>& running : running_) {
+    (running->has_prompt() ? generating : prompts).push_back(running.get());
+  }
+  // While most requests have not begun to generate, steps of the few that do would be small ones.
+  const bool prompts_first = prompts.size() > generating.size() && stalled_seconds_ < kLongestStall;
+  if (!generating.empty() && !prompts_first) {
+    generate(generating, prompts.size(), interrupted);
+    stalled_seconds_ = 0;
+  }
+  if (!prompts.empty()) {
+    const Clock::time_point begin = Clock::now();
+    const bool limited = !generating.empty() && !prompts_first;
+    run_prompts(prompts, limited ? affordable_tokens() : most_tokens());
+    const double seconds = seconds_between(begin, Clock::now());
+    if (limited) prompt_credit_ -= seconds;
+    if (prompts_first && !generating.empty()) stalled_seconds_ += seconds;
+  }
+  report();
+  remove_finished();
+}
+
+// Of those that have nothing on the disk to wait for: short prompts first, and those that have waited long.
+std::list<Accepted>::iterator Scheduler::most_urgent() {
+  const Clock::time_point now = Clock::now();
+  const auto urgency = [&](const Accepted& accepted) {
+    return static_cast<double>(accepted.request.prompt.size()) -
+           kTokensPerSecondWaited * seconds_between(accepted.since, now);
+  };
+  auto most = waiting_.end();
+  for (auto at = waiting_.begin(); at != waiting_.end(); ++at) {
+    if (at->loaded.valid()) continue;
+    if (most == waiting_.end() || urgency(*at) < urgency(*most)) most = at;
+  }
+  return most;
+}
+
+void Scheduler::admit() {
+  const auto slots = static_cast<std::size_t>(slots_.slots());
+  std::size_t loading = 0;  // each has a slot in store
+  for (auto at = waiting_.begin(); at != waiting_.end();) {
+    const auto next = at++;
+    if (!next->loaded.valid()) continue;
+    if (running_.size() < slots && is_ready(next->loaded)) {
+      take_from_disk(*next);
+      start(next);
+    } else {
+      ++loading;
+    }
+  }
+  while (running_.size() + loading < slots) {
+    const auto next = most_urgent();
+    if (next == waiting_.end()) break;
+    if (load_from_disk(*next)) {
+      ++loading;
+    } else {
+      start(next);
+    }
+  }
+}
+
+// With nothing to run, but not so long that new requests would wait.
+void Scheduler::wait_for_disk() {
+  const auto loading =
+      std::find_if(waiting_.begin(), waiting_.end(), [](const Accepted& accepted) { return accepted.loaded.valid(); });
+  if (loading != waiting_.end()) loading->loaded.wait_for(kDiskWait);
+}
+
+// Begins to read what the disk has of a prompt and the memory has not; false if there is nothing, or it is here.
+bool Scheduler::load_from_disk(Accepted& accepted) {
+  if (disk_ == nullptr || std::exchange(accepted.looked_on_disk, true)) return false;
+  const std::span<const std::int32_t> prompt = accepted.request.prompt;
+  const auto before_last = prompt.first(prompt.size() - 1);
+  const std::int64_t tokens = disk_->find(before_last);
+  if (tokens <= cache_.find(before_last).tokens) return false;
+  accepted.loaded = disk_->load(before_last, tokens);
+  return true;
+}
+
+void Scheduler::take_from_disk(Accepted& accepted) {
+  const Clock::time_point begin = Clock::now();
+  try {
+    const std::optional<PrefixCache::Prefix> prefix = accepted.loaded.get();
+    if (!prefix) return;
+    const std::size_t tokens = prefix->blocks.size() * static_cast<std::size_t>(kBlock);
+    cache_.insert(
+        std::span(accepted.request.prompt).first(tokens),
+        [&](std::int64_t first) { return prefix->blocks[static_cast<std::size_t>(first / kBlock)]; },
+        [&] { return prefix->checkpoint; });
+    stats_.cache_dir_tokens += tokens;
+  } catch (const std::bad_alloc&) {
+    cache_.clear();
+  }
+  stats_.bookkeeping_seconds += seconds_between(begin, Clock::now());
+}
+
+void Scheduler::start(std::list<Accepted>::iterator next) {
+  Accepted accepted = std::move(*next);
+  waiting_.erase(next);
+  Sequence sequence = model_.start();
+  const Clock::time_point begin = Clock::now();
+  // The logits after the prompt are not in the cache: at least one token is left to run.
+  const std::span<const std::int32_t> prompt = accepted.request.prompt;
+  const PrefixCache::Hit hit = cache_.find(prompt.first(prompt.size() - 1));
+  if (hit.tokens > 0) slots_.restore(sequence, prompt, hit);
+  std::vector<std::int64_t> checkpoints;
+  if (options_.cache_bytes > 0) checkpoints = checkpoints_of(accepted.request, hit);
+  auto running = std::make_unique<Running>(std::move(accepted), std::move(sequence), slots_.tokenizer());
+  running->set_checkpoints(std::move(checkpoints));
+  stats_.prompt_tokens += static_cast<std::uint64_t>(running->prompt_size());
+  stats_.prompt_tokens_cached += static_cast<std::uint64_t>(hit.tokens);
+  stats_.bookkeeping_seconds += seconds_between(begin, Clock::now());
+  running_.push_back(std::move(running));
+}
+
+// At the end of the prompt, at the ends of messages, where another text parts from this one, and on a grid. A state
+// that is not far from the next is left out, but for the last two messages' ends, which are where a conversation
+// continues and where its last message is edited.
+std::vector<std::int64_t> Scheduler::checkpoints_of(const Request& request, const PrefixCache::Hit& hit) const {
+  const auto size = static_cast<std::int64_t>(request.prompt.size());
+  std::vector<std::int64_t> positions = {whole_blocks(size), hit.known};
+  std::vector<std::int64_t> ends = request.boundaries;
+  std::sort(ends.rbegin(), ends.rend());
+  const std::int64_t least_distance = std::max(kBlock, whole_blocks(checkpoint_spacing_ / 4));
+  std::int64_t last = size;
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    const std::int64_t position = whole_blocks(ends[i]);
+    if (i >= 2 && last - position < least_distance) continue;
+    positions.push_back(position);
+    last = position;
+  }
+  for (std::int64_t at = checkpoint_spacing_; at < size; at += checkpoint_spacing_) positions.push_back(at);
+  std::erase_if(positions, [&](std::int64_t position) { return position <= hit.tokens; });
+  std::sort(positions.begin(), positions.end());
+  positions.erase(std::unique(positions.begin(), positions.end()), positions.end());
+  return positions;
+}
+
+void Scheduler::generate(std::span<Running* const> generating, std::size_t prompts,
+                         const std::function<bool()>& interrupted) {
+  const Clock::time_point begin = Clock::now();
+  const bool plain = std::all_of(generating.begin(), generating.end(), [](const Running* r) { return r->is_plain(); });
+  if (plain && prompts == 0 && !slots_.on_host()) {
+    generate_several(generating, interrupted);
+  } else {
+    generate_one(generating);
+  }
+  const double seconds = seconds_between(begin, Clock::now());
+  // Every request has the same right to time; prompts together at least the share that the options say.
+  const auto of_prompts = static_cast<double>(prompts) / static_cast<double>(prompts + generating.size());
+  const double share = std::max(options_.prompt_share, of_prompts);
+  prompt_credit_ = std::min(kMostCredit, prompt_credit_ + seconds * share / (1 - share));
+}
+
+void Scheduler::take(Running& running, std::int32_t token) {
+  running.take(token, model_.is_end_token(token), model_.context());
+}
+
+void Scheduler::generate_one(std::span<Running* const> generating) {
+  std::vector<std::int32_t> tokens(generating.size());
+  for (std::size_t i = 0; i < generating.size(); ++i) {
+    Running& running = *generating[i];
+    try {
+      if (running.tokens_left() <= 0) {
+        running.finish(FinishReason::kLength);
+      } else {
+        tokens[i] = running.choose();
+        take(running, tokens[i]);
+      }
+    } catch (const std::exception& error) {
+      running.finish(FinishReason::kError, error.what());
+    }
+  }
+  // The tokens can be read while they run.
+  report();
+  std::vector<Running*> batch;
+  std::vector<SequenceInput> inputs;
+  for (std::size_t i = 0; i < generating.size(); ++i) {
+    if (generating[i]->finished()) continue;
+    batch.push_back(generating[i]);
+    inputs.push_back({&generating[i]->sequence(), std::span(&tokens[i], 1)});
+  }
+  if (!batch.empty()) run(batch, inputs);
+}
+
+void Scheduler::generate_several(std::span<Running* const> generating, const std::function<bool()>& interrupted) {
+  std::vector<Running*> batch;
+  std::vector<Sequence*> sequences;
+  std::vector<Sampling> sampling;
+  std::int64_t most = 1 << 20;
+  for (Running* running : generating) {
+    if (running->tokens_left() <= 0) {
+      running->finish(FinishReason::kLength);
+      continue;
+    }
+    batch.push_back(running);
+    sequences.push_back(&running->sequence());
+    sampling.push_back(running->request().sampling);
+    most = std::min(most, running->tokens_left());
+  }
+  if (batch.empty()) return;
+  const Clock::time_point begin = Clock::now();
+  const auto on_tokens = [&](std::span<const std::int32_t> tokens) {
+    ++stats_.steps;
+    bool goes_on = !interrupted();
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      if (tokens[i] < 0) continue;
+      ++stats_.step_sequences;
+      batch[i]->take(tokens[i], false, model_.context());
+      batch[i]->report();
+      goes_on = goes_on && !batch[i]->finished();
+    }
+    // One that ended before is reported when the others stop.
+    return goes_on && std::none_of(tokens.begin(), tokens.end(), [](std::int32_t token) { return token < 0; });
+  };
+  try {
+    const std::vector<StopReason> reasons = model_.decode(sequences, sampling, most, on_tokens);
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      if (reasons[i] == StopReason::kEndToken) batch[i]->finish(FinishReason::kEndToken);
+      if (reasons[i] == StopReason::kContext) batch[i]->finish(FinishReason::kLength);
+    }
+  } catch (const std::exception& error) {
+    fail(batch, error.what());
+  }
+  stats_.step_seconds += seconds_between(begin, Clock::now());
+}
+
+std::int64_t Scheduler::most_tokens() const {
+  return std::max<std::int64_t>(kBlock, whole_blocks(model_.prefill_chunk()));
+}
+
+std::int64_t Scheduler::affordable_tokens() const {
+  if (seconds_per_prompt_token_ == 0) return most_tokens();
+  if (prompt_credit_ <= 0) return 0;
+  const auto tokens = static_cast<std::int64_t>(prompt_credit_ / seconds_per_prompt_token_);
+  return std::clamp(whole_blocks(tokens), kBlock, most_tokens());
+}
+
+// Whole blocks up to the next checkpoint or the last block's end, or what is left after it: cut in this way, a prompt
+// gives the same bits wherever it was begun.
+std::int64_t Scheduler::next_piece(const Running& running, std::int64_t most) const {
+  const std::int64_t begin = running.computed();
+  const std::int64_t blocks_end = whole_blocks(running.prompt_size());
+  if (begin >= blocks_end) return running.prompt_size() - begin;
+  const std::int64_t end = std::min(blocks_end, running.next_checkpoint());
+  return std::min(end - begin, std::max(kBlock, whole_blocks(most)));
+}
+
+void Scheduler::run_prompts(std::vector<Running*> prompts, std::int64_t most) {
+  if (most == 0) return;
+  const Clock::time_point now = Clock::now();
+  const auto urgency = [&](const Running* running) {
+    return static_cast<double>(running->prompt_size() - running->computed()) -
+           kTokensPerSecondWaited * seconds_between(running->since(), now);
+  };
+  std::stable_sort(prompts.begin(), prompts.end(),
+                   [&](const Running* a, const Running* b) { return urgency(a) < urgency(b); });
+
+  std::vector<Running*> batch;
+  std::vector<SequenceInput> inputs;
+  std::int64_t total = 0;
+  for (Running* running : prompts) {
+    const std::int64_t piece = next_piece(*running, most - total);
+    if (!batch.empty() && total + piece > most) break;
+    const std::span<const std::int32_t> tokens = running->request().prompt;
+    batch.push_back(running);
+    inputs.push_back({&running->sequence(),
+                      tokens.subspan(static_cast<std::size_t>(running->computed()), static_cast<std::size_t>(piece))});
+    total += piece;
+  }
+  const Clock::time_point begin = Clock::now();
+  if (!run(batch, inputs)) return;
+  if (total >= kBlock) {
+    const double each = seconds_between(begin, Clock::now()) / static_cast<double>(total);
+    seconds_per_prompt_token_ = seconds_per_prompt_token_ == 0 ? each : 0.8 * seconds_per_prompt_token_ + 0.2 * each;
+  }
+  stats_.prompt_tokens_computed += static_cast<std::uint64_t>(total);
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    batch[i]->advance(static_cast<std::int64_t>(inputs[i].tokens.size()));
+    if (batch[i]->is_at_checkpoint()) keep(*batch[i]);
+  }
+}
+
+// The cache is a help: without memory for it, requests run all the same.
+void Scheduler::keep(Running& running) {
+  const Clock::time_point begin = Clock::now();
+  const Sequence& sequence = running.sequence();
+  try {
+    const bool kept = cache_.insert(
+        sequence.tokens(), [&](std::int64_t first) { return slots_.read_block(sequence, first); },
+        [&] { return slots_.read_checkpoint(sequence); });
+    if (kept && disk_ != nullptr) disk_->store(sequence.tokens(), cache_.find(sequence.tokens()).prefix);
+  } catch (const std::bad_alloc&) {
+    cache_.clear();
+  }
+  stats_.bookkeeping_seconds += seconds_between(begin, Clock::now());
+}
+
+bool Scheduler::run(std::span<Running* const> batch, std::span<const SequenceInput> inputs) {
+  const Clock::time_point begin = Clock::now();
+  try {
+    model_.prefill(inputs);
+  } catch (const std::exception& error) {
+    fail(batch, error.what());
+    return false;
+  }
+  ++stats_.steps;
+  stats_.step_sequences += batch.size();
+  stats_.step_seconds += seconds_between(begin, Clock::now());
+  return true;
+}
+
+void Scheduler::fail(std::span<Running* const> batch, const std::string& what) {
+  for (Running* running : batch) running->finish(FinishReason::kError, what);
+}
+
+void Scheduler::report() {
+  for (const std::unique_ptr<Running>& running : running_) running->report();
+}
+
+void Scheduler::remove_finished() {
+  for (auto at = running_.begin(); at != running_.end();) {
+    const Running& running = **at;
+    if (!running.finished()) {
+      ++at;
+      continue;
+    }
+    stats_.generated_tokens += static_cast<std::uint64_t>(running.generated());
+    switch (running.reason()) {
+      case FinishReason::kError:
+        ++stats_.failed;
+        break;
+      case FinishReason::kCancelled:
+        ++stats_.cancelled;
+        break;
+      default:
+        ++stats_.finished;
+    }
+    at = running_.erase(at);
+  }
+}
+
+EngineStats Scheduler::stats() const {
+  EngineStats stats = stats_;
+  stats.waiting = static_cast<std::int64_t>(waiting_.size());
+  stats.running = static_cast<std::int64_t>(running_.size());
+  for (const std::unique_ptr<Running>& running : running_) {
+    stats.generated_tokens += static_cast<std::uint64_t>(running->generated());
+  }
+  stats.cache_bytes = cache_.bytes();
+  stats.cache_checkpoints = cache_.checkpoints();
+  stats.cache_evictions = cache_.evictions();
+  if (disk_ != nullptr) {
+    const DiskCache::Stats disk = disk_->stats();
+    stats.cache_dir_bytes = disk.bytes;
+    stats.cache_dir_checkpoints = disk.checkpoints;
+    stats.cache_dir_evictions = disk.evictions;
+    stats.cache_dir_failures = disk.failures;
+  }
+  return stats;
+}
+
+}  // namespace thalweg::engine

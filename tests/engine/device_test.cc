@@ -1,0 +1,151 @@
+// The engine with a model on a GPU against one on the CPU: texts, company, the prefix cache, cancelling. Skipped
+// without a GPU. In f32 throughout, so that sums in another order do not change a text whose margins are those of real
+// answers.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "thalweg/backend.h"
+#include "thalweg/engine.h"
+
+namespace thalweg {
+namespace {
+
+bool has_gpu() {
+  for (const BackendInfo& backend : backends()) {
+    if (backend.type == DeviceType::kCuda && backend.available) return true;
+  }
+  return false;
+}
+
+#define NEEDS_GPU() \
+  if (!has_gpu()) GTEST_SKIP() << "no GPU"
+
+Model shipped_model(DeviceType device, int sequences) {
+  ModelOptions options;
+  options.device = Device{device, 0};
+  options.context = 4096;
+  options.sequences = sequences;
+  options.exact = true;
+  return Model::load(THALWEG_MODEL, options);
+}
+
+constexpr std::string_view kQuestions[] = {
+    "Where is the ball?", "Where is John?", "Where is the apple?", "What is in the kitchen?", "Where is Mary?",
+};
+
+std::string prompt_of(int which, int sentences) {
+  constexpr std::string_view kSentences[] = {
+      "John went to the kitchen. ",    "Mary took the ball to the garden. ",
+      "Daniel moved to the office. ",  "Sandra put the apple there. ",
+      "Mary went to the hall. ",       "John put the milk in the kitchen. ",
+      "Daniel went to the bathroom. ",
+  };
+  std::string text;
+  for (int i = 0; i < sentences; ++i)
+    text += kSentences[static_cast<std::size_t>(i * 5 + which) % std::size(kSentences)];
+  return text.append(kQuestions[static_cast<std::size_t>(which) % std::size(kQuestions)]);
+}
+
+Output read_all(TokenStream stream) {
+  Output all;
+  for (Output output; stream.next(output);) {
+    all.text += output.text;
+    all.logprobs.insert(all.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
+    all.finish = output.finish;
+    all.error = output.error;
+    all.usage = output.usage;
+  }
+  return all;
+}
+
+Request request_of(const Engine& engine, int which, bool logprobs = false) {
+  Request request;
+  request.prompt = engine.model().tokenize(prompt_of(which, 4 + 9 * which));
+  request.max_tokens = 24;
+  if (logprobs) request.logprobs = 2;
+  return request;
+}
+
+constexpr int kRequests = 10;
+
+std::vector<Output> outputs_of(Engine& engine, bool together, bool logprobs = false) {
+  std::vector<TokenStream> streams;
+  std::vector<Output> outputs;
+  for (int i = 0; i < kRequests; ++i) {
+    streams.push_back(engine.stream(request_of(engine, i, logprobs)));
+    if (!together) outputs.push_back(read_all(std::move(streams.back())));
+  }
+  for (int i = 0; together && i < kRequests; ++i)
+    outputs.push_back(read_all(std::move(streams[static_cast<std::size_t>(i)])));
+  return outputs;
+}
+
+void expect_same(const std::vector<Output>& given, const std::vector<Output>& expected) {
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(given[i].text, expected[i].text) << i;
+    EXPECT_EQ(given[i].finish, expected[i].finish) << i << " " << given[i].error;
+    EXPECT_EQ(given[i].usage.generated_tokens, expected[i].usage.generated_tokens) << i;
+  }
+}
+
+TEST(EngineOnDevice, AnswersAreTheCpusAloneAndInCompany) {
+  NEEDS_GPU();
+  Engine cpu(shipped_model(DeviceType::kCpu, 4));
+  const std::vector<Output> expected = outputs_of(cpu, true);
+  for (const int sequences : {1, 4, 16}) {
+    Engine gpu(shipped_model(DeviceType::kCuda, sequences));
+    for (const bool together : {false, true}) {
+      SCOPED_TRACE(std::to_string(sequences) + (together ? " together" : " one by one"));
+      expect_same(outputs_of(gpu, together), expected);
+    }
+    // The second time, prompts came from the cache.
+    EXPECT_GT(gpu.stats().prompt_tokens_cached, gpu.stats().prompt_tokens / 3);
+  }
+}
+
+TEST(EngineOnDevice, LogprobsAreTheCpus) {
+  NEEDS_GPU();
+  Engine cpu(shipped_model(DeviceType::kCpu, 4));
+  Engine gpu(shipped_model(DeviceType::kCuda, 4));
+  const std::vector<Output> expected = outputs_of(cpu, true, true);
+  for (int turn = 0; turn < 2; ++turn) {
+    const std::vector<Output> given = outputs_of(gpu, true, true);
+    expect_same(given, expected);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_EQ(given[i].logprobs.size(), expected[i].logprobs.size());
+      for (std::size_t k = 0; k < expected[i].logprobs.size(); ++k) {
+        EXPECT_NEAR(given[i].logprobs[k].chosen.logprob, expected[i].logprobs[k].chosen.logprob, 2e-2) << i << " " << k;
+      }
+    }
+  }
+}
+
+TEST(EngineOnDevice, RequestsComeAndGoWhileOthersGenerate) {
+  NEEDS_GPU();
+  Engine cpu(shipped_model(DeviceType::kCpu, 4));
+  const std::vector<Output> expected = outputs_of(cpu, true);
+  Engine gpu(shipped_model(DeviceType::kCuda, 6));
+  Request endless = request_of(gpu, 1);
+  endless.max_tokens = -1;
+  endless.ignore_end = true;
+  TokenStream background = gpu.stream(std::move(endless));
+  Output output;
+  ASSERT_TRUE(background.next(output));
+  std::vector<TokenStream> cancelled;
+  for (int i = 0; i < 3; ++i) cancelled.push_back(gpu.stream(request_of(gpu, i + 3)));
+  for (TokenStream& stream : cancelled) stream.cancel();
+  expect_same(outputs_of(gpu, true), expected);
+  expect_same(outputs_of(gpu, false), expected);
+  background.cancel();
+  while (background.next(output)) {
+  }
+  EXPECT_EQ(output.finish, FinishReason::kCancelled);
+  EXPECT_TRUE(gpu.drain(30));
+  EXPECT_EQ(gpu.stats().failed, 0U);
+}
+
+}  // namespace
+}  // namespace thalweg

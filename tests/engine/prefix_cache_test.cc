@@ -1,0 +1,171 @@
+// The prefix cache against a list of what was inserted.
+
+#include "engine/prefix_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <vector>
+
+namespace thalweg::engine {
+namespace {
+
+constexpr std::int64_t kBlock = PrefixCache::kBlock;
+constexpr std::size_t kBlockBytes = 48;
+constexpr std::size_t kCheckpointBytes = 200;
+using Text = std::vector<std::int32_t>;
+
+// What a model would leave there: a function of all tokens up to `end`.
+std::uint64_t content_of(const Text& text, std::size_t end, std::uint64_t seed) {
+  std::uint64_t hash = 1469598103934665603U + seed;
+  for (std::size_t i = 0; i < end; ++i) hash = (hash ^ static_cast<std::uint64_t>(text[i])) * 1099511628211U;
+  return hash;
+}
+
+PrefixCache::Memory filled(std::size_t bytes, std::uint64_t value) {
+  std::shared_ptr<std::byte[]> memory(new std::byte[bytes]);
+  for (std::size_t i = 0; i < bytes; ++i) memory[i] = static_cast<std::byte>(value >> i % 8 * 8);
+  return memory;
+}
+
+bool holds(const PrefixCache::Memory& memory, std::size_t bytes, std::uint64_t value) {
+  return std::memcmp(memory.get(), filled(bytes, value).get(), bytes) == 0;
+}
+
+bool insert(PrefixCache& cache, const Text& text) {
+  return cache.insert(
+      text,
+      [&](std::int64_t first) {
+        return filled(kBlockBytes, content_of(text, static_cast<std::size_t>(first + kBlock), 0));
+      },
+      [&] { return filled(kCheckpointBytes, content_of(text, text.size(), 1)); });
+}
+
+void check(const PrefixCache::Hit& hit, const Text& text) {
+  ASSERT_LE(static_cast<std::size_t>(hit.tokens), text.size());
+  ASSERT_EQ(hit.tokens, static_cast<std::int64_t>(hit.prefix.blocks.size()) * kBlock);
+  EXPECT_GE(hit.known, hit.tokens);
+  for (std::size_t i = 0; i < hit.prefix.blocks.size(); ++i) {
+    EXPECT_TRUE(holds(hit.prefix.blocks[i], kBlockBytes, content_of(text, (i + 1) * kBlock, 0)));
+  }
+  if (hit.tokens > 0) {
+    EXPECT_TRUE(
+        holds(hit.prefix.checkpoint, kCheckpointBytes, content_of(text, static_cast<std::size_t>(hit.tokens), 1)));
+  }
+}
+
+Text blocks_of(std::initializer_list<int> values) {
+  Text text;
+  for (const int value : values) text.insert(text.end(), kBlock, value);
+  return text;
+}
+
+TEST(PrefixCache, RandomTextsAgainstAList) {
+  for (std::uint32_t seed = 0; seed < 20; ++seed) {
+    std::mt19937 random(seed);
+    PrefixCache cache(kBlockBytes, kCheckpointBytes, std::uint64_t{1} << 30);
+    std::vector<Text> inserted;
+    for (int i = 0; i < 200; ++i) {
+      Text text;
+      const std::size_t blocks = 1 + random() % 6;
+      for (std::size_t b = 0; b < blocks; ++b) text.insert(text.end(), kBlock, static_cast<std::int32_t>(random() % 3));
+      if (random() % 2 == 0) {
+        EXPECT_TRUE(insert(cache, text));
+        inserted.push_back(text);
+      }
+      text.resize(text.size() + random() % kBlock, 1);
+      const PrefixCache::Hit hit = cache.find(text);
+      check(hit, text);
+      std::size_t longest = 0;
+      std::size_t known = 0;
+      for (const Text& other : inserted) {
+        const auto parted = std::mismatch(other.begin(), other.end(), text.begin(), text.end()).first;
+        const auto equal = static_cast<std::size_t>(parted - other.begin());
+        known = std::max(known, equal / kBlock * kBlock);
+        if (equal == other.size()) longest = std::max(longest, equal);
+      }
+      EXPECT_EQ(hit.tokens, static_cast<std::int64_t>(longest));
+      EXPECT_EQ(hit.known, static_cast<std::int64_t>(known));
+    }
+    cache.clear();
+    EXPECT_EQ(cache.bytes(), 0U);
+    EXPECT_EQ(cache.checkpoints(), 0U);
+  }
+}
+
+TEST(PrefixCache, StaysWithinItsBudgetAndTrue) {
+  for (std::uint32_t seed = 0; seed < 20; ++seed) {
+    std::mt19937 random(seed);
+    const std::uint64_t budget = 1000 + random() % 3000;
+    PrefixCache cache(kBlockBytes, kCheckpointBytes, budget);
+    for (int i = 0; i < 1000; ++i) {
+      Text text;
+      const std::size_t blocks = 1 + random() % 30;
+      for (std::size_t b = 0; b < blocks; ++b) text.insert(text.end(), kBlock, static_cast<std::int32_t>(random() % 2));
+      const bool fits = blocks * kBlockBytes + kCheckpointBytes <= budget;
+      EXPECT_EQ(insert(cache, text), fits);
+      EXPECT_LE(cache.bytes(), budget);
+      const PrefixCache::Hit hit = cache.find(text);
+      check(hit, text);
+      if (fits) {
+        EXPECT_EQ(hit.tokens, static_cast<std::int64_t>(text.size()));
+      }
+    }
+    EXPECT_GT(cache.evictions(), 0U);
+    cache.clear();
+    EXPECT_EQ(cache.bytes(), 0U);
+  }
+}
+
+TEST(PrefixCache, DropsWhatWasUsedLongestAgo) {
+  PrefixCache cache(kBlockBytes, kCheckpointBytes, 3 * (kBlockBytes + kCheckpointBytes));
+  const Text a = blocks_of({1});
+  const Text b = blocks_of({2});
+  const Text c = blocks_of({3});
+  for (const Text& text : {a, b, c}) insert(cache, text);
+  EXPECT_EQ(cache.find(a).tokens, kBlock);
+  insert(cache, blocks_of({4}));
+  EXPECT_EQ(cache.find(a).tokens, kBlock);
+  insert(cache, blocks_of({5}));
+  EXPECT_EQ(cache.find(a).tokens, kBlock);
+  EXPECT_EQ(cache.find(b).tokens, 0);
+  EXPECT_EQ(cache.find(c).tokens, 0);
+}
+
+TEST(PrefixCache, DropsWhatSavesLittleBeforeWhatSavesMuch) {
+  PrefixCache cache(kBlockBytes, kCheckpointBytes, 8 * kBlockBytes + 3 * kCheckpointBytes);
+  const Text all = blocks_of({1, 2, 3, 4, 5, 6, 7});
+  const Text most = blocks_of({1, 2, 3, 4, 5, 6});
+  insert(cache, most);
+  insert(cache, all);  // saves a block more
+  insert(cache, blocks_of({8}));
+  insert(cache, blocks_of({9}));
+  EXPECT_EQ(cache.find(all).tokens, static_cast<std::int64_t>(most.size()));
+}
+
+TEST(PrefixCache, KeepsNothingOfAnInsertionThatFailed) {
+  PrefixCache cache(kBlockBytes, kCheckpointBytes, 1 << 20);
+  insert(cache, blocks_of({1}));
+  const std::uint64_t before = cache.bytes();
+  const Text text = blocks_of({1, 2, 3});
+  EXPECT_THROW(cache.insert(
+                   text, [](std::int64_t) { return PrefixCache::Memory(); },
+                   []() -> PrefixCache::Memory { throw std::bad_alloc(); }),
+               std::bad_alloc);
+  EXPECT_EQ(cache.bytes(), before);
+  EXPECT_EQ(cache.find(text).known, kBlock);
+}
+
+TEST(PrefixCache, LongTextsNeedNoDeepStack) {
+  PrefixCache cache(kBlockBytes, kCheckpointBytes, std::uint64_t{1} << 30);
+  Text text(static_cast<std::size_t>(kBlock) * 100'000, 7);
+  EXPECT_TRUE(cache.insert(
+      text, [](std::int64_t) { return PrefixCache::Memory(); }, [] { return filled(kCheckpointBytes, 0); }));
+  EXPECT_EQ(cache.find(text).tokens, static_cast<std::int64_t>(text.size()));
+}
+
+}  // namespace
+}  // namespace thalweg::engine
