@@ -10,6 +10,7 @@
 #include "thalweg/moe.h"
 #include "thalweg/nn.h"
 #include "thalweg/quant.h"
+#include "thalweg/sampling.h"
 
 namespace thalweg {
 namespace {
@@ -339,6 +340,42 @@ void experts(Input& in, Views& views, const Sizes& s) {
   }
 }
 
+void sampling(Input& in, Views& views, const Sizes& s) {
+  const std::int64_t n = s.hv;
+  if ((in.byte() & 1) != 0) {
+    const Tensor tokens = views.integers({n}, {0, 1, -1}, true);
+    const Tensor top_tokens = views.view(DType::kI32, {n, 4}, true);
+    call(AdvanceArgs{.tokens = views.view(DType::kI32, {n}),
+                     .ids = views.view(DType::kI32, {n}),
+                     .positions = views.view(DType::kI32, {n}),
+                     .lengths = views.view(DType::kI32, {n}),
+                     .slots = views.view(DType::kI32, {n})});
+    call(LogprobsArgs{.logits = views.view(DType::kF32, {n, s.k}),
+                      .tokens = tokens,
+                      .logprob = tokens.defined() ? views.view(DType::kF32, {n}) : Tensor(),
+                      .top_tokens = top_tokens,
+                      .top_logprobs = top_tokens.defined() ? views.view(DType::kF32, {n, 4}) : Tensor()});
+    return;
+  }
+  const auto length = static_cast<std::int32_t>(s.t);
+  SampleTokensArgs args;
+  args.logits = views.view(DType::kF32, {n, s.k});
+  args.lengths = views.integers({n}, {length, 0, 0, length});
+  args.slots = views.integers({n}, {1, -1, 0}, true);
+  args.temperature = views.view(DType::kF32, {n}, true);
+  args.top_k = views.integers({n}, {3, 0, 1000}, true);
+  args.top_p = views.view(DType::kF32, {n}, true);
+  args.min_p = views.view(DType::kF32, {n}, true);
+  if ((in.byte() & 1) != 0) {
+    args.history = views.integers({n, s.t}, {2, 1, -1, 999, 2});
+    args.repeat_penalty = views.view(DType::kF32, {n}, true);
+    args.repeat_last = views.integers({n}, {-1, 2, 0}, true);
+  }
+  args.seed = views.integers({n, 2}, {1, 2, 3}, true);
+  args.tokens = views.view(DType::kI32, {n});
+  call(args);
+}
+
 }  // namespace
 }  // namespace thalweg
 
@@ -346,7 +383,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace thalweg;
   Input in(data, size);
   Views views(in);
-  const int family = in.byte() % 6;
+  const int family = in.byte() % 7;
   const Sizes sizes(in);
   switch (family) {
     case 0:
@@ -363,6 +400,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     case 4:
       dense(in, views, sizes);
+      break;
+    case 5:
+      sampling(in, views, sizes);
       break;
     default:
       experts(in, views, sizes);
