@@ -10,6 +10,7 @@ pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 if(THALWEG_APPS OR THALWEG_TESTS)
   find_package(fmt 9.1 REQUIRED CONFIG)
   find_package(CLI11 2.1 REQUIRED CONFIG)
+  find_package(boost_headers 1.74 REQUIRED CONFIG)  # Asio and Beast
   # Without it, lines of `thalweg chat` are not edited. Its license is the GPL, which then holds for the program as it is
   # distributed, and not for the library.
   pkg_check_modules(READLINE IMPORTED_TARGET readline>=8.2)

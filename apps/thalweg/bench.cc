@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
+#include "core/device_functions.h"
 #include "core/threads.h"
 #include "machine.h"
 #include "ops/backends.h"
@@ -114,6 +115,7 @@ int bench(const BenchOptions& options) {
     Progress progress(selected.size());
     for (const cases::Case* test : selected) {
       progress.step(std::string(test->operation) + " " + test->name);
+      if (test->large && info.type == DeviceType::kCpu) continue;
       const std::unique_ptr<cases::Problem> problem = test->make(1);
       const Explanation explanation = problem->explanation(stream);
       for (std::size_t i = 0; i < explanation.kernels.size(); ++i) {

@@ -9,6 +9,7 @@
 #include "bench_check.h"
 #include "cases/random.h"
 #include "commands.h"
+#include "core/device_functions.h"
 #include "core/float16.h"
 #include "device_fill.h"
 #include "ops/backends.h"

@@ -11,6 +11,7 @@
 #include "bench_check.h"
 #include "cases/random.h"
 #include "commands.h"
+#include "core/device_functions.h"
 #include "device_fill.h"
 #include "ops/backends.h"
 #include "output_file.h"

@@ -97,6 +97,7 @@ nlohmann::json measure(const std::string& path, MemoryReader& reader, const Benc
   LoadOptions load;
   load.path = path;
   load.threads = options.threads;
+  load.device = "cpu";
   Model model = load_model(load);
   const ModelInfo& info = model.info();
   const Stream stream = Stream::cpu(options.threads);
@@ -145,6 +146,7 @@ nlohmann::json measure(const std::string& path, MemoryReader& reader, const Benc
 }  // namespace
 
 int bench_model(const BenchOptions& options) {
+  if (options.device != "cpu") return bench_model_on_device(options);
   const TemporaryFolder folder;
   std::vector<std::string> paths = options.models;
   if (paths.empty()) {

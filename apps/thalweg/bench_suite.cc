@@ -7,6 +7,7 @@
 #include <string>
 
 #include "commands.h"
+#include "core/device_functions.h"
 #include "ops/backends.h"
 #include "streams.h"
 

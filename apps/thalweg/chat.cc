@@ -74,7 +74,7 @@ class Chat {
       std::vector<ChatMessage> messages;
       if (!options_.system.empty()) messages.push_back({"system", options_.system});
       messages.push_back({"user", message});
-      prompt = model_.chat_prompt(messages, think);
+      prompt = model_.chat_prompt(messages, {.think = think}).tokens;
     } else {
       prompt = model_.chat_continuation(message, think);
     }

@@ -36,10 +36,12 @@ struct BenchOptions {
   bool force = false;                                // replace these two
   bool check = true;                                 // compare results with the oracle before timing them
   std::vector<std::string> types = {"Q4_K", "F16"};  // of weights in the suite "experts"
-  // Of bench_model:
+  // Of bench_model and bench_engine:
   std::vector<std::string> models;  // empty: synthetic ones
   double gigabytes = 1.5;           // size of those
   double model_seconds = 10.0;      // measured time per model, at least
+  std::string device = "cpu";       // that the models run on
+  bool profile = false;             // on a GPU: the time of a step by operation
 };
 
 // Each returns the process's exit code.
@@ -54,6 +56,10 @@ int bench_moe(const BenchOptions& options, const BackendInfo& backend);
 int bench_calls(const BenchOptions& options, const BackendInfo& backend);
 // Decode speed of whole models against the memory bandwidth: what `bench --op model` runs.
 int bench_model(const BenchOptions& options);
+// Many requests at once and the prefix cache: `bench --op engine`.
+int bench_engine(const BenchOptions& options);
+// The same with --device cuda: prefill and decode at several sizes, against what bytes and flops allow.
+int bench_model_on_device(const BenchOptions& options);
 int print_operations(bool markdown);
 
 // The selected cases, in the table's order; throws std::runtime_error for an unknown operation.

@@ -130,9 +130,10 @@ int generate(const Options& options) {
   std::function<bool(std::string_view bytes)> on_bytes;
   if (!options.has_token_ids) on_bytes = print_bytes;
   LogprobList logprobs(model, static_cast<std::size_t>(options.logprobs.value_or(0)));
-  OnToken on_token;
-  if (options.logprobs) on_token = [&](auto token, auto logits) { logprobs.add(token, logits); };
-  const Generated generated = answer(model, sequence, prompt, options.sampling, options.max_tokens, on_bytes, on_token);
+  OnLogits on_logits;
+  if (options.logprobs) on_logits = [&](auto token, auto logits) { logprobs.add(token, logits); };
+  const Generated generated =
+      answer(model, sequence, prompt, options.sampling, options.max_tokens, on_bytes, on_logits);
   if (options.json) {
     print_json(options, generated, text, model, logprobs);
   } else {

@@ -174,6 +174,8 @@ nlohmann::json to_json(const ModelInfo& info) {
           {"copied_bytes", info.copied_bytes},
           {"state_bytes", info.state_bytes},
           {"cache_token_bytes", info.cache_token_bytes},
+          {"device", info.device},
+          {"device_bytes", info.device_bytes},
           {"tensors", to_json(info.tensors)}};
 }
 

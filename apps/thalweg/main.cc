@@ -63,7 +63,7 @@ std::vector<const cases::Case*> select_cases(const Selection& selection, bool fo
   std::vector<const cases::Case*> selected;
   for (const cases::Case& candidate : cases::all_cases()) {
     if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), candidate.operation) == wanted.end()) continue;
-    if (!(for_bench ? candidate.bench : candidate.verify)) continue;
+    if (!(for_bench ? candidate.bench || candidate.large : candidate.verify)) continue;
     if (std::regex_search(candidate.name, pattern)) selected.push_back(&candidate);
   }
   return selected;
@@ -115,7 +115,9 @@ void add_verify(CLI::App& app, int& exit_code) {
 
 void add_bench(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
-      "bench", "Time the kernels, after checking what they compute; --op model: decoding of whole models");
+      "bench",
+      "Time the kernels, after checking what they compute; --op model: decoding of whole models, --op "
+      "engine: many requests at once");
   auto options = std::make_shared<BenchOptions>();
   add_selection(*command, options->selection);
   add_threads(*command, options->threads);
@@ -132,7 +134,12 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->delimiter(',')
       ->capture_default_str();
   command->add_option("--csv", options->csv, "Write a suite's rows to this file");
-  command->add_option("-m,--model", options->models, "Models of --op model, instead of synthetic ones");
+  command->add_option("-m,--model", options->models,
+                      "Models of --op model, instead of synthetic ones, and of --op engine");
+  command->add_option("--device", options->device, "Where these models run: cpu, cuda or cuda:N")
+      ->check(device_name())
+      ->capture_default_str();
+  command->add_flag("--profile", options->profile, "With it: the time of a step by operation");
   command->add_option("--gigabytes", options->gigabytes, "Size of the synthetic models of --op model")
       ->check(number(0.001, 1000.0))
       ->capture_default_str();
@@ -144,8 +151,12 @@ void add_bench(CLI::App& app, int& exit_code) {
       check_not_read(file, options->models);
       check_output(file, options->force);
     }
-    const bool whole_models = options->selection.operations == std::vector<std::string>{"model"};
-    exit_code = whole_models ? bench_model(*options) : options->suite.empty() ? bench(*options) : bench_suite(*options);
+    const std::vector<std::string>& selected = options->selection.operations;
+    const auto only = [&](const char* name) { return selected == std::vector<std::string>{name}; };
+    exit_code = only("model")            ? bench_model(*options)
+                : only("engine")         ? bench_engine(*options)
+                : options->suite.empty() ? bench(*options)
+                                         : bench_suite(*options);
   });
 }
 
@@ -241,6 +252,7 @@ int run(int argc, char** argv) {
 
   add_generate(app, exit_code);
   add_chat(app, exit_code);
+  add_serve(app, exit_code);
   add_inspect(app, exit_code);
   add_quantize(app, exit_code);
   add_perplexity(app, exit_code);

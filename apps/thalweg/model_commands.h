@@ -8,6 +8,7 @@ namespace thalweg::app {
 // error.
 void add_generate(CLI::App& app, int& exit_code);
 void add_chat(CLI::App& app, int& exit_code);
+void add_serve(CLI::App& app, int& exit_code);
 void add_inspect(CLI::App& app, int& exit_code);
 void add_quantize(CLI::App& app, int& exit_code);
 void add_perplexity(CLI::App& app, int& exit_code);

@@ -11,6 +11,10 @@
 #include <stdexcept>
 
 #include "progress.h"
+#include "streams.h"
+#include "terminal.h"
+#include "thalweg/backend.h"
+#include "thalweg/error.h"
 
 namespace thalweg::app {
 
@@ -36,6 +40,28 @@ std::string model_file(const std::optional<std::string>& path) {
                   variable == nullptr ? "not set" : "empty", kRemedy));
 }
 
+CLI::Validator device_name() {
+  return CLI::Validator(
+      [](std::string& text) {
+        try {
+          device_from_name(text);
+          return std::string();
+        } catch (const Error& error) {
+          return std::string(error.what());
+        }
+      },
+      "DEVICE", "device");
+}
+
+namespace {
+
+// Of a name in lower case.
+DType dtype_of(const std::string& name) {
+  return name == "f32" ? DType::kF32 : name == "bf16" ? DType::kBF16 : DType::kF16;
+}
+
+}  // namespace
+
 void add_load_options(CLI::App& command, LoadOptions& options) {
   add_model_file(command, options.path);
   add_threads(command, options.threads);
@@ -46,7 +72,17 @@ void add_load_options(CLI::App& command, LoadOptions& options) {
       ->capture_default_str();
   command.add_flag("--exact", options.exact, "Do not round activations to 8 bits for packed weights: slower");
   command.add_option("--kv-type", options.kv_type, "Type of keys and values in memory; default f16, with --exact f32")
-      ->check(CLI::IsMember({"f16", "f32"}));
+      ->check(CLI::IsMember({"f16", "bf16", "f32"}));
+  command.add_option("--state-type", options.state_type, "Type of the recurrent states in memory")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
+  command
+      .add_option(
+          "--device", options.device,
+          "Where the model runs: cpu, cuda, cuda:N for the GPU of that number, or auto for a GPU that the model "
+          "fits on and else the CPU")
+      ->check(device_name())
+      ->capture_default_str();
   add_quiet(command);
 }
 
@@ -58,9 +94,13 @@ Model load_model(const LoadOptions& options, int sequences) {
   model_options.context = options.context;
   model_options.sequences = sequences;
   model_options.exact = options.exact;
-  if (!options.kv_type.empty()) model_options.kv_dtype = options.kv_type == "f32" ? DType::kF32 : DType::kF16;
+  model_options.device = device_from_name(options.device);
+  if (!options.kv_type.empty()) model_options.kv_dtype = dtype_of(options.kv_type);
+  model_options.state_dtype = dtype_of(options.state_type);
   model_options.progress = bar.listener();
-  return Model::load(path, model_options);
+  Model model = Model::load(path, model_options);
+  if (!quiet() && !model.info().device_reason.empty()) note("on the CPU: {}\n", model.info().device_reason);
+  return model;
 }
 
 void require_tokenizer(const Model& model) {

@@ -16,10 +16,15 @@ struct LoadOptions {
   int threads = 0;
   std::int64_t context = 0;
   bool exact = false;
-  std::string kv_type;  // f16, f32, or empty for the default
+  std::string device = "auto";     // auto, cpu, cuda, cuda:N
+  std::string kv_type;             // f16, bf16, f32, or empty for the default
+  std::string state_type = "f32";  // f32, bf16
 };
 
 void add_load_options(CLI::App& command, LoadOptions& options);
+
+// A device's name (device_from_name).
+CLI::Validator device_name();
 
 // The model as FILE or with -m.
 void add_model_file(CLI::App& command, std::optional<std::string>& path);

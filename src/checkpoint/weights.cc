@@ -69,6 +69,11 @@ Weights bind(const ModelConfig& config, const io::TensorSource& source, TensorBi
     bind_hugging_face(binder, source, weights);
   }
   refuse_unread(config, source, weights, binder);
+  const std::vector<float>& frequencies = config.rope_frequencies;
+  if (!frequencies.empty()) {
+    weights.rope_frequencies =
+        ConstTensor(frequencies.data(), DType::kF32, {static_cast<std::int64_t>(frequencies.size())}, kCpu);
+  }
   return weights;
 }
 

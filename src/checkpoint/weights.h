@@ -25,17 +25,18 @@ class OwnedMemory {
 
 // D hidden, HK and HV heads of sizes K and V, C = 2 HK K + HV V.
 struct GatedDeltaWeights {
-  ConstTensor qkv;      // [C,D], q | k | v over all heads; undefined if qkvz is given
-  ConstTensor z;        // [HV*V,D]
-  ConstTensor qkvz;     // [C+HV*V,D], of each key head q | k | v | z
-  ConstTensor b;        // [HV,D]; undefined if ba is given
-  ConstTensor a;        // [HV,D]
-  ConstTensor ba;       // [2*HV,D], b | a over all heads
-  ConstTensor conv;     // [C,W]
-  ConstTensor a_log;    // [HV]
-  ConstTensor dt_bias;  // [HV]
-  ConstTensor norm;     // [V]
-  ConstTensor out;      // [D,HV*V]
+  ConstTensor qkv;        // [C,D], q | k | v over all heads; undefined if qkvz is given
+  ConstTensor z;          // [HV*V,D]
+  ConstTensor qkvz;       // [C+HV*V,D], of each key head q | k | v | z
+  ConstTensor b;          // [HV,D]; undefined if ba is given
+  ConstTensor a;          // [HV,D]
+  ConstTensor ba;         // [2*HV,D], b | a over all heads
+  ConstTensor conv;       // [C,W]
+  ConstTensor a_log;      // [HV]
+  ConstTensor dt_bias;    // [HV]
+  ConstTensor norm;       // [V]
+  ConstTensor out;        // [D,HV*V]
+  ConstTensor qkv_and_z;  // [C+HV*V,D], defined where qkv and z lie side by side (decode/device_weights.h)
 };
 
 // HQ query heads and HKV key heads of size A.
@@ -46,12 +47,15 @@ struct AttentionWeights {
   ConstTensor o;       // [D,HQ*A]
   ConstTensor q_norm;  // [A]
   ConstTensor k_norm;  // [A]
+  ConstTensor qkv;     // [HQ*2*A+2*HKV*A,D], defined where q, k and v lie side by side
+  ConstTensor qk;      // [HQ*2*A+HKV*A,D], where q and k do
 };
 
 struct DenseWeights {
-  ConstTensor gate;  // [I,D]
-  ConstTensor up;    // [I,D]
-  ConstTensor down;  // [D,I]
+  ConstTensor gate;         // [I,D]
+  ConstTensor up;           // [I,D]
+  ConstTensor down;         // [D,I]
+  ConstTensor gate_and_up;  // [2*I,D], defined where gate and up lie side by side
 };
 
 struct MoeWeights {
@@ -92,9 +96,10 @@ struct TensorUse {
 // Face file stores one by one, unless they lie at equal distances, because the expert matmul takes one tensor. The
 // interleaved q | k | v | z of Qwen3-Next is not copied: the decoder de-interleaves the activations.
 struct Weights {
-  ConstTensor embedding;  // [vocabulary,D]
-  ConstTensor norm;       // [D]
-  ConstTensor head;       // [vocabulary,D]; the embedding if tied
+  ConstTensor embedding;         // [vocabulary,D]
+  ConstTensor norm;              // [D]
+  ConstTensor head;              // [vocabulary,D]; the embedding if tied
+  ConstTensor rope_frequencies;  // [rotary_dim/2] f32; undefined if they follow from theta
   std::vector<LayerWeights> layers;
   OwnedMemory owned;
   std::map<std::string, TensorUse> used;  // by name in the file

@@ -218,6 +218,112 @@ static void test_model(const char* path, const char* folder) {
   thalweg_sequence_free(second);
 }
 
+// Reads an answer to its end; returns the tokens that were generated.
+static int64_t read_answer(thalweg_answer* answer, received* text, int32_t* finish, int64_t* cached) {
+  thalweg_output output = {0};
+  int64_t with_logprobs = 0;
+  for (bool more = true;;) {
+    CHECK(thalweg_answer_next(answer, &output, &more) == THALWEG_OK);
+    if (!more) break;
+    keep_bytes(text, output.text, output.text_size);
+    for (size_t i = 0; i < output.token_count && output.logprobs != NULL; ++i) {
+      CHECK(output.logprobs[i] <= 0 && output.likeliest_tokens[2 * i] == output.tokens[i]);
+      CHECK(output.likeliest_logprobs[2 * i] >= output.likeliest_logprobs[2 * i + 1]);
+      ++with_logprobs;
+    }
+    *finish = output.finish;
+    *cached = output.cached_tokens;
+  }
+  CHECK(output.logprobs == NULL || with_logprobs == output.generated_tokens);
+  return output.generated_tokens;
+}
+
+static void test_engine(const char* path, const char* folder) {
+  const char* text =
+      "Anna put the red ball in the kitchen. Tom took the lamp to the attic. Anna went to the garden. Tom went to the "
+      "office. Anna took the green book there. Tom put the lamp in the hall. Anna went back to the kitchen. Tom went "
+      "to the garden. Anna took the lamp to the attic. Tom took the green book to the hall. Anna went to the office. "
+      "Where is the red ball?";
+  thalweg_model_options model_options;
+  thalweg_model_options_init(&model_options);
+  model_options.sequences = 2;
+  model_options.context = 512;
+  thalweg_model* model = NULL;
+  CHECK(thalweg_model_load(path, &model_options, &model) == THALWEG_OK);
+  if (model == NULL) return;
+  char cache[512];
+  snprintf(cache, sizeof cache, "%s/capi_test.cache", folder);
+  thalweg_engine_options options;
+  thalweg_engine_options_init(&options);
+  thalweg_engine* engine = NULL;
+  options.prompt_share = 2;
+  CHECK(thalweg_engine_create(model, &options, &engine) == THALWEG_INVALID && engine == NULL);
+  CHECK(strcmp(thalweg_error_argument(), "prompt_share") == 0);
+  options.prompt_share = 0.3;
+  options.cache_dir = "/proc/nowhere";
+  CHECK(thalweg_engine_create(model, &options, &engine) == THALWEG_INVALID && engine == NULL);
+  thalweg_sequence* sequence = NULL;  // the model is still there
+  CHECK(thalweg_sequence_start(model, &sequence) == THALWEG_OK);
+  thalweg_sequence_free(sequence);
+  options.cache_dir = cache;
+  CHECK(thalweg_engine_create(model, &options, &engine) == THALWEG_OK);
+  CHECK(thalweg_sequence_start(model, &sequence) == THALWEG_INVALID);
+  CHECK(thalweg_model_context(model) == 512);
+
+  int32_t prompt[256];
+  size_t count = 0;
+  CHECK(thalweg_tokenize(model, text, strlen(text), true, prompt, 256, &count) == THALWEG_OK && count > 64 &&
+        count < 256);
+  thalweg_request request;
+  thalweg_request_init(&request);
+  request.prompt = prompt;
+  thalweg_answer* answer = NULL;
+  CHECK(thalweg_submit(engine, &request, &answer) == THALWEG_INVALID && answer == NULL);  // no tokens
+  request.prompt_count = count;
+  request.max_tokens = 16;
+  request.logprobs = 2;
+  received first = {.stop_at = 500};
+  received second = {.stop_at = 500};
+  int32_t finish = THALWEG_FINISH_NONE;
+  int64_t cached = -1;
+  CHECK(thalweg_submit(engine, &request, &answer) == THALWEG_OK);
+  const int64_t generated = read_answer(answer, &first, &finish, &cached);
+  CHECK(finish == THALWEG_FINISH_END_TOKEN && strstr(first.text, "kitchen") != NULL);
+  thalweg_answer_free(answer);
+  CHECK(thalweg_submit(engine, &request, &answer) == THALWEG_OK);
+  CHECK(read_answer(answer, &second, &finish, &cached) == generated && cached >= 64);
+  CHECK(strcmp(first.text, second.text) == 0);
+  thalweg_answer_free(answer);
+
+  const char* stops[] = {"kitchen"};
+  request.stop = stops;
+  request.stop_count = 1;
+  received stopped = {.stop_at = 500};
+  CHECK(thalweg_submit(engine, &request, &answer) == THALWEG_OK);
+  read_answer(answer, &stopped, &finish, &cached);
+  CHECK(finish == THALWEG_FINISH_STOP && strstr(stopped.text, "kitchen") == NULL);
+  thalweg_answer_free(answer);
+
+  request.stop_count = 0;
+  request.ignore_end = true;
+  request.max_tokens = -1;
+  CHECK(thalweg_submit(engine, &request, &answer) == THALWEG_OK);
+  CHECK(thalweg_answer_cancel(answer) == THALWEG_OK);
+  read_answer(answer, &stopped, &finish, &cached);
+  CHECK(finish == THALWEG_FINISH_CANCELLED);
+  thalweg_answer_free(answer);
+
+  bool finished = false;
+  CHECK(thalweg_engine_drain(engine, 10, &finished) == THALWEG_OK && finished);
+  CHECK(thalweg_submit(engine, &request, &answer) == THALWEG_REFUSED);
+  thalweg_engine_counts counts;
+  CHECK(thalweg_engine_count(engine, &counts) == THALWEG_OK);
+  CHECK(counts.requests == 4 && counts.finished == 3 && counts.cancelled == 1 && counts.refused == 1);
+  CHECK(counts.cache_bytes > 0 && counts.cache_checkpoints > 0);
+  thalweg_engine_free(engine);
+  thalweg_model_free(model);
+}
+
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   test_dtypes();
@@ -225,6 +331,7 @@ int main(int argc, char** argv) {
   test_linear();
   test_recurrent();
   test_model(argv[1], argv[2]);
+  test_engine(argv[1], argv[2]);
   if (failures == 0) printf("all passed\n");
   return failures == 0 ? 0 : 1;
 }

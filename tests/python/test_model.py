@@ -137,9 +137,9 @@ def test_exact_logits_are_those_of_transformers(kv_type):
         del sequence
 
 
-@pytest.mark.parametrize("kv_type", ["bf16", "F16", "", 16, np.float16])
+@pytest.mark.parametrize("kv_type", ["bf8", "F16", "", 16, np.float16])
 def test_kv_types_that_do_not_exist(kv_type):
-    with pytest.raises(thalweg.Error, match="Model: kv_type: expected 'f16', 'f32' or None") as raised:
+    with pytest.raises(thalweg.Error, match="Model: kv_type: expected 'f16', 'bf16', 'f32' or None") as raised:
         thalweg.Model(MODEL, kv_type=kv_type)
     assert raised.value.argument == "kv_type"
 

@@ -156,6 +156,23 @@ def test_attention(seed, tokens, kv_heads, group, with_gate):
 
 
 @SETTINGS
+@given(seeds, st.integers(1, 9), st.integers(1, 5))
+def test_attention_over_pages(seed, tokens, page):
+    rng = np.random.default_rng(seed)
+    count = -(-tokens // page)
+    q, k, v = normal(rng, tokens + 1, 2, 16), normal(rng, tokens + 1, 1, 16), normal(rng, tokens + 1, 1, 16)
+    pages = np.full((2, count + 1), -1, np.int32)  # the second sequence has none
+    pages[0, :count] = rng.permutation(count + 2)[:count]
+    k_cache, v_cache = (np.zeros((count + 2, page, 1, 16), np.float32) for _ in range(2))
+    bounds, lengths = np.array([0, tokens, tokens + 1], np.int32), np.array([tokens, 99], np.int32)
+    ops.store_kv(k, v, bounds, lengths, k_cache=k_cache, v_cache=v_cache, pages=pages)
+    np.testing.assert_array_equal(k_cache[pages[0, :count]].reshape(-1, 1, 16)[:tokens], k[:tokens])
+    o = ops.attention(q, k_cache, v_cache, bounds, lengths, pages=pages)
+    assert_close(o[:tokens], oracle.attention(q[:tokens], k[:tokens], v[:tokens], None))
+    assert not o[tokens].any()
+
+
+@SETTINGS
 @given(seeds, small, st.integers(1, 70), st.integers(0, 9), st.booleans())
 def test_linear(seed, tokens, inputs, outputs, with_bias):
     rng = np.random.default_rng(seed)
@@ -206,6 +223,58 @@ def test_routing(seed, tokens, experts, data):
     offsets, rows = ops.expert_rows(ids, experts)
     np.testing.assert_array_equal(rows, np.argsort(ids.ravel(), kind="stable"))
     np.testing.assert_array_equal(np.diff(offsets), np.bincount(ids.ravel(), minlength=experts))
+
+
+@SETTINGS
+@given(seeds, small, st.integers(1, 300), st.data())
+def test_sampling(seed, rows, vocabulary, data):
+    rng = np.random.default_rng(seed)
+    logits = np.round(normal(rng, rows, vocabulary), 1)  # with ties
+    tokens = ops.sample_tokens(logits)
+    np.testing.assert_array_equal(tokens, np.argmax(logits, -1) if rows else tokens)
+    k = data.draw(st.integers(1, vocabulary))
+    settings = {
+        "temperature": np.full(rows, 1.5, np.float32),
+        "top_k": np.full(rows, k, np.int32),
+        "seed": rng.integers(-(2**31), 2**31, (rows, 2)).astype(np.int32),
+    }
+    lengths = rng.integers(0, 1000, rows).astype(np.int32)
+    drawn = ops.sample_tokens(logits, lengths, **settings)
+    np.testing.assert_array_equal(drawn, ops.sample_tokens(logits, lengths, **settings))
+    logprob, likeliest, top = ops.logprobs(logits, drawn, k)
+    p = oracle.softmax(logits) if rows else np.zeros((0, vocabulary))
+    np.testing.assert_array_equal(likeliest, np.argsort(-logits, -1, kind="stable")[:, :k])
+    assert (likeliest == drawn[:, None]).any(-1).all()
+    assert_close(top, np.log(np.take_along_axis(p, likeliest.astype(np.int64), -1)))
+    assert_close(logprob, np.log(np.take_along_axis(p, drawn[:, None].astype(np.int64), -1))[:, 0])
+    if k < vocabulary:
+        # Tokens with so large a penalty lose to all others.
+        positive = logits - logits.min(initial=0) + 1
+        settings = {"repeat_penalty": np.full(rows, 1e6, np.float32), "repeat_last": np.full(rows, -1, np.int32)}
+        other = ops.sample_tokens(positive, np.full(rows, k, np.int32), likeliest, **settings)
+        assert not (other[:, None] == likeliest).any()
+
+
+def test_sampling_of_absent_sequences():
+    logits = np.zeros((3, 5), np.float32)
+    np.testing.assert_array_equal(ops.sample_tokens(logits, slots=np.array([2, -1, 0], np.int32)), [0, -1, 0])
+    logprob, tokens, top = ops.logprobs(logits, np.array([1, -1, 4], np.int32), 2)
+    np.testing.assert_array_equal(tokens, [[0, 1], [-1, -1], [0, 1]])
+    np.testing.assert_array_equal(top[1], [0, 0])
+    assert_close(logprob, [-np.log(5), 0, -np.log(5)])
+    assert ops.logprobs(logits)[0] is None
+
+
+def test_advance():
+    arrays = {name: np.array(values, np.int32) for name, values in
+              {"ids": [9, 9, 9], "positions": [4, 5, 6], "lengths": [5, 6, 7], "slots": [1, -1, 0]}.items()}  # fmt: skip
+    history = np.zeros((2, 8), np.int32)
+    ops.advance(np.array([3, 3, 2], np.int32), np.array([2], np.int32), history=history, **arrays)
+    np.testing.assert_array_equal(arrays["ids"], [3, 9, 9])
+    np.testing.assert_array_equal(arrays["positions"], [5, 5, 6])
+    np.testing.assert_array_equal(arrays["lengths"], [6, 6, 7])
+    np.testing.assert_array_equal(arrays["slots"], [1, -1, -1])
+    assert history[1, 5] == 3 and history.sum() == 3
 
 
 @pytest.mark.parametrize("operation", ["mul_mat_id", "mul_mm_id", "mul_mv_id"])
@@ -265,7 +334,7 @@ def test_threads_make_no_difference():
 def test_every_field_is_an_argument():
     """The functions have every field of the C++ structs, and nothing else but what makes outputs."""
     extra = {"stream", "threads"}
-    made_by = {"route_top_k": {"top_k"}, "expert_rows": {"experts"}}
+    made_by = {"route_top_k": {"top_k"}, "expert_rows": {"experts"}, "logprobs": {"top"}}
     for operation in _core.operations():
         if operation in ("quantize", "dequantize"):
             continue  # functions of values, not of outputs
