@@ -129,7 +129,8 @@ int serve(Options& options) {
 }  // namespace
 
 void add_serve(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP, with OpenAI's and Anthropic's APIs and a page for browsers");
+  CLI::App* command = app.add_subcommand(
+      "serve", "Serve a model over HTTP, with OpenAI's and Anthropic's APIs and a page for browsers");
   auto options = std::make_shared<Options>();
   add_load_options(*command, options->load);
   command->add_option("--host", options->http.host, "Address to listen at")->capture_default_str();

@@ -31,8 +31,8 @@ namespace thalweg {
 struct EngineOptions {
   int queue = 256;                                     // most requests that wait; further ones are refused
   std::uint64_t cache_bytes = std::uint64_t{1} << 30;  // of host memory for the prefix cache; 0: none
-  // A folder that keeps what the prefix cache holds, beyond the process; empty: none. One engine at a time may have it. It
-  // holds what was said to the model.
+  // A folder that keeps what the prefix cache holds, beyond the process; empty: none. One engine at a time may have it.
+  // It holds what was said to the model.
   std::string cache_dir;
   std::uint64_t cache_dir_bytes = std::uint64_t{16} << 30;  // most bytes of its files
   // Of the time, this part goes to prompts while other requests generate, or their part of the requests if that is
