@@ -73,6 +73,7 @@ class Story:
         self.whereabouts = {}  # person -> (Place, moved) or None if only implied
         self.facts = {}  # (person, kind) -> value
         self.asked = set()
+        self.subject = None  # the thing, or what else, that the last question was about
         self.dull = rng.uniform(0.1, 0.6)  # share of sentences that do not matter
         # Some training stories are more about people than about where things are put.
         self.still = rng.choice((1.0, 1.0, 0.4)) if mode == TRAIN else 1
@@ -483,6 +484,7 @@ class Story:
                 found = (self._ask_person if draw < 0.82 else self._ask_gift if draw < 0.92 else self._ask_fact)()
             if found and (found[1] not in self.asked or self.rng.random() < 0.03):
                 self.asked.add(found[1])
+                self.subject = found[1][0]
                 return found[0], found[2], upper(found[3])
         return None
 

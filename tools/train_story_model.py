@@ -4,6 +4,10 @@
     python3 tools/train_story_model.py tokenizer --out build/story-model
     python3 tools/train_story_model.py train --tokenizer build/story-model --work build/story-work --out build/story-model
     python3 tools/train_story_model.py evaluate --model build/story-model --stories 500
+    python3 tools/train_story_model.py unpack --file models/story-q4_k.gguf --out build/story-base
+
+Half of the documents are conversations in the model's chat format, by tools/conversations.py. `unpack` makes a GGUF file
+a folder to go on from (`train --init`), for which it needs the package gguf.
 
 The model is Hugging Face transformers' own Qwen3.5-MoE text module; nothing of it is redefined, only faster kernels are
 put behind some of its functions (FLA's, from the package flash-linear-attention, and a grouped expert product whose
@@ -17,10 +21,12 @@ import json
 import math
 import os
 import random
+import shutil
 import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import conversations
 import stories
 
 os.environ.setdefault("FLA_FLASH_QLA", "0")  # FLA's optional second backend; the Triton kernels are what we want
@@ -44,17 +50,21 @@ CURRICULUM = (
     (0.58, (0.07, 0.07, 0.11, 0.20, 0.19, 0.16, 0.20)),
 )
 STORY, ANSWER = 1, 2
+CONVERSATIONS = 0.5  # share of the documents
+CHAT_TEMPLATE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "story_chat_template.jinja")
 EVALUATION = (50, 200, 500, 1000, 2000, 4000)
+OTHER_SETS = ("inverse", "sums", "conversations")
 
 
 # -- tokenizer ---------------------------------------------------------------------------------------------------------
 
 
-def make_tokenizer(folder: str):
+def byte_level(model):
+    """A tokenizer of a BPE model, with Qwen3.5's rules around it."""
     import tokenizers
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import decoders, normalizers, pre_tokenizers, processors
 
-    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer = tokenizers.Tokenizer(model)
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -64,6 +74,13 @@ def make_tokenizer(folder: str):
     )
     tokenizer.decoder = decoders.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
     tokenizer.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    return tokenizer
+
+
+def make_tokenizer(folder: str):
+    from tokenizers import models, pre_tokenizers, trainers
+
+    tokenizer = byte_level(models.BPE())
 
     def corpus():
         for index in range(6000):
@@ -76,8 +93,13 @@ def make_tokenizer(folder: str):
         show_progress=False,
     )
     tokenizer.train_from_iterator(corpus(), trainer)
+    save_tokenizer(tokenizer, folder)
+
+
+def save_tokenizer(tokenizer, folder: str):
     tokenizer.add_special_tokens(SPECIAL)
     os.makedirs(folder, exist_ok=True)
+    shutil.copy(CHAT_TEMPLATE, os.path.join(folder, "chat_template.jinja"))
     tokenizer.save(os.path.join(folder, "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -95,7 +117,6 @@ def make_tokenizer(folder: str):
     with open(os.path.join(folder, "tokenizer_config.json"), "w", encoding="utf-8") as file:
         json.dump(settings, file, indent=2)
         file.write("\n")
-    return tokenizer
 
 
 # -- data --------------------------------------------------------------------------------------------------------------
@@ -131,6 +152,21 @@ def make_row(tokenizer, rng, length, end):
     return ids[:length], targets[:length], weights[:length]
 
 
+def make_conversation_row(tokenizer, rng, length):
+    """(inputs, targets, weights) of one conversation; what follows the end of an answer is given, not learnt."""
+    size = rng.randint(40, 110) if length == BUCKETS[0] else int(length * rng.uniform(0.55, 0.95))
+    parts = conversations.chat_parts(*conversations.training_conversation(rng, size))
+    encoded = tokenizer.encode_batch([text for text, _ in parts], add_special_tokens=False)
+    ids, weights = [], []
+    for (_, is_answer), part in zip(parts, encoded):
+        ids += part.ids
+        weights += [ANSWER if is_answer else STORY] * len(part.ids)
+        if not is_answer:  # the line break behind the answer before
+            weights[-len(part.ids)] = 0
+    targets, weights = ids[1:] + [0], weights[1:] + [0]
+    return ids[:length], targets[:length], weights[:length]
+
+
 def curriculum(progress: float):
     return [shares for start, shares in CURRICULUM if progress >= start][-1]
 
@@ -157,9 +193,21 @@ class Batches:
             batch = numpy.zeros((3, rows, length), dtype=numpy.int16)
             batch[0] = end
             for row in range(rows):
-                for plane, values in enumerate(make_row(tokenizer, rng, length, end)):
+                talk = rng.random() < CONVERSATIONS
+                made = make_conversation_row(tokenizer, rng, length) if talk else make_row(tokenizer, rng, length, end)
+                for plane, values in enumerate(made):
                     batch[plane, row, : len(values)] = values
             yield torch.from_numpy(batch)
+
+
+def encode_conversation(tokenizer, row):
+    """(prompt ids, answer ids) of a row of conversations.test_set."""
+    messages = list(row["messages"])
+    system = messages.pop(0)["content"] if messages[0]["role"] == "system" else None
+    said = [message["content"] for message in messages] + [row["answer"]]
+    *before, (answer, _) = conversations.chat_parts(system, list(zip(said[::2], said[1::2])))
+    prompt = "".join(text for text, _ in before)
+    return [tokenizer.encode(text, add_special_tokens=False).ids for text in (prompt, answer)]
 
 
 def test_rows(job):
@@ -175,11 +223,15 @@ def test_rows(job):
         name = os.path.basename(name).removesuffix(".jsonl").removeprefix("stories-")
         every = 0
     else:
-        special = {"sums": stories.sums_set, "inverse": stories.inverse_set}.get(name)
+        special = {"sums": stories.sums_set, "inverse": stories.inverse_set, "conversations": conversations.test_set}
+        special = special.get(name)
         rows = special(seed, count) if special else stories.test_set(seed, count, int(name))
         every = 3
     result = []
     for index, row in enumerate(rows):
+        if "messages" in row:
+            result.append((*encode_conversation(tokenizer, row), row["kind"]))
+            continue
         # Every third generated prompt ends in a newline, so that both ways of asking are measured.
         newline = every and index % every == every - 1
         prompt = tokenizer.encode(row["prompt"] + ("\n" if newline else ""), add_special_tokens=False).ids
@@ -192,9 +244,9 @@ def test_sets(path, count, seed=20, workers=7, folder=None):
     import multiprocessing
 
     if folder:
-        names = [f"stories-{n}.jsonl" for n in EVALUATION] + ["inverse.jsonl", "sums.jsonl"]
+        names = [f"stories-{n}.jsonl" for n in EVALUATION] + [f"{name}.jsonl" for name in OTHER_SETS]
         return dict(test_rows((path, os.path.join(folder, name), 0, 0)) for name in names)
-    jobs = [(path, str(n), count, seed) for n in EVALUATION] + [(path, name, count, seed) for name in ("inverse", "sums")]
+    jobs = [(path, str(n), count, seed) for n in EVALUATION] + [(path, name, count, seed) for name in OTHER_SETS]
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         return dict(pool.map(test_rows, jobs, chunksize=1))
 
@@ -515,6 +567,24 @@ PROMPTS = [
     "Tom is in the garden. Anna is in the kitchen. Who is in the garden?",
     "Anna put the red ball in the kitchen. Tom took the lamp to the attic. What is in the attic?",
 ]
+CHATS = [
+    ["Hello!", "Anna put the red ball in the kitchen.", "Where is the red ball?", "And the lamp?", "Thanks!"],
+    ["Anna put the red ball in the kitchen. Tom has a lamp. Where is the lamp?", "No, Anna has the lamp.", "Who has it?"],
+    ["What is 17 plus 5?", "Who are you?", "What is the capital of France?", "Where is Tom?", "Bye"],
+]
+
+
+def go_on(model, ids, end, most=32):
+    """The ids with what greedy decoding appends to them."""
+    import torch
+
+    with torch.no_grad():
+        for _ in range(most):
+            best = model(input_ids=ids, use_cache=False).logits[0, -1].argmax()
+            if best.item() == end:
+                break
+            ids = torch.cat([ids, best.view(1, 1)], 1)
+    return ids
 
 
 def show(model, tokenizer, end, prompts=PROMPTS):
@@ -523,13 +593,18 @@ def show(model, tokenizer, end, prompts=PROMPTS):
     model.eval()
     for prompt in prompts:
         ids = torch.tensor([tokenizer.encode(prompt, add_special_tokens=False).ids]).to(model.device)
-        with torch.no_grad():
-            for _ in range(20):
-                best = model(input_ids=ids, use_cache=False).logits[0, -1].argmax()
-                if best.item() == end:
-                    break
-                ids = torch.cat([ids, best.view(1, 1)], 1)
+        ids = go_on(model, ids, end)
         print("   ", tokenizer.decode(ids[0].tolist()).replace("\n", " / "))
+    close = tokenizer.token_to_id(SPECIAL[2])
+    for chat in CHATS:
+        text = ""
+        for said in chat:
+            text += f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"
+            ids = torch.tensor([tokenizer.encode(text, add_special_tokens=False).ids]).to(model.device)
+            answer = tokenizer.decode(go_on(model, ids, close)[0, ids.shape[1] :].tolist())
+            print(f"    {said} -> {answer}")
+            text += f"{answer}<|im_end|>\n"
+        print()
     model.train()
 
 
@@ -594,7 +669,7 @@ def train(options):
         )
     )  # workers fork before CUDA starts
     first = next(loader)
-    sets = test_sets(path, options.stories)
+    sets = test_sets(path, options.stories) if options.stories else {}
     print(f"data ready after {time.time() - began:.1f} s", flush=True)
 
     print(use_fast_kernels(), flush=True)
@@ -678,6 +753,9 @@ def train(options):
     torch.save({"log": log, "optimizer": optimizer.state()}, checkpoint)
     export(model, config, options.out, log)
     print("saved", flush=True)
+    show(model, tokenizer, end)
+    if not sets:
+        return
     result, wrong = evaluate(model, sets, end)
     log["evaluations"].append([round(log["minutes"], 3), {k: r["exact"] for k, r in result.items()}])
     print("exact:", table(result))
@@ -688,7 +766,6 @@ def train(options):
     optimizer.write()
     torch.save({"log": log, "optimizer": optimizer.state()}, checkpoint)
     export(model, config, options.out, log)
-    show(model, tokenizer, end)
     for name, kind, p, a, best in wrong[:6]:
         tail = tokenizer.decode(p[-40:]).replace("\n", " / ")
         print(f"  wrong ({name}, {kind}): ...{tail} [{tokenizer.decode(a)}] got [{tokenizer.decode(best)}]")
@@ -726,6 +803,28 @@ def evaluate_export(options):
     show(model, tokenizer, end)
 
 
+def unpack(options):
+    """The model and the tokenizer of a GGUF file as a folder of transformers, its training so far that of the file."""
+    import gguf
+    import torch
+    from peer_perplexity import transformers_model
+    from tokenizers import models
+
+    fields = gguf.GGUFReader(options.file).fields
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"].contents()]
+    vocabulary = {token: index for index, token in enumerate(tokens) if token not in SPECIAL}
+    tokenizer = byte_level(models.BPE(vocab=vocabulary, merges=merges))
+    save_tokenizer(tokenizer, options.out)
+    if [tokenizer.token_to_id(token) for token in tokens] != list(range(len(tokens))):
+        raise SystemExit(f"{options.file}: the tokens do not keep their numbers")
+    model = transformers_model(options.file).to(torch.bfloat16)
+    model.config.tie_word_embeddings = True
+    model.config.eos_token_id = tokens.index(SPECIAL[0])
+    log = {"minutes": options.minutes, "steps": 0, "tokens": 0, "runs": 0, "curve": [], "evaluations": []}
+    export(model, model.config, options.out, log)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -740,7 +839,7 @@ def main():
     part.add_argument("--total-minutes", type=float, default=40)
     part.add_argument("--seed", default="1")
     part.add_argument("--workers", type=int, default=13)
-    part.add_argument("--stories", type=int, default=100, help="test stories per length")
+    part.add_argument("--stories", type=int, default=100, help="test stories per length; 0: no tests")
     part.add_argument("--test-every", type=float, default=60, help="seconds")
     part.add_argument("--lr-matrix", type=float, default=4e-3)
     part.add_argument("--lr-small", type=float, default=3e-3)
@@ -748,6 +847,10 @@ def main():
     part.add_argument("--decay-from", type=float, default=0.4)
     part.add_argument("--quantize-from", type=float, default=0.7)
     part.add_argument("--story-weight", type=float, default=0.2)
+    part = commands.add_parser("unpack")
+    part.add_argument("--file", required=True, help="a GGUF file of such a model")
+    part.add_argument("--out", required=True, help="folder of the exported model")
+    part.add_argument("--minutes", type=float, default=33, help="that it was trained for, of train's --total-minutes")
     part = commands.add_parser("evaluate")
     part.add_argument("--model", required=True)
     part.add_argument("--stories", type=int, default=500, help="generate so many per length")
@@ -762,6 +865,8 @@ def main():
         make_tokenizer(options.out)
     elif options.command == "train":
         train(options)
+    elif options.command == "unpack":
+        unpack(options)
     else:
         evaluate_export(options)
 

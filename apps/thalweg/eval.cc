@@ -37,6 +37,7 @@ struct Options {
 struct Question {
   std::string set;
   std::string prompt;
+  std::vector<ChatMessage> messages;  // a conversation, in place of the prompt
   std::string answer;
   std::int64_t tokens = 0;  // 0: not given
 };
@@ -86,6 +87,19 @@ std::vector<std::string> find_sets(const std::vector<std::string>& given) {
   return found;
 }
 
+std::vector<ChatMessage> read_messages(const std::string& line, const std::string& where) {
+  std::vector<ChatMessage> messages;
+  try {
+    const nlohmann::json row = nlohmann::json::parse(line);
+    for (const nlohmann::json& message : row.at("messages")) {
+      messages.push_back({message.at("role").get<std::string>(), message.at("content").get<std::string>()});
+    }
+  } catch (const nlohmann::json::exception&) {
+    throw std::runtime_error(where + R"(: "messages" has to be a list of {"role", "content"})");
+  }
+  return messages;
+}
+
 std::vector<Question> read_set(const std::string& path, std::size_t limit) {
   std::vector<Question> questions;
   std::istringstream lines(read_text(path));
@@ -93,9 +107,18 @@ std::vector<Question> read_set(const std::string& path, std::size_t limit) {
   for (int number = 1; std::getline(lines, line); ++number) {
     if (limit > 0 && questions.size() == limit) break;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const io::JsonObject object = io::JsonObject::parse(line, fmt::format("{}:{}", path, number));
-    questions.push_back({fs::path(path).stem().string(), object.string("prompt"), object.string("answer"),
-                         object.integer("tokens", 0)});
+    const std::string where = fmt::format("{}:{}", path, number);
+    const io::JsonObject object = io::JsonObject::parse(line, where);
+    Question question;
+    question.set = fs::path(path).stem().string();
+    if (object.has("messages")) {
+      question.messages = read_messages(line, where);
+    } else {
+      question.prompt = object.string("prompt");
+    }
+    question.answer = object.string("answer");
+    question.tokens = object.integer("tokens", 0);
+    questions.push_back(std::move(question));
   }
   if (questions.empty()) throw std::runtime_error(path + ": give a file with a question on each line");
   return questions;
@@ -182,6 +205,13 @@ void answer(Model& model, std::vector<Sequence>& sequences, std::vector<Asked>& 
   time.decode_seconds += watch.lap();
 }
 
+void leave_out_conversations(std::vector<Question>& questions) {
+  const std::size_t conversations =
+      std::erase_if(questions, [](const Question& question) { return !question.messages.empty(); });
+  if (conversations > 0) note("{} conversations are left out: the model has no chat template\n", conversations);
+  if (questions.empty()) throw std::runtime_error("no question is left to ask: name test sets with --set");
+}
+
 int evaluate(const Options& options) {
   std::vector<Question> questions;
   for (const std::string& path : find_sets(options.sets)) {
@@ -190,6 +220,7 @@ int evaluate(const Options& options) {
   }
   Model model = load_model(options.load, options.batch);
   require_tokenizer(model);
+  if (!model.info().has_chat_template) leave_out_conversations(questions);
   std::vector<Sequence> sequences;
   for (int i = 0; i < options.batch; ++i) sequences.push_back(model.start());
   std::map<std::string, Score> by_set;
@@ -203,7 +234,8 @@ int evaluate(const Options& options) {
     std::vector<Asked> asked;
     for (const Question& question : batch) {
       Asked one;
-      one.prompt = model.tokenize(question.prompt);
+      one.prompt = question.messages.empty() ? model.tokenize(question.prompt)
+                                             : model.chat_prompt(question.messages, {.think = false}).tokens;
       // A few tokens more than the answer needs, so that an answer that continues is counted as wrong.
       one.room = static_cast<std::int64_t>(model.tokenize(" " + question.answer).size()) + 8;
       if (static_cast<std::int64_t>(one.prompt.size()) + one.room > model.context()) {
@@ -261,7 +293,9 @@ void add_eval(CLI::App& app, int& exit_code) {
   add_load_options(*command, options->load);
   command
       ->add_option("--set", options->sets,
-                   "Files, or folders of files, with {\"prompt\", \"answer\", \"tokens\"} on each line")
+                   "Files, or folders of files, with {\"prompt\", \"answer\", \"tokens\"} on each line, or "
+                   "\"messages\", a list of "
+                   "{\"role\", \"content\"}, in place of \"prompt\"")
       ->capture_default_str();
   command->add_option("--limit", options->limit, "Only this many questions of each set, 0 for all")
       ->check(whole_number(0, kMostCount))
