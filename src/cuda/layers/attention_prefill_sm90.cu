@@ -25,6 +25,7 @@ constexpr int kKeys = 64;
 constexpr int kSlots = 4;
 constexpr int kTileBytes = 8192;  // 64 rows of 64 columns
 constexpr int kConsumerBarrier = 1;
+constexpr int kTurnBarriers = 2;  // one for each consumer
 
 template <int D>
 constexpr int kSlotBytes = kKeys* D * 2;
@@ -43,6 +44,53 @@ struct Ring {
   }
 };
 
+// The producer's copies of one of the caches. Without pages a thread's rows of a tile are a constant distance apart,
+// and a copy costs little more than its instruction.
+template <int D>
+class TileCopies {
+ public:
+  __device__ TileCopies(const AttentionCall& p, const AttentionTile& tile, const CacheView& cache, int key_head,
+                        int thread)
+      : p_(p), tile_(tile), cache_(cache), key_head_(key_head), thread_(thread) {
+    const int row = thread / kVectors;
+    const int vector = thread % kVectors;
+    from_ = static_cast<const std::uint16_t*>(cache.data) + key_head * cache.strides[2] +
+            tile.sequence.slot * cache.strides[0] + row * cache.strides[1] + vector * 8;
+    const std::uint32_t tile_at = static_cast<std::uint32_t>(vector / 8 * kTileBytes);
+    even_ = tile_at + swizzled(row, vector % 8);
+    odd_ = tile_at + swizzled(row + kStep, vector % 8);
+  }
+
+  // Starts to copy positions [first, first + kKeys); zeros from the last visible one on.
+  __device__ __forceinline__ void copy(int first, std::uint32_t to) const {
+    if (p_.table.pages != nullptr || first + kKeys > tile_.visible) {
+      return copy_positions<D, kKeys, kWarpgroup>(p_, tile_.sequence, cache_, key_head_, first, tile_.visible, to,
+                                                  thread_);
+    }
+    const std::uint16_t* from = from_ + first * cache_.strides[1];
+    const std::int64_t step = kStep * cache_.strides[1];
+#pragma unroll
+    for (int n = 0; n < kKeys / kStep; n += 2) {
+      copy_16_bytes(to + even_ + static_cast<std::uint32_t>(n * kStep * 128), from);
+      copy_16_bytes(to + odd_ + static_cast<std::uint32_t>(n * kStep * 128), from + step);
+      from += 2 * step;
+    }
+  }
+
+ private:
+  static constexpr int kVectors = D / 8;
+  static constexpr int kStep = kWarpgroup / kVectors;  // rows that the warpgroup copies at a time
+  static_assert(2 * kStep % 8 == 0);                   // two of them have the swizzle of the next two
+
+  const AttentionCall& p_;
+  const AttentionTile& tile_;
+  const CacheView& cache_;
+  int key_head_;
+  int thread_;
+  const std::uint16_t* from_;
+  std::uint32_t even_, odd_;
+};
+
 // The producer warpgroup; `steps` is the number of tiles of keys.
 template <int D>
 __device__ void produce(const AttentionCall& p, const AttentionTile& tile, int key_head, int steps, const Ring& ring,
@@ -52,14 +100,15 @@ __device__ void produce(const AttentionCall& p, const AttentionTile& tile, int k
     ring.full[number % kSlots].arrive();
   };
   const int tiles = 2 * steps;
+  const TileCopies<D> keys(p, tile, p.k, key_head, thread);
+  const TileCopies<D> values(p, tile, p.v, key_head, thread);
 #pragma unroll 1
   for (int number = 0; number < tiles; ++number) {
     const bool value = number == tiles - 1 || (number > 0 && number % 2 == 0);
     const int step = number == tiles - 1 ? steps - 1 : value ? number / 2 - 1 : (number + 1) / 2;
     ring.wait_empty(number);
-    copy_positions<D, kKeys, kWarpgroup>(p, tile.sequence, value ? p.v : p.k, key_head, step * kKeys, tile.visible,
-                                         ring.address + static_cast<std::uint32_t>(number % kSlots * kSlotBytes<D>),
-                                         thread);
+    (value ? values : keys)
+        .copy(step * kKeys, ring.address + static_cast<std::uint32_t>(number % kSlots * kSlotBytes<D>));
     commit_copies();
     if (number == 0) continue;
     wait_for_copies<1>();
@@ -100,6 +149,25 @@ __device__ __forceinline__ void pack_weights(std::uint32_t (&to)[4][4], const fl
   for (int i = 0; i < 16; ++i) to[i / 4][i % 4] = pack<T>(weights[2 * i], weights[2 * i + 1]);
 }
 
+// The consumers start their products in turns, so that one computes weights while the other multiplies.
+class Turns {
+ public:
+  // Each takes `count` turns; consumer 0 has the first.
+  __device__ Turns(int consumer, int count) : consumer_(consumer), left_(count) {
+    if (consumer != 0 && count > 0) arrive();
+  }
+  __device__ void wait() const { named_barrier(kTurnBarriers + consumer_, kConsumers * kWarpgroup); }
+  __device__ void pass() {
+    if (--left_ > 0 || consumer_ == 0) arrive();
+  }
+
+ private:
+  __device__ void arrive() const { named_barrier_arrive(kTurnBarriers + 1 - consumer_, kConsumers * kWarpgroup); }
+
+  int consumer_;
+  int left_;
+};
+
 // A consumer warpgroup, with rows 64 `consumer` and the next 63.
 template <class T, int D>
 __device__ void consume(const AttentionCall& p, const AttentionTile& tile, int key_head, int steps, const Ring& ring,
@@ -132,6 +200,7 @@ __device__ void consume(const AttentionCall& p, const AttentionTile& tile, int k
     return softmax.update(blocks, factors);
   };
 
+  Turns turns(consumer, steps - 1);
   ring.wait_full(0);
   start_keys<T, D>(products, queries, slot(0));
   wgmma_wait<0>();
@@ -144,9 +213,11 @@ __device__ void consume(const AttentionCall& p, const AttentionTile& tile, int k
     const int keys = 2 * step - 1;
     const int values = 2 * step;
     ring.wait_full(keys);
-    start_keys<T, D>(products, queries, slot(keys));
     ring.wait_full(values);
+    turns.wait();
+    start_keys<T, D>(products, queries, slot(keys));
     start_values<T, D>(sums, weights, slot(values));
+    turns.pass();
     wgmma_wait<1>();
     pin(products);
     release(keys);
@@ -154,8 +225,11 @@ __device__ void consume(const AttentionCall& p, const AttentionTile& tile, int k
     wgmma_wait<0>();
     pin(sums);
     release(values);
+    // The maxima hardly ever change after the first tiles.
+    if (__any_sync(0xFFFFFFFFU, shrink.x != 1.0F || shrink.y != 1.0F)) {
 #pragma unroll
-    for (int i = 0; i < D / 2; ++i) sums[i] *= i % 4 < 2 ? shrink.x : shrink.y;
+      for (int i = 0; i < D / 2; ++i) sums[i] *= i % 4 < 2 ? shrink.x : shrink.y;
+    }
     pack_weights<T>(weights, products);
   }
   ring.wait_full(2 * steps - 1);
