@@ -41,7 +41,7 @@ struct ModelOptions {
   int threads = 0;                            // 0: every hardware thread
   std::int64_t context = 0;                   // most tokens of a sequence; 0: as the file says, but at most 32768
   int sequences = 1;                          // most sequences alive at once
-  int prefill_chunk = 0;                      // tokens of a prefill that run together; 0: 512 on a CPU, 4096 on a GPU
+  int prefill_chunk = 0;                      // tokens of a prefill that run together; 0: 512 on a CPU, 8192 on a GPU
   bool exact = false;                         // MatmulPrecision::kExact instead of kFast; on a GPU f32 activations too
   std::optional<DType> kv_dtype;              // of keys and values: kF16, kBF16 or kF32; none: kF32 if exact, else kF16
   DType state_dtype = DType::kF32;            // of the recurrent states: kF32 or kBF16

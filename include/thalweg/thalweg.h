@@ -604,7 +604,7 @@ typedef struct thalweg_model_options {
   int32_t threads;        // 0: every hardware thread
   int64_t context;        // most tokens of a sequence; 0: what the file says, but at most 32768
   int32_t sequences;      // most sequences alive at once
-  int32_t prefill_chunk;  // tokens of a prefill that run together; 0: 512 on a CPU, 4096 on a GPU
+  int32_t prefill_chunk;  // tokens of a prefill that run together; 0: 512 on a CPU, 8192 on a GPU
   bool exact;             // no 8-bit activations
   int32_t kv_dtype;       // of the key and value cache: THALWEG_F16, THALWEG_BF16, THALWEG_F32 or THALWEG_DEFAULT_DTYPE
   int32_t state_dtype;    // of the recurrent states: THALWEG_F32 or THALWEG_BF16

@@ -99,13 +99,26 @@ void Decoder::run_layers(const Activations& activations, StatePool& pool) {
     }
     norm.delta = activations.y;
     norm.sum = activations.h;
-    norm.weight = layer.post_norm;
-    step_.run(norm);
-    if (config_.sparse[i]) {
-      expert_ffn(config_, layer.moe, step_, activations.x, activations.y);
-    } else {
-      dense_ffn(config_, layer.dense, step_, activations.x, activations.y);
-    }
+    if (i + 1 == config_.layers.size() && late_ffn_) return;
+    run_ffn(i, activations.h, activations.y, activations.x);
+  }
+}
+
+void Decoder::run_ffn(std::size_t i, const Tensor& h, const Tensor& y, const Tensor& x) {
+  const checkpoint::LayerWeights& layer = weights_.layers[i];
+  RmsNormArgs norm;
+  norm.x = h;
+  norm.delta = y;
+  norm.sum = h;
+  norm.y = x;
+  norm.weight = layer.post_norm;
+  norm.eps = config_.norm_eps;
+  norm.weight_plus_one = config_.norm_plus_one;
+  step_.run(norm);
+  if (config_.sparse[i]) {
+    expert_ffn(config_, layer.moe, step_, x, y);
+  } else {
+    dense_ffn(config_, layer.dense, step_, x, y);
   }
 }
 
@@ -122,41 +135,46 @@ void Decoder::run_norm_and_head(const ConstTensor& h, const ConstTensor& y, cons
   step_.multiply(norm.y, weights_.head, logits);
 }
 
-void Decoder::run_head(const Activations& activations, std::int64_t first, std::int64_t count, const Tensor& logits) {
-  run_norm_and_head(narrow(activations.h, 0, first, count), narrow(activations.y, 0, first, count), activations,
-                    logits);
+void Decoder::run_head(const Rows& rows, const Activations& activations, const Tensor& logits) {
+  if (late_ffn_) run_ffn(config_.layers.size() - 1, rows.h, rows.y, rows.x);
+  run_norm_and_head(rows.h, rows.y, activations, logits);
 }
 
-void Decoder::run_head(const Activations& activations, const ConstTensor& rows, const Tensor& logits) {
-  const auto gather = [&](const Tensor& from, const Tensor& to) {
+Decoder::Rows Decoder::rows_of(const Activations& activations, std::int64_t first, std::int64_t count) {
+  return {narrow(activations.h, 0, first, count), narrow(activations.y, 0, first, count),
+          narrow(activations.x, 0, first, count)};
+}
+
+Decoder::Rows Decoder::gather(const Activations& activations, const ConstTensor& rows) {
+  const auto gathered = [&](const Tensor& from, const Tensor& to) {
     EmbeddingArgs args;
     args.ids = rows;
     args.table = from;
     args.y = narrow(to, 0, 0, rows.dim(0));
     step_.run(args);
-    return ConstTensor(args.y);
+    return args.y;
   };
-  const ConstTensor h = gather(activations.h, activations.wanted);
-  run_norm_and_head(h, gather(activations.y, activations.x), activations, logits);
+  const Tensor h = gathered(activations.h, activations.wanted);
+  const Tensor y = gathered(activations.y, activations.x);
+  return {h, y, narrow(activations.y, 0, 0, rows.dim(0))};
 }
 
 void Decoder::run_wanted(const Activations& activations, std::int64_t first, std::int64_t count) {
   const std::span<const std::int32_t> rows =
       batch_.rows_on_host().subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
-  const Tensor logits = narrow(activations.logits, 0, 0, count);
-  if (rows.back() - rows.front() + 1 == count) {
-    run_head(activations, rows.front(), count, logits);
-  } else {
-    run_head(activations, narrow(batch_.rows(), 0, first, count), logits);
-  }
+  const bool contiguous = rows.back() - rows.front() + 1 == count;
+  run_head(contiguous ? rows_of(activations, rows.front(), count)
+                      : gather(activations, narrow(batch_.rows(), 0, first, count)),
+           activations, narrow(activations.logits, 0, 0, count));
 }
 
 void Decoder::enqueue_step(const Batch& batch, StatePool& pool, const Tensor& logits) {
   step_.batch = &batch;
   step_.decode = true;
+  late_ffn_ = false;
   const Activations activations = lay_out_activations(0);
   run_layers(activations, pool);
-  run_head(activations, 0, step_.count(), logits);
+  run_head(rows_of(activations, 0, step_.count()), activations, logits);
 }
 
 void Decoder::run_chunks(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool,
@@ -182,6 +200,7 @@ void Decoder::run_chunks(std::span<const Chunk> chunks, std::span<const DecoderI
   batch_.upload();
   step_.batch = &batch_;
   step_.decode = chunks.front().count == 1;
+  late_ffn_ = batch_.wanted() < batch_.count() && batch_.wanted() <= logit_rows();
   const Activations activations = lay_out_activations(batch_.wanted());
   run_layers(activations, pool);
   for (std::size_t n = 0; n < chunks.size(); ++n) {
@@ -214,6 +233,7 @@ void Decoder::profile(std::span<const DecoderInput> inputs, StatePool& pool, con
   runtime_.wait();
   step_.batch = &batch_;
   step_.decode = batch_.count() == batch_.sequences();
+  late_ffn_ = batch_.wanted() < batch_.count() && batch_.wanted() <= logit_rows();
   step_.on_time = on_time;
   const Activations activations = lay_out_activations(batch_.wanted());
   try {
@@ -243,10 +263,16 @@ void Decoder::plan_step(std::int64_t tokens, std::int64_t sequences, StatePool& 
   step_.batch = &batch_;
   step_.decode = tokens == sequences;
   const Activations activations = lay_out_activations(batch_.wanted());
+  late_ffn_ = false;
   run_layers(activations, pool);
-  run_wanted(activations, 0, std::min(tokens, logit_rows()));
+  const std::int64_t wanted = std::min(tokens, logit_rows());
+  run_wanted(activations, 0, wanted);
   // A loop's steps compute all logits together.
-  if (step_.decode) run_head(activations, 0, tokens, step_.tensor(DType::kF32, tokens, config_.vocabulary));
+  if (step_.decode) {
+    run_head(rows_of(activations, 0, tokens), activations, step_.tensor(DType::kF32, tokens, config_.vocabulary));
+  }
+  late_ffn_ = true;
+  run_wanted(activations, 0, wanted);
 }
 
 std::size_t Decoder::plan(StatePool& pool) {

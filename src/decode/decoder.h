@@ -83,11 +83,22 @@ class Decoder {
   void run_chunks(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which,
                   const LogitsCallback& on_logits);
   Activations lay_out_activations(std::int64_t wanted);
-  // Everything up to the residual stream after the last layer.
+  // Everything up to the residual stream after the last layer; if late_ffn_, up to that layer's mixer.
   void run_layers(const Activations& activations, StatePool& pool);
-  // logits [count,vocabulary] of `count` rows of the step from `first` on, or of those of a list.
-  void run_head(const Activations& activations, std::int64_t first, std::int64_t count, const Tensor& logits);
-  void run_head(const Activations& activations, const ConstTensor& rows, const Tensor& logits);
+  // The feed-forward block of layer i: y, which holds the mixer's output, joins h, and becomes the block's. x is
+  // scratch.
+  void run_ffn(std::size_t i, const Tensor& h, const Tensor& y, const Tensor& x);
+  // Some rows of the activations: [count,D] each.
+  struct Rows {
+    Tensor h;
+    Tensor y;
+    Tensor x;
+  };
+  static Rows rows_of(const Activations& activations, std::int64_t first, std::int64_t count);
+  // Those of a list, where other rows of y and x are no longer needed.
+  Rows gather(const Activations& activations, const ConstTensor& rows);
+  // logits [count,vocabulary] of these rows.
+  void run_head(const Rows& rows, const Activations& activations, const Tensor& logits);
   void run_norm_and_head(const ConstTensor& h, const ConstTensor& y, const Activations& activations,
                          const Tensor& logits);
   // Of the wanted rows [first, first + count).
@@ -102,6 +113,9 @@ class Decoder {
   std::int64_t sequences_;
   Batch batch_;
   Step step_;
+  // The last layer's feed-forward block runs for the rows whose logits are wanted alone, where these are few: nothing
+  // else depends on it.
+  bool late_ffn_ = false;
   std::vector<float> logits_on_host_;
 };
 

@@ -5,7 +5,7 @@ namespace thalweg::decode {
 void dense_ffn(const ModelConfig& config, const DenseWeights& w, Step& step, const ConstTensor& x, const Tensor& y) {
   const std::int64_t inner = config.dense_hidden;
   const Tensor projected =  // gate | up
-      lay_out(step.scratch, [&](Arena& arena) { return step.take(arena, step.count(), 2 * inner); });
+      lay_out(step.scratch, [&](Arena& arena) { return step.take(arena, x.dim(0), 2 * inner); });
   const Tensor gate = column_range(projected, 0, inner);
   const Tensor up = column_range(projected, inner, inner);
   if (w.gate_and_up.defined()) {

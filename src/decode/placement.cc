@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kDefaultContext = 32768;
 constexpr int kHostChunk = 512;
-constexpr int kDeviceChunk = 4096;
+constexpr int kDeviceChunk = 8192;
 // What the driver takes as kernels are loaded and graphs recorded.
 constexpr std::uint64_t kDriverBytes = std::uint64_t{256} << 20;
 
