@@ -112,6 +112,8 @@ std::vector<Expected> expect_experts(const MulMatIdArgs& args) {
 
 std::vector<Expected> expect_moe(const MoeFfnArgs& args) { return with_allowance(cases::expect_ffn(args)); }
 
+std::vector<Expected> expect_linear(const LinearArgs& args) { return with_allowance(cases::expect_linear(args)); }
+
 std::vector<Expected> expect_prefill(const ChunkGatedDeltaRuleArgs& args, const std::vector<std::int64_t>& tokens) {
   const reference::RuleResult exact = reference::recurrence(reference::read_rule(args));
   const std::int64_t width = args.v.dim(3);

@@ -65,6 +65,7 @@ std::vector<cases::Expected> expect_recurrence(const RecurrentGatedDeltaRuleArgs
 std::vector<cases::Expected> expect_step(const GatedDeltaPrepStepArgs& args);
 std::vector<cases::Expected> expect_experts(const MulMatIdArgs& args);
 std::vector<cases::Expected> expect_moe(const MoeFfnArgs& args);
+std::vector<cases::Expected> expect_linear(const LinearArgs& args);
 // Of one sequence and head; o holds the rows of `tokens` alone.
 std::vector<cases::Expected> expect_prefill(const ChunkGatedDeltaRuleArgs& args,
                                             const std::vector<std::int64_t>& tokens);

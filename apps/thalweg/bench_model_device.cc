@@ -3,10 +3,14 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
 #include <stdexcept>
 
 #include "commands.h"
@@ -15,6 +19,7 @@
 #include "ops/backends.h"
 #include "output_file.h"
 #include "streams.h"
+#include "thalweg/error.h"
 
 namespace thalweg::app {
 namespace {
@@ -71,12 +76,18 @@ struct Row {
 class DeviceBench {
  public:
   DeviceBench(const BenchOptions& options, std::string path, const DeviceSpeed& speed)
-      : options_(options), path_(std::move(path)), speed_(speed) {}
+      : options_(options),
+        path_(std::move(path)),
+        speed_(speed),
+        prefills_(options.prefills != std::vector<std::int64_t>{0}) {}
 
   std::vector<Row> run() {
-    single();
-    for (const std::int64_t batch : {8, 32, 64, 128}) decode_batch(batch, 512);
-    for (const std::int64_t batch : {8, 32}) decode_batch(batch, 32000);
+    std::map<std::int64_t, std::vector<std::int64_t>> decodes;  // tokens by sequences
+    for (const std::string& text : options_.decodes) {
+      if (const std::optional<DecodeRow> row = decode_row_of(text)) decodes[row->sequences].push_back(row->tokens);
+    }
+    if (prefills_) decodes.try_emplace(1);
+    for (const auto& [sequences, contexts] : decodes) measure(sequences, contexts);
     return rows_;
   }
 
@@ -93,11 +104,12 @@ class DeviceBench {
     return load_model(load, sequences);
   }
 
-  static std::vector<std::int32_t> prompt(const Model& model, std::int64_t tokens) {
-    std::vector<std::int32_t> ids;
-    for (std::int64_t i = 0; i < tokens; ++i) {
-      ids.push_back(static_cast<std::int32_t>((i * 7919 + 13) % model.info().vocabulary));
-    }
+  // Random tokens: sequences that say the same would choose the same experts.
+  static std::vector<std::int32_t> prompt(const Model& model, std::int64_t tokens, std::int64_t sequence = 0) {
+    std::mt19937_64 random(static_cast<std::uint64_t>(sequence));
+    std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(model.info().vocabulary - 1));
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
+    for (std::int32_t& id : ids) id = token(random);
     return ids;
   }
 
@@ -112,49 +124,57 @@ class DeviceBench {
     rows_.push_back(row);
   }
 
-  void single() {
-    Model model = load(1, 33024);
-    const Work work(model.info());
-    for (const std::int64_t tokens : {512, 2048, 8192, 32768}) {
-      Sequence sequence = model.start();
-      const std::vector<std::int32_t> ids = prompt(model, tokens);
-      std::vector<double> seconds;
-      for (int i = 0; i < 4; ++i) {
-        sequence.clear();
-        const Clock::time_point start = Clock::now();
-        model.prefill(sequence, ids);
-        if (i > 0) seconds.push_back(seconds_since(start));
+  // Prefills, with one sequence, and decoding after each of the contexts.
+  void measure(std::int64_t sequences, const std::vector<std::int64_t>& contexts) {
+    std::int64_t most = 0;
+    for (const std::int64_t context : contexts) most = std::max(most, context);
+    const bool prefills = sequences == 1 && prefills_;
+    if (prefills) most = std::max(most, *std::max_element(options_.prefills.begin(), options_.prefills.end()));
+    try {
+      Model model = load(static_cast<int>(sequences), most + kSteps + 8);
+      const Work work(model.info());
+      if (prefills) {
+        for (const std::int64_t tokens : options_.prefills) prefill(model, tokens, work);
+        if (options_.profile) {
+          const std::int64_t tokens = std::min<std::int64_t>(most, model.prefill_chunk());
+          print_profile(model, tokens, tokens, 0);
+        }
       }
-      std::sort(seconds.begin(), seconds.end());
-      add({"prefill", 1, tokens, seconds[seconds.size() / 2]}, work);
-    }
-    decode(model, 1, 512, work);
-    decode(model, 1, 32768, work);
-    if (options_.profile) {
-      print_profile(model, 1, 1, 512);
-      print_profile(model, std::min<std::int64_t>(2048, model.prefill_chunk()), 2048, 0);
+      for (const std::int64_t context : contexts) {
+        decode(model, sequences, context, work);
+        if (options_.profile) print_profile(model, sequences, 1, context);
+      }
+    } catch (const Error& error) {
+      print("batch {} left out: {}\n", sequences, error.what());
     }
   }
 
-  void decode_batch(std::int64_t batch, std::int64_t context) {
-    try {
-      Model model = load(static_cast<int>(batch), context + kSteps + 8);
-      decode(model, batch, context, Work(model.info()));
-      if (options_.profile) print_profile(model, batch, 1, context);
-    } catch (const std::exception& error) {
-      print("decode   {:>6} {:>8} left out: {}\n", batch, context, error.what());
+  void prefill(Model& model, std::int64_t tokens, const Work& work) {
+    Sequence sequence = model.start();
+    const std::vector<std::int32_t> ids = prompt(model, tokens);
+    std::vector<double> seconds;
+    for (int i = 0; i < 4; ++i) {
+      sequence.clear();
+      const Clock::time_point start = Clock::now();
+      model.prefill(sequence, ids);
+      if (i > 0) seconds.push_back(seconds_since(start));
     }
+    std::sort(seconds.begin(), seconds.end());
+    add({"prefill", 1, tokens, seconds[seconds.size() / 2]}, work);
   }
 
   void decode(Model& model, std::int64_t batch, std::int64_t context, const Work& work) {
     std::vector<Sequence> sequences;
     std::vector<Sequence*> handles;
     std::vector<SequenceInput> inputs;
-    const std::vector<std::int32_t> ids = prompt(model, context);
-    for (std::int64_t n = 0; n < batch; ++n) sequences.push_back(model.start());
-    for (Sequence& sequence : sequences) {
-      handles.push_back(&sequence);
-      inputs.push_back({&sequence, ids});
+    std::vector<std::vector<std::int32_t>> prompts;
+    for (std::int64_t n = 0; n < batch; ++n) {
+      sequences.push_back(model.start());
+      prompts.push_back(prompt(model, context, n));
+    }
+    for (std::size_t n = 0; n < sequences.size(); ++n) {
+      handles.push_back(&sequences[n]);
+      inputs.push_back({&sequences[n], prompts[n]});
     }
     model.prefill(inputs);
     const std::vector<Sampling> sampling(static_cast<std::size_t>(batch));
@@ -185,10 +205,25 @@ class DeviceBench {
   const BenchOptions& options_;
   std::string path_;
   const DeviceSpeed& speed_;
+  bool prefills_;
   std::vector<Row> rows_;
 };
 
 }  // namespace
+
+std::optional<DecodeRow> decode_row_of(std::string_view text) {
+  constexpr std::int64_t kMost = 1 << 24;
+  DecodeRow row;
+  const char* const end = text.data() + text.size();
+  const auto [cross, error] = std::from_chars(text.data(), end, row.sequences);
+  if (error != std::errc() || cross == end || *cross != 'x') return std::nullopt;
+  const auto [stop, second_error] = std::from_chars(cross + 1, end, row.tokens);
+  const auto in_range = [](std::int64_t value) { return value >= 1 && value <= kMost; };
+  if (second_error != std::errc() || stop != end || !in_range(row.sequences) || !in_range(row.tokens)) {
+    return std::nullopt;
+  }
+  return row;
+}
 
 int bench_model_on_device(const BenchOptions& options) {
   const std::optional<Device> device = device_from_name(options.device);

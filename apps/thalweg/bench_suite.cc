@@ -21,7 +21,7 @@ struct Suite {
 
 constexpr Suite kSuites[] = {{"published", bench_prefill}, {"short", bench_prefill},   {"widths", bench_prefill},
                              {"decode", bench_decode},     {"experts", bench_experts}, {"moe", bench_moe},
-                             {"calls", bench_calls}};
+                             {"linear", bench_linear},     {"calls", bench_calls}};
 
 }  // namespace
 

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cases/case.h"
@@ -41,8 +44,20 @@ struct BenchOptions {
   double gigabytes = 1.5;           // size of those
   double model_seconds = 10.0;      // measured time per model, at least
   std::string device = "cpu";       // that the models run on
-  bool profile = false;             // on a GPU: the time of a step by operation
+  // On a GPU: prompts that are prefilled, in tokens; decoding as sequences x tokens before it; the time of a step by
+  // operation.
+  std::vector<std::int64_t> prefills = {512, 2048, 8192, 32768};
+  std::vector<std::string> decodes = {"1x512",  "1x32768", "8x512",   "32x512",
+                                      "64x512", "128x512", "8x32000", "32x32000"};
+  bool profile = false;
 };
+
+// A row of `bench --op model --device`: sequences that decode together, and the tokens before.
+struct DecodeRow {
+  std::int64_t sequences = 1;
+  std::int64_t tokens = 0;
+};
+std::optional<DecodeRow> decode_row_of(std::string_view text);  // "8x512"
 
 // Each returns the process's exit code.
 int verify(const VerifyOptions& options);
@@ -53,6 +68,7 @@ int bench_prefill(const BenchOptions& options, const BackendInfo& backend);
 int bench_decode(const BenchOptions& options, const BackendInfo& backend);
 int bench_experts(const BenchOptions& options, const BackendInfo& backend);
 int bench_moe(const BenchOptions& options, const BackendInfo& backend);
+int bench_linear(const BenchOptions& options, const BackendInfo& backend);
 int bench_calls(const BenchOptions& options, const BackendInfo& backend);
 // Decode speed of whole models against the memory bandwidth: what `bench --op model` runs.
 int bench_model(const BenchOptions& options);

@@ -21,6 +21,7 @@
 #include "common_options.h"
 #include "generated_text.h"
 #include "interrupt.h"
+#include "io/printable.h"
 #include "metal/host/attach.h"
 #include "model_commands.h"
 #include "model_options.h"
@@ -113,6 +114,14 @@ void add_verify(CLI::App& app, int& exit_code) {
   });
 }
 
+CLI::Validator decode_row() {
+  const auto check = [](std::string& text) {
+    const std::optional<DecodeRow> row = decode_row_of(text);
+    return row ? std::string() : fmt::format("give sequences and tokens as in 8x512, not '{}'", io::printable(text));
+  };
+  return {check, "NxTOKENS"};
+}
+
 void add_bench(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "bench",
@@ -127,9 +136,9 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_flag("--all-kernels", options->all_kernels, "Every kernel, not only the chosen one");
   command->add_flag("!--no-check", options->check, "Time without checking the results first");
   command->add_option("--json", options->json, "Write the results to this file");
-  command->add_option(
-      "--suite", options->suite,
-      "Shapes on a GPU instead of the cases: prefill 'published', 'short' or 'widths', 'decode', 'experts' or 'moe'");
+  command->add_option("--suite", options->suite,
+                      "Shapes on a GPU instead of the cases: prefill 'published', 'short' or 'widths', 'decode', "
+                      "'experts', 'moe' or 'linear'");
   command->add_option("--types", options->types, "Weights of the suite 'experts', separated by commas")
       ->delimiter(',')
       ->capture_default_str();
@@ -139,7 +148,17 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_option("--device", options->device, "Where these models run: cpu, cuda or cuda:N")
       ->check(device_name())
       ->capture_default_str();
-  command->add_flag("--profile", options->profile, "With it: the time of a step by operation");
+  command->add_option("--prefill", options->prefills, "On a GPU: the prompts' tokens, separated by commas; 0 for none")
+      ->delimiter(',')
+      ->check(whole_number(0, 1 << 24))
+      ->capture_default_str();
+  command
+      ->add_option("--decode", options->decodes,
+                   "On a GPU: sequences that decode together and tokens before, as in 8x512, separated by commas")
+      ->delimiter(',')
+      ->check(decode_row())
+      ->capture_default_str();
+  command->add_flag("--profile", options->profile, "On a GPU: the time of a step by operation");
   command->add_option("--gigabytes", options->gigabytes, "Size of the synthetic models of --op model")
       ->check(number(0.001, 1000.0))
       ->capture_default_str();
