@@ -58,6 +58,7 @@ Tensor make_ids(Memory& memory, const ExpertShape& shape, Random& random);
 ExpertMatmulArgs make_expert_args(const ExpertShape& shape, Memory& memory, Random& random);
 std::vector<Expected> expect_products(const ExpertMatmulArgs& args, bool sample);
 std::vector<Expected> expect_ffn(const MoeFfnArgs& args);
+std::vector<Expected> expect_linear(const LinearArgs& args);
 // Weight bytes of the distinct experts hit, activations, products.
 Cost expert_cost(const ExpertMatmulArgs& args);
 

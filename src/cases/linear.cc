@@ -4,9 +4,19 @@
 #include "reference/moe.h"
 
 namespace thalweg::cases {
-namespace {
 
-using reference::Precision;
+std::vector<Expected> expect_linear(const LinearArgs& args) {
+  using reference::Precision;
+  const reference::Array exact = reference::linear(args, Precision::kExact);
+  Bound fast;
+  if (args.precision == MatmulPrecision::kFast) {
+    fast = bf16_product_bound(exact, reference::linear(args, Precision::k16Bit));
+  }
+  return {expect("y", args.y, exact, reference::linear(args, Precision::kRounded),
+                 f32_bound(static_cast<double>(args.weight.dim(1))), fast, q8_product_bound())};
+}
+
+namespace {
 
 struct LinearShape {
   std::int64_t tokens = 7;
@@ -43,15 +53,7 @@ Case linear_case(const LinearShape& shape) {
     if (shape.bias) args.bias = memory.input(DType::kF32, {shape.n}, [&] { return random.normal(); });
     args.y = memory.output(shape.y, {shape.tokens, shape.n});
     args.precision = shape.precision;
-    problem.find_expected = [](const LinearArgs& a) {
-      const reference::Array exact = reference::linear(a, Precision::kExact);
-      Bound fast;
-      if (a.precision == MatmulPrecision::kFast) {
-        fast = bf16_product_bound(exact, reference::linear(a, Precision::k16Bit));
-      }
-      return std::vector{expect("y", a.y, exact, reference::linear(a, Precision::kRounded),
-                                f32_bound(static_cast<double>(a.weight.dim(1))), fast, q8_product_bound())};
-    };
+    problem.find_expected = expect_linear;
     problem.cost = {
         static_cast<double>(bytes_of(shape.weight, shape.n * shape.k) + bytes_of(shape.x, shape.tokens * shape.k) +
                             bytes_of(shape.y, shape.tokens * shape.n)),

@@ -220,15 +220,37 @@ inline constexpr std::int64_t kNarrowTilePairsPerExpert = 40;
 inline constexpr std::int64_t kMatvecRows = 8;
 inline constexpr std::int64_t kTiledRows = 24;
 
-// 2048 x 2048, BF16; 1, 16 and 1024 rows. Measured (docs/notes/expert-matmul-cuda-tiled.md): `matvec` and `cublas` at 1
-// row, `cublas` and `wgmma` at 1024, `cublas` (10 us), `stream` (20 us) and `wgmma` (23 us) at 64. The rest is
-// extrapolated from these.
+// Plain formats, 2048 x 2048, BF16; 1, 16 and 1024 rows. Measured (docs/notes/expert-matmul-cuda-tiled.md): `matvec`
+// and `cublas` at 1 row, `cublas` and `wgmma` at 1024, `cublas` (10 us), `stream` (20 us) and `wgmma` (23 us) at 64.
+// The rest is extrapolated from these.
 namespace linear {
 inline constexpr LoadCosts kMatvec{7.7, 22, 1400};
 inline constexpr LoadCosts kMatvecMxfp4{7.4, 21, 1300};
 inline constexpr LoadCosts kCublas{8.7, 9, 21};
 inline constexpr LoadCosts kStream{18, 18, 320};
 inline constexpr LoadCosts kTiles{23, 23, 36};
+
+// Block formats: microseconds of a call with weights that are not in the cache, fitted to `bench --suite linear` (seven
+// matrices of 35B-A3B, 1 to 128 rows). `tiles` counts tiles of 32 weight rows by 256 columns: 128 to 2176 in a layer,
+// 62080 of the output matrix.
+struct BlockCosts {
+  double call;
+  double column;      // K
+  double tile;        // of the first kFewTiles
+  double later_tile;  // of the others
+};
+inline constexpr double kFewTiles = 4096;
+// matvec, for each row: 2.5 to 5.6 us at one row; 17 to 21 us at eight rows of the largest of a layer.
+inline constexpr BlockCosts kMatvecBlocks{2.4, 0, 0.0016, 0.0023};
+// split, of up to 8, 16 and 32 rows.
+inline constexpr BlockCosts kSplitBlocks[] = {
+    {4.1, 0, 0.0022, 0.0035}, {5.2, 0, 0.0030, 0.0062}, {6.6, 0, 0.0062, 0.0080}};
+// stream, of up to 16 and 32 rows.
+inline constexpr BlockCosts kStreamBlocks[] = {{3, 0.0048, 0.0010, 0.0025}, {3, 0.0060, 0.0022, 0.0044}};
+// wgmma.
+inline constexpr BlockCosts kTileBlocks{5.5, 0.0053, 0.0012, 0.0037};
+inline constexpr double kTileRow = 0.03;  // of the first kTileRows
+inline constexpr std::int64_t kTileRows = 256;
 }  // namespace linear
 
 // ---- moe_ffn: tokens, and pairs of token and slot
@@ -250,6 +272,8 @@ inline constexpr LoadCosts kMatvec{172, 689, 11000};
 inline constexpr LoadCosts kTiles{390, 390, 621};
 inline constexpr LoadCosts kStream{266, 266, 780};
 inline constexpr LoadCosts kSteps{348, 348, 828};
+// Tokens up to which the shared expert is multiplied by `split` in `stream`: 20 us at 64 instead of 48 by tiles.
+inline constexpr std::int64_t kSplitSharedTokens = 64;
 }  // namespace moe_ffn
 
 }  // namespace experts

@@ -78,6 +78,16 @@ __device__ inline void multiply_add<__half>(float (&sum)[4], const std::uint32_t
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// product[16,8] = a[16,16] b[16,8], in bf16
+__device__ inline void multiply_bf16(float (&product)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                     std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%10,%10,%10,%10};"
+      : "=f"(product[0]), "=f"(product[1]), "=f"(product[2]), "=f"(product[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0F));
+}
+
 // sum[16,8] += a[16,8] b[8,8]
 __device__ inline void multiply_add_tf32(float (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                          std::uint32_t b1) {

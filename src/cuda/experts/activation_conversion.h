@@ -189,19 +189,16 @@ __device__ void convert_scaled(const Conversion& c, std::int64_t block) {
     const int row = i / k_tiles;
     if (k_tiles > kPrepareWarps)
       read_vector<T>(c, first_row + row, i - row * k_tiles, values);  // else `values` still holds them
-    // The row is multiplied by 2^kRowExponent over its largest power of two, its results by the inverse. Both are
-    // normal numbers for the smallest rows and for infinities too.
-    const unsigned exponent = max(largest[row] >> 23, 4U);
-    const float factor = __uint_as_float((253 + kRowExponent - exponent) << 23);
+    const RecordScaling scaling(largest[row]);
     const int k_tile = i - row * k_tiles;
     if (c.order == ActivationOrder::kScaledTiles) {
       const int first = k_tile * kRecordValues;
-      write_staged(values, factor, c.padded_k - first, c.to + (first_row + row) * c.padded_k + first);
+      write_staged(values, scaling.factor, c.padded_k - first, c.to + (first_row + row) * c.padded_k + first);
     } else {
-      write_record(values, factor, c.to + ((first_row + row) * k_tiles + k_tile) * kRecordHalves);
+      write_record(values, scaling.factor, c.to + ((first_row + row) * k_tiles + k_tile) * kRecordHalves);
     }
     if (i == row * k_tiles && thread % kWarpSize == 0) {
-      c.factors[first_row + row] = __uint_as_float((exponent + 1 - kRowExponent) << 23);
+      c.factors[first_row + row] = scaling.inverse;
     }
   }
 }

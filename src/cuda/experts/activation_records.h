@@ -21,6 +21,19 @@ constexpr int kRecordBytes = kRecordHalves * 2;
 // The largest value of a row becomes less than 2^kRowExponent and at least half of that.
 constexpr int kRowExponent = 4;
 
+// What activations are multiplied by before they are rounded to f16, and products by after, for the largest magnitude
+// among them as bits. Both are normal numbers for the smallest values and for infinities too.
+struct RecordScaling {
+  float factor;
+  float inverse;
+
+  __device__ explicit RecordScaling(unsigned largest) {
+    const unsigned exponent = max(largest >> 23, 4U);
+    factor = __uint_as_float((253 + kRowExponent - exponent) << 23);
+    inverse = __uint_as_float((exponent + 1 - kRowExponent) << 23);
+  }
+};
+
 // The activation of a K tile that value i of vector `vector` of its record is.
 __device__ constexpr int record_source(int vector, int i) {
   return vector / 4 * 32 + i / 4 * 16 + vector % 4 * 4 + (i % 4 == 1 ? 2 : (i % 4 == 2 ? 1 : i % 4));

@@ -35,4 +35,9 @@ std::size_t stream_workspace(const ConstTensor& x, const ConstTensor& weight, st
 void run_stream(const ExpertMatmul& p, const ConstTensor& x, const ConstTensor& weight, Workspace workspace,
                 const Stream& stream, std::string_view operation);
 
+// `split`, of linear: the warps of a block divide the columns of its rows. Empty, or why it cannot run.
+std::string split_supports(const ConstTensor& weight, std::int64_t rows);
+void run_split(const ExpertMatmul& p, const ConstTensor& x, const ConstTensor& weight, const Stream& stream,
+               std::string_view operation);
+
 }  // namespace thalweg::cu

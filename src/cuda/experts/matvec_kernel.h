@@ -48,7 +48,12 @@ __global__ void __launch_bounds__(kMatvecThreads, kMatvecBlocks)
   auto* const results = reinterpret_cast<float*>(x + kFixedBlockVectors * k_blocks);  // [split][block_rows]
   Ring weights;
   weights.init(memory + shape.ring_at(k_blocks) + warp * kMatvecStages<kType> * shape.stage_bytes, shape.stage_bytes);
-  pdl_trigger_and_wait();
+  pdl_trigger();
+  if (p.ids.data == nullptr && token == 0) {  // the only expert's rows, contiguous or not
+    const int most = max(min(p.n - block_row, block_rows), 0);
+    prefetch_to_l2(p.weights + block_row * p.row_bytes, most * p.row_bytes, thread, kMatvecThreads);
+  }
+  pdl_wait();
   const std::int64_t x_row = p.x.offset(token, p.x_per_slot ? slot : 0);
   RawActivations<kMatvecWarps, 4> raw;
   raw.read(p.x, x_row, 0, p.k);

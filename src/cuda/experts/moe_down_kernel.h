@@ -44,6 +44,8 @@ __global__ void __launch_bounds__(kMostDownWarps* kWarpSize, PackedWeights<kType
     __syncwarp();  // the ring's last chunk has been read
     if (kType != kSharedType && shared && shape.shared_type == kSharedType) {
       row_products<kSharedType>(runs, ring, shape.stage_bytes, x, k_blocks, row_lanes(k_blocks), own, 0);
+    } else if (kType != kOtherSharedType && shared && shape.shared_type == kOtherSharedType) {
+      row_products<kOtherSharedType>(runs, ring, shape.stage_bytes, x, k_blocks, row_lanes(k_blocks), own, 0);
     } else {
       row_products<kType>(runs, ring, shape.stage_bytes, x, k_blocks, row_lanes(k_blocks), own, 0);
     }

@@ -83,6 +83,8 @@ __global__ void __launch_bounds__(kGateUpThreads, PackedWeights<kType>::kCoded ?
   float* const own = results + warp * warp_rows;
   if (kType != kSharedType && shared && shape.shared_type == kSharedType) {
     row_products<kSharedType>(runs, ring, shape.stage_bytes, x, k_blocks, lanes, own, shape.outputs);
+  } else if (kType != kOtherSharedType && shared && shape.shared_type == kOtherSharedType) {
+    row_products<kOtherSharedType>(runs, ring, shape.stage_bytes, x, k_blocks, lanes, own, shape.outputs);
   } else {
     row_products<kType>(runs, ring, shape.stage_bytes, x, k_blocks, lanes, own, shape.outputs);
   }

@@ -12,7 +12,9 @@ MoeMatvecKernels kernels_for(DType type) {
   return dispatch_format(type, [&]<DType kType>() { return moe_matvec_kernels<kType>(); });
 }
 
-bool shares_launch(DType shared, DType experts) { return shared == experts || shared == kSharedType; }
+bool shares_launch(DType shared, DType experts) {
+  return shared == experts || shared == kSharedType || shared == kOtherSharedType;
+}
 
 template <class Kernel, class Shape>
 void launch(Kernel kernel, dim3 grid, int threads, int shared_bytes, const MoeMatvec& p, const Shape& shape,

@@ -2,8 +2,8 @@
 
 // moe_ffn's `matvec`, for few tokens, in three launches: the router's logits; gate, up and SwiGLU; down and the sum
 // over slots. The shared expert is one more slot of every token, after those that the router chooses. Kernels are
-// instantiated by format. A shared expert that is neither of the experts' format nor of kSharedType has launches of its
-// own.
+// instantiated by format. A shared expert of another format has launches of its own, unless it is kSharedType or
+// kOtherSharedType.
 
 #include <cstdint>
 #include <string_view>
@@ -49,8 +49,9 @@ struct MoeMatvec {
   float* shared_products;  // [T,D], if the shared expert has launches of its own
 };
 
-// The format that most files have for the shared expert, whatever that of the experts.
+// The formats that most files have for the shared expert, whatever that of the experts.
 constexpr DType kSharedType = DType::kQ8_0;
+constexpr DType kOtherSharedType = DType::kQ6_K;
 
 constexpr int kGateUpWarps = 8;
 constexpr int kGateUpThreads = kGateUpWarps * kWarpSize;

@@ -72,9 +72,48 @@ constexpr MatmulCosts costs() {
   }
 }
 
-template <class Args, LoadCosts MatmulCosts::*kKernel>
+// linear with weights in blocks: a tile is 32 rows by 256 columns.
+double cost_of(const tuning::experts::linear::BlockCosts& costs, const ConstTensor& weight, double repeated = 1.0) {
+  constexpr double kFew = tuning::experts::linear::kFewTiles;
+  const double tiles = static_cast<double>(weight.dim(0)) / 32.0 * static_cast<double>(weight.dim(1)) / 256.0;
+  return costs.call + costs.column * static_cast<double>(weight.dim(1)) +
+         repeated * (costs.tile * std::min(tiles, kFew) + costs.later_tile * std::max(tiles - kFew, 0.0));
+}
+double groups_of(std::int64_t rows, std::int64_t most) { return static_cast<double>((rows + most - 1) / most); }
+
+enum class BlockKernel { kMatvec, kSplit, kStream, kTiles };
+template <BlockKernel kKernel>
+double block_cost(const LinearArgs& args) {
+  using namespace tuning::experts::linear;
+  const std::int64_t rows = args.x.dim(0);
+  switch (kKernel) {
+    case BlockKernel::kMatvec:
+      return cost_of(kMatvecBlocks, args.weight, static_cast<double>(rows));
+    case BlockKernel::kSplit:
+      return cost_of(kSplitBlocks[rows <= 8 ? 0 : (rows <= 16 ? 1 : 2)], args.weight, groups_of(rows, 32));
+    case BlockKernel::kStream:
+      return cost_of(kStreamBlocks[rows <= 16 ? 0 : 1], args.weight, groups_of(rows, 32));
+    case BlockKernel::kTiles:
+      return cost_of(kTileBlocks, args.weight) + kTileRow * static_cast<double>(std::min(rows, kTileRows));
+  }
+  return 0.0;
+}
+
+template <class Args, LoadCosts MatmulCosts::*kKernel, BlockKernel kBlockKernel>
 double cost(const Args& args, const Stream&) {
+  if constexpr (kIsLinear<Args>) {
+    if (is_block_format(args.weight.dtype)) return block_cost<kBlockKernel>(args);
+  }
   return (costs<Args>().*kKernel).at(load_of(args));
+}
+
+// matvec_mxfp4, of one format: its order among the others is that of matvec, which it is a little faster than.
+template <class Args>
+double cost_mxfp4(const Args& args, const Stream& stream) {
+  const MatmulCosts all = costs<Args>();
+  const Load load = load_of(args);
+  return cost<Args, &MatmulCosts::matvec, BlockKernel::kMatvec>(args, stream) * all.matvec_mxfp4.at(load) /
+         all.matvec.at(load);
 }
 
 // ---- matvec, matvec_mxfp4: a product of matrix and vector for each pair
@@ -99,7 +138,7 @@ constexpr Kernel<Args> kMatvec{.name = "matvec",
                                .run = run_matvec<Args>,
                                .remark = remark_matvec<Args>,
                                .arithmetic = Arithmetic::k16Bit,
-                               .cost = cost<Args, &MatmulCosts::matvec>};
+                               .cost = cost<Args, &MatmulCosts::matvec, BlockKernel::kMatvec>};
 
 template <class Args>
 std::string supports_matvec_mxfp4(const Args& args, const Stream& stream) {
@@ -117,7 +156,7 @@ constexpr Kernel<Args> kMatvecMxfp4{.name = "matvec_mxfp4",
                                     .run = run_matvec_mxfp4<Args>,
                                     .remark = remark_matvec<Args>,
                                     .arithmetic = Arithmetic::k16Bit,
-                                    .cost = cost<Args, &MatmulCosts::matvec_mxfp4>};
+                                    .cost = cost_mxfp4<Args>};
 
 // ---- stream: a few rows of each expert
 
@@ -145,7 +184,7 @@ constexpr Kernel<Args> kStream{.name = "stream",
                                .run = run_stream<Args>,
                                .remark = remark_stream<Args>,
                                .arithmetic = Arithmetic::k16Bit,
-                               .cost = cost<Args, &MatmulCosts::stream>};
+                               .cost = cost<Args, &MatmulCosts::stream, BlockKernel::kStream>};
 
 // ---- wgmma: tiles of many rows
 
@@ -185,7 +224,7 @@ constexpr Kernel<Args> kTiles{.name = "wgmma",
                               .run = run_tiles<Args>,
                               .remark = remark_tiles<Args>,
                               .arithmetic = Arithmetic::k16Bit,
-                              .cost = cost<Args, &MatmulCosts::tiles>};
+                              .cost = cost<Args, &MatmulCosts::tiles, BlockKernel::kTiles>};
 
 // ---- cublas: dense BF16
 
@@ -202,6 +241,26 @@ constexpr Kernel<LinearArgs> kCublas{.name = "cublas",
                                      .remark = remark_cublas,
                                      .arithmetic = Arithmetic::k16Bit,
                                      .cost = cost_cublas};
+
+// ---- split: a few rows of linear
+
+std::string supports_split(const LinearArgs& args, const Stream&) { return split_supports(args.weight, args.x.dim(0)); }
+void run_split(const LinearArgs& args, Workspace, const Stream& stream) {
+  const CurrentDevice current(stream, LinearArgs::kName);
+  run_split(expert_matmul(args), args.x, args.weight, stream, LinearArgs::kName);
+}
+std::string remark_split(const LinearArgs& args) {
+  return args.x.dtype == DType::kBF16 ? "" : "rounds activations to bf16";
+}
+double cost_split(const LinearArgs& args, const Stream&) { return block_cost<BlockKernel::kSplit>(args); }
+
+constexpr Kernel<LinearArgs> kSplit{.name = "split",
+                                    .supports = supports_split,
+                                    .workspace = no_workspace<LinearArgs>,
+                                    .run = run_split,
+                                    .remark = remark_split,
+                                    .arithmetic = Arithmetic::k16Bit,
+                                    .cost = cost_split};
 
 // ---- exact: f32, for MatmulPrecision::kExact
 
@@ -230,8 +289,9 @@ constexpr Kernel<Args> kExact{.name = "exact",
 constexpr Kernel<MulMvIdArgs> kMv[] = {kMatvec<MulMvIdArgs>, kMatvecMxfp4<MulMvIdArgs>, kExact<MulMvIdArgs>};
 template <class Args>
 constexpr Kernel<Args> kGrouped[] = {kMatvec<Args>, kMatvecMxfp4<Args>, kStream<Args>, kTiles<Args>, kExact<Args>};
-constexpr Kernel<LinearArgs> kLinear[] = {kMatvec<LinearArgs>, kMatvecMxfp4<LinearArgs>, kCublas,
-                                          kStream<LinearArgs>, kTiles<LinearArgs>,       kExact<LinearArgs>};
+constexpr Kernel<LinearArgs> kLinear[] = {
+    kMatvec<LinearArgs>, kMatvecMxfp4<LinearArgs>, kSplit, kCublas, kStream<LinearArgs>,
+    kTiles<LinearArgs>,  kExact<LinearArgs>};
 
 }  // namespace
 

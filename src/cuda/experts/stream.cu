@@ -56,7 +56,7 @@ StreamPlan::StreamPlan(const ConstTensor& x, const ConstTensor& weight, std::int
               kernel.codes ? ActivationOrder::kRecords : ActivationOrder::kRows, arena) {}
 
 void launch_stream(const StreamPlan& plan, const ExpertMatmul& p, const ConstTensor& weight, const Stream& stream,
-                   std::string_view operation) {
+                   std::string_view operation, const SecondProduct& second) {
   // Products that share a plan may differ in the alignment of their weights.
   const StreamKernel kernel = kernel_of(weight.dtype, plan.kernel.item_rows, aligned_rows(weight).empty());
   const auto shared_bytes = static_cast<std::size_t>(kernel.shared_bytes);
@@ -65,10 +65,11 @@ void launch_stream(const StreamPlan& plan, const ExpertMatmul& p, const ConstTen
   const int block_rows = row_tiles * kernel.rows;
   const std::int64_t blocks =
       most_items(p.ids.experts, p.ids.pairs, kernel.item_rows) * ((p.n + block_rows - 1) / block_rows);
-  pdl_launch(kernel.kernel, static_cast<unsigned>(blocks), kStreamWarps * kWarpSize, shared_bytes,
-             properties(stream.device.index), native(stream), operation, p, plan.experts.lists,
+  const dim3 grid(static_cast<unsigned>(blocks), second.weights != nullptr ? 2 : 1);
+  pdl_launch(kernel.kernel, grid, kStreamWarps * kWarpSize, shared_bytes, properties(stream.device.index),
+             native(stream), operation, p, plan.experts.lists,
              StreamActivations{plan.experts.activations, plan.experts.factors, static_cast<int>(plan.experts.k_tiles)},
-             row_tiles);
+             row_tiles, second);
 }
 
 std::size_t stream_workspace(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs) {

@@ -15,8 +15,14 @@ struct StreamActivations {
   int k_tiles;
 };
 
+// Another product of the same activations and lists, by the second half of the blocks; absent: null.
+struct SecondProduct {
+  const std::uint8_t* weights = nullptr;
+  void* y = nullptr;
+};
+
 struct StreamKernel {
-  void (*kernel)(ExpertMatmul, ExpertLists, StreamActivations, int);
+  void (*kernel)(ExpertMatmul, ExpertLists, StreamActivations, int, SecondProduct);
   int shared_bytes;
   int rows;    // weight rows per row tile
   int tile_k;  // columns per K tile; activations are padded to whole K tiles
@@ -37,8 +43,9 @@ struct StreamPlan {
 
   StreamPlan(const ConstTensor& x, const ConstTensor& weight, std::int64_t pairs, Arena& arena);
 };
+// second: of weights of the same shape, format and strides, y as p.y.
 void launch_stream(const StreamPlan& plan, const ExpertMatmul& p, const ConstTensor& weight, const Stream& stream,
-                   std::string_view operation);
+                   std::string_view operation, const SecondProduct& second = {});
 
 }  // namespace thalweg::cu
 

@@ -95,7 +95,7 @@ struct StreamCopies {
 // y = sums times factors plus bias: rows g + 8 i from first_row on, columns 2 t and 2 t + 1 of each tile, for lane 4 g
 // + t.
 template <int kMmaRows, int kTiles>
-__device__ __forceinline__ void store_row_tile(const ExpertMatmul& p, const ExpertItem& item,
+__device__ __forceinline__ void store_row_tile(const ExpertMatmul& p, void* y, const ExpertItem& item,
                                                const float (&sums)[kMmaRows][kTiles][4],
                                                const std::int64_t (&y_rows)[8 * kTiles],
                                                const float (&y_factors)[8 * kTiles], int first_row, int g, int t) {
@@ -110,7 +110,7 @@ __device__ __forceinline__ void store_row_tile(const ExpertMatmul& p, const Expe
     for (int i = 0; i < 2 * kTiles; ++i) {
       const int column = i / 2 * 8 + 2 * t + i % 2;
       if (column >= item.count) continue;
-      Y* to = static_cast<Y*>(p.y.data) + y_rows[column] + first_row + g;
+      Y* to = static_cast<Y*>(y) + y_rows[column] + first_row + g;
       const float factor = y_factors[column];
 #pragma unroll
       for (int j = 0; j < 2 * kMmaRows; ++j) {
@@ -122,7 +122,7 @@ __device__ __forceinline__ void store_row_tile(const ExpertMatmul& p, const Expe
 
 template <DType kType, int kTiles, bool kAligned>
 __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTiles, kAligned>::kBlocks)
-    expert_stream_kernel(ExpertMatmul p, ExpertLists lists, StreamActivations x, int row_tiles) {
+    expert_stream_kernel(ExpertMatmul p, ExpertLists lists, StreamActivations x, int row_tiles, SecondProduct second) {
   using Tile = StreamTile<kType, kTiles, kAligned>;
   using Copies = StreamCopies<Tile>;
   constexpr int kMmaRows = Tile::kMmaRows;
@@ -130,6 +130,8 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
   __shared__ std::int64_t y_rows[Tile::kColumns];  // in elements
   __shared__ float y_factors[Tile::kColumns];
   const int k_tiles = x.k_tiles;
+  const std::uint8_t* const all_weights = blockIdx.y == 0 ? p.weights : second.weights;
+  void* const y = blockIdx.y == 0 ? p.y.data : second.y;
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarpSize;
   const int warp = thread / kWarpSize;
@@ -147,7 +149,7 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
   const auto row_of = [&](int pair) { return p.x_per_slot ? pair : pair / p.ids.slots; };  // of activations
   Copies copies;
   copies.activations = x.data;
-  copies.weights.begin(p.weights + item.expert * p.expert_bytes, p.row_bytes, p.n, p.k, lane);
+  copies.weights.begin(all_weights + item.expert * p.expert_bytes, p.row_bytes, p.n, p.k, lane);
   copies.find_columns(item, lists.rows, row_of, k_tiles, thread);
   if (thread < item.count) {
     const int pair = lists.rows[item.begin + thread];
@@ -196,7 +198,7 @@ __global__ void __launch_bounds__(kStreamWarps* kWarpSize, StreamTile<kType, kTi
         multiply_weights<kType, Tile::kTileK, kUsed>(rows[0], rows[1], stage + Tile::kWeightBytes, sums[0]);
       }
       if (++k_tile < k_tiles) continue;
-      store_row_tile(p, item, sums, y_rows, y_factors, row, g, t);
+      store_row_tile(p, y, item, sums, y_rows, y_factors, row, g, t);
       k_tile = 0;
       row += Tile::kRows;
 #pragma unroll

@@ -1,6 +1,6 @@
 #pragma once
 
-// The one switch bias_bytes the formats of weights.
+// The one switch over the formats of weights.
 
 #include <type_traits>
 

@@ -12,10 +12,14 @@
 //   codes.first(t, i)                         of both halves of sub-block 2 t + i; t is the lane's, i a constant
 //   codes.second(t, i)                        only if kSecond
 //
+// For split_products.h, whose codes are bf16 and at most 127 (SmallCodes below), a weight is scale code + offset:
+//
+//   codes.offset(sub_block, half, scale, bias_bytes)
+//
 // A byte permutation makes a code f16: 0x6400 is 1024, whose last bit counts one. Where code' comes from higher bits
 // than the lowest, the scale and `first` are smaller instead. `bias_bytes` holds what permutations add to codes: 0x64
-// in byte 0, the upper byte of a float in byte 3 (kBiasBytes). It is an argument so that the compiler does not know it:
-// it would move a constant into a register at every use.
+// in byte 0, the upper bytes of a bf16 and of a float in bytes 2 and 3 (kBiasBytes). It is an argument so that the
+// compiler does not know it: it would move a constant into a register at every use.
 
 #include <cuda_fp16.h>
 
@@ -27,7 +31,7 @@ namespace thalweg::cu {
 constexpr float kCodeBias = 1024.0F;
 
 template <DType kType>
-constexpr std::uint32_t kBiasBytes = 0x43000064U;
+constexpr std::uint32_t kBiasBytes = 0x43430064U;
 
 // A format's factor of all results.
 template <DType kType>
@@ -40,6 +44,13 @@ struct KTileCodes;
 template <DType kType, bool kAligned>
 struct CodesOf {
   using Type = KTileCodes<kType>;
+};
+
+// Codes for split_products.h: kWide where bytes are 128 + a signed code, else they are codes of at most 127.
+template <DType kType>
+struct SmallCodes {
+  using Type = KTileCodes<kType>;
+  static constexpr bool kWide = kType == DType::kQ8_0 || kType == DType::kIQ4_NL || kType == DType::kIQ4_XS;
 };
 
 // ---- reading
@@ -126,6 +137,7 @@ struct BlockCodes {
     return read_half<2>(row + sub_block * kBlockBytes<kType> + offset);
   }
   __device__ float scale(int sub_block, int, std::uint32_t) const { return f16_bits_to_f32(half(sub_block, 0)); }
+  __device__ float offset(int, int, float scale, std::uint32_t) const { return static_cast<float>(-kCenter) * scale; }
   __device__ std::uint32_t first(int t, int i) const { return half(2 * t + i, 0) * 0x10001U; }
   __device__ static float first_factor() { return -kCodeBias - static_cast<float>(kCenter); }
 };
@@ -135,6 +147,9 @@ template <DType kType>
 struct LevelledBlockCodes : BlockCodes<kType, 0> {
   using BlockCodes<kType, 0>::BlockCodes;
   static constexpr bool kSecond = true;
+  __device__ float offset(int sub_block, int, float, std::uint32_t) const {
+    return f16_bits_to_f32(this->half(sub_block, 2));
+  }
   __device__ std::uint32_t second(int t, int i) const { return this->half(2 * t + i, 2) * 0x10001U; }
   __device__ static float second_factor() { return 1.0F; }
 };

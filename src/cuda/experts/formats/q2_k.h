@@ -53,6 +53,10 @@ struct KTileCodes<DType::kQ2_K> {
   __device__ uint2 bytes(int sub_block, int t) const {
     return read_quarter(row + 16 + sub_block / 4 * 32, t) >> (sub_block % 4 * 2) & 0x03030303U;
   }
+  __device__ float offset(int sub_block, int half, float, std::uint32_t bias_bytes) const {
+    const std::uint32_t minima = read_word(row + sub_block / 2 * 4) >> 4 & 0x0F0F0F0FU;
+    return fmaf(biased_byte(minima, sub_block % 2 * 2 + half, bias_bytes), -minimum, 128.0F * minimum);
+  }
   __device__ std::uint32_t first(int t, int i) const {
     return add_halves(halves_of(read_word(row + 4 * t) & 0x0F0F0F0FU, i), -1024.0F);
   }

@@ -66,6 +66,7 @@ struct KTileCodes<DType::kQ3_K> {
     const uint2 high = words.quarter(0, t) >> sub_block & 0x01010101U;
     return low | high << 2;
   }
+  __device__ float offset(int, int, float scale, std::uint32_t) const { return -4.0F * scale; }
   __device__ std::uint32_t first(int t, int i) const { return add_halves(halves_of(scales(t), i), -1056.0F); }
   __device__ float first_factor() const { return (-kCodeBias - 4.0F) * d; }
 };

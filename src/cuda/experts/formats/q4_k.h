@@ -41,4 +41,16 @@ struct KTileCodes<DType::kQ4_K> : SuperBlockCodes<DType::kQ4_K, 16> {
   }
 };
 
+struct SmallQ4KCodes : SuperBlockCodes<DType::kQ4_K, 1> {
+  using SuperBlockCodes::SuperBlockCodes;
+  __device__ uint2 bytes(int sub_block, int t) const {
+    return read_quarter(row + 16 + sub_block / 2 * 32, t) >> (sub_block % 2 * 4) & 0x0F0F0F0FU;
+  }
+};
+template <>
+struct SmallCodes<DType::kQ4_K> {
+  using Type = SmallQ4KCodes;
+  static constexpr bool kWide = false;
+};
+
 }  // namespace thalweg::cu

@@ -104,7 +104,7 @@ struct PackedPair<DType::kQ6_K> {
 };
 
 template <>
-constexpr std::uint32_t kBiasBytes<DType::kQ6_K> = 0x47000064U;
+constexpr std::uint32_t kBiasBytes<DType::kQ6_K> = 0x47430064U;
 
 template <>
 struct KTileCodes<DType::kQ6_K> {
@@ -129,6 +129,7 @@ struct KTileCodes<DType::kQ6_K> {
     const uint2 high = words.quarter(128 + 32 * half, t) >> (quarter * 2) & 0x03030303U;
     return low | high << 4;
   }
+  __device__ float offset(int, int, float scale, std::uint32_t) const { return -32.0F * scale; }
   __device__ std::uint32_t first(int t, int i) const {
     return add_halves(halves_of(words[48 + t] ^ 0x80808080U, i), -1152.0F);
   }

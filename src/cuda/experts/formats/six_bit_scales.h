@@ -55,6 +55,9 @@ struct SuperBlockCodes {
     const float factor = sub_block % 2 == 0 ? d : d / kSpread;
     return fmaf(biased_byte(six.scales[sub_block / 4], sub_block % 4, bias_bytes), factor, -128.0F * factor);
   }
+  __device__ float offset(int sub_block, int, float, std::uint32_t bias_bytes) const {
+    return fmaf(biased_byte(six.minima[sub_block / 4], sub_block % 4, bias_bytes), -minimum, 128.0F * minimum);
+  }
   __device__ std::uint32_t first(int t, int i) const {
     constexpr float kFraction = 1.0F / kSpread;
     const std::uint32_t pair = SixBitScales::pair(six.scales, t, i);
