@@ -215,7 +215,7 @@ TEST(Messages, StreamAndWholeAnswerAreEqual) {
 }
 
 TEST(Messages, ErrorsAndModelsHaveTheirOwnForm) {
-  ApiOptions options = Server::chat_options();
+  ApiOptions options = Server::named_options();
   Server server(options);
   const Json missing = server.post("/v1/messages", {{"messages", {user("x")}}}, 400);
   EXPECT_EQ(missing["type"], "error");

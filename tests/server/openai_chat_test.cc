@@ -173,8 +173,7 @@ TEST(ReadChat, RefusalsNameTheField) {
   expect("max_completion_tokens", R"({"max_completion_tokens": 0})");
 }
 
-TEST(Chat, ARequiredCallIsMade) {
-  Server server;
+void expect_required_call(Server& server) {
   Json body = {{"messages", {user("Weather in Rome?")}},
                {"tools", {weather_tool()}},
                {"tool_choice", "required"},
@@ -201,6 +200,18 @@ TEST(Chat, ARequiredCallIsMade) {
   body["messages"].push_back({{"role", "tool"}, {"tool_call_id", call["id"]}, {"content", "sun"}});
   body["tool_choice"] = "none";
   EXPECT_FALSE(server.post("/v1/chat/completions", body)["choices"][0]["message"].contains("tool_calls"));
+}
+
+TEST(Chat, ARequiredCallIsMade) {
+  Server server;
+  ASSERT_EQ(server.engine().model().tool_call_format(), ToolCallFormat::kJson);
+  expect_required_call(server);
+}
+
+TEST(Chat, ARequiredCallIsMadeAsXml) {
+  Server server(model_without_template(), Server::forced_options());
+  ASSERT_EQ(server.engine().model().tool_call_format(), ToolCallFormat::kXml);
+  expect_required_call(server);
 }
 
 // With the default choice the grammar leaves text free, and a call would hold to it.
