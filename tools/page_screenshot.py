@@ -28,7 +28,7 @@ def main():
         address = next(line.strip() for line in server.stdout if line.startswith("http://"))
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": 1100, "height": 640})
+            page = browser.new_page(viewport={"width": 1100, "height": 720})
             page.goto(address)
             for message in MESSAGES:
                 box = page.get_by_role("textbox").last
