@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "convert/synthesize.h"
 #include "server/api.h"
 #include "server/client.h"
 #include "server/json.h"
@@ -53,6 +54,20 @@ inline Model model_without_template() {
   Model model = load_model(path);
   std::filesystem::remove(path);  // it stays mapped
   EXPECT_FALSE(model.info().has_chat_template);
+  return model;
+}
+
+// A model of random weights, of a format that thinks by default.
+inline Model random_model() {
+  std::string path = (std::filesystem::temp_directory_path() / "thalweg-server-XXXXXX.gguf").string();
+  const int file = mkstemps(path.data(), 5);
+  EXPECT_GE(file, 0) << path;
+  close(file);
+  convert::SynthOptions synth;
+  synth.gigabytes = 0.02;
+  convert::synthesize(path, convert::type_mix("Q8_0"), synth);
+  Model model = load_model(path);
+  std::filesystem::remove(path);
   return model;
 }
 
