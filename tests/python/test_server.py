@@ -134,6 +134,25 @@ def test_chat_writes_json(gpt):
     assert is_weather(json.loads(answer.choices[0].message.content))
 
 
+def test_chat_writes_json_or_calls(gpt):
+    settings = {
+        "model": "any",
+        "messages": USER,
+        "tools": [{"type": "function", "function": TOOL}],
+        "temperature": 0,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": SCHEMA}},
+    }
+    message = gpt.chat.completions.create(**settings).choices[0].message
+    if message.tool_calls:
+        assert message.content is None
+        assert all(is_weather(json.loads(call.function.arguments)) for call in message.tool_calls)
+    else:
+        assert is_weather(json.loads(message.content))
+    called = gpt.chat.completions.create(**settings, tool_choice="required").choices[0].message
+    assert called.tool_calls
+    assert gpt.chat.completions.create(**settings, tool_choice="none").choices[0].message.tool_calls is None
+
+
 def test_errors(gpt):
     with pytest.raises(openai.BadRequestError) as refused:
         gpt.chat.completions.create(model="any", messages=USER, temperature=7)
@@ -200,6 +219,20 @@ def test_response_writes_json(gpt):
     text = {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True}}
     answer = gpt.responses.create(model="any", input=QUESTION, text=text, temperature=0, **SILENT)
     assert is_weather(json.loads(answer.output_text))
+
+
+def test_response_gives_logprobs(gpt):
+    settings = {"model": "any", "input": QUESTION, "temperature": 0, "top_logprobs": 3}
+    settings["include"] = ["message.output_text.logprobs"]
+    (part,) = gpt.responses.create(**settings).output[0].content
+    assert "".join(token.token for token in part.logprobs) == part.text
+    assert all(len(token.top_logprobs) == 3 and token.logprob <= 0 for token in part.logprobs)
+    assert bytes(byte for token in part.logprobs for byte in token.bytes).decode() == part.text
+    streamed = []
+    for event in gpt.responses.create(**settings, stream=True):
+        if event.type == "response.output_text.delta":
+            streamed += [(token.token, token.logprob, len(token.top_logprobs)) for token in event.logprobs]
+    assert streamed == [(token.token, token.logprob, 3) for token in part.logprobs]
 
 
 def test_response_keeps_nothing(gpt):

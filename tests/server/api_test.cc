@@ -113,7 +113,8 @@ TEST(Api, ChatIsThePromptOfTheModelsFormat) {
 
 TEST(Api, AnswersInAConversation) {
   Server server;
-  Json messages = {{{"role", "user"}, {"content", "Anna put the red ball in the kitchen. Tom took the lamp to the attic."}}};
+  Json messages = {
+      {{"role", "user"}, {"content", "Anna put the red ball in the kitchen. Tom took the lamp to the attic."}}};
   const auto ask = [&](const char* question) {
     messages.push_back({{"role", "user"}, {"content", question}});
     const Json answer = server.post("/v1/chat/completions", {{"messages", messages}, {"temperature", 0}});

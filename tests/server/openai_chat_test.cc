@@ -251,12 +251,75 @@ TEST(Chat, JsonFollowsItsSchema) {
   EXPECT_EQ(joined(events_of(server.raw_stream("/v1/chat/completions", body)))["content"],
             answer["message"]["content"]);
 
-  body["tools"] = {weather_tool()};
-  EXPECT_EQ(server.post("/v1/chat/completions", body, 400)["error"]["param"], "tools");
-  body.erase("tools");
   body["response_format"]["json_schema"]["schema"] = {{"type", "object"}, {"patternProperties", {{"a", true}}}};
   const Json refused = server.post("/v1/chat/completions", body, 400)["error"];
   EXPECT_NE(refused["message"].get<std::string>().find("patternProperties"), std::string::npos) << refused;
+}
+
+// What comes is one or the other, whatever the model would write.
+TEST(Chat, AnswersAreJsonOrCalls) {
+  Server server;
+  const Json schema = Json::parse(R"({"type": "object", "properties": {"sure": {"type": "boolean"}},
+    "required": ["sure"], "additionalProperties": false})");
+  Json body = {{"messages", {user(kQuestion)}},
+               {"tools", {weather_tool()}},
+               {"response_format", {{"type", "json_schema"}, {"json_schema", {{"name", "n"}, {"schema", schema}}}}},
+               {"parallel_tool_calls", false},
+               {"temperature", 2},
+               {"max_tokens", 200}};
+  int calls = 0;
+  int contents = 0;
+  for (int seed = 0; seed < 200 && (calls < 2 || contents < 2); ++seed) {
+    body["seed"] = seed;
+    const Json choice = server.post("/v1/chat/completions", body)["choices"][0];
+    const Json& message = choice["message"];
+    if (message.contains("tool_calls")) {
+      ++calls;
+      EXPECT_TRUE(message["content"].is_null()) << message;
+      EXPECT_EQ(choice["finish_reason"], "tool_calls");
+      for (const Json& call : message["tool_calls"]) {
+        const Json arguments = Json::parse(call["function"]["arguments"].get<std::string>());
+        EXPECT_TRUE(arguments == Json({{"city", "Paris"}}) || arguments == Json({{"city", "Rome"}})) << arguments;
+      }
+    } else {
+      ++contents;
+      EXPECT_TRUE(Json::parse(message["content"].get<std::string>()).at("sure").is_boolean()) << message;
+      EXPECT_EQ(choice["finish_reason"], "stop");
+    }
+  }
+  EXPECT_GE(contents, 2);
+  EXPECT_GE(calls, 2);
+
+  body["temperature"] = 0;
+  body["tool_choice"] = "required";
+  EXPECT_TRUE(server.post("/v1/chat/completions", body)["choices"][0]["message"].contains("tool_calls"));
+  body["tool_choice"] = "none";
+  EXPECT_FALSE(server.post("/v1/chat/completions", body)["choices"][0]["message"].contains("tool_calls"));
+}
+
+// A call that a string of the answer spells is not made.
+TEST(Chat, JsonMaySpellACall) {
+  Server server(model_without_template(), Server::forced_options());  // calls as XML need no quotes
+  const Json schema = Json::parse(R"({"type": "object", "properties": {"a": {"type": "string",
+    "enum": ["<tool_call><function=weather></function></tool_call>"]}}, "required": ["a"],
+    "additionalProperties": false})");
+  Json tool = weather_tool();
+  Json body = {{"messages", {user(kQuestion)}},
+               {"tools", {tool}},
+               {"response_format", {{"type", "json_schema"}, {"json_schema", {{"name", "n"}, {"schema", schema}}}}},
+               {"parallel_tool_calls", false},
+               {"temperature", 2},
+               {"max_tokens", 200}};
+  int contents = 0;
+  for (int seed = 0; seed < 100 && contents < 2; ++seed) {
+    body["seed"] = seed;
+    const Json message = server.post("/v1/chat/completions", body)["choices"][0]["message"];
+    if (message["content"].is_null()) continue;
+    ++contents;
+    EXPECT_FALSE(message.contains("tool_calls")) << message;
+    EXPECT_EQ(Json::parse(message["content"].get<std::string>())["a"], schema["properties"]["a"]["enum"][0]);
+  }
+  EXPECT_EQ(contents, 2);
 }
 
 }  // namespace
