@@ -777,6 +777,7 @@ def test_served_chat(served, browser):
         chat = Chat(context, served)
         chat.page.locator("#settings").click()
         chat.page.locator("[name=max_tokens]").fill("24")
+        chat.page.locator("[name=temperature]").fill("0")
         chat.page.get_by_role("button", name="Save").click()
         chat.send("Anna put the red ball in the kitchen. Where is the red ball?")
         stats = chat.page.locator(".stats")
