@@ -32,10 +32,10 @@ bool has_content(const Choice& choice) {
 void add_bytes(Choice& choice, const std::string& text, AnswerDelta& delta) {
   for (const char byte : text) {
     const bool parse = !choice.calls_or_content || !has_content(choice);
-    AnswerParser::Delta part = parse ? choice.parser->push({&byte, 1}) : AnswerParser::Delta{{}, {byte}, {}};
-    std::vector<TokenLogprobs> logprobs = choice.content_tokens.take(byte, part.content);
+    const AnswerParser::Delta part = parse ? choice.parser->push({&byte, 1}) : AnswerParser::Delta{{}, {byte}, {}};
+    const std::vector<TokenLogprobs> logprobs = choice.content_tokens.take(byte, part.content);
     if (!part.reasoning.empty() || !part.calls.empty()) choice.content_tokens.drop();
-    add_text(choice, std::move(part), delta, std::move(logprobs));
+    add_text(choice, part, delta, logprobs);
   }
 }
 
@@ -119,9 +119,8 @@ AnswerDelta Answer::add(Choice& choice, const Output& output) {
     }
     add_bytes(choice, output.text, delta);
     if (output.finish) {
-      AnswerParser::Delta rest = choice.parser->finish();
-      std::vector<TokenLogprobs> logprobs = choice.content_tokens.finish(rest.content);
-      add_text(choice, std::move(rest), delta, std::move(logprobs));
+      const AnswerParser::Delta rest = choice.parser->finish();
+      add_text(choice, rest, delta, choice.content_tokens.finish(rest.content));
     }
   } else {
     add_text(choice, {{}, output.text, {}}, delta);
@@ -171,7 +170,8 @@ void Answer::end() {
 
 }  // namespace
 
-void add_text(Choice& choice, AnswerParser::Delta text, AnswerDelta& delta, std::vector<TokenLogprobs> logprobs) {
+void add_text(Choice& choice, const AnswerParser::Delta& text, AnswerDelta& delta,
+              std::span<const TokenLogprobs> logprobs) {
   const auto add = [&](std::size_t block, const std::string& text_of_part) {
     choice.blocks[block].text += text_of_part;
     if (delta.parts.empty() || delta.parts.back().block != block) delta.parts.push_back({block, {}, {}});

@@ -66,7 +66,8 @@ struct AnswerDelta {
 };
 
 // Appends what a parser gave to the choice's blocks, and notes it in `delta`. `logprobs`: of the content's tokens.
-void add_text(Choice& choice, AnswerParser::Delta text, AnswerDelta& delta, std::vector<TokenLogprobs> logprobs = {});
+void add_text(Choice& choice, const AnswerParser::Delta& text, AnswerDelta& delta,
+              std::span<const TokenLogprobs> logprobs = {});
 
 // A wire format. Its functions return bytes to send, and are called by one thread at a time, in order: for an answer at
 // once body(); for a stream begin(), delta() and finish() of each choice, and end() or, after a failure, fail().
