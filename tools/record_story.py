@@ -81,7 +81,7 @@ def draw(data):
     matplotlib.rcParams.update({"svg.hashsalt": "thalweg", "svg.fonttype": "none"})
     import matplotlib.pyplot as plt
 
-    figure, (curves, bars) = plt.subplots(
+    figure, (curves, kinds) = plt.subplots(
         1, 2, sharey=True, figsize=(9, 3.6), width_ratios=(3, 1.4), layout="constrained"
     )
     rows = [row for row in ROWS if row[0] in data["wide"]]
@@ -92,9 +92,8 @@ def draw(data):
         x = [n * 1.06**shift for n in LENGTHS]
         curves.errorbar(x, shares, errors, fmt="o-", color=color, label=title, capsize=3)
         shares, errors = points([counts[name] for name in OTHERS])
-        width = 0.6 / len(rows)
-        x = [at + shift * width for at in range(len(OTHERS))]
-        bars.bar(x, shares, width, yerr=errors, color=color, capsize=3)
+        x = [at + 0.15 * shift for at in range(len(OTHERS))]
+        kinds.errorbar(x, shares, errors, fmt="o", color=color, capsize=3)
     curves.plot([LENGTHS[0], 1000, 1000, LENGTHS[-1]], [98, 98, 95, 95], "--", color="#888888", label="aim")
     curves.set_xscale("log")
     curves.set_xticks(LENGTHS, [str(n) for n in LENGTHS])
@@ -103,8 +102,9 @@ def draw(data):
     curves.set_xlabel("tokens of story")
     curves.set_ylabel("exact answers, %")
     curves.legend(loc="lower left")
-    bars.set_xticks(range(len(OTHERS)), OTHERS)
-    for axes in (curves, bars):
+    kinds.set_xticks(range(len(OTHERS)), OTHERS)
+    kinds.set_xlim(-0.6, len(OTHERS) - 0.4)
+    for axes in (curves, kinds):
         axes.set_axisbelow(True)
         axes.grid(axis="y", color="#dddddd")
     figure.savefig(PLOT, bbox_inches="tight", metadata={"Date": None})
