@@ -256,6 +256,30 @@ TEST(Chat, JsonFollowsItsSchema) {
   EXPECT_NE(refused["message"].get<std::string>().find("patternProperties"), std::string::npos) << refused;
 }
 
+// Of the content's tokens: thoughts have none.
+TEST(Chat, LogprobsAreOfTheContent) {
+  Server server(random_model(), Server::forced_options());
+  Json body = {
+      {"messages", {user("Hello")}}, {"temperature", 0}, {"max_tokens", 12}, {"logprobs", true}, {"top_logprobs", 1}};
+  const auto check = [&](bool think) {
+    body["chat_template_kwargs"] = {{"enable_thinking", think}};
+    const Json answer = server.post("/v1/chat/completions", body);
+    const Json& choice = answer["choices"][0];
+    const Json& logprobs = choice["logprobs"]["content"];
+    EXPECT_EQ(choice["message"]["content"].get<std::string>().empty(), think) << choice;
+    Json streamed = Json::array();
+    for (const Json& event : server.stream("/v1/chat/completions", body)) {
+      const Json& part = event["choices"][0]["logprobs"];
+      if (part.is_null()) continue;
+      for (const Json& token : part["content"]) streamed.push_back(token);
+    }
+    EXPECT_EQ(streamed, logprobs);
+    EXPECT_EQ(logprobs.size(), think ? 0 : answer["usage"]["completion_tokens"].get<std::size_t>());
+  };
+  check(true);
+  check(false);
+}
+
 // What comes is one or the other, whatever the model would write.
 TEST(Chat, AnswersAreJsonOrCalls) {
   Server server;
