@@ -63,9 +63,14 @@ void run(std::string_view input) {
   const std::string_view text = input.substr(1);
   const auto format = (first & 1) == 0 ? ToolCallFormat::kJson : ToolCallFormat::kXml;
   const auto choice = (first & 2) == 0 ? ToolChoice::kAuto : ToolChoice::kRequired;
-  follow(text.front() == '[' ? Grammar::tool_calls(text, format, choice, {}, (first & 4) == 0)
-                             : Grammar::json_schema(text),
-         input);
+  const bool parallel = (first & 4) == 0;
+  if (text.front() != '[') {
+    follow(Grammar::json_schema(text), input);
+  } else if ((first & 8) == 0) {
+    follow(Grammar::tool_calls(text, format, choice, {}, parallel), input);
+  } else {
+    follow(Grammar::json_or_tool_calls({}, text, format, parallel), input);
+  }
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ class LlamaCpp:
         llama_cpp.llama_backend_init()
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = 0
+        params.use_extra_bufts = False  # weights as in the file: no tiles of AMX, which not every machine permits
         self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
         if not self.model:
             raise SystemExit(f"llama.cpp does not load {path}")

@@ -14,8 +14,6 @@ import json
 import random
 import sys
 
-from transformers.utils.chat_template_utils import render_jinja_template
-
 CONVERSATIONS = 600
 # The options that each template is rendered with.
 VARIANTS = {
@@ -156,6 +154,8 @@ def drops_text(template, talk):
 
 
 def render(template, talk, options):
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     if drops_text(template, talk):
         return None
     messages, tools = as_transformers_takes_it(talk)

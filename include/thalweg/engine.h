@@ -161,6 +161,12 @@ class Engine {
   // are shared between the constraints of one engine whose grammars were made of the same text.
   std::unique_ptr<TokenConstraint> constraint(const Grammar& grammar, bool after_thoughts = false) const;
 
+  // For a prompt that has opened <think>: after so many tokens of thoughts nothing but </think> may come. `then` is the
+  // request's other constraint, which the thoughts are given to as well. Throws Error for a model whose vocabulary has
+  // no </think>, and for a negative number.
+  std::unique_ptr<TokenConstraint> thought_budget(std::int64_t tokens,
+                                                  std::unique_ptr<TokenConstraint> then = nullptr) const;
+
   // Throws Error for a request that cannot run, Refused for one that cannot run now. The last call of `on_output` has
   // `finish`.
   RequestId submit(Request request, OnOutput on_output);

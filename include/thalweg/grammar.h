@@ -40,6 +40,10 @@ class Grammar {
   static Grammar tool_calls(std::string_view tools, ToolCallFormat format, ToolChoice choice,
                             std::string_view only = {}, bool parallel = true);
 
+  // Either JSON of a schema, or calls as tool_calls() has them with kRequired. Without a schema: one JSON object.
+  static Grammar json_or_tool_calls(std::string_view schema, std::string_view tools, ToolCallFormat format,
+                                    bool parallel = true);
+
   const grammar::Automaton& automaton() const { return *automaton_; }
   std::shared_ptr<const grammar::Automaton> shared() const { return automaton_; }
 

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/thought_budget.h"
+
 namespace thalweg::engine {
 namespace {
 
@@ -28,15 +30,30 @@ class GrammarConstraint : public TokenConstraint {
 
 }  // namespace
 
-std::unique_ptr<TokenConstraint> Constraints::make(const Grammar& grammar, bool after_thoughts) {
+const text::Tokenizer& Constraints::tokenizer() const {
   const text::Tokenizer* tokenizer = slots_.tokenizer();
   if (tokenizer == nullptr) throw Error("Engine", "constraint", "a model with a tokenizer", "one without");
-  const std::int32_t end_of_thoughts = tokenizer->find(kEndOfThoughts);
-  if (after_thoughts && end_of_thoughts < 0) {
-    throw Error("Engine", "after_thoughts", "a vocabulary with the token </think>", "one without");
-  }
+  return *tokenizer;
+}
+
+std::int32_t Constraints::end_of_thoughts(const char* argument) const {
+  const std::int32_t token = tokenizer().find(kEndOfThoughts);
+  if (token < 0) throw Error("Engine", argument, "a vocabulary with the token </think>", "one without");
+  return token;
+}
+
+std::unique_ptr<TokenConstraint> Constraints::make(const Grammar& grammar, bool after_thoughts) {
+  tokenizer();
+  const std::int32_t free_until = after_thoughts ? end_of_thoughts("after_thoughts") : -1;
   const std::lock_guard lock(mutex_);
-  return std::make_unique<GrammarConstraint>(cache_of(grammar), after_thoughts ? end_of_thoughts : -1);
+  return std::make_unique<GrammarConstraint>(cache_of(grammar), free_until);
+}
+
+std::unique_ptr<TokenConstraint> Constraints::limit_thoughts(std::int64_t tokens,
+                                                             std::unique_ptr<TokenConstraint> then) const {
+  if (tokens < 0) throw Error("Engine", "thought_budget", "0 tokens or more", std::to_string(tokens));
+  return std::make_unique<ThoughtBudget>(tokens, end_of_thoughts("thought_budget"), slots_.vocabulary(),
+                                         std::move(then));
 }
 
 std::shared_ptr<const grammar::Vocabulary> Constraints::vocabulary() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -17,8 +18,11 @@ class Constraints {
   Constraints(const Model& model, const ModelSlots& slots) : model_(model), slots_(slots) {}
 
   std::unique_ptr<TokenConstraint> make(const Grammar& grammar, bool after_thoughts);
+  std::unique_ptr<TokenConstraint> limit_thoughts(std::int64_t tokens, std::unique_ptr<TokenConstraint> then) const;
 
  private:
+  const text::Tokenizer& tokenizer() const;
+  std::int32_t end_of_thoughts(const char* argument) const;
   std::shared_ptr<const grammar::Vocabulary> vocabulary();
   std::shared_ptr<grammar::MaskCache> cache_of(const Grammar& grammar);
 

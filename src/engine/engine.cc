@@ -164,6 +164,11 @@ std::unique_ptr<TokenConstraint> Engine::constraint(const Grammar& grammar, bool
   return impl_->constraints.make(grammar, after_thoughts);
 }
 
+std::unique_ptr<TokenConstraint> Engine::thought_budget(std::int64_t tokens,
+                                                        std::unique_ptr<TokenConstraint> then) const {
+  return impl_->constraints.limit_thoughts(tokens, std::move(then));
+}
+
 RequestId Engine::submit(Request request, OnOutput on_output) {
   impl_->check(request);
   require(static_cast<bool>(on_output), "on_output", "a function", "none");

@@ -15,13 +15,28 @@ std::size_t block_of_call(std::vector<Block>& blocks, const AnswerParser::CallDe
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (blocks[i].kind == Block::Kind::kCall && calls++ == call.index) return i;
   }
-  blocks.push_back({Block::Kind::kCall, call.name, {}});
+  blocks.push_back({Block::Kind::kCall, call.name, {}, {}});
   return blocks.size() - 1;
 }
 
 std::size_t block_of_text(std::vector<Block>& blocks, Block::Kind kind) {
-  if (blocks.empty() || blocks.back().kind != kind) blocks.push_back({kind, {}, {}});
+  if (blocks.empty() || blocks.back().kind != kind) blocks.push_back({kind, {}, {}, {}});
   return blocks.size() - 1;
+}
+
+bool has_content(const Choice& choice) {
+  return !choice.blocks.empty() && choice.blocks.back().kind == Block::Kind::kContent;
+}
+
+// Byte by byte, so that each token is known by where its text went.
+void add_bytes(Choice& choice, const std::string& text, AnswerDelta& delta) {
+  for (const char byte : text) {
+    const bool parse = !choice.calls_or_content || !has_content(choice);
+    const AnswerParser::Delta part = parse ? choice.parser->push({&byte, 1}) : AnswerParser::Delta{{}, {byte}, {}};
+    const std::vector<TokenLogprobs> logprobs = choice.content_tokens.take(byte, part.content);
+    if (!part.reasoning.empty() || !part.calls.empty()) choice.content_tokens.drop();
+    add_text(choice, part, delta, logprobs);
+  }
 }
 
 class Answer : public std::enable_shared_from_this<Answer> {
@@ -75,6 +90,7 @@ void Answer::submit(std::vector<AnswerRequest> requests) {
     choices_[i].prompt_tokens = static_cast<std::int64_t>(requests[i].request.prompt.size());
     choices_[i].parser = std::move(requests[i].parser);
     choices_[i].thinking = requests[i].thinking;
+    choices_[i].calls_or_content = requests[i].calls_or_content;
     try {
       choices_[i].id = engine_.submit(std::move(requests[i].request),
                                       [self = shared_from_this(), i](const Output& output) { self->take(i, output); });
@@ -98,8 +114,14 @@ void Answer::cancel() {
 AnswerDelta Answer::add(Choice& choice, const Output& output) {
   AnswerDelta delta;
   if (choice.parser) {
-    add_text(choice, choice.parser->push(output.text), delta);
-    if (output.finish) add_text(choice, choice.parser->finish(), delta);
+    for (const TokenLogprobs& token : output.logprobs) {
+      choice.content_tokens.add(engine_.model().token_bytes(token.chosen.token).size(), token);
+    }
+    add_bytes(choice, output.text, delta);
+    if (output.finish) {
+      const AnswerParser::Delta rest = choice.parser->finish();
+      add_text(choice, rest, delta, choice.content_tokens.finish(rest.content));
+    }
   } else {
     add_text(choice, {{}, output.text, {}}, delta);
   }
@@ -148,15 +170,23 @@ void Answer::end() {
 
 }  // namespace
 
-void add_text(Choice& choice, AnswerParser::Delta text, AnswerDelta& delta) {
-  const auto add = [&](std::size_t block, std::string part) {
-    choice.blocks[block].text += part;
-    delta.parts.push_back({block, std::move(part)});
+void add_text(Choice& choice, const AnswerParser::Delta& text, AnswerDelta& delta,
+              std::span<const TokenLogprobs> logprobs) {
+  const auto add = [&](std::size_t block, const std::string& text_of_part) {
+    choice.blocks[block].text += text_of_part;
+    if (delta.parts.empty() || delta.parts.back().block != block) delta.parts.push_back({block, {}, {}});
+    delta.parts.back().text += text_of_part;
   };
   std::vector<Block>& blocks = choice.blocks;
-  if (!text.reasoning.empty()) add(block_of_text(blocks, Block::Kind::kReasoning), std::move(text.reasoning));
-  if (!text.content.empty()) add(block_of_text(blocks, Block::Kind::kContent), std::move(text.content));
-  for (AnswerParser::CallDelta& call : text.calls) add(block_of_call(blocks, call), std::move(call.arguments));
+  if (!text.reasoning.empty()) add(block_of_text(blocks, Block::Kind::kReasoning), text.reasoning);
+  if (!text.content.empty()) {
+    const std::size_t block = block_of_text(blocks, Block::Kind::kContent);
+    add(block, text.content);
+    for (std::vector<TokenLogprobs>* list : {&blocks[block].logprobs, &delta.parts.back().logprobs}) {
+      list->insert(list->end(), logprobs.begin(), logprobs.end());
+    }
+  }
+  for (const AnswerParser::CallDelta& call : text.calls) add(block_of_call(blocks, call), call.arguments);
 }
 
 std::string Choice::text(Block::Kind kind) const {
@@ -180,7 +210,7 @@ std::string BlockFormat::delta(std::size_t, const Choice& choice, const AnswerDe
       begun_ = part.block + 1;
       events += begin_block(part.block, block);
     }
-    if (!part.text.empty()) events += block_text(part.block, block, part.text);
+    if (!part.text.empty()) events += block_text(part.block, block, part);
   }
   return events;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/api_call.h"
+#include "server/content_tokens.h"
 #include "thalweg/chat.h"
 #include "thalweg/engine.h"
 
@@ -21,14 +22,16 @@ struct AnswerRequest {
   std::size_t prompt = 0;              // which of the call's prompts
   std::optional<AnswerParser> parser;  // of a chat; without one all text is content
   bool thinking = false;               // the answer begins with thoughts
+  bool calls_or_content = false;       // no call stands in or behind content, whatever it looks like
 };
 
 // A run of text of one kind, in the order in which the model wrote them.
 struct Block {
   enum class Kind : std::uint8_t { kReasoning, kContent, kCall };
   Kind kind = Kind::kContent;
-  std::string name;  // of the function that is called
-  std::string text;  // of a call, its arguments
+  std::string name;                     // of the function that is called
+  std::string text;                     // of a call, its arguments
+  std::vector<TokenLogprobs> logprobs;  // of content's tokens, if asked for
 };
 
 // One of a call's answers so far.
@@ -38,9 +41,11 @@ struct Choice {
   std::int64_t prompt_tokens = 0;
   std::optional<AnswerParser> parser;
   bool thinking = false;
+  bool calls_or_content = false;
   std::vector<Block> blocks;
-  std::vector<TokenLogprobs> logprobs;
-  std::int64_t reasoning_tokens = 0;  // before content and calls
+  ContentTokens content_tokens;
+  std::vector<TokenLogprobs> logprobs;  // of all tokens
+  std::int64_t reasoning_tokens = 0;    // before content and calls
   std::optional<FinishReason> finish;
   std::string stop;  // the one of Request::stop that ended it
   Usage usage;
@@ -54,13 +59,15 @@ struct AnswerDelta {
   struct Part {
     std::size_t block;
     std::string text;
+    std::vector<TokenLogprobs> logprobs;  // as Block's
   };
   std::vector<Part> parts;
   std::vector<TokenLogprobs> logprobs;
 };
 
-// Appends what a parser gave to the choice's blocks, and notes it in `delta`.
-void add_text(Choice& choice, AnswerParser::Delta text, AnswerDelta& delta);
+// Appends what a parser gave to the choice's blocks, and notes it in `delta`. `logprobs`: of the content's tokens.
+void add_text(Choice& choice, const AnswerParser::Delta& text, AnswerDelta& delta,
+              std::span<const TokenLogprobs> logprobs = {});
 
 // A wire format. Its functions return bytes to send, and are called by one thread at a time, in order: for an answer at
 // once body(); for a stream begin(), delta() and finish() of each choice, and end() or, after a failure, fail().
@@ -85,7 +92,7 @@ class BlockFormat : public AnswerFormat {
 
  protected:
   virtual std::string begin_block(std::size_t index, const Block& block) = 0;
-  virtual std::string block_text(std::size_t index, const Block& block, const std::string& text) = 0;
+  virtual std::string block_text(std::size_t index, const Block& block, const AnswerDelta::Part& part) = 0;
   virtual std::string end_block(std::size_t index, const Block& block, bool cut_off) = 0;
 
  private:

@@ -73,16 +73,16 @@ class MessageFormat : public BlockFormat {
   std::string begin_block(std::size_t index, const Block& block) override {
     return event("content_block_start", {{"index", index}, {"content_block", block_of(block, "")}});
   }
-  std::string block_text(std::size_t index, const Block& block, const std::string& text) override {
+  std::string block_text(std::size_t index, const Block& block, const AnswerDelta::Part& part) override {
     switch (block.kind) {
       case Block::Kind::kReasoning:
-        return delta_event(index, "thinking_delta", "thinking", text);
+        return delta_event(index, "thinking_delta", "thinking", part.text);
       case Block::Kind::kCall:
-        return delta_event(index, "input_json_delta", "partial_json", text);
+        return delta_event(index, "input_json_delta", "partial_json", part.text);
       case Block::Kind::kContent:
         break;
     }
-    return delta_event(index, "text_delta", "text", text);
+    return delta_event(index, "text_delta", "text", part.text);
   }
   // The signature of thoughts is empty: nobody checks it.
   std::string end_block(std::size_t index, const Block& block, bool) override {

@@ -108,7 +108,6 @@ void read_tool_choice(const Json& body, Tools& tools) {
   if (type == "tool") tools.require(required_string(*choice, "name"));
 }
 
-// How long the model thinks is its own matter: a budget is read, and not held to.
 void read_thinking(const Json& body, ChatCall& chat) {
   const Json* thinking = object_field(body, "thinking");
   if (thinking == nullptr) return;
@@ -116,7 +115,8 @@ void read_thinking(const Json& body, ChatCall& chat) {
   const std::string& type = *choice_field(*thinking, "type", {"enabled", "disabled", "adaptive"});
   if (type == "enabled") chat.think = true;
   if (type == "disabled") chat.think = false;
-  integer_field(*thinking, "budget_tokens", 1, INT32_MAX);
+  const auto budget = integer_field(*thinking, "budget_tokens", 1, INT32_MAX);
+  if (type == "enabled") chat.thought_budget = budget;
 }
 
 }  // namespace

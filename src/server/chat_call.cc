@@ -20,9 +20,18 @@ ChatOptions options_of(const Engine& engine, const ChatCall& chat) {
   return options;
 }
 
-Grammar grammar_of_tools(GrammarCache& grammars, const Tools& tools, const Json& list, ToolCallFormat format) {
-  const ToolChoice choice = tools.required ? ToolChoice::kRequired : ToolChoice::kAuto;
+// JSON in place of a call only where no call is required.
+bool may_answer_json(const ChatCall& chat) { return chat.json && !chat.tools.required; }
+
+Grammar grammar_of_tools(GrammarCache& grammars, const ChatCall& chat, const Json& list, ToolCallFormat format) {
+  const Tools& tools = chat.tools;
   const std::string text = dump(list);
+  if (may_answer_json(chat)) {
+    const std::string key = std::string("json or tools ") + (tools.parallel ? "p " : "s ") +
+                            std::to_string(chat.schema.size()) + " " + chat.schema + text;
+    return grammars.find(key, [&] { return Grammar::json_or_tool_calls(chat.schema, text, format, tools.parallel); });
+  }
+  const ToolChoice choice = tools.required ? ToolChoice::kRequired : ToolChoice::kAuto;
   const std::string key =
       "tools " + std::to_string(static_cast<int>(choice)) + (tools.parallel ? "p " : "s ") + tools.only + " " + text;
   return grammars.find(key, [&] { return Grammar::tool_calls(text, format, choice, tools.only, tools.parallel); });
@@ -30,20 +39,20 @@ Grammar grammar_of_tools(GrammarCache& grammars, const Tools& tools, const Json&
 
 // A schema that a grammar cannot follow refuses a strict function. Of others the arguments are some object, as in the
 // original, where they follow no schema for sure.
-Grammar tool_grammar(GrammarCache& grammars, const Tools& tools, ToolCallFormat format) {
+Grammar tool_grammar(GrammarCache& grammars, const ChatCall& chat, ToolCallFormat format) {
   try {
-    return grammar_of_tools(grammars, tools, tools.list, format);
+    return grammar_of_tools(grammars, chat, chat.tools.list, format);
   } catch (const Error&) {
-    if (tools.strict) throw;
+    if (chat.tools.strict) throw;
   }
-  Json any = tools.list;
+  Json any = chat.tools.list;
   for (Json& tool : any) tool["function"]["parameters"] = {{"type", "object"}};
-  return grammar_of_tools(grammars, tools, any, format);
+  return grammar_of_tools(grammars, chat, any, format);
 }
 
 std::optional<Grammar> grammar_of(const ApiCall& call, const ChatCall& chat) {
   GrammarCache& grammars = call.grammars;
-  if (!chat.tools.empty()) return tool_grammar(grammars, chat.tools, call.engine.model().tool_call_format());
+  if (!chat.tools.empty()) return tool_grammar(grammars, chat, call.engine.model().tool_call_format());
   if (!chat.json) return std::nullopt;
   if (chat.schema.empty()) return grammars.find("json", [] { return Grammar::any_json(); });
   return grammars.find("schema " + chat.schema, [&] { return Grammar::json_schema(chat.schema); });
@@ -62,10 +71,6 @@ ChatPrompt chat_prompt_of(const Engine& engine, const ChatCall& chat) {
 }
 
 std::vector<AnswerRequest> chat_requests(const ApiCall& call, const ChatCall& chat) {
-  if (chat.json && !chat.tools.empty()) {
-    throw BadRequest("an answer is a call or JSON: with a format of the answer, the choice of tools must be 'none'",
-                     "tools");
-  }
   const Engine& engine = call.engine;
   const ChatOptions options = options_of(engine, chat);
   const ChatPrompt prompt = engine.model().chat_prompt(chat.messages, options);
@@ -81,7 +86,11 @@ std::vector<AnswerRequest> chat_requests(const ApiCall& call, const ChatCall& ch
     request.stop = chat.stop;
     request.logprobs = chat.logprobs;
     if (grammar) request.constraint = engine.constraint(*grammar, prompt.thinking);
+    if (chat.thought_budget && prompt.thinking) {
+      request.constraint = engine.thought_budget(*chat.thought_budget, std::move(request.constraint));
+    }
     requests[i].thinking = prompt.thinking;
+    requests[i].calls_or_content = may_answer_json(chat);
     requests[i].parser = engine.model().answer_parser(prompt.thinking, options);
   }
   return requests;

@@ -17,8 +17,9 @@ namespace thalweg::server {
 // What a chat API asks, whatever its wire format.
 struct ChatCall {
   std::vector<ChatMessage> messages;
-  std::optional<bool> think;              // none: as the model does by default
-  std::optional<bool> preserve_thinking;  // of earlier answers
+  std::optional<bool> think;                   // none: as the model does by default
+  std::optional<bool> preserve_thinking;       // of earlier answers
+  std::optional<std::int64_t> thought_budget;  // most tokens of thoughts
   Tools tools;
   bool json = false;   // the answer is a JSON object
   std::string schema;  // that it follows; empty: any

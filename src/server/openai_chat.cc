@@ -106,7 +106,7 @@ class ChatFormat : public AnswerFormat {
     for (std::size_t i = 0; i < choices.size(); ++i) {
       answer["choices"].push_back({{"index", i},
                                    {"message", message_of(choices[i])},
-                                   {"logprobs", logprobs_of(choices[i].logprobs)},
+                                   {"logprobs", logprobs_of(choices[i].blocks)},
                                    {"finish_reason", finish_of(choices[i])}});
     }
     answer["usage"] = openai_usage(choices);
@@ -129,7 +129,8 @@ class ChatFormat : public AnswerFormat {
         text = text.is_null() ? part.text : text.get_ref<const std::string&>() + part.text;
       }
     }
-    return event(index, std::move(fields), Json(), logprobs_of(delta.logprobs));
+    if (fields.empty()) return {};  // a token that says nothing by itself
+    return event(index, std::move(fields), Json(), logprobs_of(delta.parts));
   }
   std::string finish(std::size_t index, const Choice& choice) override {
     return event(index, Json::object(), finish_of(choice));
@@ -203,10 +204,14 @@ class ChatFormat : public AnswerFormat {
     return message;
   }
 
-  Json logprobs_of(const std::vector<TokenLogprobs>& logprobs) const {
+  // Of the content's tokens, in blocks or in what is new of them.
+  template <class Part>
+  Json logprobs_of(const std::vector<Part>& parts) const {
     if (!logprobs_) return {};
     Json content = Json::array();
-    for (const TokenLogprobs& of_token : logprobs) content.push_back(logprobs_entry(model_, of_token));
+    for (const Part& part : parts) {
+      for (const TokenLogprobs& token : part.logprobs) content.push_back(logprobs_entry(model_, token));
+    }
     return {{"content", std::move(content)}};
   }
 

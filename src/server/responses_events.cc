@@ -19,9 +19,24 @@ Json value_or(const Json& body, const char* name, const Json& otherwise) {
   return field != nullptr ? *field : otherwise;
 }
 
-Json part_of(const Block& block, const std::string& text) {
+Json part_of(const Block& block, const std::string& text, Json logprobs) {
   if (block.kind == Block::Kind::kReasoning) return {{"type", "reasoning_text"}, {"text", text}};
-  return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+  return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", std::move(logprobs)}};
+}
+
+Json logprobs_of(const Model& model, const std::vector<TokenLogprobs>& tokens) {
+  Json list = Json::array();
+  for (const TokenLogprobs& token : tokens) list.push_back(logprobs_entry(model, token));
+  return list;
+}
+
+// In the events of a stream the original leaves out the bytes.
+Json without_bytes(Json logprobs) {
+  for (Json& entry : logprobs) {
+    entry.erase("bytes");
+    for (Json& other : entry["top_logprobs"]) other.erase("bytes");
+  }
+  return logprobs;
 }
 
 // `content`: the parts of a message or of thoughts.
@@ -57,6 +72,7 @@ Json settings_of(const ApiCall& call) {
   settings["text"] = value_or(body, "text", {{"format", {{"type", "text"}}}});
   settings["tool_choice"] = value_or(body, "tool_choice", "auto");
   settings["tools"] = value_or(body, "tools", Json::array());
+  settings["top_logprobs"] = value_or(body, "top_logprobs", 0);
   settings["top_p"] = value_or(body, "top_p", 1.0);
   settings["truncation"] = "disabled";
   return settings;
@@ -74,7 +90,7 @@ Json usage_of(const Choice& choice) {
 class ResponseFormat : public BlockFormat {
  public:
   explicit ResponseFormat(const ApiCall& call)
-      : id_(new_id("resp_")), created_(unix_seconds()), settings_(settings_of(call)) {}
+      : model_(call.engine.model()), id_(new_id("resp_")), created_(unix_seconds()), settings_(settings_of(call)) {}
 
   std::string body(std::span<const Choice> choices) override { return dump(finished(choices.front())); }
   std::string error(int status, const std::string& message) override { return openai_error(status, message); }
@@ -101,12 +117,13 @@ class ResponseFormat : public BlockFormat {
     Json item = item_of(block, item_id(index, block), "in_progress", Json::array(), "");
     std::string events = event("response.output_item.added", {{"output_index", index}, {"item", std::move(item)}});
     if (block.kind == Block::Kind::kCall) return events;
-    return events += block_event("response.content_part.added", index, block, {{"part", part_of(block, "")}});
+    const Json part = part_of(block, "", Json::array());
+    return events += block_event("response.content_part.added", index, block, {{"part", part}});
   }
 
-  std::string block_text(std::size_t index, const Block& block, const std::string& text) override {
-    Json fields = {{"delta", text}};
-    if (block.kind == Block::Kind::kContent) fields["logprobs"] = Json::array();
+  std::string block_text(std::size_t index, const Block& block, const AnswerDelta::Part& part) override {
+    Json fields = {{"delta", part.text}};
+    if (block.kind == Block::Kind::kContent) fields["logprobs"] = without_bytes(logprobs_of(model_, part.logprobs));
     return block_event(text_event(block, false), index, block, fields);
   }
 
@@ -116,9 +133,11 @@ class ResponseFormat : public BlockFormat {
       events = block_event(text_event(block, true), index, block, {{"name", block.name}, {"arguments", block.text}});
     } else {
       Json fields = {{"text", block.text}};
-      if (block.kind == Block::Kind::kContent) fields["logprobs"] = Json::array();
+      const Json logprobs = logprobs_of(model_, block.logprobs);
+      if (block.kind == Block::Kind::kContent) fields["logprobs"] = without_bytes(logprobs);
       events = block_event(text_event(block, true), index, block, fields);
-      events += block_event("response.content_part.done", index, block, {{"part", part_of(block, block.text)}});
+      events +=
+          block_event("response.content_part.done", index, block, {{"part", part_of(block, block.text, logprobs)}});
     }
     Json item = whole_item(index, block, cut_off ? "incomplete" : "completed");
     return events += event("response.output_item.done", {{"output_index", index}, {"item", std::move(item)}});
@@ -163,7 +182,10 @@ class ResponseFormat : public BlockFormat {
   }
 
   Json whole_item(std::size_t index, const Block& block, const char* status) {
-    const Json content = block.kind == Block::Kind::kCall ? Json() : Json::array({part_of(block, block.text)});
+    Json content;
+    if (block.kind != Block::Kind::kCall) {
+      content = Json::array({part_of(block, block.text, logprobs_of(model_, block.logprobs))});
+    }
     return item_of(block, item_id(index, block), status, content, block.text);
   }
 
@@ -193,6 +215,7 @@ class ResponseFormat : public BlockFormat {
     return response;
   }
 
+  const Model& model_;
   const std::string id_;
   const std::int64_t created_;
   const Json settings_;

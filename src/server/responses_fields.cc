@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "server/conversation.h"
 #include "server/fields.h"
@@ -82,9 +84,15 @@ void refuse_unsupported(const Json& body) {
     }
   }
   if (bool_field(body, "background").value_or(false)) throw BadRequest("'background' is not supported", "background");
-  if (integer_field(body, "top_logprobs", 0, 20).value_or(0) != 0) {
-    throw BadRequest("'top_logprobs' is not supported here; /v1/chat/completions has it", "top_logprobs");
-  }
+}
+
+// Logprobs are asked for under "include"; what else may stand there is of things that this server does not have.
+std::optional<int> read_logprobs(const Json& body) {
+  const auto likeliest = integer_field(body, "top_logprobs", 0, 20);
+  const Json* include = list_field(body, "include");
+  if (include == nullptr) return std::nullopt;
+  const bool asked = std::find(include->begin(), include->end(), "message.output_text.logprobs") != include->end();
+  return asked ? std::optional(static_cast<int>(likeliest.value_or(0))) : std::nullopt;
 }
 
 }  // namespace
@@ -101,6 +109,7 @@ ChatCall read_response(const Json& body) {
     naming("text.format", [&] { apply_format(*format, chat); });
   }
   if (const Json* reasoning = object_field(body, "reasoning")) chat.think = think_of_effort(*reasoning, "effort");
+  chat.logprobs = read_logprobs(body);
   chat.sampling = sampling_fields(body);
   chat.max_tokens = integer_field(body, "max_output_tokens", 1, INT32_MAX).value_or(-1);
   return chat;

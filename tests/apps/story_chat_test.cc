@@ -1,5 +1,4 @@
-// The model in the box that has conversations: its answers at the terminal, and how many of its evaluation set are
-// right.
+// The conversations of the model in the box: its answers at the terminal, and how many of its evaluation set are right.
 
 #include <gtest/gtest.h>
 
@@ -12,8 +11,7 @@ namespace thalweg::app {
 namespace {
 
 const std::string kModels = THALWEG_MODELS;
-const std::string kModel = kModels + "/story-chat-q4_k.gguf";
-const std::string kPlainModel = kModels + "/story-q4_k.gguf";
+const std::string kModel = kModels + "/story-q4_k.gguf";
 
 class StoryChat : public CommandLine {};
 
@@ -51,14 +49,14 @@ TEST_F(StoryChat, ConversationsAreForModelsWithAChatTemplate) {
                               "\n"
                               R"({"prompt": "What is 1 plus 2?", "answer": "1 plus 2 is 3."})"
                               "\n");
-  const Result without = run({"eval", kPlainModel, "--device", "cpu", "--set", at("set.jsonl"), "--json"});
+  const Result without = run({"eval", at("model.gguf"), "--device", "cpu", "--set", at("set.jsonl"), "--json"});
   ASSERT_EQ(without.code, 0) << without.err;
   EXPECT_NE(without.err.find("1 conversations are left out"), std::string::npos) << without.err;
   EXPECT_EQ(nlohmann::json::parse(without.out)["questions"], 1);
 
   write_file(at("only.jsonl"), R"({"messages": [{"role": "user", "content": "Hi"}], "answer": "Hello"})"
                                "\n");
-  EXPECT_NE(run({"eval", kPlainModel, "--set", at("only.jsonl")}).code, 0);
+  EXPECT_NE(run({"eval", at("model.gguf"), "--set", at("only.jsonl")}).code, 0);
   write_file(at("wrong.jsonl"), R"({"messages": [{"role": "user"}], "answer": "Hello"})"
                                 "\n");
   const Result wrong = run({"eval", kModel, "--set", at("wrong.jsonl")});

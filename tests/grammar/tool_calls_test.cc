@@ -67,6 +67,30 @@ TEST(ToolCalls, MayOrMustBeWritten) {
   }
 }
 
+TEST(ToolCalls, OrJson) {
+  for (const ToolCallFormat format : {ToolCallFormat::kJson, ToolCallFormat::kXml}) {
+    const std::string& call = format == ToolCallFormat::kJson ? kJsonCall : kXmlCall;
+    const std::string& now = format == ToolCallFormat::kJson ? kJsonNow : kXmlNow;
+    const std::string_view schema = R"({"type": "object", "properties": {"sure": {"type": "boolean"}},
+      "required": ["sure"]})";
+    const Grammar grammar = Grammar::json_or_tool_calls(schema, kTools, format);
+    for (const std::string& text : {std::string("{\"sure\": true}"), call, lines(call, now)}) {
+      EXPECT_TRUE(accepts(grammar, text)) << text;
+    }
+    for (const std::string& text : {std::string(), std::string("{\"sure\": 1}"), std::string("Well."), "Well. " + call,
+                                    lines("{\"sure\": true}", call), lines(call, "{\"sure\": true}")}) {
+      EXPECT_FALSE(accepts(grammar, text)) << text;
+    }
+    const Grammar one = Grammar::json_or_tool_calls("", kTools, format, false);
+    EXPECT_TRUE(accepts(one, "{\"any\": [1]}"));
+    EXPECT_FALSE(accepts(one, "[1]"));
+    EXPECT_TRUE(accepts(one, now));
+    EXPECT_FALSE(accepts(one, lines(now, now)));
+  }
+  EXPECT_THROW(Grammar::json_or_tool_calls(R"({"not": {}})", kTools, ToolCallFormat::kJson), Error);
+  EXPECT_THROW(Grammar::json_or_tool_calls("{}", "[]", ToolCallFormat::kJson), Error);
+}
+
 TEST(ToolCalls, ValuesBetweenTagsFollowTheSchema) {
   const Grammar grammar = grammar_of(ToolCallFormat::kXml, ToolChoice::kRequired, "weather");
   const auto accepted = [&](const std::string& key, const std::string& value) {

@@ -27,8 +27,7 @@ def running_server(*options):
         pytest.skip("neither THALWEG_URL nor THALWEG_BIN")
     model = os.environ.get("THALWEG_MODEL", ROOT / "models" / "story-q4_k.gguf")
     url = f"http://127.0.0.1:{(port := free_port())}"
-    # The shipped model has no chat template.
-    command = [program, "serve", model, "--port", str(port), "--force", "--log", "off", *options]
+    command = [program, "serve", model, "--port", str(port), "--log", "off", *options]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
         try:
             for _ in range(300):

@@ -1,7 +1,7 @@
 """`thalweg serve` as its users see it: through the official packages `openai` and `anthropic`.
 
-The server is THALWEG_URL, or THALWEG_BIN (a `thalweg` program) with the shipped model, which was made for stories: what
-it answers to a conversation is arbitrary, but the same each time, and a grammar makes it call a tool or write JSON.
+The server is THALWEG_URL, or THALWEG_BIN (a `thalweg` program) with the shipped model, which answers questions about
+stories. It has not been trained to call tools or to write JSON: a grammar makes it.
 """
 
 import http.client
@@ -17,6 +17,7 @@ openai = pytest.importorskip("openai")
 anthropic = pytest.importorskip("anthropic")
 
 QUESTION = "Anna put the ball in the box. Where is the ball?"
+ANSWER = "The ball is in the box."
 USER = [{"role": "user", "content": QUESTION}]
 SCHEMA = {
     "type": "object",
@@ -76,6 +77,7 @@ def test_chat(gpt):
     settings = {"model": "any", "messages": USER, "temperature": 0, "max_tokens": 24, "reasoning_effort": "none"}
     answer = gpt.chat.completions.create(**settings)
     assert answer.choices[0].message.role == "assistant"
+    assert answer.choices[0].message.content == ANSWER
     chunks = list(gpt.chat.completions.create(**settings, stream=True, stream_options={"include_usage": True}))
     streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert streamed == answer.choices[0].message.content
@@ -132,6 +134,25 @@ def test_chat_writes_json(gpt):
     assert is_weather(json.loads(answer.choices[0].message.content))
 
 
+def test_chat_writes_json_or_calls(gpt):
+    settings = {
+        "model": "any",
+        "messages": USER,
+        "tools": [{"type": "function", "function": TOOL}],
+        "temperature": 0,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": SCHEMA}},
+    }
+    message = gpt.chat.completions.create(**settings).choices[0].message
+    if message.tool_calls:
+        assert message.content is None
+        assert all(is_weather(json.loads(call.function.arguments)) for call in message.tool_calls)
+    else:
+        assert is_weather(json.loads(message.content))
+    called = gpt.chat.completions.create(**settings, tool_choice="required").choices[0].message
+    assert called.tool_calls
+    assert gpt.chat.completions.create(**settings, tool_choice="none").choices[0].message.tool_calls is None
+
+
 def test_errors(gpt):
     with pytest.raises(openai.BadRequestError) as refused:
         gpt.chat.completions.create(model="any", messages=USER, temperature=7)
@@ -168,7 +189,8 @@ SILENT = {"reasoning": {"effort": "none"}}
 def test_response(gpt):
     settings = {"model": "any", "input": QUESTION, "instructions": "Be short.", "temperature": 0, **SILENT}
     whole = gpt.responses.create(**settings, max_output_tokens=16)
-    assert whole.status in ("completed", "incomplete")
+    assert whole.status == "completed"
+    assert whole.output_text == ANSWER
     assert whole.usage.total_tokens == whole.usage.input_tokens + whole.usage.output_tokens
     events = list(gpt.responses.create(**settings, max_output_tokens=16, stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
@@ -199,6 +221,20 @@ def test_response_writes_json(gpt):
     assert is_weather(json.loads(answer.output_text))
 
 
+def test_response_gives_logprobs(gpt):
+    settings = {"model": "any", "input": QUESTION, "temperature": 0, "top_logprobs": 3}
+    settings["include"] = ["message.output_text.logprobs"]
+    (part,) = gpt.responses.create(**settings).output[0].content
+    assert "".join(token.token for token in part.logprobs) == part.text
+    assert all(len(token.top_logprobs) == 3 and token.logprob <= 0 for token in part.logprobs)
+    assert bytes(byte for token in part.logprobs for byte in token.bytes).decode() == part.text
+    streamed = []
+    for event in gpt.responses.create(**settings, stream=True):
+        if event.type == "response.output_text.delta":
+            streamed += [(token.token, token.logprob, len(token.top_logprobs)) for token in event.logprobs]
+    assert streamed == [(token.token, token.logprob, 3) for token in part.logprobs]
+
+
 def test_response_keeps_nothing(gpt):
     with pytest.raises(openai.BadRequestError) as refused:
         gpt.responses.create(model="any", input="x", previous_response_id="resp_1")
@@ -216,7 +252,7 @@ def test_message(claude):
     with claude.messages.stream(**settings) as stream:
         text = "".join(stream.text_stream)
         streamed = stream.get_final_message()
-    assert text == "".join(block.text for block in message.content)
+    assert text == "".join(block.text for block in message.content) == ANSWER
     assert streamed.stop_reason == message.stop_reason
     assert streamed.usage.output_tokens == message.usage.output_tokens
     count = claude.messages.count_tokens(

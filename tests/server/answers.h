@@ -37,9 +37,9 @@ inline Played play(AnswerFormat& format, std::string_view text, bool thinking, s
   choice.usage = {30, 20, 12, 0, 0, 0};
   played.events = format.begin({&choice, 1});
   AnswerParser parser(ToolCallFormat::kJson, thinking, kFunctions);
-  const auto take = [&](AnswerParser::Delta part) {
+  const auto take = [&](const AnswerParser::Delta& part) {
     AnswerDelta delta;
-    add_text(choice, std::move(part), delta);
+    add_text(choice, part, delta);
     if (!delta.parts.empty()) played.events += format.delta(0, choice, delta);
   };
   for (std::size_t at = 0; at < text.size(); at += step) take(parser.push(text.substr(at, step)));

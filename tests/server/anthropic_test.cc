@@ -150,9 +150,16 @@ TEST(ReadMessage, KnowsTheFields) {
   EXPECT_EQ(chat.tools.list[0]["function"]["parameters"], Json::parse(R"({"type": "object"})"));
   EXPECT_TRUE(chat.tools.required && !chat.tools.parallel);
   EXPECT_EQ(chat.think, true);
+  EXPECT_EQ(chat.thought_budget, 2000);
   EXPECT_EQ(chat.schema, R"({"type":"object"})");
   EXPECT_EQ(chat.stop.size(), 2U);
   EXPECT_EQ(chat.sampling.top_k, 5);
+
+  const auto budget = [](const char* thinking) {
+    return read_message({{"messages", {user("x")}}, {"thinking", Json::parse(thinking)}}).thought_budget;
+  };
+  EXPECT_EQ(budget(R"({"type": "enabled"})"), std::nullopt);
+  EXPECT_EQ(budget(R"({"type": "disabled", "budget_tokens": 5})"), std::nullopt);
 
   const auto choice = [](const char* text) {
     return read_message({{"messages", {user("x")}},
@@ -188,6 +195,7 @@ TEST(ReadMessage, RefusalsNameTheField) {
   expect("tool_choice", R"({"tool_choice": {"type": "any"}})");
   expect("tool_choice", R"({"tool_choice": {"type": "some"}})");
   expect("thinking", R"({"thinking": {"type": "sometimes"}})");
+  expect("thinking", R"({"thinking": {"type": "enabled", "budget_tokens": 0}})");
   expect("output_config.format", R"({"output_config": {"format": {"type": "xml"}}})");
   expect("stop_sequences", R"({"stop_sequences": [""]})");
   expect("mcp_servers", R"({"mcp_servers": [{"type": "url"}]})");
@@ -214,8 +222,28 @@ TEST(Messages, StreamAndWholeAnswerAreEqual) {
             whole["usage"]["input_tokens"].get<int>() + whole["usage"]["cache_read_input_tokens"].get<int>());
 }
 
+TEST(Messages, ThoughtsEndWithTheirBudget) {
+  Server server(random_model(), Server::forced_options());
+  Json body = {{"messages", {user("Hello")}},
+               {"temperature", 0},
+               {"max_tokens", 25},
+               {"thinking", {{"type", "enabled"}, {"budget_tokens", 1000}}}};
+  const Json endless = server.post("/v1/messages", body);
+  ASSERT_EQ(endless["content"].size(), 1U) << endless;
+  EXPECT_EQ(endless["content"][0]["type"], "thinking");
+
+  body["thinking"]["budget_tokens"] = 6;
+  const Json message = server.post("/v1/messages", body);
+  ASSERT_EQ(message["content"].size(), 2U) << message;
+  EXPECT_EQ(message["content"][0]["type"], "thinking");
+  EXPECT_EQ(message["content"][1]["type"], "text");
+  const std::string thoughts = message["content"][0]["thinking"];
+  EXPECT_LT(thoughts.size(), endless["content"][0]["thinking"].get<std::string>().size());
+  EXPECT_TRUE(endless["content"][0]["thinking"].get<std::string>().starts_with(thoughts));
+}
+
 TEST(Messages, ErrorsAndModelsHaveTheirOwnForm) {
-  ApiOptions options = Server::chat_options();
+  ApiOptions options = Server::named_options();
   Server server(options);
   const Json missing = server.post("/v1/messages", {{"messages", {user("x")}}}, 400);
   EXPECT_EQ(missing["type"], "error");

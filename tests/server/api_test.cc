@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "server/serving.h"
@@ -110,6 +111,30 @@ TEST(Api, ChatIsThePromptOfTheModelsFormat) {
   EXPECT_EQ(streamed, text);
 }
 
+TEST(Api, AnswersInAConversation) {
+  Server server;
+  Json messages = {
+      {{"role", "user"}, {"content", "Anna put the red ball in the kitchen. Tom took the lamp to the attic."}}};
+  const auto ask = [&](const char* question) {
+    messages.push_back({{"role", "user"}, {"content", question}});
+    const Json answer = server.post("/v1/chat/completions", {{"messages", messages}, {"temperature", 0}});
+    EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
+    messages.push_back(answer["choices"][0]["message"]);
+    return messages.back()["content"].get<std::string>();
+  };
+  messages.push_back({{"role", "assistant"}, {"content", "All right. What would you like to know?"}});
+  EXPECT_EQ(ask("Where is the red ball?"), "The red ball is in the kitchen.");
+  EXPECT_EQ(ask("And the lamp?"), "The lamp is in the attic.");
+}
+
+TEST(Api, AModeThatTheFormatLacksIsRefused) {
+  Server server;
+  const Json body = {{"messages", {{{"role", "user"}, {"content", kQuestion}}}},
+                     {"chat_template_kwargs", {{"enable_thinking", true}}}};
+  const Json error = server.post("/v1/chat/completions", body, 400)["error"];
+  EXPECT_NE(error["message"].get<std::string>().find("no thinking mode"), std::string::npos) << error;
+}
+
 TEST(Api, AConversationIsCached) {
   Server server;
   std::string story;
@@ -158,16 +183,37 @@ TEST(Api, BadRequestsNameTheField) {
 }
 
 TEST(Api, WithoutAChatTemplateCompletionsRemain) {
-  ApiOptions options;
-  options.model_name = "story";
-  Server server(options);
+  Server server(model_without_template(), Server::named_options());
   const Json error =
       server.post("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "hi"}}}}}, 400)["error"];
   EXPECT_NE(error["message"].get<std::string>().find("/v1/completions works"), std::string::npos);
+  const Json answer = server.post("/v1/completions", {{"prompt", kQuestion}, {"temperature", 0}, {"max_tokens", 20}});
+  EXPECT_EQ(answer["choices"][0]["text"], " The ball is in the box.");
+}
+
+// Without a template the model has not learned to end its thoughts, though the format has a mode for them.
+TEST(Api, ForcedConversationsThinkOnlyIfAsked) {
+  Server server(model_without_template(), Server::forced_options());
+  const auto prompt_tokens = [&](const Json& more) {
+    Json body = {{"messages", {{{"role", "user"}, {"content", kQuestion}}}}, {"temperature", 0}, {"max_tokens", 4}};
+    body.update(more);
+    const Json answer = server.post("/v1/chat/completions", body);
+    const Json& message = answer["choices"][0]["message"];
+    const bool thinks = !message.value("reasoning_content", "").empty();
+    EXPECT_EQ(message.value("content", "").empty(), thinks) << message;
+    return std::pair(answer["usage"]["prompt_tokens"].get<std::size_t>(), thinks);
+  };
+  const auto expected = [&](bool think) {
+    const std::vector<ChatMessage> messages = {{"user", kQuestion}};
+    return std::pair(server.engine().model().chat_prompt(messages, {.think = think}).tokens.size(), think);
+  };
+  EXPECT_NE(expected(false).first, expected(true).first);
+  EXPECT_EQ(prompt_tokens(Json::object()), expected(false));
+  EXPECT_EQ(prompt_tokens({{"chat_template_kwargs", {{"enable_thinking", true}}}}), expected(true));
 }
 
 TEST(Api, Keys) {
-  ApiOptions options = Server::chat_options();
+  ApiOptions options = Server::named_options();
   options.keys = {"first", "second"};
   Server server(options);
   EXPECT_EQ(status_of(server.ask("GET", "/v1/models")), 401);
@@ -179,7 +225,7 @@ TEST(Api, Keys) {
 }
 
 TEST(Api, OtherOriginsOnlyIfAsked) {
-  ApiOptions options = Server::chat_options();
+  ApiOptions options = Server::named_options();
   Server closed(options);
   EXPECT_EQ(closed.ask("GET", "/health", "", "Origin: http://a.example\r\n").find("Access-Control"), std::string::npos);
   options.allowed_origin = "http://a.example";
@@ -232,7 +278,7 @@ TEST(Api, AClientThatGoesCancels) {
 TEST(Api, AFullQueueIsAnswered429) {
   EngineOptions options;
   options.queue = 1;
-  Server server(Server::chat_options(), options);
+  Server server(Server::named_options(), options);
   const Json body = {{"prompt", kQuestion}, {"n", 16}, {"max_tokens", 4}};
   const std::string response = server.ask("POST", "/v1/completions", body.dump());
   EXPECT_EQ(status_of(response), 429);

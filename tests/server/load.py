@@ -295,7 +295,7 @@ class Load:
 
 class Server:
     def __init__(self, options):
-        command = [options.binary, "serve", options.model, "--force", "--port", "0", "--log", "off", "--device", "cpu"]
+        command = [options.binary, "serve", options.model, "--port", "0", "--log", "off", "--device", "cpu"]
         command += ["--context", "4096", "--parallel", "8", "--queue", "512", "--cache-host", "32MiB"]
         command += ["--most-body", str(MAX_BODY), "--connections", str(options.connections + 64)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -173,8 +173,7 @@ TEST(ReadChat, RefusalsNameTheField) {
   expect("max_completion_tokens", R"({"max_completion_tokens": 0})");
 }
 
-TEST(Chat, ARequiredCallIsMade) {
-  Server server;
+void expect_required_call(Server& server) {
   Json body = {{"messages", {user("Weather in Rome?")}},
                {"tools", {weather_tool()}},
                {"tool_choice", "required"},
@@ -201,6 +200,18 @@ TEST(Chat, ARequiredCallIsMade) {
   body["messages"].push_back({{"role", "tool"}, {"tool_call_id", call["id"]}, {"content", "sun"}});
   body["tool_choice"] = "none";
   EXPECT_FALSE(server.post("/v1/chat/completions", body)["choices"][0]["message"].contains("tool_calls"));
+}
+
+TEST(Chat, ARequiredCallIsMade) {
+  Server server;
+  ASSERT_EQ(server.engine().model().tool_call_format(), ToolCallFormat::kJson);
+  expect_required_call(server);
+}
+
+TEST(Chat, ARequiredCallIsMadeAsXml) {
+  Server server(model_without_template(), Server::forced_options());
+  ASSERT_EQ(server.engine().model().tool_call_format(), ToolCallFormat::kXml);
+  expect_required_call(server);
 }
 
 // With the default choice the grammar leaves text free, and a call would hold to it.
@@ -240,12 +251,99 @@ TEST(Chat, JsonFollowsItsSchema) {
   EXPECT_EQ(joined(events_of(server.raw_stream("/v1/chat/completions", body)))["content"],
             answer["message"]["content"]);
 
-  body["tools"] = {weather_tool()};
-  EXPECT_EQ(server.post("/v1/chat/completions", body, 400)["error"]["param"], "tools");
-  body.erase("tools");
   body["response_format"]["json_schema"]["schema"] = {{"type", "object"}, {"patternProperties", {{"a", true}}}};
   const Json refused = server.post("/v1/chat/completions", body, 400)["error"];
   EXPECT_NE(refused["message"].get<std::string>().find("patternProperties"), std::string::npos) << refused;
+}
+
+// Of the content's tokens: thoughts have none.
+TEST(Chat, LogprobsAreOfTheContent) {
+  Server server(random_model(), Server::forced_options());
+  Json body = {
+      {"messages", {user("Hello")}}, {"temperature", 0}, {"max_tokens", 12}, {"logprobs", true}, {"top_logprobs", 1}};
+  const auto check = [&](bool think) {
+    body["chat_template_kwargs"] = {{"enable_thinking", think}};
+    const Json answer = server.post("/v1/chat/completions", body);
+    const Json& choice = answer["choices"][0];
+    const Json& logprobs = choice["logprobs"]["content"];
+    EXPECT_EQ(choice["message"]["content"].get<std::string>().empty(), think) << choice;
+    Json streamed = Json::array();
+    for (const Json& event : server.stream("/v1/chat/completions", body)) {
+      const Json& part = event["choices"][0]["logprobs"];
+      if (part.is_null()) continue;
+      for (const Json& token : part["content"]) streamed.push_back(token);
+    }
+    EXPECT_EQ(streamed, logprobs);
+    EXPECT_EQ(logprobs.size(), think ? 0 : answer["usage"]["completion_tokens"].get<std::size_t>());
+  };
+  check(true);
+  check(false);
+}
+
+// What comes is one or the other, whatever the model would write.
+TEST(Chat, AnswersAreJsonOrCalls) {
+  Server server;
+  const Json schema = Json::parse(R"({"type": "object", "properties": {"sure": {"type": "boolean"}},
+    "required": ["sure"], "additionalProperties": false})");
+  Json body = {{"messages", {user(kQuestion)}},
+               {"tools", {weather_tool()}},
+               {"response_format", {{"type", "json_schema"}, {"json_schema", {{"name", "n"}, {"schema", schema}}}}},
+               {"parallel_tool_calls", false},
+               {"temperature", 2},
+               {"max_tokens", 200}};
+  int calls = 0;
+  int contents = 0;
+  for (int seed = 0; seed < 200 && (calls < 2 || contents < 2); ++seed) {
+    body["seed"] = seed;
+    const Json choice = server.post("/v1/chat/completions", body)["choices"][0];
+    const Json& message = choice["message"];
+    if (message.contains("tool_calls")) {
+      ++calls;
+      EXPECT_TRUE(message["content"].is_null()) << message;
+      EXPECT_EQ(choice["finish_reason"], "tool_calls");
+      for (const Json& call : message["tool_calls"]) {
+        const Json arguments = Json::parse(call["function"]["arguments"].get<std::string>());
+        EXPECT_TRUE(arguments == Json({{"city", "Paris"}}) || arguments == Json({{"city", "Rome"}})) << arguments;
+      }
+    } else {
+      ++contents;
+      EXPECT_TRUE(Json::parse(message["content"].get<std::string>()).at("sure").is_boolean()) << message;
+      EXPECT_EQ(choice["finish_reason"], "stop");
+    }
+  }
+  EXPECT_GE(contents, 2);
+  EXPECT_GE(calls, 2);
+
+  body["temperature"] = 0;
+  body["tool_choice"] = "required";
+  EXPECT_TRUE(server.post("/v1/chat/completions", body)["choices"][0]["message"].contains("tool_calls"));
+  body["tool_choice"] = "none";
+  EXPECT_FALSE(server.post("/v1/chat/completions", body)["choices"][0]["message"].contains("tool_calls"));
+}
+
+// A call that a string of the answer spells is not made.
+TEST(Chat, JsonMaySpellACall) {
+  Server server(model_without_template(), Server::forced_options());  // calls as XML need no quotes
+  const Json schema = Json::parse(R"({"type": "object", "properties": {"a": {"type": "string",
+    "enum": ["<tool_call><function=weather></function></tool_call>"]}}, "required": ["a"],
+    "additionalProperties": false})");
+  Json tool = weather_tool();
+  Json body = {{"messages", {user(kQuestion)}},
+               {"tools", {tool}},
+               {"response_format", {{"type", "json_schema"}, {"json_schema", {{"name", "n"}, {"schema", schema}}}}},
+               {"parallel_tool_calls", false},
+               {"temperature", 2},
+               {"max_tokens", 200}};
+  int contents = 0;
+  for (int seed = 0; seed < 100 && contents < 2; ++seed) {
+    body["seed"] = seed;
+    const Json message = server.post("/v1/chat/completions", body)["choices"][0]["message"];
+    if (message["content"].is_null()) continue;
+    ++contents;
+    EXPECT_FALSE(message.contains("tool_calls")) << message;
+    EXPECT_EQ(Json::parse(message["content"].get<std::string>())["a"], schema["properties"]["a"]["enum"][0]);
+  }
+  EXPECT_EQ(contents, 2);
 }
 
 }  // namespace

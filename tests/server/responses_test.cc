@@ -150,6 +150,16 @@ TEST(ReadResponse, KnowsTheFields) {
   EXPECT_EQ(chat.think, false);
   EXPECT_EQ(chat.max_tokens, 9);
   EXPECT_EQ(read_response({{"input", "x"}}).messages[0].role, "user");
+
+  const auto logprobs = [](const char* fields) {
+    Json body = Json::parse(fields);
+    body["input"] = "x";
+    return read_response(body).logprobs;
+  };
+  EXPECT_EQ(logprobs(R"({"include": ["message.output_text.logprobs"], "top_logprobs": 3})"), 3);
+  EXPECT_EQ(logprobs(R"({"include": ["reasoning.encrypted_content", "message.output_text.logprobs"]})"), 0);
+  EXPECT_EQ(logprobs(R"({"include": ["reasoning.encrypted_content"], "top_logprobs": 3})"), std::nullopt);
+  EXPECT_EQ(logprobs(R"({"top_logprobs": 3})"), std::nullopt);
 }
 
 TEST(ReadResponse, RefusalsNameTheField) {
@@ -175,7 +185,8 @@ TEST(ReadResponse, RefusalsNameTheField) {
   expect("tools", R"({"tools": [{"type": "web_search"}]})");
   expect("tool_choice", R"({"tool_choice": "required"})");
   expect("text.format", R"({"text": {"format": {"type": "yaml"}}})");
-  expect("top_logprobs", R"({"top_logprobs": 3})");
+  expect("top_logprobs", R"({"top_logprobs": 21})");
+  expect("include", R"({"include": "message.output_text.logprobs"})");
   expect("max_output_tokens", R"({"max_output_tokens": "many"})");
 }
 
@@ -192,6 +203,51 @@ TEST(Responses, StreamAndWholeAnswerAreEqual) {
   EXPECT_EQ(streamed["output"][0]["content"], whole["output"][0]["content"]);
   EXPECT_EQ(server.post("/v1/responses", {{"input", "x"}, {"previous_response_id", "r"}}, 400)["error"]["param"],
             "previous_response_id");
+}
+
+// The same in the whole response, in the stream's last event, and, without bytes, in its deltas.
+TEST(Responses, Logprobs) {
+  Server server;
+  const Json body = {
+      {"input", kQuestion}, {"temperature", 0}, {"include", {"message.output_text.logprobs"}}, {"top_logprobs", 2}};
+  const Json whole = server.post("/v1/responses", body);
+  EXPECT_EQ(whole["top_logprobs"], 2);
+  const Json& part = whole["output"][0]["content"][0];
+  ASSERT_GT(part["logprobs"].size(), 3U);
+  std::string text;
+  for (const Json& token : part["logprobs"]) {
+    text += token["token"].get<std::string>();
+    EXPECT_EQ(token["bytes"].size(), token["token"].get<std::string>().size());
+    EXPECT_LE(token["logprob"].get<double>(), 0);
+    ASSERT_EQ(token["top_logprobs"].size(), 2U);
+    EXPECT_EQ(token["top_logprobs"][0]["token"], token["token"]);
+    EXPECT_GT(token["top_logprobs"][0]["logprob"], token["top_logprobs"][1]["logprob"]);
+  }
+  EXPECT_EQ(text, part["text"]);
+
+  const auto without_bytes = [](Json logprobs) {
+    for (Json& token : logprobs) {
+      token.erase("bytes");
+      for (Json& other : token["top_logprobs"]) other.erase("bytes");
+    }
+    return logprobs;
+  };
+  Json streamed = Json::array();
+  const std::vector<Event> events = events_of(server.raw_stream("/v1/responses", body));
+  for (const Event& event : events) {
+    if (event.name == "response.output_text.delta") {
+      for (const Json& token : event.data["logprobs"]) streamed.push_back(token);
+    }
+    if (event.name == "response.output_text.done") {
+      EXPECT_EQ(event.data["logprobs"], without_bytes(part["logprobs"]));
+    }
+  }
+  EXPECT_EQ(streamed, without_bytes(part["logprobs"]));
+  EXPECT_EQ(events.back().data["response"]["output"][0]["content"], whole["output"][0]["content"]);
+
+  Json silent = body;
+  silent.erase("include");
+  EXPECT_TRUE(server.post("/v1/responses", silent)["output"][0]["content"][0]["logprobs"].empty());
 }
 
 }  // namespace

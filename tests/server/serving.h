@@ -3,7 +3,12 @@
 // A server over an engine with the shipped model.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <sstream>
@@ -12,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "convert/synthesize.h"
 #include "server/api.h"
 #include "server/client.h"
 #include "server/json.h"
@@ -20,13 +26,49 @@ namespace thalweg::server {
 
 inline constexpr const char* kQuestion = "Anna put the ball in the box. Where is the ball?";
 
-inline Model shipped_model() {
+inline Model load_model(const std::string& path) {
   ModelOptions options;
   options.device = kCpu;
   options.threads = 2;
   options.context = 4096;
   options.sequences = 2;
-  return Model::load(THALWEG_MODEL, options);
+  return Model::load(path, options);
+}
+
+inline Model shipped_model() { return load_model(THALWEG_MODEL); }
+
+// The shipped model from a file that has its chat template under a name that nothing reads. The architecture then
+// decides on the format: Qwen3.5's, with calls as XML and a thinking mode; conversations need force_chat.
+inline Model model_without_template() {
+  std::ifstream shipped(THALWEG_MODEL, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(shipped)), {});
+  const std::string key = "tokenizer.chat_template";
+  const std::size_t at = bytes.find(key);
+  EXPECT_NE(at, std::string::npos);
+  if (at != std::string::npos) bytes.replace(at, key.size(), "tokenizer.lost_template");  // as long
+  std::string path = (std::filesystem::temp_directory_path() / "thalweg-server-XXXXXX.gguf").string();
+  const int file = mkstemps(path.data(), 5);
+  EXPECT_GE(file, 0) << path;
+  close(file);
+  std::ofstream(path, std::ios::binary) << bytes;
+  Model model = load_model(path);
+  std::filesystem::remove(path);  // it stays mapped
+  EXPECT_FALSE(model.info().has_chat_template);
+  return model;
+}
+
+// A model of random weights, of a format that thinks by default.
+inline Model random_model() {
+  std::string path = (std::filesystem::temp_directory_path() / "thalweg-server-XXXXXX.gguf").string();
+  const int file = mkstemps(path.data(), 5);
+  EXPECT_GE(file, 0) << path;
+  close(file);
+  convert::SynthOptions synth;
+  synth.gigabytes = 0.02;
+  convert::synthesize(path, convert::type_mix("Q8_0"), synth);
+  Model model = load_model(path);
+  std::filesystem::remove(path);
+  return model;
 }
 
 struct Event {
@@ -55,8 +97,10 @@ inline std::vector<std::string> names_of(const std::vector<Event>& events) {
 
 class Server {
  public:
-  explicit Server(ApiOptions options = chat_options(), const EngineOptions& engine_options = {})
-      : engine_(shipped_model(), engine_options), api_(engine_, std::move(options), [this](const RequestLog& log) {
+  explicit Server(ApiOptions options = named_options(), const EngineOptions& engine_options = {})
+      : Server(shipped_model(), std::move(options), engine_options) {}
+  Server(Model model, ApiOptions options, const EngineOptions& engine_options = {})
+      : engine_(std::move(model), engine_options), api_(engine_, std::move(options), [this](const RequestLog& log) {
           const std::lock_guard lock(mutex_);
           logs_.push_back(log);
         }) {
@@ -74,9 +118,13 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  static ApiOptions chat_options() {
+  static ApiOptions named_options() {
     ApiOptions options;
     options.model_name = "story";
+    return options;
+  }
+  static ApiOptions forced_options() {
+    ApiOptions options = named_options();
     options.force_chat = true;
     return options;
   }
