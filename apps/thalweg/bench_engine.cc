@@ -127,21 +127,17 @@ class EngineBench {
     }
     const Clock::time_point begin = Clock::now();
     model.prefill(inputs);
-    std::vector<std::int32_t> next(handles.size());
-    for (std::int64_t step = 0; step < tokens; ++step) {
-      for (std::size_t i = 0; i < next.size(); ++i) next[i] = model.sample(sequences[i], {});
-      if (step + 1 < tokens) model.step(handles, next);
-    }
+    model.decode(handles, std::vector<Sampling>(handles.size()), tokens, {}, {}, true);
     return seconds_between(begin, Clock::now());
   }
 
   void long_prompt_among_others() {
     constexpr int kOthers = 32;
     constexpr std::int64_t kTokens = 20'000;
-    Engine engine(load(kOthers + 1, kLong + 512));
     std::mutex mutex;
     std::vector<Clock::time_point> steps;  // of the first, since all of them generate
     std::vector<bool> begun(kOthers);
+    Engine engine(load(kOthers + 1, kLong + 512));  // after what its callbacks use
     std::vector<RequestId> ids;
     for (int i = 0; i < kOthers; ++i) {
       ids.push_back(engine.submit(request(prompt(engine.model(), i, 100), kTokens), [&, i](const Output&) {

@@ -232,14 +232,15 @@ class Model {
   // Decodes up to `max_tokens` tokens of each sequence of a batch together: chooses a token by the sequence's own
   // `sampling`, reports it and runs it, step after step. `on_tokens`, if given, is called with the tokens of a step in
   // the order of the sequences, -1 for those that have ended, and returns false to stop after them; `on_logits`, before
-  // it, with the logits [vocabulary] that each token was chosen from. End tokens are neither reported nor run. Returns
-  // why each sequence ended. A GPU is kept busy: the next step is launched before the tokens that it runs are known
-  // here.
+  // it, with the logits [vocabulary] that each token was chosen from. End tokens are neither reported nor run, unless
+  // `ignore_end`, with which they are tokens like others. Returns why each sequence ended. A GPU is kept busy: the next
+  // step is launched before the tokens that it runs are known here.
   std::vector<StopReason> decode(std::span<Sequence* const> sequences, std::span<const Sampling> sampling,
                                  std::int64_t max_tokens,
                                  const std::function<bool(std::span<const std::int32_t> tokens)>& on_tokens = {},
                                  const std::function<void(std::size_t sequence, std::int32_t token,
-                                                          std::span<const float> logits)>& on_logits = {});
+                                                          std::span<const float> logits)>& on_logits = {},
+                                 bool ignore_end = false);
 
   // Prefills the prompt (may be empty if the sequence has tokens), then up to `max_tokens` tokens, each of which is
   // run through the model. `on_bytes`, if given, is called with the text in UTF-8, in whole characters, and returns

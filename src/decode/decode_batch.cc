@@ -18,12 +18,13 @@ using OnLogits = std::function<void(std::size_t sequence, std::int32_t token, st
 class Decoding {
  public:
   Decoding(Model::Impl& model, std::vector<Sequence::Impl*> sequences, std::span<const Sampling> sampling,
-           const OnTokens& on_tokens, const OnLogits& on_logits)
+           const OnTokens& on_tokens, const OnLogits& on_logits, bool ignore_end)
       : model_(model),
         sequences_(std::move(sequences)),
         sampling_(sampling),
         on_tokens_(on_tokens),
         on_logits_(on_logits),
+        ignore_end_(ignore_end),
         reasons_(sequences_.size(), StopReason::kLength),
         tokens_(sequences_.size(), -1) {
     for (std::size_t i = 0; i < sequences_.size(); ++i) active_.push_back(i);
@@ -41,7 +42,7 @@ class Decoding {
   // Takes a sequence's next token; false if the sequence ends instead.
   bool take(std::size_t i, std::int32_t token) {
     const std::vector<std::int32_t>& ends = model_.config.end_tokens;
-    const bool is_end = std::find(ends.begin(), ends.end(), token) != ends.end();
+    const bool is_end = !ignore_end_ && std::find(ends.begin(), ends.end(), token) != ends.end();
     tokens_[i] = is_end || full(i) ? -1 : token;
     if (tokens_[i] >= 0) return true;
     reasons_[i] = is_end ? StopReason::kEndToken : StopReason::kContext;
@@ -62,6 +63,7 @@ class Decoding {
     }
     return true;
   }
+  bool ignores_end() const { return ignore_end_; }
   bool wants_logits() const { return static_cast<bool>(on_logits_); }
   void report_logits(std::size_t i, std::span<const float> logits) const { on_logits_(i, tokens_[i], logits); }
 
@@ -71,6 +73,7 @@ class Decoding {
   std::span<const Sampling> sampling_;
   const OnTokens& on_tokens_;
   const OnLogits& on_logits_;
+  bool ignore_end_;
   std::vector<std::size_t> active_;
   std::vector<StopReason> reasons_;
   std::vector<std::int32_t> tokens_;  // of the step; -1: the sequence has ended
@@ -142,7 +145,7 @@ class DeviceDecoding {
       model_.pool->set_length(sequence.slot, static_cast<std::int64_t>(sequence.tokens.size()));
       inputs.push_back({sequence.slot, sequence.tokens, decoding_.token(i), decoding_.sampling(i)});
     }
-    loop_.start(inputs);
+    loop_.start(inputs, decoding_.ignores_end());
     loop_.launch();
   }
 
@@ -174,7 +177,8 @@ class DeviceDecoding {
 }  // namespace
 
 std::vector<StopReason> Model::decode(std::span<Sequence* const> sequences, std::span<const Sampling> sampling,
-                                      std::int64_t max_tokens, const OnTokens& on_tokens, const OnLogits& on_logits) {
+                                      std::int64_t max_tokens, const OnTokens& on_tokens, const OnLogits& on_logits,
+                                      bool ignore_end) {
   if (sampling.size() != sequences.size()) {
     throw Error("decode", "sampling", "one for each of " + std::to_string(sequences.size()) + " sequences",
                 std::to_string(sampling.size()));
@@ -184,7 +188,7 @@ std::vector<StopReason> Model::decode(std::span<Sequence* const> sequences, std:
   for (const Sequence::Impl* state : states) {
     if (state->logits.empty()) throw Error("decode", "sequences", "at least one token in each", "none");
   }
-  Decoding decoding(*impl_, states, sampling, on_tokens, on_logits);
+  Decoding decoding(*impl_, states, sampling, on_tokens, on_logits, ignore_end);
   if (max_tokens > 0 && impl_->loop == nullptr) {
     decode_on_host(*impl_, decoding, sequences, max_tokens);
   } else if (max_tokens > 0) {

@@ -72,12 +72,13 @@ void DecodeLoop::upload_settings(std::span<const LoopInput> inputs) {
   }
 }
 
-void DecodeLoop::start(std::span<const LoopInput> inputs) {
+void DecodeLoop::start(std::span<const LoopInput> inputs, bool ignore_end) {
   while (read_ < launched_) read();
   batch_.clear();
   for (const LoopInput& input : inputs) batch_.add(input.slot, pool_.length(input.slot), std::span(&input.next, 1));
   batch_.upload();
   upload_settings(inputs);
+  settings_.ends = !ignore_end && end_tokens_.size() > 0;
 }
 
 SampleTokensArgs DecodeLoop::sample_args(std::size_t parity) const {
@@ -109,7 +110,7 @@ void DecodeLoop::enqueue(std::size_t parity) {
   run(sample_args(parity));
   AdvanceArgs advance;
   advance.tokens = rows(tokens_);
-  if (end_tokens_.size() > 0) advance.end_tokens = end_tokens_;
+  if (settings_.ends) advance.end_tokens = end_tokens_;
   advance.ids = batch_.tokens();
   advance.positions = batch_.positions();
   advance.lengths = batch_.lengths();

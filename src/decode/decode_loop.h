@@ -37,7 +37,8 @@ class DecodeLoop {
   std::size_t plan();  // bytes on the device
   void allocate();
 
-  void start(std::span<const LoopInput> inputs);
+  // ignore_end: end tokens are tokens like others.
+  void start(std::span<const LoopInput> inputs, bool ignore_end);
 
   // Launches the next step. At most two may be launched whose tokens have not been read.
   void launch();
@@ -52,6 +53,7 @@ class DecodeLoop {
   struct Settings {
     bool draws = false;                                 // any sequence has a temperature
     bool penalizes = false;                             // any has a repetition penalty
+    bool ends = false;                                  // at end tokens
     auto operator<=>(const Settings&) const = default;  // NOLINT(modernize-use-nullptr): its mistake
   };
   static constexpr std::size_t kSteps = 2;  // launched and not read

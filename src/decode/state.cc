@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include "thalweg/error.h"
@@ -39,7 +40,8 @@ StatePool::StatePool(const ModelConfig& config, const Runtime& runtime, int slot
       capacity_(runtime.on_host() ? 0 : context),
       layers_(config.layers.size()),
       lengths_(static_cast<std::size_t>(slots), 0),
-      taken_(static_cast<std::size_t>(slots), false) {}
+      taken_(static_cast<std::size_t>(slots), false),
+      copies_(runtime) {}
 
 void StatePool::allocate() {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -124,7 +126,7 @@ Tensor StatePool::cache(const Memory& memory) const {
 Tensor StatePool::keys(std::size_t layer) const { return cache(layers_[layer].first); }
 Tensor StatePool::values(std::size_t layer) const { return cache(layers_[layer].second); }
 
-std::vector<StatePool::Piece> StatePool::state_pieces(int slot, std::size_t layer) const {
+std::vector<Piece> StatePool::state_pieces(int slot, std::size_t layer) const {
   if (config_.layers[layer] != LayerKind::kGatedDelta) return {};
   std::vector<Piece> all;
   for (const Tensor& state : {recurrent(layer), conv(layer)}) {
@@ -134,8 +136,7 @@ std::vector<StatePool::Piece> StatePool::state_pieces(int slot, std::size_t laye
   return all;
 }
 
-std::vector<StatePool::Piece> StatePool::cache_pieces(int slot, std::size_t layer, std::int64_t first,
-                                                      std::int64_t count) const {
+std::vector<Piece> StatePool::cache_pieces(int slot, std::size_t layer, std::int64_t first, std::int64_t count) const {
   if (config_.layers[layer] != LayerKind::kAttention || count == 0) return {};
   std::vector<Piece> all;
   for (const Memory* memory : {&layers_[layer].first, &layers_[layer].second}) {
@@ -145,7 +146,7 @@ std::vector<StatePool::Piece> StatePool::cache_pieces(int slot, std::size_t laye
   return all;
 }
 
-std::vector<StatePool::Piece> StatePool::cache_pieces(int slot, std::int64_t first, std::int64_t count) const {
+std::vector<Piece> StatePool::cache_pieces(int slot, std::int64_t first, std::int64_t count) const {
   std::vector<Piece> all;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     for (const Piece& piece : cache_pieces(slot, i, first, count)) all.push_back(piece);
@@ -153,7 +154,7 @@ std::vector<StatePool::Piece> StatePool::cache_pieces(int slot, std::int64_t fir
   return all;
 }
 
-std::vector<StatePool::Piece> StatePool::pieces(int slot, std::int64_t length) const {
+std::vector<Piece> StatePool::pieces(int slot, std::int64_t length) const {
   std::vector<Piece> all;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     for (const Piece& piece : state_pieces(slot, i)) all.push_back(piece);
@@ -163,16 +164,17 @@ std::vector<StatePool::Piece> StatePool::pieces(int slot, std::int64_t length) c
 }
 
 void StatePool::read_pieces(std::span<const Piece> pieces, std::byte* to) const {
+  if (!runtime_.on_host()) return copies_.read(pieces, to);
   for (const Piece& piece : pieces) {
-    runtime_.copy(to, piece.data, piece.bytes);
+    std::memcpy(to, piece.data, piece.bytes);
     to += piece.bytes;
   }
-  runtime_.wait();
 }
 
 void StatePool::write_pieces(std::span<const Piece> pieces, const std::byte* from) {
+  if (!runtime_.on_host()) return copies_.write(pieces, from);
   for (const Piece& piece : pieces) {
-    runtime_.upload(piece.data, from, piece.bytes);
+    std::memcpy(piece.data, from, piece.bytes);
     from += piece.bytes;
   }
 }

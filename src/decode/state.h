@@ -9,6 +9,7 @@
 
 #include "checkpoint/config.h"
 #include "decode/runtime.h"
+#include "decode/staged_copies.h"
 #include "thalweg/tensor.h"
 
 namespace thalweg::decode {
@@ -81,11 +82,6 @@ class StatePool {
     Memory first;   // recurrent state, or keys
     Memory second;  // inputs of the convolution, or values
   };
-  struct Piece {
-    std::byte* data;
-    std::size_t bytes;
-  };
-
   Memory zeros(std::uint64_t bytes) const;
   std::vector<Piece> pieces(int slot, std::int64_t length) const;
   std::vector<Piece> state_pieces(int slot, std::size_t layer) const;
@@ -106,6 +102,7 @@ class StatePool {
   std::vector<Layer> layers_;
   std::vector<std::int64_t> lengths_;
   std::vector<bool> taken_;
+  mutable StagedCopies copies_;
 };
 
 }  // namespace thalweg::decode

@@ -35,9 +35,7 @@ std::int64_t Running::tokens_left() const {
   return most < 0 ? std::numeric_limits<std::int64_t>::max() : most - usage_.generated_tokens;
 }
 
-bool Running::is_plain() const {
-  return accepted_.request.constraint == nullptr && !accepted_.request.logprobs && !accepted_.request.ignore_end;
-}
+bool Running::is_plain() const { return accepted_.request.constraint == nullptr && !accepted_.request.logprobs; }
 
 std::int32_t Running::choose() const {
   const Sampling& sampling = accepted_.request.sampling;

@@ -16,6 +16,9 @@ constexpr double kTokensPerSecondWaited = 1000;
 constexpr std::int64_t kLeastSpacing = 512;
 constexpr std::int64_t kMostSpacing = 8192;
 constexpr std::chrono::milliseconds kDiskWait{5};
+// Seconds of steps on a device, which works ahead, before waiting prompts get their share. Each turn costs one look at
+// the logits.
+constexpr double kLongestTurn = 0.1;
 
 bool is_ready(const DiskCache::Loaded& loaded) {
   return loaded.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
@@ -226,9 +229,14 @@ std::vector<std::int64_t> Scheduler::checkpoints_of(const Request& request, cons
 void Scheduler::generate(std::span<Running* const> generating, std::size_t prompts,
                          const std::function<bool()>& interrupted) {
   const Clock::time_point begin = Clock::now();
-  const bool plain = std::all_of(generating.begin(), generating.end(), [](const Running* r) { return r->is_plain(); });
-  if (plain && prompts == 0 && !slots_.on_host()) {
-    generate_several(generating, interrupted);
+  const bool ignore_end = generating.front()->request().ignore_end;
+  const bool plain = std::all_of(generating.begin(), generating.end(), [&](const Running* running) {
+    return running->is_plain() && running->request().ignore_end == ignore_end;
+  });
+  if (plain && !slots_.on_host()) {
+    generate_several(generating, ignore_end, [&] {
+      return interrupted() || (prompts > 0 && seconds_between(begin, Clock::now()) > kLongestTurn);
+    });
   } else {
     generate_one(generating);
   }
@@ -270,7 +278,8 @@ void Scheduler::generate_one(std::span<Running* const> generating) {
   if (!batch.empty()) run(batch, inputs);
 }
 
-void Scheduler::generate_several(std::span<Running* const> generating, const std::function<bool()>& interrupted) {
+void Scheduler::generate_several(std::span<Running* const> generating, bool ignore_end,
+                                 const std::function<bool()>& interrupted) {
   std::vector<Running*> batch;
   std::vector<Sequence*> sequences;
   std::vector<Sampling> sampling;
@@ -301,7 +310,7 @@ void Scheduler::generate_several(std::span<Running* const> generating, const std
     return goes_on && std::none_of(tokens.begin(), tokens.end(), [](std::int32_t token) { return token < 0; });
   };
   try {
-    const std::vector<StopReason> reasons = model_.decode(sequences, sampling, most, on_tokens);
+    const std::vector<StopReason> reasons = model_.decode(sequences, sampling, most, on_tokens, {}, ignore_end);
     for (std::size_t i = 0; i < batch.size(); ++i) {
       if (reasons[i] == StopReason::kEndToken) batch[i]->finish(FinishReason::kEndToken);
       if (reasons[i] == StopReason::kContext) batch[i]->finish(FinishReason::kLength);

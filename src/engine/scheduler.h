@@ -49,8 +49,9 @@ class Scheduler {
 
   void generate(std::span<Running* const> generating, std::size_t prompts, const std::function<bool()>& interrupted);
   void generate_one(std::span<Running* const> generating);
-  // Many steps without a look at the logits, for a device that works ahead.
-  void generate_several(std::span<Running* const> generating, const std::function<bool()>& interrupted);
+  // Many steps without a look at the logits, for a device that works ahead. All of the requests have this `ignore_end`.
+  void generate_several(std::span<Running* const> generating, bool ignore_end,
+                        const std::function<bool()>& interrupted);
   void take(Running& running, std::int32_t token);
 
   // At most so many tokens of prompts.
