@@ -16,6 +16,7 @@ import re
 import matplotlib.pyplot as plt
 from performance_page import DATA, fill, read
 
+MIX = "Q4_K+Q4_K+Q8_0"  # of gate and up, down, and the shared expert
 NAME = re.compile(r"E(\d+)_S(\d+)_N(\d+)_K(\d+)_(\w+?)_M(\d+)(_zipf)?$")
 
 
@@ -96,7 +97,7 @@ def main():
     fill([("experts", times(uniform)), ("experts bars", over(uniform, "bar")),
           ("experts zipf", over([r for r in rows if r["zipf"]], "bar")),
           ("experts ggml us", table(uniform, lambda r: number(r["ggml"]))),
-          ("experts ggml", over(uniform, "ggml")), ("moe", block(read("cuda-moe.csv")))])
+          ("experts ggml", over(uniform, "ggml")), ("moe", block([r for r in read("cuda-moe.csv") if r["mix"] == MIX]))])
     draw(uniform)
     ratios = [r["ggml"] / r["published"] for r in uniform if r["published"]]
     print(f"ggml over its published times: {min(ratios):.2f} to {max(ratios):.2f}, in the geometric mean "
