@@ -75,7 +75,7 @@ class Problem {
       sample.x = narrow(args_.x, 0, row, 1);
       sample.weight = narrow(args_.weight, 0, first, kOutputs);
       sample.y = column_range(narrow(args_.y, 0, row, 1), first, kOutputs);
-      const std::string error = find_error(expect_linear(copies.copy_all(sample)), arithmetic);
+      std::string error = find_error(expect_linear(copies.copy_all(sample)), arithmetic);
       if (!error.empty()) return error;
     }
     return {};

@@ -203,6 +203,8 @@ class Model {
   AnswerParser answer_parser(bool thinking, const ChatOptions& options = {}) const;  // thinking: of the ChatPrompt
   ToolCallFormat tool_call_format() const;
   std::string chat_format() const;  // the format's name: "Qwen3.5"
+  // Whether answers can begin with reasoning (true), or without (false).
+  bool can_answer(bool thinking) const;
   bool is_end_token(std::int32_t token) const;
 
   // An empty sequence; throws Error if `options.sequences` are alive.

@@ -49,6 +49,12 @@ ToolCallFormat Model::tool_call_format() const {
   return text::find_chat_format(impl_->config.architecture, impl_->chat_template).calls;
 }
 
+bool Model::can_answer(bool thinking) const {
+  using Thinking = text::ChatFormat::Thinking;
+  const Thinking mode = text::find_chat_format(impl_->config.architecture, impl_->chat_template).thinking;
+  return mode != (thinking ? Thinking::kNever : Thinking::kAlways);
+}
+
 std::string Model::chat_format() const {
   return text::find_chat_format(impl_->config.architecture, impl_->chat_template).name;
 }

@@ -3,6 +3,7 @@
 #include <ctime>
 
 #include "server/json.h"
+#include "thalweg/error.h"
 
 namespace thalweg::server {
 namespace {
@@ -15,6 +16,19 @@ std::string rfc3339(std::int64_t seconds) {
   return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
 }
 
+// The values of enable_thinking that a conversation may have; none where the model has no known format.
+Json thinking_modes(const Model& model) {
+  Json modes = Json::array();
+  try {
+    for (const bool thinking : {false, true}) {
+      if (model.can_answer(thinking)) modes.push_back(thinking);
+    }
+  } catch (const Error&) {
+    return Json::array();
+  }
+  return modes;
+}
+
 }  // namespace
 
 std::string openai_models(const ServedModel& served, bool list) {
@@ -23,7 +37,8 @@ std::string openai_models(const ServedModel& served, bool list) {
                       {"created", served.since},
                       {"owned_by", "thalweg"},
                       {"max_model_len", served.model.context()},
-                      {"chat", served.model.info().has_chat_template}};
+                      {"chat", served.model.info().has_chat_template},
+                      {"enable_thinking", thinking_modes(served.model)}};
   return dump(list ? Json({{"object", "list"}, {"data", Json::array({model})}}) : model);
 }
 

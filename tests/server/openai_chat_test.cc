@@ -9,6 +9,7 @@
 
 #include "server/answers.h"
 #include "server/bad_request.h"
+#include "server/models.h"
 
 namespace thalweg::server {
 namespace {
@@ -200,6 +201,15 @@ void expect_required_call(Server& server) {
   body["messages"].push_back({{"role", "tool"}, {"tool_call_id", call["id"]}, {"content", "sun"}});
   body["tool_choice"] = "none";
   EXPECT_FALSE(server.post("/v1/chat/completions", body)["choices"][0]["message"].contains("tool_calls"));
+}
+
+TEST(Models, SayWhetherAnswersMayThink) {
+  const auto modes = [](const Model& model) {
+    const std::string name = "story";
+    return Json::parse(openai_models({name, 0, model}, false)).at("enable_thinking");
+  };
+  EXPECT_EQ(modes(shipped_model()), Json::parse("[false]"));
+  EXPECT_EQ(modes(random_model()), Json::parse("[false, true]"));
 }
 
 TEST(Chat, ARequiredCallIsMade) {
