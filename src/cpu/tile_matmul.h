@@ -1,0 +1,200 @@
+#pragma once
+
+// Matmuls on matrix units: what linear, the expert matmuls and moe_ffn share, on top of cpu/tile_ops.h.
+//
+// Activations are packed once, in groups of 16 rows. A task multiplies up to 64 weight rows with up to 512 rows of
+// activations: for each 512 weights along K, it decodes the weights into tiles, and then multiplies them with all the
+// groups. The sums of a task stay in the L2 cache between segments of K.
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "core/arena.h"
+#include "core/threads.h"
+#include "cpu/expert_matmul.h"
+#include "cpu/tile_ops.h"
+#include "cpu/tuning.h"
+
+namespace thalweg::cpu {
+
+inline constexpr std::int64_t kTileSegment = 512;     // weights along K that are decoded at a time
+inline constexpr std::int64_t kTileGroupsPerPass = 32;  // groups of activation rows that share the decoding
+static_assert(kRowsPerSegment == kBlockTiles * kTileSide);
+
+constexpr std::int64_t tile_groups(std::int64_t rows) { return (rows + kTileSide - 1) / kTileSide; }
+
+// For explain().
+std::string tile_reason(MatmulPrecision precision, DType weight);
+std::string tile_remark();
+
+// Rows of activations as tiles, in groups of 16.
+class TileRows {
+ public:
+  TileRows(std::int64_t groups, std::int64_t k, Arena& arena)
+      : k_(k),
+        steps_((k + kTileDepth - 1) / kTileDepth),
+        values_(arena.take<std::uint16_t>(groups * steps_ * kTileValues)) {}
+
+  // row(group, i) is row i of a group, or null.
+  template <class Row>
+  void pack(const Stream& stream, DType dtype, std::int64_t groups, Row&& row) const {
+    const TileOps& ops = *tile_ops();
+    const double group_ns = static_cast<double>(kTileSide * k_) * tuning::kElementNs;
+    parallel_for(stream, groups, group_ns, [&](std::int64_t group, int) {
+      std::array<const void*, kTileSide> rows;
+      for (std::int64_t i = 0; i < kTileSide; ++i) rows[static_cast<std::size_t>(i)] = row(group, i);
+      ops.pack(dtype, rows.data(), k_, values_ + group * stride());
+    });
+  }
+
+  std::int64_t stride() const { return steps_ * kTileValues; }  // values of a group
+  const std::uint16_t* group(std::int64_t group) const { return values_ + group * stride(); }
+
+ private:
+  std::int64_t k_;
+  std::int64_t steps_;
+  std::uint16_t* values_;
+};
+
+// Scratch of one worker, in floats: decoded weights, sums, and one transposed tile of them.
+inline constexpr std::int64_t kTilePanelFloats = kBlockTiles * kTileSegment / kTileDepth * kTileValues / 2;
+inline constexpr std::int64_t kTileSumFloats = kTileGroupsPerPass * kBlockTiles * kTileSums;
+inline constexpr std::int64_t kTileScratchFloats = kTilePanelFloats + kTileSumFloats + kTileSums;
+
+// Multiplies a range of at most 64 rows of a matrix with `groups` groups of activations from `first` on. Calls store(i,
+// n, count, sums) for each of the `rows` rows i in them and each 16 weight rows from n.
+template <class Store>
+void multiply_tile_rows(const WeightMatrix& weights, RowRange range, const TileRows& activations, std::int64_t first,
+                        std::int64_t rows, Store&& store, float* scratch) {
+  const TileOps& ops = *tile_ops();
+  auto* panel = reinterpret_cast<std::uint16_t*>(scratch);
+  float* sums = scratch + kTilePanelFloats;
+  float* transposed = sums + kTileSumFloats;
+  constexpr std::int64_t kPanelStride = kTileSegment / kTileDepth * kTileValues;
+  const std::int64_t weight_tiles = tile_groups(range.end - range.begin);
+  for (std::int64_t row0 = 0; row0 < rows; row0 += kTileGroupsPerPass * kTileSide) {
+    const std::int64_t groups = std::min(kTileGroupsPerPass, tile_groups(rows - row0));
+    const std::uint16_t* packed = activations.group(first + row0 / kTileSide);
+    for (std::int64_t k0 = 0; k0 < weights.k; k0 += kTileSegment) {
+      const std::int64_t count = std::min(kTileSegment, weights.k - k0);
+      for (std::int64_t tile = 0; tile < weight_tiles; ++tile) {
+        const std::int64_t n = range.begin + tile * kTileSide;
+        ops.decode(weights.rows(n, std::min(kTileSide, range.end - n)), k0, count, panel + tile * kPanelStride);
+      }
+      ops.multiply({.weights = panel,
+                    .weight_tiles = weight_tiles,
+                    .weight_stride = kPanelStride,
+                    .activations = packed + k0 * kTileSide,
+                    .activation_tiles = groups,
+                    .activation_stride = activations.stride(),
+                    .steps = (count + kTileDepth - 1) / kTileDepth,
+                    .sums = sums,
+                    .accumulate = k0 > 0});
+    }
+    for (std::int64_t group = 0; group < groups; ++group) {
+      const std::int64_t i0 = row0 + group * kTileSide;
+      for (std::int64_t tile = 0; tile < weight_tiles; ++tile) {
+        const std::int64_t n = range.begin + tile * kTileSide;
+        ops.transpose(sums + (group * kBlockTiles + tile) * kTileSums, transposed);
+        for (std::int64_t i = i0; i < std::min(i0 + kTileSide, rows); ++i) {
+          store(i, n, std::min(kTileSide, range.end - n), transposed + (i - i0) * kTileSide);
+        }
+      }
+    }
+  }
+}
+
+// Nanoseconds of a task: a segment of a matrix with N rows of K weights, times m rows of activations.
+inline double tile_segment_ns(std::int64_t n, std::int64_t k, std::int64_t m) {
+  const auto weights = static_cast<double>(std::min(n, kRowsPerSegment) * k);
+  return 1e3 * tuning::product_us(tuning::kTileProduct, 1.0, static_cast<double>(m), weights, 1);
+}
+
+// Multiplies a whole matrix with the first `rows` rows of the activations.
+template <class Store>
+void multiply_tile_matrix(const Stream& stream, const WeightMatrix& weights, const TileRows& activations,
+                          std::int64_t rows, Store&& store, float* scratch) {
+  constexpr std::int64_t kRowsPerTilePass = kTileGroupsPerPass * kTileSide;
+  const std::int64_t passes = (rows + kRowsPerTilePass - 1) / kRowsPerTilePass;
+  const std::int64_t segments = segments_of(weights.n);
+  const double each_ns = tile_segment_ns(weights.n, weights.k, std::min(rows, kRowsPerTilePass));
+  for_each_segment(stream, segments * passes, each_ns, [&](std::int64_t i, int worker, bool) {
+    const std::int64_t first = i / segments * kRowsPerTilePass;
+    multiply_tile_rows(
+        weights, segment_range(weights.n, i % segments, false), activations, first / kTileSide,
+        std::min(kRowsPerTilePass, rows - first),
+        [&](std::int64_t r, std::int64_t n, std::int64_t count, float* sums) { store(first + r, n, count, sums); },
+        scratch + worker * kTileScratchFloats);
+  });
+}
+
+// The rows of each hit expert in groups of their own.
+class ExpertGroups {
+ public:
+  ExpertGroups(const ExpertRows& lists, Arena& arena)
+      : lists_(lists), first_(arena.take<std::int32_t>(hits_at_most(lists) + 1)) {}
+
+  // At most: each hit expert may have one group that is not full.
+  static std::int64_t hits_at_most(const ExpertRows& lists) { return std::min(lists.experts, lists.pairs); }
+  static std::int64_t at_most(const ExpertRows& lists) { return lists.pairs / kTileSide + hits_at_most(lists); }
+
+  // After lists.build().
+  void build() const {
+    first_[0] = 0;
+    for (std::int64_t hit = 0; hit < lists_.num_hits; ++hit) {
+      first_[hit + 1] = first_[hit] + static_cast<std::int32_t>(tile_groups(lists_.count(lists_.hits[hit])));
+    }
+  }
+
+  std::int64_t first(std::int64_t hit) const { return first_[hit]; }
+  // Packs row(pair) of every pair.
+  template <class Row>
+  void pack(const Stream& stream, DType dtype, const TileRows& to, Row&& row) const {
+    to.pack(stream, dtype, first_[lists_.num_hits], [&](std::int64_t group, std::int64_t i) -> const void* {
+      const std::int64_t hit = std::upper_bound(first_, first_ + lists_.num_hits, group) - first_ - 1;
+      const std::int64_t expert = lists_.hits[hit];
+      const std::int64_t at = (group - first_[hit]) * kTileSide + i;
+      return at < lists_.count(expert) ? row(lists_.rows[lists_.offsets[expert] + at]) : nullptr;
+    });
+  }
+
+  // Multiplies a range of rows of hit number `hit`'s matrix with its activations: store(pair, n, count, sums).
+  template <class Store>
+  void multiply(const ConstTensor& weight, std::int64_t hit, RowRange range, const TileRows& activations, Store&& store,
+                float* scratch) const {
+    const std::int64_t expert = lists_.hits[hit];
+    const std::int32_t* pairs = lists_.rows + lists_.offsets[expert];
+    multiply_tile_rows(
+        WeightMatrix::of(weight, expert), range, activations, first_[hit], lists_.count(expert),
+        [&](std::int64_t i, std::int64_t n, std::int64_t count, float* sums) { store(pairs[i], n, count, sums); },
+        scratch);
+  }
+
+  // Calls body(hit, range of its N rows, scratch) for all hit experts of weight[E,N,K].
+  template <class Body>
+  void for_each_task(const Stream& stream, const ConstTensor& weight, float* scratch, Body&& body) const {
+    const std::int64_t n = weight.dim(1);
+    const std::int64_t segments = segments_of(n);
+    const std::int64_t rows_each = lists_.num_hits > 0 ? lists_.pairs / lists_.num_hits : 0;
+    for_each_segment(stream, lists_.num_hits * segments, tile_segment_ns(n, weight.dim(2), rows_each),
+                     [&](std::int64_t i, int worker, bool) {
+                       body(i / segments, segment_range(n, i % segments, false), scratch + worker * kTileScratchFloats);
+                     });
+  }
+
+ private:
+  const ExpertRows& lists_;
+  std::int32_t* first_;  // [hits + 1] groups
+};
+
+// Microseconds for `rows` rows in `experts` matrices of `weights` weights each.
+inline double tile_product_us(double experts, double rows, double weights, int threads) {
+  if (experts <= 0.0) return 0.0;
+  constexpr double kPass = kTileGroupsPerPass * kTileSide;
+  const double each = std::ceil(rows / experts / kTileSide) * kTileSide;
+  return tuning::product_us(tuning::kTileProduct, experts * std::ceil(each / kPass), experts * each, weights, threads);
+}
+
+}  // namespace thalweg::cpu
