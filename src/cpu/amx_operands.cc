@@ -67,9 +67,9 @@ __m512i load_values(DType dtype, const void* row, std::int64_t k0, std::int64_t 
   return _mm512_mask_blend_epi16(wrong, rounded, _mm512_set1_epi16(0x7FC0));
 }
 
-// to[j][i] = from[i][j] of 16 x 16 words of 32 bits. Masked broadcasts of 16 bytes from memory replace half of the
+// to[j][i] = from[i][j] of 16 x 16 words of 32 bits; rows of `to` are to_bytes apart. Masked broadcasts of 16 bytes from memory replace half of the
 // shuffles.
-void transpose_words(const void* from, void* to) {
+void transpose_words(const void* from, void* to, std::int64_t to_bytes) {
   const auto* bytes = static_cast<const std::uint8_t*>(from);
   auto* result = static_cast<std::uint8_t*>(to);
   for (int quad = 0; quad < 4; ++quad) {
@@ -88,11 +88,11 @@ void transpose_words(const void* from, void* to) {
     const __m512i low23 = _mm512_unpacklo_epi32(row2, row3);
     const __m512i high01 = _mm512_unpackhi_epi32(row0, row1);
     const __m512i high23 = _mm512_unpackhi_epi32(row2, row3);
-    std::uint8_t* out = result + 4 * 64 * quad;
+    std::uint8_t* out = result + 4 * to_bytes * quad;
     _mm512_storeu_si512(out, _mm512_unpacklo_epi64(low01, low23));
-    _mm512_storeu_si512(out + 64, _mm512_unpackhi_epi64(low01, low23));
-    _mm512_storeu_si512(out + 128, _mm512_unpacklo_epi64(high01, high23));
-    _mm512_storeu_si512(out + 192, _mm512_unpackhi_epi64(high01, high23));
+    _mm512_storeu_si512(out + to_bytes, _mm512_unpackhi_epi64(low01, low23));
+    _mm512_storeu_si512(out + 2 * to_bytes, _mm512_unpacklo_epi64(high01, high23));
+    _mm512_storeu_si512(out + 3 * to_bytes, _mm512_unpackhi_epi64(high01, high23));
   }
 }
 
@@ -168,6 +168,13 @@ void decode_block(const BlockQ8_0& block, std::uint16_t* to) {
   storeu(to, scaled_bytes(loadu256(block.codes.data()), scale, scale));
 }
 
+// Broadcasts of these values then come from memory, at no cost; the compiler would shuffle registers instead, and the
+// port for shuffles is the busiest.
+template <std::size_t kCount>
+void keep_in_memory(std::array<float, kCount>& values) {
+  asm("" : "+m"(values));
+}
+
 // Scales and minimums of the eight groups of Q4_K and Q5_K.
 struct Groups {
   alignas(32) std::array<float, 8> scales;
@@ -183,6 +190,8 @@ struct Groups {
     const std::uint32_t high_minimums = (words[2] >> 4 & kFour) | (words[1] >> 6 & kTwo) << 4;
     _mm256_store_ps(scales.data(), multiples(scale, words[0] & kSix, high_scales));
     _mm256_store_ps(minimums.data(), multiples(minimum, words[1] & kSix, high_minimums));
+    keep_in_memory(scales);
+    keep_in_memory(minimums);
   }
 
   // Eight bytes times a scale.
@@ -236,6 +245,7 @@ void decode_block(const BlockQ6_K& block, std::uint16_t* to) {
   alignas(64) std::array<float, 16> scales;
   const __m512 groups = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(loadu128(block.groups.data())));
   _mm512_store_ps(scales.data(), _mm512_mul_ps(f32_of(block.scale), groups));
+  keep_in_memory(scales);
   const __m256i nibble = _mm256_set1_epi8(15);
   const __m256i two = _mm256_set1_epi8(0x30);
   const __m256i offset = _mm256_set1_epi8(32);
@@ -288,7 +298,7 @@ void amx_pack(DType dtype, const void* const* rows, std::int64_t k, std::uint16_
     for (std::int64_t i = 0; i < kTileSide; ++i) {
       if (rows[i] != nullptr) storeu(staged.data() + i * kTileDepth, load_values(dtype, rows[i], k0, count));
     }
-    transpose_words(staged.data(), tiles + k0 * kTileSide);
+    transpose_words(staged.data(), tiles + k0 * kTileSide, 2 * kTileDepth);
   }
 }
 
@@ -308,7 +318,11 @@ void amx_decode(const WeightRows& weights, std::int64_t k0, std::int64_t count, 
   }
 }
 
-void amx_transpose(const float* from, float* to) { transpose_words(from, to); }
+void amx_transpose(const float* from, std::int64_t tiles, float* to) {
+  for (std::int64_t t = 0; t < tiles; ++t) {
+    transpose_words(from + t * kTileSums, to + t * kTileSide, kBlockTiles * kTileSide * sizeof(float));
+  }
+}
 
 }  // namespace thalweg::cpu
 HWY_POP_ATTRIBUTES

@@ -107,9 +107,9 @@ void multiply(const TileBlock& block) {
   multiply_tiles(unit, block);
 }
 
-void transpose(const float* from, float* to) {
-  for (std::int64_t i = 0; i < kTileSide; ++i) {
-    for (std::int64_t j = 0; j < kTileSide; ++j) to[j * kTileSide + i] = from[i * kTileSide + j];
+void transpose(const float* from, std::int64_t tiles, float* to) {
+  for (std::int64_t n = 0; n < tiles * kTileSide; ++n) {
+    for (std::int64_t m = 0; m < kTileSide; ++m) to[m * kBlockTiles * kTileSide + n] = from[n * kTileSide + m];
   }
 }
 

@@ -19,8 +19,8 @@
 
 namespace thalweg::cpu {
 
-inline constexpr std::int64_t kTileSegment = 512;     // weights along K that are decoded at a time
-inline constexpr std::int64_t kTileGroupsPerPass = 32;  // groups of activation rows that share the decoding
+inline constexpr std::int64_t kTileSegment = 256;     // weights along K that are decoded at a time
+inline constexpr std::int64_t kTileGroupsPerPass = 16;  // groups of activation rows that share the decoding
 static_assert(kRowsPerSegment == kBlockTiles * kTileSide);
 
 constexpr std::int64_t tile_groups(std::int64_t rows) { return (rows + kTileSide - 1) / kTileSide; }
@@ -58,13 +58,13 @@ class TileRows {
   std::uint16_t* values_;
 };
 
-// Scratch of one worker, in floats: decoded weights, sums, and one transposed tile of them.
+// Scratch of one worker, in floats: decoded weights, sums, and the transposed sums of one group.
 inline constexpr std::int64_t kTilePanelFloats = kBlockTiles * kTileSegment / kTileDepth * kTileValues / 2;
 inline constexpr std::int64_t kTileSumFloats = kTileGroupsPerPass * kBlockTiles * kTileSums;
-inline constexpr std::int64_t kTileScratchFloats = kTilePanelFloats + kTileSumFloats + kTileSums;
+inline constexpr std::int64_t kTileScratchFloats = kTilePanelFloats + kTileSumFloats + kBlockTiles * kTileSums;
 
 // Multiplies a range of at most 64 rows of a matrix with `groups` groups of activations from `first` on. Calls store(i,
-// n, count, sums) for each of the `rows` rows i in them and each 16 weight rows from n.
+// n, count, sums) for each of the `rows` rows i in them: its products with the `count` weight rows from n on.
 template <class Store>
 void multiply_tile_rows(const WeightMatrix& weights, RowRange range, const TileRows& activations, std::int64_t first,
                         std::int64_t rows, Store&& store, float* scratch) {
@@ -93,14 +93,13 @@ void multiply_tile_rows(const WeightMatrix& weights, RowRange range, const TileR
                     .sums = sums,
                     .accumulate = k0 > 0});
     }
+    const std::int64_t n = range.begin;
+    const std::int64_t count = range.end - n;
     for (std::int64_t group = 0; group < groups; ++group) {
       const std::int64_t i0 = row0 + group * kTileSide;
-      for (std::int64_t tile = 0; tile < weight_tiles; ++tile) {
-        const std::int64_t n = range.begin + tile * kTileSide;
-        ops.transpose(sums + (group * kBlockTiles + tile) * kTileSums, transposed);
-        for (std::int64_t i = i0; i < std::min(i0 + kTileSide, rows); ++i) {
-          store(i, n, std::min(kTileSide, range.end - n), transposed + (i - i0) * kTileSide);
-        }
+      ops.transpose(sums + group * kBlockTiles * kTileSums, weight_tiles, transposed);
+      for (std::int64_t i = i0; i < std::min(i0 + kTileSide, rows); ++i) {
+        store(i, n, count, transposed + (i - i0) * kBlockTiles * kTileSide);
       }
     }
   }
@@ -112,10 +111,12 @@ inline double tile_segment_ns(std::int64_t n, std::int64_t k, std::int64_t m) {
   return 1e3 * tuning::product_us(tuning::kTileProduct, 1.0, static_cast<double>(m), weights, 1);
 }
 
-// Multiplies a whole matrix with the first `rows` rows of the activations.
+// Multiplies a whole matrix with the first `rows` rows of the activations. Workers' scratch memory is scratch_floats
+// apart.
 template <class Store>
 void multiply_tile_matrix(const Stream& stream, const WeightMatrix& weights, const TileRows& activations,
-                          std::int64_t rows, Store&& store, float* scratch) {
+                          std::int64_t rows, Store&& store, float* scratch,
+                          std::int64_t scratch_floats = kTileScratchFloats) {
   constexpr std::int64_t kRowsPerTilePass = kTileGroupsPerPass * kTileSide;
   const std::int64_t passes = (rows + kRowsPerTilePass - 1) / kRowsPerTilePass;
   const std::int64_t segments = segments_of(weights.n);
@@ -126,7 +127,7 @@ void multiply_tile_matrix(const Stream& stream, const WeightMatrix& weights, con
         weights, segment_range(weights.n, i % segments, false), activations, first / kTileSide,
         std::min(kRowsPerTilePass, rows - first),
         [&](std::int64_t r, std::int64_t n, std::int64_t count, float* sums) { store(first + r, n, count, sums); },
-        scratch + worker * kTileScratchFloats);
+        scratch + worker * scratch_floats);
   });
 }
 
@@ -174,13 +175,14 @@ class ExpertGroups {
 
   // Calls body(hit, range of its N rows, scratch) for all hit experts of weight[E,N,K].
   template <class Body>
-  void for_each_task(const Stream& stream, const ConstTensor& weight, float* scratch, Body&& body) const {
+  void for_each_task(const Stream& stream, const ConstTensor& weight, float* scratch, Body&& body,
+                     std::int64_t scratch_floats = kTileScratchFloats) const {
     const std::int64_t n = weight.dim(1);
     const std::int64_t segments = segments_of(n);
     const std::int64_t rows_each = lists_.num_hits > 0 ? lists_.pairs / lists_.num_hits : 0;
     for_each_segment(stream, lists_.num_hits * segments, tile_segment_ns(n, weight.dim(2), rows_each),
                      [&](std::int64_t i, int worker, bool) {
-                       body(i / segments, segment_range(n, i % segments, false), scratch + worker * kTileScratchFloats);
+                       body(i / segments, segment_range(n, i % segments, false), scratch + worker * scratch_floats);
                      });
   }
 

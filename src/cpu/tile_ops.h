@@ -41,8 +41,8 @@ struct TileOps {
   // multiple of 256. Absent rows are zeros; F16 and BF16 that are not finite are NaN.
   void (*decode)(const WeightRows& weights, std::int64_t k0, std::int64_t count, std::uint16_t* tiles);
   void (*multiply)(const TileBlock& block);
-  // to[j][i] = from[i][j], of 16 x 16 sums.
-  void (*transpose)(const float* from, float* to);
+  // to[j][16 t + i] = from[t][i][j], of `tiles` tiles of sums; rows of `to` have kBlockTiles * 16 floats.
+  void (*transpose)(const float* from, std::int64_t tiles, float* to);
 };
 
 // Sums need f32 of what bf16 tells apart: F32 weights are not for tiles.
