@@ -72,6 +72,10 @@ struct AmxUnit {
   void load(const std::uint16_t* from) {
     load_bytes<kRegister>(from);
   }
+  void prefetch_half(const float* sums) {
+    constexpr std::int64_t kLine = 64 / sizeof(float);
+    for (std::int64_t at = 0; at < kTileSums / 2; at += kLine) __builtin_prefetch(sums + at);
+  }
   template <int kSums, int kWeights, int kActivations>
   void multiply() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kWeights), "i"(kActivations));

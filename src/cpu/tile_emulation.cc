@@ -39,7 +39,7 @@ void pack(DType dtype, const void* const* rows, std::int64_t k, std::uint16_t* t
   }
 }
 
-void decode(const WeightRows& weights, std::int64_t k0, std::int64_t count, std::uint16_t* tiles) {
+void decode(const WeightRows& weights, std::int64_t k0, std::int64_t count, const void*, std::uint16_t* tiles) {
   constexpr std::int64_t kChunk = 256;
   const std::int64_t steps = (count + kTileDepth - 1) / kTileDepth;
   std::fill_n(tiles, steps * kTileValues, std::uint16_t{0});
@@ -79,6 +79,7 @@ struct EmulatedUnit {
   void load(const std::uint16_t* from) {
     std::copy_n(from, kTileValues, operands[kRegister].data());
   }
+  void prefetch_half(const float*) {}
   // Even and odd products of a row are summed apart, as the instruction does.
   template <int kSums, int kWeights, int kActivations>
   void multiply() {

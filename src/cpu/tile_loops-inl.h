@@ -3,7 +3,7 @@
 // The loops over tiles, for any matrix unit. Its registers: up to four tiles of sums, then tiles of activations, then of
 // weights, eight in all. `Unit` has, for registers by number,
 //   load_sums<r>(const float*), store_sums<r>(float*), clear<r>(), load<r>(const std::uint16_t*),
-//   multiply<sums, weights, activations>().
+//   multiply<sums, weights, activations>(), and prefetch_half(const float*), which may fetch half a tile of sums.
 
 #include <type_traits>
 #include <utility>
@@ -40,15 +40,22 @@ void multiply_registers(Unit& unit, const TileBlock& block, std::int64_t weight_
     }
   });
   for (std::int64_t step = 0; step < block.steps; ++step) {
-    for_each_register<kActivations>([&](auto m) {
-      unit.template load<kFirst + m>(activations + m * block.activation_stride + step * kTileValues);
-    });
+    // An operand is loaded right before its first product.
     for_each_register<kWeights>([&](auto n) {
       constexpr int kRegister = kFirst + kActivations + n % kRing;
       unit.template load<kRegister>(weights + n * block.weight_stride + step * kTileValues);
-      for_each_register<kActivations>(
-          [&](auto m) { unit.template multiply<n * kActivations + m, kRegister, kFirst + m>(); });
+      for_each_register<kActivations>([&](auto m) {
+        if constexpr (n == 0) {
+          unit.template load<kFirst + m>(activations + m * block.activation_stride + step * kTileValues);
+        }
+        unit.template multiply<n * kActivations + m, kRegister, kFirst + m>();
+      });
     });
+    // Half a tile of the sums that come next.
+    if (step < 2 * kFirst) {
+      const auto r = static_cast<int>(step / 2);
+      unit.prefetch_half(sums(r / kActivations, r % kActivations + kActivations) + step % 2 * (kTileSums / 2));
+    }
   }
   for_each_register<kFirst>(
       [&](auto r) { unit.template store_sums<r>(sums(r / kActivations, r % kActivations)); });

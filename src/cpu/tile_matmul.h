@@ -63,6 +63,14 @@ inline constexpr std::int64_t kTilePanelFloats = kBlockTiles * kTileSegment / kT
 inline constexpr std::int64_t kTileSumFloats = kTileGroupsPerPass * kBlockTiles * kTileSums;
 inline constexpr std::int64_t kTileScratchFloats = kTilePanelFloats + kTileSumFloats + kBlockTiles * kTileSums;
 
+// What a thread decodes after weights k0 .. k0 + kTileSegment of rows n and up: the weights after them, or the beginning
+// of the rows of the next task.
+inline const void* ahead_of(const WeightMatrix& weights, std::int64_t n, std::int64_t k0) {
+  const std::int64_t k1 = k0 + kTileSegment;
+  if (k1 < weights.k) return static_cast<const char*>(weights.row(n)) + bytes_of(weights.dtype, k1);
+  return n + kRowsPerSegment + kTileSide <= weights.n ? weights.row(n + kRowsPerSegment) : nullptr;
+}
+
 // Multiplies a range of at most 64 rows of a matrix with `groups` groups of activations from `first` on. Calls store(i,
 // n, count, sums) for each of the `rows` rows i in them: its products with the `count` weight rows from n on.
 template <class Store>
@@ -81,7 +89,8 @@ void multiply_tile_rows(const WeightMatrix& weights, RowRange range, const TileR
       const std::int64_t count = std::min(kTileSegment, weights.k - k0);
       for (std::int64_t tile = 0; tile < weight_tiles; ++tile) {
         const std::int64_t n = range.begin + tile * kTileSide;
-        ops.decode(weights.rows(n, std::min(kTileSide, range.end - n)), k0, count, panel + tile * kPanelStride);
+        ops.decode(weights.rows(n, std::min(kTileSide, range.end - n)), k0, count, ahead_of(weights, n, k0),
+                   panel + tile * kPanelStride);
       }
       ops.multiply({.weights = panel,
                     .weight_tiles = weight_tiles,

@@ -38,8 +38,10 @@ struct TileOps {
   // bf16 cannot hold as a finite number is NaN.
   void (*pack)(DType dtype, const void* const* rows, std::int64_t k, std::uint16_t* tiles);
   // Weights k0 .. k0 + count of up to 16 rows as weight tiles, rounded once from the values of dequantize. k0 is a
-  // multiple of 256. Absent rows are zeros; F16 and BF16 that are not finite are NaN.
-  void (*decode)(const WeightRows& weights, std::int64_t k0, std::int64_t count, std::uint16_t* tiles);
+  // multiple of 256. Absent rows are zeros; F16 and BF16 that are not finite are NaN. May prefetch as many bytes of as
+  // many rows from `ahead` on, if not null.
+  void (*decode)(const WeightRows& weights, std::int64_t k0, std::int64_t count, const void* ahead,
+                 std::uint16_t* tiles);
   void (*multiply)(const TileBlock& block);
   // to[j][16 t + i] = from[t][i][j], of `tiles` tiles of sums; rows of `to` have kBlockTiles * 16 floats.
   void (*transpose)(const float* from, std::int64_t tiles, float* to);
