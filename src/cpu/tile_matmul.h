@@ -2,9 +2,10 @@
 
 // Matmuls on matrix units: what linear, the expert matmuls and moe_ffn share, on top of cpu/tile_ops.h.
 //
-// Activations are packed once, in groups of 16 rows. A task multiplies up to 64 weight rows with up to 512 rows of
-// activations: for each 512 weights along K, it decodes the weights into tiles, and then multiplies them with all the
-// groups. The sums of a task stay in the L2 cache between segments of K.
+// Activations are packed once, in groups of 16 rows. A task multiplies up to 256 weight rows with up to 512 rows of
+// activations: for each 256 weights along K, it decodes 64 rows at a time into tiles, 32 KiB for the L1 cache, and
+// multiplies them with all the groups. The sums of a task (512 KiB) and a segment of the activations (256 KiB) stay in
+// the L2 cache.
 
 #include <algorithm>
 #include <array>
@@ -19,8 +20,9 @@
 
 namespace thalweg::cpu {
 
-inline constexpr std::int64_t kTileSegment = 256;     // weights along K that are decoded at a time
-inline constexpr std::int64_t kTileGroupsPerPass = 16;  // groups of activation rows that share the decoding
+inline constexpr std::int64_t kTileSegment = 256;       // weights along K that are decoded at a time
+inline constexpr std::int64_t kTileGroupsPerPass = 32;  // groups of activation rows that share the decoding
+inline constexpr std::int64_t kSegmentsPerTask = 4;     // of kRowsPerSegment weight rows, at most
 static_assert(kRowsPerSegment == kBlockTiles * kTileSide);
 
 constexpr std::int64_t tile_groups(std::int64_t rows) { return (rows + kTileSide - 1) / kTileSide; }
@@ -60,64 +62,78 @@ class TileRows {
 
 // Scratch of one worker, in floats: decoded weights, sums, and the transposed sums of one group.
 inline constexpr std::int64_t kTilePanelFloats = kBlockTiles * kTileSegment / kTileDepth * kTileValues / 2;
-inline constexpr std::int64_t kTileSumFloats = kTileGroupsPerPass * kBlockTiles * kTileSums;
+inline constexpr std::int64_t kTileSumFloats = kSegmentsPerTask * kTileGroupsPerPass * kBlockTiles * kTileSums;
 inline constexpr std::int64_t kTileScratchFloats = kTilePanelFloats + kTileSumFloats + kBlockTiles * kTileSums;
 
-// What a thread decodes after weights k0 .. k0 + kTileSegment of rows n and up: the weights after them, or the beginning
-// of the rows of the next task.
-inline const void* ahead_of(const WeightMatrix& weights, std::int64_t n, std::int64_t k0) {
+// What a thread decodes after weights k0 .. k0 + kTileSegment of rows n and up of a task: the weights after them, or
+// the beginning of the rows of the next task, task_rows on.
+inline const void* ahead_of(const WeightMatrix& weights, std::int64_t n, std::int64_t k0, std::int64_t task_rows) {
   const std::int64_t k1 = k0 + kTileSegment;
   if (k1 < weights.k) return static_cast<const char*>(weights.row(n)) + bytes_of(weights.dtype, k1);
-  return n + kRowsPerSegment + kTileSide <= weights.n ? weights.row(n + kRowsPerSegment) : nullptr;
+  return n + task_rows + kTileSide <= weights.n ? weights.row(n + task_rows) : nullptr;
 }
 
-// Multiplies a range of at most 64 rows of a matrix with `groups` groups of activations from `first` on. Calls store(i,
-// n, count, sums) for each of the `rows` rows i in them: its products with the `count` weight rows from n on.
+// Decodes weights k0 .. k0 + count of up to 64 rows of a task from n on, and returns their tiles, without activations.
+inline TileBlock decode_block_rows(const WeightMatrix& weights, RowRange task, std::int64_t n, std::int64_t k0,
+                                   std::int64_t count, std::uint16_t* panel) {
+  constexpr std::int64_t kPanelStride = kTileSegment / kTileDepth * kTileValues;
+  const std::int64_t end = std::min(n + kRowsPerSegment, task.end);
+  for (std::int64_t row = n; row < end; row += kTileSide) {
+    tile_ops()->decode(weights.rows(row, std::min(kTileSide, end - row)), k0, count,
+                       ahead_of(weights, row, k0, task.end - task.begin),
+                       panel + (row - n) / kTileSide * kPanelStride);
+  }
+  TileBlock block{};
+  block.weights = panel;
+  block.weight_tiles = tile_groups(end - n);
+  block.weight_stride = kPanelStride;
+  block.steps = (count + kTileDepth - 1) / kTileDepth;
+  block.accumulate = k0 > 0;
+  return block;
+}
+
+// Multiplies a range of at most 256 rows of a matrix with `rows` rows of activations, those of the groups from `first`
+// on. Calls store(i, n, count, sums) for each row i: its products with the `count` weight rows from n on, 64 at most.
 template <class Store>
 void multiply_tile_rows(const WeightMatrix& weights, RowRange range, const TileRows& activations, std::int64_t first,
                         std::int64_t rows, Store&& store, float* scratch) {
   const TileOps& ops = *tile_ops();
   auto* panel = reinterpret_cast<std::uint16_t*>(scratch);
-  float* sums = scratch + kTilePanelFloats;
-  float* transposed = sums + kTileSumFloats;
-  constexpr std::int64_t kPanelStride = kTileSegment / kTileDepth * kTileValues;
-  const std::int64_t weight_tiles = tile_groups(range.end - range.begin);
+  float* transposed = scratch + kTilePanelFloats + kTileSumFloats;
+  const auto sums = [&](std::int64_t n, std::int64_t group) {  // [kBlockTiles][kTileSums]
+    const std::int64_t segment = (n - range.begin) / kRowsPerSegment;
+    return scratch + kTilePanelFloats + (segment * kTileGroupsPerPass + group) * kBlockTiles * kTileSums;
+  };
   for (std::int64_t row0 = 0; row0 < rows; row0 += kTileGroupsPerPass * kTileSide) {
     const std::int64_t groups = std::min(kTileGroupsPerPass, tile_groups(rows - row0));
-    const std::uint16_t* packed = activations.group(first + row0 / kTileSide);
     for (std::int64_t k0 = 0; k0 < weights.k; k0 += kTileSegment) {
       const std::int64_t count = std::min(kTileSegment, weights.k - k0);
-      for (std::int64_t tile = 0; tile < weight_tiles; ++tile) {
-        const std::int64_t n = range.begin + tile * kTileSide;
-        ops.decode(weights.rows(n, std::min(kTileSide, range.end - n)), k0, count, ahead_of(weights, n, k0),
-                   panel + tile * kPanelStride);
+      for (std::int64_t n = range.begin; n < range.end; n += kRowsPerSegment) {
+        TileBlock block = decode_block_rows(weights, range, n, k0, count, panel);
+        block.activations = activations.group(first + row0 / kTileSide) + k0 * kTileSide;
+        block.activation_tiles = groups;
+        block.activation_stride = activations.stride();
+        block.sums = sums(n, 0);
+        ops.multiply(block);
       }
-      ops.multiply({.weights = panel,
-                    .weight_tiles = weight_tiles,
-                    .weight_stride = kPanelStride,
-                    .activations = packed + k0 * kTileSide,
-                    .activation_tiles = groups,
-                    .activation_stride = activations.stride(),
-                    .steps = (count + kTileDepth - 1) / kTileDepth,
-                    .sums = sums,
-                    .accumulate = k0 > 0});
     }
-    const std::int64_t n = range.begin;
-    const std::int64_t count = range.end - n;
     for (std::int64_t group = 0; group < groups; ++group) {
       const std::int64_t i0 = row0 + group * kTileSide;
-      ops.transpose(sums + group * kBlockTiles * kTileSums, weight_tiles, transposed);
-      for (std::int64_t i = i0; i < std::min(i0 + kTileSide, rows); ++i) {
-        store(i, n, count, transposed + (i - i0) * kBlockTiles * kTileSide);
+      for (std::int64_t n = range.begin; n < range.end; n += kRowsPerSegment) {
+        const std::int64_t count = std::min(kRowsPerSegment, range.end - n);
+        ops.transpose(sums(n, group), tile_groups(count), transposed);
+        for (std::int64_t i = i0; i < std::min(i0 + kTileSide, rows); ++i) {
+          store(i, n, count, transposed + (i - i0) * kBlockTiles * kTileSide);
+        }
       }
     }
   }
 }
 
-// Nanoseconds of a task: a segment of a matrix with N rows of K weights, times m rows of activations.
+// Nanoseconds of a task: n rows of K weights times m rows of activations.
 inline double tile_segment_ns(std::int64_t n, std::int64_t k, std::int64_t m) {
-  const auto weights = static_cast<double>(std::min(n, kRowsPerSegment) * k);
-  return 1e3 * tuning::product_us(tuning::kTileProduct, 1.0, static_cast<double>(m), weights, 1);
+  const auto rows = static_cast<double>(tile_groups(m) * kTileSide);
+  return 1e3 * tuning::product_us(tuning::kTileProduct, 1.0, rows, static_cast<double>(n * k), 1);
 }
 
 // Multiplies a whole matrix with the first `rows` rows of the activations. Workers' scratch memory is scratch_floats
@@ -128,14 +144,19 @@ void multiply_tile_matrix(const Stream& stream, const WeightMatrix& weights, con
                           std::int64_t scratch_floats = kTileScratchFloats) {
   constexpr std::int64_t kRowsPerTilePass = kTileGroupsPerPass * kTileSide;
   const std::int64_t passes = (rows + kRowsPerTilePass - 1) / kRowsPerTilePass;
+  // Tasks as large as leaves four of them to each thread: large ones read the activations less often.
   const std::int64_t segments = segments_of(weights.n);
-  const double each_ns = tile_segment_ns(weights.n, weights.k, std::min(rows, kRowsPerTilePass));
-  for_each_segment(stream, segments * passes, each_ns, [&](std::int64_t i, int worker, bool) {
-    const std::int64_t first = i / segments * kRowsPerTilePass;
+  const std::int64_t wanted = segments * passes / (4 * thread_count(stream));
+  const std::int64_t task_rows = std::clamp<std::int64_t>(wanted, 1, kSegmentsPerTask) * kRowsPerSegment;
+  const std::int64_t tasks = (weights.n + task_rows - 1) / task_rows;
+  const double each_ns = tile_segment_ns(task_rows, weights.k, std::min(rows, kRowsPerTilePass));
+  for_each_segment(stream, tasks * passes, each_ns, [&](std::int64_t i, int worker, bool) {
+    const std::int64_t first = i / tasks * kRowsPerTilePass;
+    const std::int64_t n = i % tasks * task_rows;
     multiply_tile_rows(
-        weights, segment_range(weights.n, i % segments, false), activations, first / kTileSide,
+        weights, {n, std::min(n + task_rows, weights.n), false}, activations, first / kTileSide,
         std::min(kRowsPerTilePass, rows - first),
-        [&](std::int64_t r, std::int64_t n, std::int64_t count, float* sums) { store(first + r, n, count, sums); },
+        [&](std::int64_t r, std::int64_t at, std::int64_t count, float* sums) { store(first + r, at, count, sums); },
         scratch + worker * scratch_floats);
   });
 }
@@ -189,7 +210,7 @@ class ExpertGroups {
     const std::int64_t n = weight.dim(1);
     const std::int64_t segments = segments_of(n);
     const std::int64_t rows_each = lists_.num_hits > 0 ? lists_.pairs / lists_.num_hits : 0;
-    for_each_segment(stream, lists_.num_hits * segments, tile_segment_ns(n, weight.dim(2), rows_each),
+    for_each_segment(stream, lists_.num_hits * segments, tile_segment_ns(std::min(n, kRowsPerSegment), weight.dim(2), rows_each),
                      [&](std::int64_t i, int worker, bool) {
                        body(i / segments, segment_range(n, i % segments, false), scratch + worker * scratch_floats);
                      });
