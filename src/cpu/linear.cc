@@ -74,17 +74,10 @@ void run_tiles(const LinearArgs& args, Workspace workspace, const Stream& stream
 
 double tile_cost(const LinearArgs& args, const Stream& stream) {
   return tile_product_us(1.0, static_cast<double>(args.x.dim(0)), static_cast<double>(args.weight.size()),
-                         thread_count(stream));
+                         stream);
 }
 
 constexpr Kernel<LinearArgs> kLinear[] = {
-    {.name = "amx",
-     .supports = [](const LinearArgs& args, const Stream&) { return tile_reason(args.precision, args.weight.dtype); },
-     .workspace = tile_workspace,
-     .run = run_tiles,
-     .remark = [](const LinearArgs&) { return tile_remark(); },
-     .arithmetic = Arithmetic::k16Bit,
-     .cost = tile_cost},
     {.name = "q8",
      .supports = [](const LinearArgs& args, const Stream&) { return q8_reason(args.precision, args.weight.dtype); },
      .workspace = linear_workspace<true>,
@@ -92,6 +85,14 @@ constexpr Kernel<LinearArgs> kLinear[] = {
      .remark = [](const LinearArgs&) { return q8_remark(); },
      .arithmetic = Arithmetic::k8Bit,
      .cost = linear_cost<true>},
+    {.name = "amx",
+     .supports = [](const LinearArgs& args,
+                    const Stream& stream) { return tile_reason(args.precision, args.weight.dtype, stream); },
+     .workspace = tile_workspace,
+     .run = run_tiles,
+     .remark = [](const LinearArgs&) { return tile_remark(); },
+     .arithmetic = Arithmetic::k16Bit,
+     .cost = tile_cost},
     {.name = "exact",
      .supports = always_supported<LinearArgs>,
      .workspace = linear_workspace<false>,

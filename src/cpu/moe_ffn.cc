@@ -142,13 +142,6 @@ MoeFfnArgs with_exact_products(MoeFfnArgs args) {
 }
 
 constexpr Kernel<MoeFfnArgs> kFfn[] = {
-    {.name = "amx",
-     .supports = tile_ffn_reason,
-     .workspace = tile_ffn_workspace,
-     .run = run_tile_ffn,
-     .remark = [](const MoeFfnArgs&) { return "router from f32 activations; " + tile_remark(); },
-     .arithmetic = Arithmetic::k16Bit,
-     .cost = tile_ffn_cost},
     {.name = "grouped_q8",
      .supports = [](const MoeFfnArgs& args, const Stream&) -> std::string {
        return any_q8(args) ? "" : "no weights in a block format";
@@ -158,6 +151,13 @@ constexpr Kernel<MoeFfnArgs> kFfn[] = {
      .remark = [](const MoeFfnArgs&) { return "router from f32 activations; weights: " + q8_remark(); },
      .arithmetic = Arithmetic::k8Bit,
      .cost = ffn_cost},
+    {.name = "amx",
+     .supports = tile_ffn_reason,
+     .workspace = tile_ffn_workspace,
+     .run = run_tile_ffn,
+     .remark = [](const MoeFfnArgs&) { return "router from f32 activations; " + tile_remark(); },
+     .arithmetic = Arithmetic::k16Bit,
+     .cost = tile_ffn_cost},
     {.name = "grouped",
      .supports = always_supported<MoeFfnArgs>,
      .workspace = [](const MoeFfnArgs& args,

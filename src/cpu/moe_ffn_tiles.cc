@@ -99,7 +99,7 @@ void run_shared(const MoeFfnArgs& args, const TileFfnMemory& memory, const Strea
 
 }  // namespace
 
-std::string tile_ffn_reason(const MoeFfnArgs& args, const Stream&) {
+std::string tile_ffn_reason(const MoeFfnArgs& args, const Stream& stream) {
   std::vector<DType> weights = {args.gate.dtype, args.up.dtype, args.down.dtype};
   if (args.shared_gate.defined()) {
     for (const ConstTensor* weight : {&args.shared_gate, &args.shared_up, &args.shared_down}) {
@@ -107,7 +107,7 @@ std::string tile_ffn_reason(const MoeFfnArgs& args, const Stream&) {
     }
   }
   for (const DType weight : weights) {
-    std::string reason = tile_reason(args.precision, weight);
+    std::string reason = tile_reason(args.precision, weight, stream);
     if (!reason.empty()) return reason;
   }
   return {};
@@ -132,11 +132,10 @@ double tile_ffn_cost(const MoeFfnArgs& args, const Stream& stream) {
   const double experts = tuning::expected_experts(args.router.dim(0), tokens, args.top_k);
   const auto pairs = static_cast<double>(tokens * args.top_k);
   const auto matrix = static_cast<double>(args.gate.dim(1) * args.gate.dim(2));
-  const int threads = thread_count(stream);
-  double us = 3.0 * tile_product_us(experts, pairs, matrix, threads);
+  double us = 3.0 * tile_product_us(experts, pairs, matrix, stream);
   if (args.shared_gate.defined()) {
     const auto shared = static_cast<double>(args.shared_gate.size());
-    us += 3.0 * tile_product_us(1.0, static_cast<double>(tokens), shared, threads);
+    us += 3.0 * tile_product_us(1.0, static_cast<double>(tokens), shared, stream);
   }
   return us;
 }

@@ -181,13 +181,14 @@ double tile_cost(const Args& args, const Stream& stream) {
   const std::int64_t tokens = args.expert_ids.dim(0);
   const std::int64_t slots = args.expert_ids.dim(1);
   return tile_product_us(tuning::expected_experts(args.weight.dim(0), tokens, slots),
-                         static_cast<double>(tokens * slots), matrix_weights(args), thread_count(stream));
+                         static_cast<double>(tokens * slots), matrix_weights(args), stream);
 }
 
 template <class Args>
 constexpr Kernel<Args> tiled(std::string_view name) {
   return {.name = name,
-          .supports = [](const Args& args, const Stream&) { return tile_reason(args.precision, args.weight.dtype); },
+          .supports = [](const Args& args,
+                         const Stream& stream) { return tile_reason(args.precision, args.weight.dtype, stream); },
           .workspace = tile_workspace<Args>,
           .run = run_tiles<Args>,
           .remark = [](const Args&) { return tile_remark(); },
@@ -195,7 +196,7 @@ constexpr Kernel<Args> tiled(std::string_view name) {
           .cost = tile_cost<Args>};
 }
 
-constexpr Kernel<MulMmIdArgs> kMm[] = {tiled<MulMmIdArgs>("amx"), grouped<MulMmIdArgs, true>("q8"),
+constexpr Kernel<MulMmIdArgs> kMm[] = {grouped<MulMmIdArgs, true>("q8"), tiled<MulMmIdArgs>("amx"),
                                        grouped<MulMmIdArgs, false>("exact")};
 constexpr Kernel<MulMvIdArgs> kMv[] = {by_slot<MulMvIdArgs, true>("q8"), by_slot<MulMvIdArgs, false>("exact")};
 // The first of equal costs runs: one token's experts differ, so that grouping saves no decoding.

@@ -28,7 +28,7 @@ static_assert(kRowsPerSegment == kBlockTiles * kTileSide);
 constexpr std::int64_t tile_groups(std::int64_t rows) { return (rows + kTileSide - 1) / kTileSide; }
 
 // For explain().
-std::string tile_reason(MatmulPrecision precision, DType weight);
+std::string tile_reason(MatmulPrecision precision, DType weight, const Stream& stream);
 std::string tile_remark();
 
 // Rows of activations as tiles, in groups of 16.
@@ -221,12 +221,14 @@ class ExpertGroups {
   std::int32_t* first_;  // [hits + 1] groups
 };
 
-// Microseconds for `rows` rows in `experts` matrices of `weights` weights each.
-inline double tile_product_us(double experts, double rows, double weights, int threads) {
-  if (experts <= 0.0) return 0.0;
+// Microseconds for `rows` rows in `experts` matrices of `weights` weights each; none where the stream's hint leaves no
+// choice.
+inline double tile_product_us(double experts, double rows, double weights, const Stream& stream) {
+  if (experts <= 0.0 || stream.rows == RowHint::kMany) return 0.0;
   constexpr double kPass = kTileGroupsPerPass * kTileSide;
   const double each = std::ceil(rows / experts / kTileSide) * kTileSide;
-  return tuning::product_us(tuning::kTileProduct, experts * std::ceil(each / kPass), experts * each, weights, threads);
+  return tuning::product_us(tuning::kTileProduct, experts * std::ceil(each / kPass), experts * each, weights,
+                            thread_count(stream));
 }
 
 }  // namespace thalweg::cpu

@@ -153,7 +153,7 @@ void Decoder::run_wanted(const Activations& activations, std::int64_t first, std
 
 void Decoder::enqueue_step(const Batch& batch, StatePool& pool, const Tensor& logits) {
   step_.batch = &batch;
-  step_.decode = true;
+  step_.set_decode(true);
   const Activations activations = lay_out_activations(0);
   run_layers(activations, pool);
   run_head(activations, 0, step_.count(), logits);
@@ -181,12 +181,13 @@ void Decoder::run_chunks(std::span<const Chunk> chunks, std::span<const DecoderI
   }
   batch_.upload();
   step_.batch = &batch_;
-  step_.decode = chunks.front().count == 1;
+  step_.set_decode(chunks.front().count == 1);
   const Activations activations = lay_out_activations(batch_.wanted());
   run_layers(activations, pool);
   for (std::size_t n = 0; n < chunks.size(); ++n) {
     pool.set_length(batch_.slots_on_host()[n], batch_.lengths_on_host()[n]);
   }
+  if (which == LogitsOf::kLast) step_.rows = RowHint::kFew;  // one for each sequence
   const auto vocabulary = static_cast<std::size_t>(config_.vocabulary);
   for (std::int64_t first = 0; first < batch_.wanted(); first += logit_rows()) {
     const std::int64_t count = std::min(logit_rows(), batch_.wanted() - first);
@@ -213,7 +214,7 @@ void Decoder::profile(std::span<const DecoderInput> inputs, StatePool& pool, con
   batch_.upload();
   runtime_.wait();
   step_.batch = &batch_;
-  step_.decode = batch_.count() == batch_.sequences();
+  step_.set_decode(batch_.count() == batch_.sequences());
   step_.on_time = on_time;
   const Activations activations = lay_out_activations(batch_.wanted());
   try {
@@ -241,10 +242,13 @@ void Decoder::plan_step(std::int64_t tokens, std::int64_t sequences, StatePool& 
   }
   batch_.upload();
   step_.batch = &batch_;
-  step_.decode = tokens == sequences;
+  step_.set_decode(tokens == sequences);
   const Activations activations = lay_out_activations(batch_.wanted());
   run_layers(activations, pool);
-  run_wanted(activations, 0, std::min(tokens, logit_rows()));
+  for (const RowHint rows : {step_.rows, RowHint::kFew}) {
+    step_.rows = rows;
+    run_wanted(activations, 0, std::min(tokens, logit_rows()));
+  }
   // A loop's steps compute all logits together.
   if (step_.decode) run_head(activations, 0, tokens, step_.tensor(DType::kF32, tokens, config_.vocabulary));
 }
