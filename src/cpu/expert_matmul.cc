@@ -13,11 +13,10 @@ std::string q8_reason(MatmulPrecision precision, DType weight) {
 
 std::string q8_remark() { return "activations rounded to 8 bits per 32 values, NMSE at most 2e-4"; }
 
-std::string tile_reason(MatmulPrecision precision, DType weight, const Stream& stream) {
+std::string tile_reason(MatmulPrecision precision, DType weight) {
   if (precision != MatmulPrecision::kFast) return "the precision requires f32 activations";
   if (!has_tiles(weight)) return std::string(dtype_name(weight)) + " weights are not rounded";
   if (tile_ops() == nullptr) return "needs AMX with bf16, and the AVX-512 instruction set";
-  if (stream.rows == RowHint::kFew) return "for many rows; the stream's hint is few";
   return {};
 }
 

@@ -99,7 +99,7 @@ void run_shared(const MoeFfnArgs& args, const TileFfnMemory& memory, const Strea
 
 }  // namespace
 
-std::string tile_ffn_reason(const MoeFfnArgs& args, const Stream& stream) {
+std::string tile_ffn_reason(const MoeFfnArgs& args, const Stream&) {
   std::vector<DType> weights = {args.gate.dtype, args.up.dtype, args.down.dtype};
   if (args.shared_gate.defined()) {
     for (const ConstTensor* weight : {&args.shared_gate, &args.shared_up, &args.shared_down}) {
@@ -107,7 +107,7 @@ std::string tile_ffn_reason(const MoeFfnArgs& args, const Stream& stream) {
     }
   }
   for (const DType weight : weights) {
-    std::string reason = tile_reason(args.precision, weight, stream);
+    std::string reason = tile_reason(args.precision, weight);
     if (!reason.empty()) return reason;
   }
   return {};

@@ -187,8 +187,7 @@ double tile_cost(const Args& args, const Stream& stream) {
 template <class Args>
 constexpr Kernel<Args> tiled(std::string_view name) {
   return {.name = name,
-          .supports = [](const Args& args,
-                         const Stream& stream) { return tile_reason(args.precision, args.weight.dtype, stream); },
+          .supports = [](const Args& args, const Stream&) { return tile_reason(args.precision, args.weight.dtype); },
           .workspace = tile_workspace<Args>,
           .run = run_tiles<Args>,
           .remark = [](const Args&) { return tile_remark(); },

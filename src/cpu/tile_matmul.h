@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "core/arena.h"
@@ -28,7 +30,7 @@ static_assert(kRowsPerSegment == kBlockTiles * kTileSide);
 constexpr std::int64_t tile_groups(std::int64_t rows) { return (rows + kTileSide - 1) / kTileSide; }
 
 // For explain().
-std::string tile_reason(MatmulPrecision precision, DType weight, const Stream& stream);
+std::string tile_reason(MatmulPrecision precision, DType weight);
 std::string tile_remark();
 
 // Rows of activations as tiles, in groups of 16.
@@ -221,9 +223,10 @@ class ExpertGroups {
   std::int32_t* first_;  // [hits + 1] groups
 };
 
-// Microseconds for `rows` rows in `experts` matrices of `weights` weights each; none where the stream's hint leaves no
-// choice.
+// Microseconds for `rows` rows in `experts` matrices of `weights` weights each; none or infinitely many where the stream's
+// hint leaves no choice.
 inline double tile_product_us(double experts, double rows, double weights, const Stream& stream) {
+  if (stream.rows == RowHint::kFew) return std::numeric_limits<double>::infinity();
   if (experts <= 0.0 || stream.rows == RowHint::kMany) return 0.0;
   constexpr double kPass = kTileGroupsPerPass * kTileSide;
   const double each = std::ceil(rows / experts / kTileSide) * kTileSide;

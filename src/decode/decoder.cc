@@ -187,7 +187,7 @@ void Decoder::run_chunks(std::span<const Chunk> chunks, std::span<const DecoderI
   for (std::size_t n = 0; n < chunks.size(); ++n) {
     pool.set_length(batch_.slots_on_host()[n], batch_.lengths_on_host()[n]);
   }
-  if (which == LogitsOf::kLast) step_.rows = RowHint::kFew;  // one for each sequence
+  if (which == LogitsOf::kLast) step_.row_hint = RowHint::kFew;  // one for each sequence
   const auto vocabulary = static_cast<std::size_t>(config_.vocabulary);
   for (std::int64_t first = 0; first < batch_.wanted(); first += logit_rows()) {
     const std::int64_t count = std::min(logit_rows(), batch_.wanted() - first);
@@ -245,8 +245,8 @@ void Decoder::plan_step(std::int64_t tokens, std::int64_t sequences, StatePool& 
   step_.set_decode(tokens == sequences);
   const Activations activations = lay_out_activations(batch_.wanted());
   run_layers(activations, pool);
-  for (const RowHint rows : {step_.rows, RowHint::kFew}) {
-    step_.rows = rows;
+  for (const RowHint rows : {step_.row_hint, RowHint::kFew}) {
+    step_.row_hint = rows;
     run_wanted(activations, 0, std::min(tokens, logit_rows()));
   }
   // A loop's steps compute all logits together.

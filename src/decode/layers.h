@@ -32,7 +32,7 @@ struct Step {
   ConstTensor rope_frequencies;  // Weights::rope_frequencies
   bool decode = false;           // every sequence has one token
   // Not by the number of rows: a sequence's bits do not depend on its neighbors.
-  RowHint rows = RowHint::kFew;
+  RowHint row_hint = RowHint::kFew;
   bool planning = false;         // nothing runs: the step's memory is counted
   // If given, each operation is timed by itself.
   std::function<void(const std::string& operation, const std::string& kernel, double seconds)> on_time;
@@ -42,7 +42,7 @@ struct Step {
 
   void set_decode(bool one_token_each) {
     decode = one_token_each;
-    rows = decode ? RowHint::kFew : RowHint::kMany;
+    row_hint = decode ? RowHint::kFew : RowHint::kMany;
   }
   std::int64_t count() const { return batch->count(); }
   // Changes when memory moves.
@@ -51,7 +51,7 @@ struct Step {
   template <class Args>
   void run(const Args& args) {
     const auto hinted = [this](Stream stream) {
-      stream.rows = rows;
+      stream.rows = row_hint;
       return stream;
     };
     const Stream stream = hinted(runtime.stream());

@@ -394,7 +394,7 @@ TEST(Explain, ReportsEightBitActivations) {
   EXPECT_EQ(chosen(explanation).kernel, "q8_mm");
   EXPECT_NE(chosen(explanation).reason.find("rounded to 8 bits"), std::string::npos);
   for (const KernelVerdict& kernel : explanation.kernels) {
-    EXPECT_EQ(kernel.supported, kernel.kernel != "amx") << kernel.kernel;
+    EXPECT_TRUE(kernel.supported || kernel.kernel == "amx") << kernel.kernel;
   }
   args.precision = MatmulPrecision::kExact;
   explanation = explain(args, Stream::cpu());
