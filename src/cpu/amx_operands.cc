@@ -67,8 +67,8 @@ __m512i load_values(DType dtype, const void* row, std::int64_t k0, std::int64_t 
   return _mm512_mask_blend_epi16(wrong, rounded, _mm512_set1_epi16(0x7FC0));
 }
 
-// to[j][i] = from[i][j] of 16 x 16 words of 32 bits; rows of `to` are to_bytes apart. Masked broadcasts of 16 bytes from memory replace half of the
-// shuffles.
+// to[j][i] = from[i][j] of 16 x 16 words of 32 bits; rows of `to` are to_bytes apart. Masked broadcasts of 16 bytes
+// from memory replace half of the shuffles.
 void transpose_words(const void* from, void* to, std::int64_t to_bytes) {
   const auto* bytes = static_cast<const std::uint8_t*>(from);
   auto* result = static_cast<std::uint8_t*>(to);
@@ -137,8 +137,7 @@ void decode_block(const BlockQ4_1& block, std::uint16_t* to) {
 }
 void decode_block(const BlockQ5_0& block, std::uint16_t* to) {
   const __m512 scale = f32_of(block.scale);
-  const __m512i table =
-      to_bf16(_mm512_mul_ps(scale, plus(numbers(), -16.0F)), _mm512_mul_ps(scale, numbers()));
+  const __m512i table = to_bf16(_mm512_mul_ps(scale, plus(numbers(), -16.0F)), _mm512_mul_ps(scale, numbers()));
   storeu(to, _mm512_permutexvar_epi16(five_bit_indices(block.codes, block.high), table));
 }
 void decode_block(const BlockQ5_1& block, std::uint16_t* to) {
@@ -254,9 +253,8 @@ void decode_block(const BlockQ6_K& block, std::uint16_t* to) {
     const auto put = [&](std::size_t j, __m256i codes, __m256i bits) {  // the j-th 32 of the half's 128 weights
       const __m256i code = _mm256_or_si256(_mm256_and_si256(codes, nibble), _mm256_and_si256(bits, two));
       const std::size_t group = 8 * h + 2 * j;
-      storeu(to + (4 * h + j) * kTileValues,
-             scaled_bytes(_mm256_sub_epi8(code, offset), _mm512_set1_ps(scales[group]),
-                          _mm512_set1_ps(scales[group + 1])));
+      storeu(to + (4 * h + j) * kTileValues, scaled_bytes(_mm256_sub_epi8(code, offset), _mm512_set1_ps(scales[group]),
+                                                          _mm512_set1_ps(scales[group + 1])));
     };
     const __m256i codes0 = loadu256(block.codes.data() + 64 * h);
     const __m256i codes1 = loadu256(block.codes.data() + 64 * h + 32);
@@ -274,7 +272,8 @@ void decode_block(const Block& block, std::uint16_t* to) {
   std::array<float, kSize> values;
   unpack_blocks(&block, 1, values.data());
   for (int i = 0; i < kSize; i += 32) {
-    storeu(to + i / 32 * kTileValues, to_bf16(_mm512_loadu_ps(values.data() + i), _mm512_loadu_ps(values.data() + i + 16)));
+    storeu(to + i / 32 * kTileValues,
+           to_bf16(_mm512_loadu_ps(values.data() + i), _mm512_loadu_ps(values.data() + i + 16)));
   }
 }
 

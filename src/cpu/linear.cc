@@ -73,8 +73,7 @@ void run_tiles(const LinearArgs& args, Workspace workspace, const Stream& stream
 }
 
 double tile_cost(const LinearArgs& args, const Stream& stream) {
-  return tile_product_us(1.0, static_cast<double>(args.x.dim(0)), static_cast<double>(args.weight.size()),
-                         stream);
+  return tile_product_us(1.0, static_cast<double>(args.x.dim(0)), static_cast<double>(args.weight.size()), stream);
 }
 
 constexpr Kernel<LinearArgs> kLinear[] = {

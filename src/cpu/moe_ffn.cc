@@ -87,8 +87,7 @@ void run_shared(const MoeFfnArgs& args, const FfnMemory& memory, const Stream& s
       steps.scratch);
   const bool up_q8 = uses_q8(args.precision, args.shared_up.dtype);
   multiply_matrix(
-      stream, WeightMatrix::of(args.shared_up), up_q8, steps.tokens,
-      [&](std::int64_t t) { return memory.x(up_q8, t); },
+      stream, WeightMatrix::of(args.shared_up), up_q8, steps.tokens, [&](std::int64_t t) { return memory.x(up_q8, t); },
       [&](std::int64_t t, std::int64_t n, std::int64_t count, const float* sums) {
         float* gate = steps.shared_activated_row(t) + n;
         vector_ops().silu_multiply(gate, sums, count, gate);

@@ -35,9 +35,11 @@ struct TileFfnMemory {
 
 void run_experts(const MoeFfnArgs& args, const TileFfnMemory& memory, const Stream& stream) {
   const FfnSteps& steps = memory.steps;
-  memory.groups.pack(stream, DType::kF32, memory.x, [&](std::int64_t pair) { return steps.x.row(pair / steps.slots, 0); });
+  memory.groups.pack(stream, DType::kF32, memory.x,
+                     [&](std::int64_t pair) { return steps.x.row(pair / steps.slots, 0); });
   memory.groups.for_each_task(
-      stream, args.gate, steps.scratch, [&](std::int64_t hit, RowRange range, float* scratch) {
+      stream, args.gate, steps.scratch,
+      [&](std::int64_t hit, RowRange range, float* scratch) {
         memory.groups.multiply(
             args.gate, hit, range, memory.x,
             [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
@@ -53,9 +55,11 @@ void run_experts(const MoeFfnArgs& args, const TileFfnMemory& memory, const Stre
             scratch);
       },
       steps.scratch_floats);
-  memory.groups.pack(stream, DType::kF32, memory.activated, [&](std::int64_t pair) { return steps.activated_row(pair); });
+  memory.groups.pack(stream, DType::kF32, memory.activated,
+                     [&](std::int64_t pair) { return steps.activated_row(pair); });
   memory.groups.for_each_task(
-      stream, args.down, steps.scratch, [&](std::int64_t hit, RowRange range, float* scratch) {
+      stream, args.down, steps.scratch,
+      [&](std::int64_t hit, RowRange range, float* scratch) {
         memory.groups.multiply(
             args.down, hit, range, memory.activated,
             [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {

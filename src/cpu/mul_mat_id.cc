@@ -113,15 +113,15 @@ void run_tiles(const Args& args, Workspace workspace, const Stream& stream) {
   memory.groups.pack(stream, args.x.dtype, memory.activations, [&](std::int64_t pair) {
     return args.x.rank == 3 ? args.x.row(pair / slots, pair % slots) : args.x.row(pair / slots);
   });
-  memory.groups.for_each_task(
-      stream, args.weight, memory.scratch, [&](std::int64_t hit, RowRange range, float* scratch) {
-        memory.groups.multiply(
-            args.weight, hit, range, memory.activations,
-            [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
-              store_row(args, pair, n, count, sums);
-            },
-            scratch);
-      });
+  memory.groups.for_each_task(stream, args.weight, memory.scratch,
+                              [&](std::int64_t hit, RowRange range, float* scratch) {
+                                memory.groups.multiply(
+                                    args.weight, hit, range, memory.activations,
+                                    [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
+                                      store_row(args, pair, n, count, sums);
+                                    },
+                                    scratch);
+                              });
 }
 
 // ---- Kernels

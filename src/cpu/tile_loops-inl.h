@@ -1,7 +1,7 @@
 #pragma once
 
-// The loops over tiles, for any matrix unit. Its registers: up to four tiles of sums, then tiles of activations, then of
-// weights, eight in all. `Unit` has, for registers by number,
+// The loops over tiles, for any matrix unit. Its registers: up to four tiles of sums, then tiles of activations, then
+// of weights, eight in all. `Unit` has, for registers by number,
 //   load_sums<r>(const float*), store_sums<r>(float*), clear<r>(), load<r>(const std::uint16_t*),
 //   multiply<sums, weights, activations>(), and prefetch_half(const float*), which may fetch half a tile of sums.
 
@@ -14,15 +14,14 @@ namespace thalweg::cpu {
 
 template <int kCount, class Body>
 inline void for_each_register(Body body) {
-  [&]<int... i>(std::integer_sequence<int, i...>) {
-    (body(std::integral_constant<int, i>()), ...);
-  }(std::make_integer_sequence<int, kCount>());
+  [&]<int... i>(std::integer_sequence<int, i...>) { (body(std::integral_constant<int, i>()), ...); }
+  (std::make_integer_sequence<int, kCount>());
 }
 
 // kWeights x kActivations tiles of sums stay in registers along K.
 template <class Unit, int kWeights, int kActivations>
 void multiply_registers(Unit& unit, const TileBlock& block, std::int64_t weight_tile, std::int64_t activation_tile) {
-  constexpr int kFirst = kWeights * kActivations;  // register of the activations
+  constexpr int kFirst = kWeights * kActivations;   // register of the activations
   constexpr int kRing = 8 - kFirst - kActivations;  // registers of the weights
   static_assert(kRing >= 1);
   const std::uint16_t* weights = block.weights + weight_tile * block.weight_stride;
@@ -57,8 +56,7 @@ void multiply_registers(Unit& unit, const TileBlock& block, std::int64_t weight_
       unit.prefetch_half(sums(r / kActivations, r % kActivations + kActivations) + step % 2 * (kTileSums / 2));
     }
   }
-  for_each_register<kFirst>(
-      [&](auto r) { unit.template store_sums<r>(sums(r / kActivations, r % kActivations)); });
+  for_each_register<kFirst>([&](auto r) { unit.template store_sums<r>(sums(r / kActivations, r % kActivations)); });
 }
 
 // Pairs of activation tiles with pairs of weight tiles; the last activation tile, if alone, with all weight tiles.

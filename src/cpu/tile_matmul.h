@@ -82,8 +82,7 @@ inline TileBlock decode_block_rows(const WeightMatrix& weights, RowRange task, s
   const std::int64_t end = std::min(n + kRowsPerSegment, task.end);
   for (std::int64_t row = n; row < end; row += kTileSide) {
     tile_ops()->decode(weights.rows(row, std::min(kTileSide, end - row)), k0, count,
-                       ahead_of(weights, row, k0, task.end - task.begin),
-                       panel + (row - n) / kTileSide * kPanelStride);
+                       ahead_of(weights, row, k0, task.end - task.begin), panel + (row - n) / kTileSide * kPanelStride);
   }
   TileBlock block{};
   block.weights = panel;
@@ -212,7 +211,8 @@ class ExpertGroups {
     const std::int64_t n = weight.dim(1);
     const std::int64_t segments = segments_of(n);
     const std::int64_t rows_each = lists_.num_hits > 0 ? lists_.pairs / lists_.num_hits : 0;
-    for_each_segment(stream, lists_.num_hits * segments, tile_segment_ns(std::min(n, kRowsPerSegment), weight.dim(2), rows_each),
+    for_each_segment(stream, lists_.num_hits * segments,
+                     tile_segment_ns(std::min(n, kRowsPerSegment), weight.dim(2), rows_each),
                      [&](std::int64_t i, int worker, bool) {
                        body(i / segments, segment_range(n, i % segments, false), scratch + worker * scratch_floats);
                      });
@@ -223,8 +223,8 @@ class ExpertGroups {
   std::int32_t* first_;  // [hits + 1] groups
 };
 
-// Microseconds for `rows` rows in `experts` matrices of `weights` weights each; none or infinitely many where the stream's
-// hint leaves no choice.
+// Microseconds for `rows` rows in `experts` matrices of `weights` weights each; none or infinitely many where the
+// stream's hint leaves no choice.
 inline double tile_product_us(double experts, double rows, double weights, const Stream& stream) {
   if (stream.rows == RowHint::kFew) return std::numeric_limits<double>::infinity();
   if (experts <= 0.0 || stream.rows == RowHint::kMany) return 0.0;

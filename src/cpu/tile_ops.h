@@ -14,8 +14,8 @@
 
 namespace thalweg::cpu {
 
-inline constexpr std::int64_t kTileSide = 16;                       // rows of weights, rows of activations
-inline constexpr std::int64_t kTileDepth = 32;                      // values along K
+inline constexpr std::int64_t kTileSide = 16;   // rows of weights, rows of activations
+inline constexpr std::int64_t kTileDepth = 32;  // values along K
 inline constexpr std::int64_t kTileValues = kTileSide * kTileDepth;
 inline constexpr std::int64_t kTileSums = kTileSide * kTileSide;
 inline constexpr std::int64_t kBlockTiles = 4;  // weight tiles of a TileBlock, at most
@@ -24,7 +24,7 @@ inline constexpr std::int64_t kBlockTiles = 4;  // weight tiles of a TileBlock, 
 struct TileBlock {
   const std::uint16_t* weights;  // [weight_tiles][weight_stride]: of a row of tiles, the first `steps`
   std::int64_t weight_tiles;
-  std::int64_t weight_stride;  // values
+  std::int64_t weight_stride;        // values
   const std::uint16_t* activations;  // [activation_tiles][activation_stride]
   std::int64_t activation_tiles;
   std::int64_t activation_stride;  // values

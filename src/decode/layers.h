@@ -33,7 +33,7 @@ struct Step {
   bool decode = false;           // every sequence has one token
   // Not by the number of rows: a sequence's bits do not depend on its neighbors.
   RowHint row_hint = RowHint::kFew;
-  bool planning = false;         // nothing runs: the step's memory is counted
+  bool planning = false;  // nothing runs: the step's memory is counted
   // If given, each operation is timed by itself.
   std::function<void(const std::string& operation, const std::string& kernel, double seconds)> on_time;
   StepMemory workspace;    // of the operation that runs
