@@ -4,10 +4,11 @@
 
 #include <hwy/base.h>
 
-// GCC's own headers.
-HWY_DIAGNOSTICS(push)
-HWY_DIAGNOSTICS_OFF(disable : 4701, ignored "-Wuninitialized")
-HWY_DIAGNOSTICS_OFF(disable : 4703, ignored "-Wmaybe-uninitialized")
+#if !defined(__clang__)  // GCC's own headers
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 
 #include <algorithm>
@@ -336,6 +337,8 @@ void amx_transpose(const float* from, std::int64_t tiles, float* to) {
 
 }  // namespace thalweg::cpu
 HWY_POP_ATTRIBUTES
-HWY_DIAGNOSTICS(pop)
+#if !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
 #endif

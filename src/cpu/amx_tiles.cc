@@ -98,10 +98,10 @@ void multiply(const TileBlock& block) {
 }  // namespace
 
 const TileOps* amx_tile_ops() {
-  static constexpr TileOps instance{amx_pack, amx_decode, multiply, amx_transpose};
+  static constexpr TileOps kInstance{amx_pack, amx_decode, multiply, amx_transpose};
   static const bool usable = ask_for_amx();
   // Of the instruction sets for x86, AVX-512 alone has vectors of 16 floats.
-  return usable && matmul_ops().tile_rows == kMaxTileRows ? &instance : nullptr;
+  return usable && matmul_ops().tile_rows == kMaxTileRows ? &kInstance : nullptr;
 }
 
 }  // namespace thalweg::cpu

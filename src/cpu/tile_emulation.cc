@@ -122,8 +122,8 @@ std::atomic<bool>& emulated() {
 }  // namespace
 
 const TileOps& emulated_tile_ops() {
-  static constexpr TileOps instance{pack, decode, multiply, transpose};
-  return instance;
+  static constexpr TileOps kInstance{pack, decode, multiply, transpose};
+  return kInstance;
 }
 
 void emulate_tiles(bool on) { emulated() = on; }

@@ -14,7 +14,7 @@ namespace thalweg::cpu {
 
 template <int kCount, class Body>
 inline void for_each_register(Body body) {
-  [&]<int... i>(std::integer_sequence<int, i...>) { (body(std::integral_constant<int, i>()), ...); }
+  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) { (body(std::integral_constant<int, kIndex>()), ...); }
   (std::make_integer_sequence<int, kCount>());
 }
 
