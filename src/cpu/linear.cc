@@ -73,7 +73,14 @@ void run_tiles(const LinearArgs& args, Workspace workspace, const Stream& stream
 }
 
 double tile_cost(const LinearArgs& args, const Stream& stream) {
-  return tile_product_us(1.0, static_cast<double>(args.x.dim(0)), static_cast<double>(args.weight.size()), stream);
+  return hinted_cost(
+      args, stream,
+      [&](const LinearArgs& a) {
+        return tile_product_us(1.0, static_cast<double>(a.x.dim(0)), static_cast<double>(a.weight.size()), stream);
+      },
+      [&](const LinearArgs& a) {
+        return uses_q8(a.precision, a.weight.dtype) ? linear_cost<true>(a, stream) : linear_cost<false>(a, stream);
+      });
 }
 
 constexpr Kernel<LinearArgs> kLinear[] = {

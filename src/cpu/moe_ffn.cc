@@ -113,26 +113,6 @@ void run_ffn(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) 
   memory.steps.combine(args, stream);
 }
 
-double ffn_cost(const MoeFfnArgs& args, const Stream& stream) {
-  const std::int64_t tokens = args.x.dim(0);
-  const double experts = tuning::expected_experts(args.router.dim(0), tokens, args.top_k);
-  const auto pairs = static_cast<double>(tokens * args.top_k);
-  const auto matrix = static_cast<double>(args.gate.dim(1) * args.gate.dim(2));
-  const int threads = thread_count(stream);
-  const auto cost = [&](const ConstTensor& weight, double passes, double rows, double weights) {
-    return tuning::product_us(tuning::product_cost(uses_q8(args.precision, weight.dtype)), passes, rows, weights,
-                              threads);
-  };
-  double us = 2.0 * cost(args.gate, experts, pairs, matrix) + cost(args.down, experts, pairs, matrix);
-  if (!args.shared_gate.defined()) return us;
-  const auto shared = static_cast<double>(args.shared_gate.size());
-  const auto rows = static_cast<double>(tokens);
-  for (const ConstTensor* weight : {&args.shared_gate, &args.shared_up, &args.shared_down}) {
-    us += cost(*weight, std::ceil(rows / kRowsPerPass), rows, shared);
-  }
-  return us;
-}
-
 bool any_q8(const MoeFfnArgs& args) { return any_q8_input(args) || uses_q8(args.precision, args.down.dtype); }
 
 MoeFfnArgs with_exact_products(MoeFfnArgs args) {
@@ -167,6 +147,26 @@ constexpr Kernel<MoeFfnArgs> kFfn[] = {
      .cost = [](const MoeFfnArgs& args, const Stream& stream) { return ffn_cost(with_exact_products(args), stream); }}};
 
 }  // namespace
+
+double ffn_cost(const MoeFfnArgs& args, const Stream& stream) {
+  const std::int64_t tokens = args.x.dim(0);
+  const double experts = tuning::expected_experts(args.router.dim(0), tokens, args.top_k);
+  const auto pairs = static_cast<double>(tokens * args.top_k);
+  const auto matrix = static_cast<double>(args.gate.dim(1) * args.gate.dim(2));
+  const int threads = thread_count(stream);
+  const auto cost = [&](const ConstTensor& weight, double passes, double rows, double weights) {
+    return tuning::product_us(tuning::product_cost(uses_q8(args.precision, weight.dtype)), passes, rows, weights,
+                              threads);
+  };
+  double us = 2.0 * cost(args.gate, experts, pairs, matrix) + cost(args.down, experts, pairs, matrix);
+  if (!args.shared_gate.defined()) return us;
+  const auto shared = static_cast<double>(args.shared_gate.size());
+  const auto rows = static_cast<double>(tokens);
+  for (const ConstTensor* weight : {&args.shared_gate, &args.shared_up, &args.shared_down}) {
+    us += cost(*weight, std::ceil(rows / kRowsPerPass), rows, shared);
+  }
+  return us;
+}
 
 KernelList<MoeFfnArgs> moe_ffn_kernels() { return kFfn; }
 

@@ -41,6 +41,9 @@ struct FfnSteps {
   float* shared_product_row(std::int64_t t) const { return shared_products + t * hidden; }
 };
 
+// Microseconds without matrix units.
+double ffn_cost(const MoeFfnArgs& args, const Stream& stream);
+
 // moe_ffn on matrix units.
 std::string tile_ffn_reason(const MoeFfnArgs& args, const Stream& stream);
 std::size_t tile_ffn_workspace(const MoeFfnArgs& args, const Stream& stream);

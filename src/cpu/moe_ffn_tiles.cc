@@ -132,16 +132,18 @@ void run_tile_ffn(const MoeFfnArgs& args, Workspace workspace, const Stream& str
 }
 
 double tile_ffn_cost(const MoeFfnArgs& args, const Stream& stream) {
-  const std::int64_t tokens = args.x.dim(0);
-  const double experts = tuning::expected_experts(args.router.dim(0), tokens, args.top_k);
-  const auto pairs = static_cast<double>(tokens * args.top_k);
-  const auto matrix = static_cast<double>(args.gate.dim(1) * args.gate.dim(2));
-  double us = 3.0 * tile_product_us(experts, pairs, matrix, stream);
-  if (args.shared_gate.defined()) {
-    const auto shared = static_cast<double>(args.shared_gate.size());
-    us += 3.0 * tile_product_us(1.0, static_cast<double>(tokens), shared, stream);
-  }
-  return us;
+  const auto cost = [&](const MoeFfnArgs& a) {
+    const std::int64_t tokens = a.x.dim(0);
+    const double experts = tuning::expected_experts(a.router.dim(0), tokens, a.top_k);
+    const auto matrix = static_cast<double>(a.gate.dim(1) * a.gate.dim(2));
+    double us = 3.0 * tile_product_us(experts, static_cast<double>(tokens * a.top_k), matrix, stream);
+    if (a.shared_gate.defined()) {
+      const auto shared = static_cast<double>(a.shared_gate.size());
+      us += 3.0 * tile_product_us(1.0, static_cast<double>(tokens), shared, stream);
+    }
+    return us;
+  };
+  return hinted_cost(args, stream, cost, [&](const MoeFfnArgs& a) { return ffn_cost(a, stream); });
 }
 
 }  // namespace thalweg::cpu

@@ -178,10 +178,18 @@ constexpr Kernel<Args> by_slot(std::string_view name) {
 
 template <class Args>
 double tile_cost(const Args& args, const Stream& stream) {
-  const std::int64_t tokens = args.expert_ids.dim(0);
-  const std::int64_t slots = args.expert_ids.dim(1);
-  return tile_product_us(tuning::expected_experts(args.weight.dim(0), tokens, slots),
-                         static_cast<double>(tokens * slots), matrix_weights(args), stream);
+  return hinted_cost(
+      args, stream,
+      [&](const Args& a) {
+        const std::int64_t tokens = a.expert_ids.dim(0);
+        const std::int64_t slots = a.expert_ids.dim(1);
+        return tile_product_us(tuning::expected_experts(a.weight.dim(0), tokens, slots),
+                               static_cast<double>(tokens * slots), matrix_weights(a), stream);
+      },
+      [&](const Args& a) {
+        return uses_q8(a.precision, a.weight.dtype) ? grouped_cost<Args, true>(a, stream)
+                                                    : grouped_cost<Args, false>(a, stream);
+      });
 }
 
 template <class Args>

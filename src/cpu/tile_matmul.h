@@ -223,15 +223,24 @@ class ExpertGroups {
   std::int32_t* first_;  // [hits + 1] groups
 };
 
-// Microseconds for `rows` rows in `experts` matrices of `weights` weights each; none or infinitely many where the
-// stream's hint leaves no choice.
+// Microseconds for `rows` rows in `experts` matrices of `weights` weights each.
 inline double tile_product_us(double experts, double rows, double weights, const Stream& stream) {
-  if (stream.rows == RowHint::kFew) return std::numeric_limits<double>::infinity();
-  if (experts <= 0.0 || stream.rows == RowHint::kMany) return 0.0;
+  if (experts <= 0.0) return 0.0;
   constexpr double kPass = kTileGroupsPerPass * kTileSide;
   const double each = std::ceil(rows / experts / kTileSide) * kTileSide;
   return tuning::product_us(tuning::kTileProduct, experts * std::ceil(each / kPass), experts * each, weights,
                             thread_count(stream));
+}
+
+// The cost of a kernel with tiles beside its rival's. With a hint, the cheaper one for a nominal number of rows runs
+// for any number: then the cost is 0 or infinite.
+template <class Args, class Cost, class Rival>
+double hinted_cost(const Args& args, const Stream& stream, Cost&& cost, Rival&& rival) {
+  if (stream.rows == RowHint::kByCount) return cost(args);
+  Args nominal = args;
+  nominal.x.shape[0] = stream.rows == RowHint::kFew ? 1 : tuning::kManyRows;
+  if constexpr (requires { nominal.expert_ids; }) nominal.expert_ids.shape[0] = nominal.x.shape[0];
+  return cost(nominal) < rival(nominal) ? 0.0 : std::numeric_limits<double>::infinity();
 }
 
 }  // namespace thalweg::cpu
