@@ -191,9 +191,8 @@ struct Problem {
     args.precision = precision;
     select_kernel(LinearArgs::kName, kernel);
     const Stream stream = Stream::cpu(threads);
-    std::vector<float> workspace(workspace_size(args, stream) / sizeof(float) + 16);
-    auto* aligned = reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(workspace.data()) + 63) / 64 * 64);
-    thalweg::run(args, Workspace{aligned, workspace_size(args, stream)}, stream);
+    HostWorkspace workspace;
+    thalweg::run(args, workspace.reserve(workspace_size(args, stream)), stream);
     select_kernel(LinearArgs::kName, "");
     EXPECT_EQ(memory.check(), "");
     const auto* y = static_cast<const float*>(args.y.data);
