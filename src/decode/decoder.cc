@@ -1,6 +1,7 @@
 #include "decode/decoder.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace thalweg::decode {
 namespace {
@@ -119,7 +120,9 @@ void Decoder::run_norm_and_head(const ConstTensor& h, const ConstTensor& y, cons
   norm.eps = config_.norm_eps;
   norm.weight_plus_one = config_.norm_plus_one;
   step_.run(norm);
+  const RowHint of_layers = std::exchange(step_.row_hint, step_.head_hint);
   step_.multiply(norm.y, weights_.head, logits);
+  step_.row_hint = of_layers;
 }
 
 void Decoder::run_head(const Activations& activations, std::int64_t first, std::int64_t count, const Tensor& logits) {
@@ -187,7 +190,7 @@ void Decoder::run_chunks(std::span<const Chunk> chunks, std::span<const DecoderI
   for (std::size_t n = 0; n < chunks.size(); ++n) {
     pool.set_length(batch_.slots_on_host()[n], batch_.lengths_on_host()[n]);
   }
-  if (which == LogitsOf::kLast) step_.row_hint = RowHint::kFew;  // one for each sequence
+  if (which == LogitsOf::kEach) step_.head_hint = step_.row_hint;
   const auto vocabulary = static_cast<std::size_t>(config_.vocabulary);
   for (std::int64_t first = 0; first < batch_.wanted(); first += logit_rows()) {
     const std::int64_t count = std::min(logit_rows(), batch_.wanted() - first);
@@ -245,8 +248,8 @@ void Decoder::plan_step(std::int64_t tokens, std::int64_t sequences, StatePool& 
   step_.set_decode(tokens == sequences);
   const Activations activations = lay_out_activations(batch_.wanted());
   run_layers(activations, pool);
-  for (const RowHint rows : {step_.row_hint, RowHint::kFew}) {
-    step_.row_hint = rows;
+  for (const RowHint hint : {RowHint::kMany, RowHint::kFew}) {
+    step_.head_hint = hint;
     run_wanted(activations, 0, std::min(tokens, logit_rows()));
   }
   // A loop's steps compute all logits together.

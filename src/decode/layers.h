@@ -33,7 +33,8 @@ struct Step {
   bool decode = false;           // every sequence has one token
   // Not by the number of rows: a sequence's bits do not depend on its neighbors.
   RowHint row_hint = RowHint::kFew;
-  bool planning = false;  // nothing runs: the step's memory is counted
+  RowHint head_hint = RowHint::kFew;  // of the logits: few rows, unless every token's are wanted
+  bool planning = false;              // nothing runs: the step's memory is counted
   // If given, each operation is timed by itself.
   std::function<void(const std::string& operation, const std::string& kernel, double seconds)> on_time;
   StepMemory workspace;    // of the operation that runs
@@ -43,6 +44,7 @@ struct Step {
   void set_decode(bool one_token_each) {
     decode = one_token_each;
     row_hint = decode ? RowHint::kFew : RowHint::kMany;
+    head_hint = RowHint::kFew;
   }
   std::int64_t count() const { return batch->count(); }
   // Changes when memory moves.
