@@ -35,6 +35,11 @@ struct Device {
 // The host's memory.
 inline constexpr Device kCpu{};
 
+// Kernels of kFast for few and for many rows of activations may round differently. kByCount takes the faster one for
+// the rows of a call. The others take the same one for any number, so that a row's bits do not depend on what else is
+// in the call: kFew suits decode steps, kMany prompts. Only the CPU heeds it.
+enum class RowHint : std::uint8_t { kByCount, kFew, kMany };
+
 // Where an operation runs and in which order. On the CPU a call returns when the work is done, having used up to
 // `threads` threads of the library's pool (0: every hardware thread); results do not depend on the number, bit for
 // bit. On a GPU, `native` is the caller's own queue (cudaStream_t, id<MTLCommandQueue>) and a call only enqueues.
@@ -42,6 +47,7 @@ struct Stream {
   Device device;
   int threads = 0;
   void* native = nullptr;
+  RowHint rows = RowHint::kByCount;
 
   static constexpr Stream cpu(int threads = 0) { return Stream{{DeviceType::kCpu, 0}, threads, nullptr}; }
 };

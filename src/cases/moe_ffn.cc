@@ -202,7 +202,7 @@ void add_moe_ffn_cases(std::vector<Case>& cases) {
        .router = DType::kF16,
        .x = DType::kBF16,
        .strided = true});
-  for (const std::int64_t tokens : {1, 64}) {
+  for (const std::int64_t tokens : {1, 64, 512}) {
     for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
       cases.push_back(for_bench(ffn_case({.tokens = tokens,
                                           .slots = 8,

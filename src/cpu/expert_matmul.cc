@@ -1,4 +1,6 @@
 #include "cpu/expert_matmul.h"
+
+#include "cpu/tile_matmul.h"
 #include "cpu/tuning.h"
 
 namespace thalweg::cpu {
@@ -10,6 +12,15 @@ std::string q8_reason(MatmulPrecision precision, DType weight) {
 }
 
 std::string q8_remark() { return "activations rounded to 8 bits per 32 values, NMSE at most 2e-4"; }
+
+std::string tile_reason(MatmulPrecision precision, DType weight) {
+  if (precision != MatmulPrecision::kFast) return "the precision requires f32 activations";
+  if (!has_tiles(weight)) return std::string(dtype_name(weight)) + " weights are not rounded";
+  if (tile_ops() == nullptr) return "needs AMX with bf16, and the AVX-512 instruction set";
+  return {};
+}
+
+std::string tile_remark() { return "activations and weights rounded to bf16, NMSE at most 1e-5"; }
 
 std::string exact_remark(MatmulPrecision precision, DType weight) {
   if (uses_q8(precision, weight)) return "f32 activations; the precision also allows 8 bits";

@@ -1,6 +1,7 @@
 #include "cpu/expert_matmul.h"
 #include "cpu/moe.h"
 #include "cpu/scratch.h"
+#include "cpu/tile_matmul.h"
 #include "cpu/tuning.h"
 
 namespace thalweg::cpu {
@@ -13,21 +14,22 @@ std::size_t linear_workspace(const LinearArgs& args, const Stream& stream) {
   return arena.used();
 }
 
+void store_product(const LinearArgs& args, std::int64_t i, std::int64_t n, std::int64_t count, float* sums) {
+  if (args.bias.defined()) vector_ops().axpy(1.0F, static_cast<const float*>(args.bias.data) + n, count, sums);
+  char* row = static_cast<char*>(args.y.row(i)) + bytes_of(args.y.dtype, n);
+  if (args.y.dtype == DType::kF32) return copy_sums(sums, count, reinterpret_cast<float*>(row));
+  vector_ops().store(args.y.dtype, sums, count, row);
+}
+
 template <bool kQ8>
 void run_linear(const LinearArgs& args, Workspace workspace, const Stream& stream) {
   Arena arena(workspace);
   const ProductMemory memory(args.x, kQ8, stream, arena);
   memory.activations.prepare(stream);
-  const auto* bias = static_cast<const float*>(args.bias.data);
   multiply_matrix(
       stream, WeightMatrix::of(args.weight), kQ8, args.x.dim(0),
       [&](std::int64_t i) { return memory.activations.row(i, 0); },
-      [&](std::int64_t i, std::int64_t n, std::int64_t count, float* sums) {
-        if (args.bias.defined()) vector_ops().axpy(1.0F, bias + n, count, sums);
-        char* row = static_cast<char*>(args.y.row(i)) + bytes_of(args.y.dtype, n);
-        if (args.y.dtype == DType::kF32) return copy_sums(sums, count, reinterpret_cast<float*>(row));
-        vector_ops().store(args.y.dtype, sums, count, row);
-      },
+      [&](std::int64_t i, std::int64_t n, std::int64_t count, float* sums) { store_product(args, i, n, count, sums); },
       memory.scratch);
 }
 
@@ -39,6 +41,48 @@ double linear_cost(const LinearArgs& args, const Stream& stream) {
                             static_cast<double>(args.weight.size()), thread_count(stream));
 }
 
+// ---- Matrix units
+
+struct TileMemory {
+  TileRows activations;
+  float* scratch;
+
+  TileMemory(const LinearArgs& args, const Stream& stream, Arena& arena)
+      : activations(tile_groups(args.x.dim(0)), args.x.dim(1), arena),
+        scratch(arena.take<float>(kTileScratchFloats * thread_count(stream))) {}
+};
+
+std::size_t tile_workspace(const LinearArgs& args, const Stream& stream) {
+  Arena arena;
+  const TileMemory counted(args, stream, arena);
+  return arena.used();
+}
+
+void run_tiles(const LinearArgs& args, Workspace workspace, const Stream& stream) {
+  Arena arena(workspace);
+  const TileMemory memory(args, stream, arena);
+  const std::int64_t rows = args.x.dim(0);
+  memory.activations.pack(stream, args.x.dtype, tile_groups(rows), [&](std::int64_t group, std::int64_t i) {
+    const std::int64_t row = group * kTileSide + i;
+    return row < rows ? args.x.row(row) : nullptr;
+  });
+  multiply_tile_matrix(
+      stream, WeightMatrix::of(args.weight), memory.activations, rows,
+      [&](std::int64_t i, std::int64_t n, std::int64_t count, float* sums) { store_product(args, i, n, count, sums); },
+      memory.scratch);
+}
+
+double tile_cost(const LinearArgs& args, const Stream& stream) {
+  return hinted_cost(
+      args, stream,
+      [&](const LinearArgs& a) {
+        return tile_product_us(1.0, static_cast<double>(a.x.dim(0)), static_cast<double>(a.weight.size()), stream);
+      },
+      [&](const LinearArgs& a) {
+        return uses_q8(a.precision, a.weight.dtype) ? linear_cost<true>(a, stream) : linear_cost<false>(a, stream);
+      });
+}
+
 constexpr Kernel<LinearArgs> kLinear[] = {
     {.name = "q8",
      .supports = [](const LinearArgs& args, const Stream&) { return q8_reason(args.precision, args.weight.dtype); },
@@ -47,6 +91,13 @@ constexpr Kernel<LinearArgs> kLinear[] = {
      .remark = [](const LinearArgs&) { return q8_remark(); },
      .arithmetic = Arithmetic::k8Bit,
      .cost = linear_cost<true>},
+    {.name = "amx",
+     .supports = [](const LinearArgs& args, const Stream&) { return tile_reason(args.precision, args.weight.dtype); },
+     .workspace = tile_workspace,
+     .run = run_tiles,
+     .remark = [](const LinearArgs&) { return tile_remark(); },
+     .arithmetic = Arithmetic::k16Bit,
+     .cost = tile_cost},
     {.name = "exact",
      .supports = always_supported<LinearArgs>,
      .workspace = linear_workspace<false>,

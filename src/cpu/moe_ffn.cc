@@ -2,8 +2,8 @@
 
 #include "cpu/expert_matmul.h"
 #include "cpu/moe.h"
-#include "cpu/routing.h"
-#include "cpu/scratch.h"
+#include "cpu/moe_ffn.h"
+#include "cpu/tile_matmul.h"
 #include "cpu/tuning.h"
 
 namespace thalweg::cpu {
@@ -15,179 +15,102 @@ bool any_q8_input(const MoeFfnArgs& args) {
           (uses_q8(args.precision, args.shared_gate.dtype) || uses_q8(args.precision, args.shared_up.dtype)));
 }
 
-// Activations as f32 and, where a product needs them, in 8 bits.
-struct Inputs {
-  Activations exact;
-  Activations rounded;
-  bool q8;
-
-  template <class... Source>
-  Inputs(bool q8_, Arena& arena, const Source&... source)
-      : exact(source..., false, arena), rounded(source..., q8_, arena), q8(q8_) {}
-
-  void prepare(const Stream& stream) const {
-    exact.prepare(stream);
-    if (q8) rounded.prepare(stream);
-  }
-  const float* row(bool of_q8, std::int64_t i) const { return of_q8 ? rounded.row(i, 0) : exact.row(i, 0); }
-};
-
 struct FfnMemory {
-  std::int64_t tokens, slots, hidden, inner, shared_inner;
-  Inputs x;
-  float* logits;  // [T,E]
-  std::int32_t* ids;
-  float* weights;  // [T,S]
-  ExpertRows lists;
-  float* activated;  // [T*S,I]
+  FfnSteps steps;
+  bool q8;
+  Activations rounded;  // x in 8 bits, where a product needs them
   Activations activated_rows;
-  float* products;          // [T*S,D]
-  float* shared_activated;  // [T,J]
   Activations shared_rows;
-  float* shared_products;  // [T,D]
-  float* scratch;
-  float* rows;  // per worker: two of D and two of E
   std::size_t bytes;
 
   FfnMemory(const MoeFfnArgs& args, const Stream& stream, Arena arena)
-      : tokens(args.x.dim(0)),
-        slots(args.top_k),
-        hidden(args.x.dim(1)),
-        inner(args.gate.dim(1)),
-        shared_inner(args.shared_gate.defined() ? args.shared_gate.dim(0) : 0),
-        x(any_q8_input(args), arena, args.x),
-        logits(arena.take<float>(tokens * args.router.dim(0))),
-        ids(arena.take<std::int32_t>(tokens * slots)),
-        weights(arena.take<float>(tokens * slots)),
-        lists(args.router.dim(0), tokens * slots, arena),
-        activated(arena.take<float>(tokens * slots * inner)),
-        activated_rows(activated, tokens * slots, inner, uses_q8(args.precision, args.down.dtype), arena),
-        products(arena.take<float>(tokens * slots * hidden)),
-        shared_activated(arena.take<float>(tokens * shared_inner)),
-        shared_rows(shared_activated, tokens, shared_inner, uses_q8(args.precision, args.shared_down.dtype), arena),
-        shared_products(arena.take<float>(shared_inner > 0 ? tokens * hidden : 0)),
-        scratch(arena.take<float>(product_floats() * thread_count(stream))),
-        rows(arena.take<float>(row_floats(args) * thread_count(stream))),
+      : steps(args, product_floats(), stream, arena),
+        q8(any_q8_input(args)),
+        rounded(args.x, q8, arena),
+        activated_rows(steps.activated, steps.tokens * steps.slots, steps.inner,
+                       uses_q8(args.precision, args.down.dtype), arena),
+        shared_rows(steps.shared_activated, steps.tokens, steps.shared_inner,
+                    uses_q8(args.precision, args.shared_down.dtype), arena),
         bytes(arena.used()) {}
 
-  static std::int64_t row_floats(const MoeFfnArgs& args) {
-    return std::max(arena_floats(args.x.dim(1), args.x.dim(1)), arena_floats(args.router.dim(0)));
-  }
+  const float* x(bool of_q8, std::int64_t t) const { return of_q8 ? rounded.row(t, 0) : steps.x.row(t, 0); }
 };
 
 std::size_t ffn_workspace(const MoeFfnArgs& args, const Stream& stream) {
   return FfnMemory(args, stream, Arena()).bytes;
 }
 
-void route(const MoeFfnArgs& args, FfnMemory& memory, const Stream& stream) {
-  const std::int64_t experts = args.router.dim(0);
-  // Always from f32 activations: rounding could select another expert.
-  multiply_matrix(
-      stream, WeightMatrix::of(args.router), false, memory.tokens,
-      [&](std::int64_t t) { return memory.x.row(false, t); },
-      [&](std::int64_t t, std::int64_t n, std::int64_t count, const float* sums) {
-        copy_sums(sums, count, memory.logits + t * experts + n);
-      },
-      memory.scratch);
-  parallel_for(
-      stream, memory.tokens, static_cast<double>(experts) * tuning::kSelectNs, [&](std::int64_t t, int worker) {
-        route_row(memory.logits + t * experts, experts, memory.slots, args.renormalize, memory.ids + t * memory.slots,
-                  memory.weights + t * memory.slots, memory.rows + worker * FfnMemory::row_floats(args));
-      });
-  memory.lists.build([&](std::int64_t pair) { return memory.ids[pair]; });
-}
-
 // activated[pair,:] = silu(gate x) * (up x), then products[pair,:] = down activated.
 void run_experts(const MoeFfnArgs& args, const FfnMemory& memory, const Stream& stream) {
+  const FfnSteps& steps = memory.steps;
   const bool q8 = uses_q8(args.precision, args.gate.dtype);
-  const auto input = [&](std::int64_t pair) { return memory.x.row(q8, pair / memory.slots); };
-  const auto activated = [&](std::int64_t pair, std::int64_t n) { return memory.activated + pair * memory.inner + n; };
-  for_each_expert_task(stream, memory.lists, args.gate, q8, memory.scratch,
+  const auto input = [&](std::int64_t pair) { return memory.x(q8, pair / steps.slots); };
+  for_each_expert_task(stream, steps.lists, args.gate, q8, steps.scratch,
                        [&](std::int64_t expert, RowRange range, float* scratch) {
                          multiply_expert(
-                             args.gate, expert, range, q8, memory.lists, input,
+                             args.gate, expert, range, q8, steps.lists, input,
                              [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
-                               copy_sums(sums, count, activated(pair, n));
+                               copy_sums(sums, count, steps.activated_row(pair) + n);
                              },
                              scratch);
                          multiply_expert(
-                             args.up, expert, range, q8, memory.lists, input,
+                             args.up, expert, range, q8, steps.lists, input,
                              [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
-                               vector_ops().silu_multiply(activated(pair, n), sums, count, activated(pair, n));
+                               float* gate = steps.activated_row(pair) + n;
+                               vector_ops().silu_multiply(gate, sums, count, gate);
                              },
                              scratch);
                        });
   memory.activated_rows.prepare(stream);
   const bool down_q8 = uses_q8(args.precision, args.down.dtype);
-  for_each_expert_task(stream, memory.lists, args.down, down_q8, memory.scratch,
+  for_each_expert_task(stream, steps.lists, args.down, down_q8, steps.scratch,
                        [&](std::int64_t expert, RowRange range, float* scratch) {
                          multiply_expert(
-                             args.down, expert, range, down_q8, memory.lists,
+                             args.down, expert, range, down_q8, steps.lists,
                              [&](std::int64_t pair) { return memory.activated_rows.row(pair, 0); },
                              [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
-                               copy_sums(sums, count, memory.products + pair * memory.hidden + n);
+                               copy_sums(sums, count, steps.product_row(pair) + n);
                              },
                              scratch);
                        });
 }
 
 void run_shared(const MoeFfnArgs& args, const FfnMemory& memory, const Stream& stream) {
-  const auto activated = [&](std::int64_t t, std::int64_t n) {
-    return memory.shared_activated + t * memory.shared_inner + n;
-  };
+  const FfnSteps& steps = memory.steps;
   const bool gate_q8 = uses_q8(args.precision, args.shared_gate.dtype);
   multiply_matrix(
-      stream, WeightMatrix::of(args.shared_gate), gate_q8, memory.tokens,
-      [&](std::int64_t t) { return memory.x.row(gate_q8, t); },
+      stream, WeightMatrix::of(args.shared_gate), gate_q8, steps.tokens,
+      [&](std::int64_t t) { return memory.x(gate_q8, t); },
       [&](std::int64_t t, std::int64_t n, std::int64_t count, const float* sums) {
-        copy_sums(sums, count, activated(t, n));
+        copy_sums(sums, count, steps.shared_activated_row(t) + n);
       },
-      memory.scratch);
+      steps.scratch);
   const bool up_q8 = uses_q8(args.precision, args.shared_up.dtype);
   multiply_matrix(
-      stream, WeightMatrix::of(args.shared_up), up_q8, memory.tokens,
-      [&](std::int64_t t) { return memory.x.row(up_q8, t); },
+      stream, WeightMatrix::of(args.shared_up), up_q8, steps.tokens, [&](std::int64_t t) { return memory.x(up_q8, t); },
       [&](std::int64_t t, std::int64_t n, std::int64_t count, const float* sums) {
-        vector_ops().silu_multiply(activated(t, n), sums, count, activated(t, n));
+        float* gate = steps.shared_activated_row(t) + n;
+        vector_ops().silu_multiply(gate, sums, count, gate);
       },
-      memory.scratch);
+      steps.scratch);
   memory.shared_rows.prepare(stream);
   multiply_matrix(
-      stream, WeightMatrix::of(args.shared_down), uses_q8(args.precision, args.shared_down.dtype), memory.tokens,
+      stream, WeightMatrix::of(args.shared_down), uses_q8(args.precision, args.shared_down.dtype), steps.tokens,
       [&](std::int64_t t) { return memory.shared_rows.row(t, 0); },
       [&](std::int64_t t, std::int64_t n, std::int64_t count, const float* sums) {
-        copy_sums(sums, count, memory.shared_products + t * memory.hidden + n);
+        copy_sums(sums, count, steps.shared_product_row(t) + n);
       },
-      memory.scratch);
-}
-
-// y[t,:] = sum_s weight_s products[t,s,:] + sigmoid(x . shared_router) shared_products[t,:], slots in order.
-void combine(const MoeFfnArgs& args, const FfnMemory& memory, const Stream& stream) {
-  const VectorOps& vec = vector_ops();
-  const double task_ns = static_cast<double>((memory.slots + 2) * memory.hidden) * tuning::kElementNs;
-  parallel_for(stream, memory.tokens, task_ns, [&](std::int64_t t, int worker) {
-    float* sum = memory.rows + worker * FfnMemory::row_floats(args);
-    float* row = sum + arena_floats(memory.hidden);
-    std::fill_n(sum, memory.hidden, 0.0F);
-    for (std::int64_t pair = t * memory.slots; pair < (t + 1) * memory.slots; ++pair) {
-      vec.axpy(memory.weights[pair], memory.products + pair * memory.hidden, memory.hidden, sum);
-    }
-    if (args.shared_gate.defined()) {
-      vec.load(args.shared_router.dtype, args.shared_router.data, memory.hidden, row);
-      const float logit = vec.dot(memory.x.row(false, t), row, memory.hidden);
-      vec.axpy(1.0F / (1.0F + std::exp(-logit)), memory.shared_products + t * memory.hidden, memory.hidden, sum);
-    }
-    vec.store(args.y.dtype, sum, memory.hidden, args.y.row(t));
-  });
+      steps.scratch);
 }
 
 void run_ffn(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
   FfnMemory memory(args, stream, Arena(workspace));
-  memory.x.prepare(stream);
-  route(args, memory, stream);
+  memory.steps.x.prepare(stream);
+  if (memory.q8) memory.rounded.prepare(stream);
+  memory.steps.route(args, stream);
   run_experts(args, memory, stream);
   if (args.shared_gate.defined()) run_shared(args, memory, stream);
-  combine(args, memory, stream);
+  memory.steps.combine(args, stream);
 }
 
 bool any_q8(const MoeFfnArgs& args) { return any_q8_input(args) || uses_q8(args.precision, args.down.dtype); }
@@ -205,16 +128,45 @@ constexpr Kernel<MoeFfnArgs> kFfn[] = {
      .workspace = ffn_workspace,
      .run = run_ffn,
      .remark = [](const MoeFfnArgs&) { return "router from f32 activations; weights: " + q8_remark(); },
-     .arithmetic = Arithmetic::k8Bit},
+     .arithmetic = Arithmetic::k8Bit,
+     .cost = ffn_cost},
+    {.name = "amx",
+     .supports = tile_ffn_reason,
+     .workspace = tile_ffn_workspace,
+     .run = run_tile_ffn,
+     .remark = [](const MoeFfnArgs&) { return "router from f32 activations; " + tile_remark(); },
+     .arithmetic = Arithmetic::k16Bit,
+     .cost = tile_ffn_cost},
     {.name = "grouped",
      .supports = always_supported<MoeFfnArgs>,
      .workspace = [](const MoeFfnArgs& args,
                      const Stream& stream) { return ffn_workspace(with_exact_products(args), stream); },
      .run = [](const MoeFfnArgs& args, Workspace workspace,
                const Stream& stream) { run_ffn(with_exact_products(args), workspace, stream); },
-     .remark = [](const MoeFfnArgs& args) { return exact_remark(args.precision, args.gate.dtype); }}};
+     .remark = [](const MoeFfnArgs& args) { return exact_remark(args.precision, args.gate.dtype); },
+     .cost = [](const MoeFfnArgs& args, const Stream& stream) { return ffn_cost(with_exact_products(args), stream); }}};
 
 }  // namespace
+
+double ffn_cost(const MoeFfnArgs& args, const Stream& stream) {
+  const std::int64_t tokens = args.x.dim(0);
+  const double experts = tuning::expected_experts(args.router.dim(0), tokens, args.top_k);
+  const auto pairs = static_cast<double>(tokens * args.top_k);
+  const auto matrix = static_cast<double>(args.gate.dim(1) * args.gate.dim(2));
+  const int threads = thread_count(stream);
+  const auto cost = [&](const ConstTensor& weight, double passes, double rows, double weights) {
+    return tuning::product_us(tuning::product_cost(uses_q8(args.precision, weight.dtype)), passes, rows, weights,
+                              threads);
+  };
+  double us = 2.0 * cost(args.gate, experts, pairs, matrix) + cost(args.down, experts, pairs, matrix);
+  if (!args.shared_gate.defined()) return us;
+  const auto shared = static_cast<double>(args.shared_gate.size());
+  const auto rows = static_cast<double>(tokens);
+  for (const ConstTensor* weight : {&args.shared_gate, &args.shared_up, &args.shared_down}) {
+    us += cost(*weight, std::ceil(rows / kRowsPerPass), rows, shared);
+  }
+  return us;
+}
 
 KernelList<MoeFfnArgs> moe_ffn_kernels() { return kFfn; }
 

@@ -1,6 +1,7 @@
 #include "cpu/expert_matmul.h"
 #include "cpu/moe.h"
 #include "cpu/scratch.h"
+#include "cpu/tile_matmul.h"
 #include "cpu/tuning.h"
 
 namespace thalweg::cpu {
@@ -80,6 +81,49 @@ void run_slots(const Args& args, Workspace workspace, const Stream& stream) {
   });
 }
 
+// ---- Matrix units: rows grouped by expert, too.
+
+struct TileMemory {
+  ExpertRows lists;
+  ExpertGroups groups;
+  TileRows activations;
+  float* scratch;
+
+  TileMemory(const ExpertMatmulArgs& args, const Stream& stream, Arena& arena)
+      : lists(args.weight.dim(0), args.expert_ids.size(), arena),
+        groups(lists, arena),
+        activations(ExpertGroups::at_most(lists), args.weight.dim(2), arena),
+        scratch(arena.take<float>(kTileScratchFloats * thread_count(stream))) {}
+};
+
+template <class Args>
+std::size_t tile_workspace(const Args& args, const Stream& stream) {
+  Arena arena;
+  const TileMemory counted(args, stream, arena);
+  return arena.used();
+}
+
+template <class Args>
+void run_tiles(const Args& args, Workspace workspace, const Stream& stream) {
+  Arena arena(workspace);
+  TileMemory memory(args, stream, arena);
+  memory.lists.build(PairIds(args.expert_ids));
+  memory.groups.build();
+  const std::int64_t slots = args.expert_ids.dim(1);
+  memory.groups.pack(stream, args.x.dtype, memory.activations, [&](std::int64_t pair) {
+    return args.x.rank == 3 ? args.x.row(pair / slots, pair % slots) : args.x.row(pair / slots);
+  });
+  memory.groups.for_each_task(stream, args.weight, memory.scratch,
+                              [&](std::int64_t hit, RowRange range, float* scratch) {
+                                memory.groups.multiply(
+                                    args.weight, hit, range, memory.activations,
+                                    [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
+                                      store_row(args, pair, n, count, sums);
+                                    },
+                                    scratch);
+                              });
+}
+
 // ---- Kernels
 
 template <class Args, bool kQ8>
@@ -132,11 +176,40 @@ constexpr Kernel<Args> by_slot(std::string_view name) {
           .cost = slot_cost<Args, kQ8>};
 }
 
-constexpr Kernel<MulMmIdArgs> kMm[] = {grouped<MulMmIdArgs, true>("q8"), grouped<MulMmIdArgs, false>("exact")};
+template <class Args>
+double tile_cost(const Args& args, const Stream& stream) {
+  return hinted_cost(
+      args, stream,
+      [&](const Args& a) {
+        const std::int64_t tokens = a.expert_ids.dim(0);
+        const std::int64_t slots = a.expert_ids.dim(1);
+        return tile_product_us(tuning::expected_experts(a.weight.dim(0), tokens, slots),
+                               static_cast<double>(tokens * slots), matrix_weights(a), stream);
+      },
+      [&](const Args& a) {
+        return uses_q8(a.precision, a.weight.dtype) ? grouped_cost<Args, true>(a, stream)
+                                                    : grouped_cost<Args, false>(a, stream);
+      });
+}
+
+template <class Args>
+constexpr Kernel<Args> tiled(std::string_view name) {
+  return {.name = name,
+          .supports = [](const Args& args, const Stream&) { return tile_reason(args.precision, args.weight.dtype); },
+          .workspace = tile_workspace<Args>,
+          .run = run_tiles<Args>,
+          .remark = [](const Args&) { return tile_remark(); },
+          .arithmetic = Arithmetic::k16Bit,
+          .cost = tile_cost<Args>};
+}
+
+constexpr Kernel<MulMmIdArgs> kMm[] = {grouped<MulMmIdArgs, true>("q8"), tiled<MulMmIdArgs>("amx"),
+                                       grouped<MulMmIdArgs, false>("exact")};
 constexpr Kernel<MulMvIdArgs> kMv[] = {by_slot<MulMvIdArgs, true>("q8"), by_slot<MulMvIdArgs, false>("exact")};
 // The first of equal costs runs: one token's experts differ, so that grouping saves no decoding.
 constexpr Kernel<MulMatIdArgs> kMat[] = {by_slot<MulMatIdArgs, true>("q8_mv"), grouped<MulMatIdArgs, true>("q8_mm"),
-                                         by_slot<MulMatIdArgs, false>("mv"), grouped<MulMatIdArgs, false>("mm")};
+                                         tiled<MulMatIdArgs>("amx"), by_slot<MulMatIdArgs, false>("mv"),
+                                         grouped<MulMatIdArgs, false>("mm")};
 
 }  // namespace
 

@@ -29,6 +29,9 @@ struct ProductCost {
 // and M = 64 (57 and 215 exact, 90 and 462 with 8-bit activations). Other formats are within a factor of two.
 inline constexpr ProductCost kExactProduct{0.0262, 0.0089};
 inline constexpr ProductCost kQ8Product{0.0182, 0.0041};
+inline constexpr ProductCost kTileProduct{0.064, 0.0016};  // AMX, M = 1 (of 16) and 64: the same page
+// Rows that RowHint::kMany stands for: a chunk of a prompt.
+inline constexpr std::int64_t kManyRows = 512;
 constexpr const ProductCost& product_cost(bool q8) { return q8 ? kQ8Product : kExactProduct; }
 
 // Experts that T tokens of S slots each are expected to hit when the experts of one token differ from each other and

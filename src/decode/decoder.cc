@@ -1,6 +1,7 @@
 #include "decode/decoder.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace thalweg::decode {
 namespace {
@@ -132,7 +133,9 @@ void Decoder::run_norm_and_head(const ConstTensor& h, const ConstTensor& y, cons
   norm.eps = config_.norm_eps;
   norm.weight_plus_one = config_.norm_plus_one;
   step_.run(norm);
+  const RowHint of_layers = std::exchange(step_.row_hint, step_.head_hint);
   step_.multiply(norm.y, weights_.head, logits);
+  step_.row_hint = of_layers;
 }
 
 void Decoder::run_head(const Rows& rows, const Activations& activations, const Tensor& logits) {
@@ -170,7 +173,7 @@ void Decoder::run_wanted(const Activations& activations, std::int64_t first, std
 
 void Decoder::enqueue_step(const Batch& batch, StatePool& pool, const Tensor& logits) {
   step_.batch = &batch;
-  step_.decode = true;
+  step_.set_decode(true);
   late_ffn_ = false;
   const Activations activations = lay_out_activations(0);
   run_layers(activations, pool);
@@ -199,13 +202,14 @@ void Decoder::run_chunks(std::span<const Chunk> chunks, std::span<const DecoderI
   }
   batch_.upload();
   step_.batch = &batch_;
-  step_.decode = chunks.front().count == 1;
+  step_.set_decode(chunks.front().count == 1);
   late_ffn_ = batch_.wanted() < batch_.count() && batch_.wanted() <= logit_rows();
   const Activations activations = lay_out_activations(batch_.wanted());
   run_layers(activations, pool);
   for (std::size_t n = 0; n < chunks.size(); ++n) {
     pool.set_length(batch_.slots_on_host()[n], batch_.lengths_on_host()[n]);
   }
+  if (which == LogitsOf::kEach) step_.head_hint = step_.row_hint;
   const auto vocabulary = static_cast<std::size_t>(config_.vocabulary);
   for (std::int64_t first = 0; first < batch_.wanted(); first += logit_rows()) {
     const std::int64_t count = std::min(logit_rows(), batch_.wanted() - first);
@@ -232,7 +236,7 @@ void Decoder::profile(std::span<const DecoderInput> inputs, StatePool& pool, con
   batch_.upload();
   runtime_.wait();
   step_.batch = &batch_;
-  step_.decode = batch_.count() == batch_.sequences();
+  step_.set_decode(batch_.count() == batch_.sequences());
   late_ffn_ = batch_.wanted() < batch_.count() && batch_.wanted() <= logit_rows();
   step_.on_time = on_time;
   const Activations activations = lay_out_activations(batch_.wanted());
@@ -261,18 +265,24 @@ void Decoder::plan_step(std::int64_t tokens, std::int64_t sequences, StatePool& 
   }
   batch_.upload();
   step_.batch = &batch_;
-  step_.decode = tokens == sequences;
+  step_.set_decode(tokens == sequences);
   const Activations activations = lay_out_activations(batch_.wanted());
   late_ffn_ = false;
   run_layers(activations, pool);
   const std::int64_t wanted = std::min(tokens, logit_rows());
-  run_wanted(activations, 0, wanted);
+  for (const RowHint hint : {RowHint::kMany, RowHint::kFew}) {
+    step_.head_hint = hint;
+    run_wanted(activations, 0, wanted);
+  }
   // A loop's steps compute all logits together.
   if (step_.decode) {
     run_head(rows_of(activations, 0, tokens), activations, step_.tensor(DType::kF32, tokens, config_.vocabulary));
   }
   late_ffn_ = true;
-  run_wanted(activations, 0, wanted);
+  for (const RowHint hint : {RowHint::kMany, RowHint::kFew}) {
+    step_.head_hint = hint;
+    run_wanted(activations, 0, wanted);
+  }
 }
 
 std::size_t Decoder::plan(StatePool& pool) {

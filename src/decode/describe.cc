@@ -49,7 +49,7 @@ class Kernels {
     args.weight = there(weight);
     args.y = activations(tokens, weight.dim(0));
     args.precision = runtime_.precision();
-    return chosen_kernel(explain(args, runtime_.stream()));
+    return chosen_kernel(explain(args, stream(tokens)));
   }
 
   std::string embedding_kernel(const ConstTensor& table, std::int64_t tokens) const {
@@ -57,14 +57,20 @@ class Kernels {
     args.ids = ConstTensor(nullptr, DType::kI32, {tokens}, runtime_.device());
     args.table = there(table);
     args.y = Tensor(nullptr, DType::kF32, {tokens, table.dim(1)}, runtime_.device());
-    return chosen_kernel(explain(args, runtime_.stream()));
+    return chosen_kernel(explain(args, stream(tokens)));
   }
 
   std::string experts_kernel(const MoeWeights& experts, std::int64_t tokens) const {
     MoeFfnArgs args = expert_args(config_, experts, runtime_.precision());
     args.x = activations(tokens, config_.hidden);
     args.y = activations(tokens, config_.hidden);
-    return chosen_kernel(explain(args, runtime_.stream()));
+    return chosen_kernel(explain(args, stream(tokens)));
+  }
+
+  Stream stream(std::int64_t tokens) const {  // as Step::run
+    Stream stream = runtime_.stream();
+    stream.rows = tokens == 1 ? RowHint::kFew : RowHint::kMany;
+    return stream;
   }
 
   Tensor activations(std::int64_t tokens, std::int64_t columns) const {

@@ -31,27 +31,40 @@ struct Step {
   const Batch* batch;
   ConstTensor rope_frequencies;  // Weights::rope_frequencies
   bool decode = false;           // every sequence has one token
-  bool planning = false;         // nothing runs: the step's memory is counted
+  // Not by the number of rows: a sequence's bits do not depend on its neighbors.
+  RowHint row_hint = RowHint::kFew;
+  RowHint head_hint = RowHint::kFew;  // of the logits: few rows, unless every token's are wanted
+  bool planning = false;              // nothing runs: the step's memory is counted
   // If given, each operation is timed by itself.
   std::function<void(const std::string& operation, const std::string& kernel, double seconds)> on_time;
   StepMemory workspace;    // of the operation that runs
   StepMemory scratch;      // of the block that runs
   StepMemory activations;  // of the whole step
 
+  void set_decode(bool one_token_each) {
+    decode = one_token_each;
+    row_hint = decode ? RowHint::kFew : RowHint::kMany;
+    head_hint = RowHint::kFew;
+  }
   std::int64_t count() const { return batch->count(); }
   // Changes when memory moves.
   int generation() const { return workspace.allocations() + scratch.allocations() + activations.allocations(); }
 
   template <class Args>
   void run(const Args& args) {
-    const Workspace memory = workspace.reserve(workspace_size(args, runtime.stream()));
+    const auto hinted = [this](Stream stream) {
+      stream.rows = row_hint;
+      return stream;
+    };
+    const Stream stream = hinted(runtime.stream());
+    const Workspace memory = workspace.reserve(workspace_size(args, stream));
     if (planning) return;
     if (on_time) {
-      const Explanation chosen = explain(args, runtime.stream());
+      const Explanation chosen = explain(args, stream);
       on_time(chosen.operation, chosen.kernels[static_cast<std::size_t>(chosen.chosen)].kernel,
-              runtime.time([&](const Stream& stream) { thalweg::run(args, memory, stream); }));
+              runtime.time([&](const Stream& timed) { thalweg::run(args, memory, hinted(timed)); }));
     } else {
-      thalweg::run(args, memory, runtime.stream());
+      thalweg::run(args, memory, stream);
     }
   }
 

@@ -1,0 +1,14 @@
+#pragma once
+
+// The operands of AMX, prepared with AVX-512: the functions of TileOps (cpu/tile_ops.h). x86-64 only.
+
+#include "cpu/tile_ops.h"
+
+namespace thalweg::cpu {
+
+void amx_pack(DType dtype, const void* const* rows, std::int64_t k, std::uint16_t* tiles);
+void amx_decode(const WeightRows& weights, std::int64_t k0, std::int64_t count, const void* ahead,
+                std::uint16_t* tiles);
+void amx_transpose(const float* from, std::int64_t tiles, float* to);
+
+}  // namespace thalweg::cpu
