@@ -135,10 +135,10 @@ struct SplitQkvzArgs {
 enum class MatmulPrecision : std::uint8_t {
   // f32 activations, weights as dequantize gives them (or with one rounding less), f32 sums.
   kExact,
-  // For speed. CPU: activations to 8 bits, 32 to a scale, with block-format weights, NMSE at most 2e-4; with AMX both
-  // to
-  // bf16, NMSE at most 1e-5. CUDA: activations and weights are rounded to 16 bits, or activations to 15 bits of the
-  // largest of 32; NMSE at most 1e-5. Metal: as kExact.
+  // For speed. CPU: with block-format weights, activations are rounded to 8 bits, 32 to a scale, NMSE at most 2e-4;
+  // with AMX, activations and weights to bf16, NMSE at most 1e-5. CUDA: activations and weights to 16 bits, or
+  // activations to 15 bits of the largest of 32, NMSE at most 1e-5.
+  // Metal: as kExact.
   kFast,
 };
 
