@@ -47,7 +47,7 @@ struct TileOps {
   void (*transpose)(const float* from, std::int64_t tiles, float* to);
 };
 
-// Sums need f32 of what bf16 tells apart: F32 weights are not for tiles.
+// F32 weights are not rounded to bf16: tiles do not take them.
 constexpr bool has_tiles(DType weight) { return weight != DType::kF32 && weight != DType::kI32; }
 
 // The matrix units of this machine: AMX, if the selected instruction set is the one with AVX-512. Null if there are
