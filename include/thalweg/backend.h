@@ -7,8 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "thalweg/api.h"
 #include "thalweg/device.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
 
 struct OperationInfo {
@@ -40,3 +42,4 @@ void select_instruction_set(std::string_view name);
 void select_kernel(std::string_view operation, std::string_view kernel);
 
 }  // namespace thalweg
+THALWEG_API_END

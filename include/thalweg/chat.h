@@ -20,6 +20,9 @@
 #include <string_view>
 #include <vector>
 
+#include "thalweg/api.h"
+
+THALWEG_API_BEGIN
 namespace thalweg {
 
 struct ToolCall {
@@ -88,3 +91,4 @@ class AnswerParser {
 };
 
 }  // namespace thalweg
+THALWEG_API_END

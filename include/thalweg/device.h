@@ -8,6 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "thalweg/api.h"
+
+THALWEG_API_BEGIN
 namespace thalweg {
 
 enum class DeviceType : std::uint8_t { kCpu, kCuda, kMetal };
@@ -123,3 +126,4 @@ struct Explanation {
 };
 
 }  // namespace thalweg
+THALWEG_API_END

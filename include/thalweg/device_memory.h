@@ -5,8 +5,10 @@
 
 #include <cstddef>
 
+#include "thalweg/api.h"
 #include "thalweg/device.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
 
 // A block of memory on one device, aligned to 256 bytes. On the CPU it is host memory.
@@ -39,3 +41,4 @@ void copy_to_host(const Stream& stream, void* host_memory, const void* device_me
 void synchronize(const Stream& stream);
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <string_view>
 
+#include "thalweg/api.h"
+
+THALWEG_API_BEGIN
 namespace thalweg {
 
 // Element types of tensors. The block formats from kQ4_0 on are GGUF's, with the bytes of a file: a run of
@@ -92,3 +95,4 @@ constexpr std::int64_t bytes_of(DType dtype, std::int64_t count) {
 }
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -21,11 +21,13 @@
 #include <string_view>
 #include <vector>
 
+#include "thalweg/api.h"
 #include "thalweg/error.h"
 #include "thalweg/grammar.h"
 #include "thalweg/model.h"
 #include "thalweg/sampling.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
 
 struct EngineOptions {
@@ -207,3 +209,4 @@ class TokenStream {
 };
 
 }  // namespace thalweg
+THALWEG_API_END

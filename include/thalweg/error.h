@@ -4,6 +4,9 @@
 #include <string>
 #include <string_view>
 
+#include "thalweg/api.h"
+
+THALWEG_API_BEGIN
 namespace thalweg {
 
 // The one exception type of the library. It is thrown before anything is written: an operation that throws
@@ -34,3 +37,4 @@ class Error : public std::runtime_error {
 };
 
 }  // namespace thalweg
+THALWEG_API_END

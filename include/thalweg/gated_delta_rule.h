@@ -18,9 +18,11 @@
 #include <optional>
 #include <string_view>
 
+#include "thalweg/api.h"
 #include "thalweg/operation.h"
 #include "thalweg/tensor.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
 
 // Which key head a value head reads. There is no default, because the wrong one silently gives wrong tokens.
@@ -247,3 +249,4 @@ void recurrent_gated_delta_rule(const RecurrentGatedDeltaRuleArgs& a, Workspace 
 void gated_delta_prep_step(const GatedDeltaPrepStepArgs& a, Workspace w, const Stream& s);
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -25,16 +25,18 @@
 #include <string_view>
 #include <vector>
 
+#include "thalweg/api.h"
 #include "thalweg/chat.h"
 #include "thalweg/device.h"
 #include "thalweg/dtype.h"
 #include "thalweg/sampling.h"
 
-namespace thalweg {
-
-namespace engine {
+namespace thalweg::engine {
 class ModelSlots;
 }
+
+THALWEG_API_BEGIN
+namespace thalweg {
 
 struct ModelOptions {
   std::optional<Device> device;               // none: a GPU that the model fits on, else the CPU
@@ -270,3 +272,4 @@ class Model {
 };
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -9,10 +9,12 @@
 
 #include <string_view>
 
+#include "thalweg/api.h"
 #include "thalweg/nn.h"
 #include "thalweg/operation.h"
 #include "thalweg/tensor.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
 
 // p = softmax(router_logits) over all experts in f32; the top_k largest in descending order, ties to the lower id.
@@ -90,3 +92,4 @@ void mul_mat_id(const MulMatIdArgs& a, Workspace w, const Stream& s);
 void moe_ffn(const MoeFfnArgs& a, Workspace w, const Stream& s);
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -7,9 +7,11 @@
 #include <optional>
 #include <string_view>
 
+#include "thalweg/api.h"
 #include "thalweg/operation.h"
 #include "thalweg/tensor.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
 
 enum class Activation : std::uint8_t { kNone, kSilu };
@@ -190,3 +192,4 @@ void add(const AddArgs& a, Workspace w, const Stream& s);
 void swiglu(const SwigluArgs& a, Workspace w, const Stream& s);
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -2,8 +2,10 @@
 
 #include <cstddef>
 
+#include "thalweg/api.h"
 #include "thalweg/device.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
 
 // Every operation is described by one struct, <Name>Args, that holds its tensors and options. Three functions take it;
@@ -23,3 +25,4 @@ template <class Args>
 Explanation explain(const Args& args, const Stream& stream);
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <string_view>
 
+#include "thalweg/api.h"
 #include "thalweg/operation.h"
 #include "thalweg/tensor.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
 
 // Unpacks to f32, bit-identical to the formats' reference implementation, F16 and BF16 included.
@@ -31,3 +33,4 @@ void dequantize(const DequantizeArgs& a, Workspace w, const Stream& s);
 void quantize(const QuantizeArgs& a, Workspace w, const Stream& s);
 
 }  // namespace thalweg
+THALWEG_API_END

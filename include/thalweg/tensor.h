@@ -6,9 +6,11 @@
 #include <string>
 #include <type_traits>
 
+#include "thalweg/api.h"
 #include "thalweg/device.h"
 #include "thalweg/dtype.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
 
 inline constexpr int kMaxRank = 5;
@@ -140,3 +142,4 @@ BasicTensor<Pointer> head_range(const BasicTensor<Pointer>& tensor, std::int64_t
 std::string to_string(const ConstTensor& tensor);
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -19,14 +19,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "thalweg/api.h"
+#include "thalweg/version.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
+THALWEG_API_BEGIN
 
 #define THALWEG_ABI_VERSION 4
 
 // THALWEG_ABI_VERSION of the library itself.
 int32_t thalweg_abi_version(void);
+// THALWEG_VERSION_STRING of the library itself: "0.2.0".
+const char* thalweg_version(void);
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Errors
@@ -589,6 +595,8 @@ typedef struct thalweg_quantize_args {
 THALWEG_OPERATIONS(THALWEG_DECLARE_OPERATION)
 #undef THALWEG_DECLARE_OPERATION
 
+#ifndef THALWEG_KERNELS_ONLY  // set for a library that was built without what follows
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Models: model.h
 
@@ -777,6 +785,9 @@ thalweg_status thalweg_answer_cancel(thalweg_answer* answer);
 // Cancels the request if it still runs.
 void thalweg_answer_free(thalweg_answer* answer);
 
+#endif  // THALWEG_KERNELS_ONLY
+
+THALWEG_API_END
 #ifdef __cplusplus
 }
 #endif
