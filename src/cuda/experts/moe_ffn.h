@@ -9,6 +9,7 @@
 #include "core/arena.h"
 #include "core/kernel.h"
 #include "cuda/common/elements.h"
+#include "cuda/experts/routing.h"
 #include "cuda/experts/tiled.h"
 #include "cuda/launch.h"
 
@@ -34,6 +35,8 @@ struct MoeRouting {
   MoeRouting(const MoeFfnArgs& args, const DeviceProperties& device, Arena& arena);
 
   ConstTensor id_tensor(const MoeFfnArgs& args) const;
+  RouterLogits router_logits(const MoeFfnArgs& args) const;
+  void run_logits(const MoeFfnArgs& args, const DeviceProperties& device, cudaStream_t stream) const;
   void run(const MoeFfnArgs& args, const DeviceProperties& device, cudaStream_t stream) const;
 };
 // Empty, or why there is no routing for these arguments.
@@ -82,6 +85,11 @@ std::string moe_stream_supports(const MoeFfnArgs& args, const Stream& stream);
 std::size_t moe_stream_workspace(const MoeFfnArgs& args, const Stream& stream);
 void run_moe_stream(const MoeFfnArgs& args, Workspace workspace, const Stream& stream);
 std::string moe_stream_remark(const MoeFfnArgs& args);
+
+std::string moe_grouped_supports(const MoeFfnArgs& args, const Stream& stream);
+std::size_t moe_grouped_workspace(const MoeFfnArgs& args, const Stream& stream);
+void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& stream);
+std::string moe_grouped_remark(const MoeFfnArgs& args);
 
 std::string moe_steps_supports(const MoeFfnArgs& args, const Stream& stream);
 std::size_t moe_steps_workspace(const MoeFfnArgs& args, const Stream& stream);
