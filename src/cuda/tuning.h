@@ -278,11 +278,10 @@ inline constexpr std::int64_t kSplitSharedTokens = 64;
 inline constexpr std::int64_t kGroupedTokens = 2;
 inline constexpr double kGroupedFew = 180;
 inline constexpr double kGrouped = 100;
-// Stages of a warp's ring; blocks for each multiprocessor below which warps share rows; K tiles that a warp multiplies
-// at least where there are enough blocks.
-inline constexpr int kGroupedStages = 2;
+// Blocks for each multiprocessor below which warps share rows; K tiles that a warp multiplies at least where there are
+// enough blocks.
 inline constexpr double kGroupedBlocksPerMultiprocessor = 1.5;
-inline constexpr int kGroupedSteps = 8;
+inline constexpr int kGroupedSteps = 4;
 }  // namespace moe_ffn
 
 }  // namespace experts

@@ -45,13 +45,13 @@ std::string_view grouped_refusal(DType type) {
 int grouped_stage_bytes(DType type) {
   switch (type) {
     case DType::kQ4_K:
-      return 2 * ByteRows<DType::kQ4_K>::kBytes;
+      return ByteRows<DType::kQ4_K>::kBytes;
     case DType::kQ5_K:
-      return 2 * ByteRows<DType::kQ5_K>::kBytes;
+      return ByteRows<DType::kQ5_K>::kBytes;
     case DType::kQ6_K:
-      return 2 * ByteRows<DType::kQ6_K>::kBytes;
+      return ByteRows<DType::kQ6_K>::kBytes;
     default:
-      return 2 * ByteRows<DType::kQ8_0>::kBytes;
+      return ByteRows<DType::kQ8_0>::kBytes;
   }
 }
 

@@ -1,16 +1,15 @@
 #pragma once
 
 // moe_ffn's `grouped`: an expert's weights are read once for up to eight of its tokens and multiplied as bytes on the
-// tensor cores (byte_products.h). Four launches: the router's logits; choice, lists and activations in fixed point
-// (grouped_choice.cu); gate, up and SwiGLU; down; then the sum over slots. The shared expert is one more expert, whose
-// tokens are all.
+// tensor cores (byte_products.h). Five launches: the router's logits and the activations in fixed point
+// (grouped_router.cu); the choice and the items (grouped_choice.cu); gate, up and SwiGLU, then down (grouped_kernel.h);
+// the sum over slots. The shared expert is one more expert, whose tokens are all.
 
 #include <cstdint>
 #include <string_view>
 
 #include "cuda/experts/experts.h"
 #include "cuda/experts/fixed_records.h"
-#include "cuda/experts/routing.h"
 #include "cuda/experts/row_products.h"
 #include "cuda/launch.h"
 
@@ -30,13 +29,22 @@ struct GroupedItems {
   int item_tokens = 0;
 };
 
-struct GroupedChoice {
-  RouterLogits logits;
-  Elements x;
+struct GroupedRouter {
+  Elements x, router;
+  float* logits;          // [T,E]
   std::uint8_t* records;  // [T,D / 256]
-  int k_tiles;            // D / 256
-  std::int32_t* ids;      // [T,S]
-  float* weights;         // [T,S]
+  int tokens;
+  int experts;
+  int k_tiles;  // D / 256
+};
+void launch_grouped_router(const GroupedRouter& router, const DeviceProperties& device, cudaStream_t stream,
+                           std::string_view operation);
+
+struct GroupedChoice {
+  const float* logits;  // [T,E]
+  int tokens;
+  int experts;
+  float* weights;  // [T,S]
   int slots;
   bool renormalize;
   bool shared;
@@ -55,7 +63,7 @@ struct GroupedSide {
   int k_warps;  // warps that share rows, each with every k_warps-th K tile
   int units;    // warps or groups of them that have rows of their own
   int groups;   // runs of rows of a warp, one after the other
-  int stages;
+  int stages;   // of a warp's ring, 2 to kMostGroupedStages
   int stage_bytes;
 
   // Rows of each matrix in a block.
@@ -80,6 +88,7 @@ struct GroupedProduct {
 };
 
 constexpr int kGroupedWarps = 8;
+constexpr int kMostGroupedStages = 6;
 constexpr int kGroupedThreads = kGroupedWarps * kWarpSize;
 
 // Bytes between the records of two rows of activations in shared memory: reads of neighboring rows access different
@@ -88,7 +97,7 @@ __host__ __device__ constexpr int grouped_x_pitch(int k_tiles) {
   return (k_tiles * kFixedRecordBytes + 63) / 128 * 128 + 64;
 }
 std::string_view grouped_refusal(DType type);  // empty: there is a kernel
-int grouped_stage_bytes(DType type);           // of 32 rows of a K tile
+int grouped_stage_bytes(DType type);           // of 16 rows of a K tile
 // Both launches of a product, or the only one.
 void launch_grouped_product(GroupedProduct p, bool down, std::int64_t most_items, const DeviceProperties& device,
                             cudaStream_t stream, std::string_view operation);

@@ -68,6 +68,22 @@ struct ByteRows {
   }
 };
 
+// Waits for the first of the last `stages` groups of this thread's copies.
+__device__ inline void wait_for_first_of(int stages) {
+  switch (stages) {
+    case 2:
+      return wait_for_copies<1>();
+    case 3:
+      return wait_for_copies<2>();
+    case 4:
+      return wait_for_copies<3>();
+    case 5:
+      return wait_for_copies<4>();
+    default:
+      return wait_for_copies<kMostGroupedStages - 1>();
+  }
+}
+
 // A block's part of a product.
 template <bool kDown>
 struct GroupedBlock {
@@ -158,39 +174,38 @@ struct GroupedBlock {
     const int begin = slab * side.block_rows() + unit * kWarpRows;
     const int stride = side.units * kWarpRows;  // of a group
     const int groups = unit < side.units && begin < side.n ? min(side.groups, (side.n - begin + stride - 1) / stride) : 0;
-    const int steps = groups * own_k_tiles;
+    const int steps = 2 * groups * own_k_tiles;  // K tiles of both matrices in turn
     // The next copy.
-    std::int64_t next_row = static_cast<std::int64_t>(begin) * row_bytes;
+    const std::uint8_t* next_first = first + static_cast<std::int64_t>(begin) * row_bytes;
+    const std::uint8_t* next_second = second + static_cast<std::int64_t>(begin) * row_bytes;
     int next_k_tile = first_k_tile;
     int next_stage = 0;
     int copied = 0;
     const auto copy_next = [&] {
       if (copied < steps) {
-        const std::int64_t at = next_row + next_k_tile * Rows::kTileBytes;
         const std::uint32_t to = shared_address(ring + next_stage * side.stage_bytes);
-        copies.copy(first + at, first_end, to);
-        copies.copy(second + at, second_end, to + Rows::kBytes);
-        ++copied;
         next_stage = next_stage + 1 < side.stages ? next_stage + 1 : 0;
-        next_k_tile += side.k_warps;
-        if (next_k_tile >= side.k_tiles) {
-          next_k_tile = first_k_tile;
-          next_row += static_cast<std::int64_t>(stride) * row_bytes;
+        if (copied++ % 2 == 0) {
+          copies.copy(next_first + next_k_tile * Rows::kTileBytes, first_end, to);
+        } else {
+          copies.copy(next_second + next_k_tile * Rows::kTileBytes, second_end, to);
+          next_k_tile += side.k_warps;
+          if (next_k_tile >= side.k_tiles) {
+            next_k_tile = first_k_tile;
+            next_first += static_cast<std::int64_t>(stride) * row_bytes;
+            next_second += static_cast<std::int64_t>(stride) * row_bytes;
+          }
         }
       }
-    };
-    copy_next();
-    if constexpr (!kDown) copy_records();
-    commit_copies();
-    for (int i = 1; i < side.stages; ++i) {
-      copy_next();
       commit_copies();
-    }
+    };
+    if constexpr (!kDown) copy_records();
+    for (int i = 0; i < side.stages; ++i) copy_next();
     if constexpr (kDown) {
       if (p.waits) pdl_wait(), pdl_trigger();
       write_records();
     } else {
-      side.stages > 2 ? wait_for_copies<2>() : wait_for_copies<1>();
+      wait_for_first_of(side.stages);
     }
     int rows[kTiles];
 #pragma unroll
@@ -201,25 +216,23 @@ struct GroupedBlock {
     int row = begin;
     int k_tile = first_k_tile;
     int stage = 0;
-    for (int step = 0; step < steps; ++step) {
-      side.stages > 2 ? wait_for_copies<2>() : wait_for_copies<1>();
-      __syncwarp();
-      const std::uint8_t* const raw = ring + stage * side.stage_bytes;
+    for (int step = 0; step < steps; step += 2) {
 #pragma unroll
       for (int i = 0; i < kMatrices; ++i) {
+        wait_for_first_of(side.stages);
+        __syncwarp();
         const std::uint8_t* const source = i == 0 ? first : second;
         const auto tile = [&](int of_tile) {
-          return raw + i * Rows::kBytes + of_tile * Rows::kPitch +
+          return ring + stage * side.stage_bytes + of_tile * Rows::kPitch +
                  Rows::misalignment(source + static_cast<std::int64_t>(row + of_tile) * row_bytes +
                                     k_tile * Rows::kTileBytes);
         };
         multiply_bytes<kType, kTiles>(tile(lane / 4), tile(lane / 4 + 8), memory + k_tile * kFixedRecordBytes, x_pitch,
                                       sums[i]);
+        __syncwarp();  // the stage has been read
+        copy_next();
+        stage = stage + 1 < side.stages ? stage + 1 : 0;
       }
-      __syncwarp();  // the stage has been read
-      copy_next();
-      commit_copies();
-      stage = stage + 1 < side.stages ? stage + 1 : 0;
       k_tile += side.k_warps;
       if (k_tile < side.k_tiles) continue;
       k_tile = first_k_tile;

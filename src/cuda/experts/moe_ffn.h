@@ -9,7 +9,6 @@
 #include "core/arena.h"
 #include "core/kernel.h"
 #include "cuda/common/elements.h"
-#include "cuda/experts/routing.h"
 #include "cuda/experts/tiled.h"
 #include "cuda/launch.h"
 
@@ -35,8 +34,6 @@ struct MoeRouting {
   MoeRouting(const MoeFfnArgs& args, const DeviceProperties& device, Arena& arena);
 
   ConstTensor id_tensor(const MoeFfnArgs& args) const;
-  RouterLogits router_logits(const MoeFfnArgs& args) const;
-  void run_logits(const MoeFfnArgs& args, const DeviceProperties& device, cudaStream_t stream) const;
   void run(const MoeFfnArgs& args, const DeviceProperties& device, cudaStream_t stream) const;
 };
 // Empty, or why there is no routing for these arguments.

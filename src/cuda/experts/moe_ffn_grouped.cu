@@ -19,7 +19,8 @@ std::int64_t shared_items(const MoeFfnArgs& args, int item_tokens) {
 }
 
 struct GroupedPlan {
-  MoeRouting routing;
+  float* logits;            // [T,E]
+  float* weights;           // [T,S]
   std::uint8_t* records;    // [T,D / 256]
   float* activated;         // [T S,I]
   float* shared_activated;  // [T,J]
@@ -29,8 +30,9 @@ struct GroupedPlan {
   std::int64_t most_items;
   std::size_t bytes;
 
-  GroupedPlan(const MoeFfnArgs& args, const DeviceProperties& device, Arena arena)
-      : routing(args, device, arena),
+  GroupedPlan(const MoeFfnArgs& args, Arena arena)
+      : logits(arena.take<float>(num_tokens(args) * num_experts(args))),
+        weights(arena.take<float>(num_pairs(args))),
         records(arena.take<std::uint8_t>(num_tokens(args) * (hidden_size(args) / kFixedTileK) * kFixedRecordBytes)),
         activated(arena.take<float>(num_pairs(args) * inner_size(args))),
         shared_activated(arena.take<float>(num_tokens(args) * shared_inner_size(args))),
@@ -67,12 +69,12 @@ GroupedSide side_of(const ConstTensor& first, const ConstTensor& second, double 
   side.experts = first.rank == 3 ? static_cast<int>(first.dim(0)) : 1;
   side.n = static_cast<int>(first.dim(first.rank - 2));
   side.k_tiles = static_cast<int>(first.dim(first.rank - 1) / kFixedTileK);
-  side.stages = costs::kGroupedStages;
   side.stage_bytes = grouped_stage_bytes(first.dtype);
   // Two blocks share a multiprocessor.
   constexpr int kReserved = 2048;
   const int memory = device.shared_bytes / 2 - kReserved - of.item_tokens * grouped_x_pitch(side.k_tiles);
-  const int warps = std::clamp(memory / (side.stages * side.stage_bytes), 1, kGroupedWarps);
+  const int warps = std::clamp(memory / (2 * side.stage_bytes), 1, kGroupedWarps);
+  side.stages = std::clamp(memory / (warps * side.stage_bytes), 2, kMostGroupedStages);
   const double full = costs::kGroupedBlocksPerMultiprocessor * device.multiprocessors;
   side.k_warps = 1;
   side.groups = 1;
@@ -83,7 +85,7 @@ GroupedSide side_of(const ConstTensor& first, const ConstTensor& second, double 
   }
   while (side.k_warps == 1 && side.groups * side.k_tiles < costs::kGroupedSteps) {
     side.groups *= 2;
-    if (items * side.blocks() >= 2 * full) continue;
+    if (items * side.blocks() >= full) continue;
     side.groups /= 2;
     break;
   }
@@ -93,7 +95,7 @@ GroupedSide side_of(const ConstTensor& first, const ConstTensor& second, double 
 }  // namespace
 
 std::string moe_grouped_supports(const MoeFfnArgs& args, const Stream& stream) {
-  if (std::string reason = routing_reason(args); !reason.empty()) return reason;
+  if (!is_float(args.router.dtype)) return "takes a router of F32, F16 or BF16";
   if (num_experts(args) > kMostGroupedExperts) {
     return "takes at most " + std::to_string(kMostGroupedExperts) + " experts";
   }
@@ -120,13 +122,13 @@ std::string moe_grouped_supports(const MoeFfnArgs& args, const Stream& stream) {
   }
   const int columns = static_cast<int>(std::max({hidden_size(args), inner_size(args), shared_inner_size(args)}));
   const int x = kGroupedItemTokens * grouped_x_pitch(columns / kFixedTileK);
-  constexpr int kRing = 2 * 8704;  // of one warp, in the largest format
+  constexpr int kRing = 2 * 4352;  // of one warp, in the largest format
   if (x + kRing > properties(stream.device.index).shared_bytes / 2) return "has too little shared memory";
   return {};
 }
 
-std::size_t moe_grouped_workspace(const MoeFfnArgs& args, const Stream& stream) {
-  return GroupedPlan(args, properties(stream.device.index), Arena()).bytes;
+std::size_t moe_grouped_workspace(const MoeFfnArgs& args, const Stream&) {
+  return GroupedPlan(args, Arena()).bytes;
 }
 
 void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
@@ -134,16 +136,23 @@ void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& 
   const CurrentDevice current(stream, args.kName);
   const DeviceProperties& device = properties(stream.device.index);
   const cudaStream_t queue = native(stream);
-  const GroupedPlan plan(args, device, Arena(workspace));
-  plan.routing.run_logits(args, device, queue);
+  const GroupedPlan plan(args, Arena(workspace));
+
+  GroupedRouter router{};
+  router.x = elements(args.x);
+  router.router = elements(args.router);
+  router.logits = plan.logits;
+  router.records = plan.records;
+  router.tokens = static_cast<int>(num_tokens(args));
+  router.experts = static_cast<int>(num_experts(args));
+  router.k_tiles = static_cast<int>(hidden_size(args) / kFixedTileK);
+  launch_grouped_router(router, device, queue, args.kName);
 
   GroupedChoice choice{};
-  choice.logits = plan.routing.router_logits(args);
-  choice.x = elements(args.x);
-  choice.records = plan.records;
-  choice.k_tiles = static_cast<int>(hidden_size(args) / kFixedTileK);
-  choice.ids = plan.routing.ids;
-  choice.weights = plan.routing.weights;
+  choice.logits = plan.logits;
+  choice.tokens = router.tokens;
+  choice.experts = router.experts;
+  choice.weights = plan.weights;
   choice.slots = args.top_k;
   choice.renormalize = args.renormalize;
   choice.shared = has_shared(args);
@@ -172,11 +181,11 @@ void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& 
   p.y = plan.products;
   p.shared_y = plan.shared_products;
   product(true, args.down, {}, args.shared_down, {});
-  run_combine(args, plan.products, plan.routing.weights, plan.shared_products, device, queue);
+  run_combine(args, plan.products, plan.weights, plan.shared_products, device, queue);
 }
 
-std::string moe_grouped_remark(const MoeFfnArgs& args) {
-  return routing_remark(args) + "; rounds activations to 15 bits of the largest of 256";
+std::string moe_grouped_remark(const MoeFfnArgs&) {
+  return "rounds activations to 15 bits of the largest of 256";
 }
 
 }  // namespace thalweg::cu

@@ -36,27 +36,19 @@ ConstTensor MoeRouting::id_tensor(const MoeFfnArgs& args) const {
   return ConstTensor(ids, DType::kI32, {num_tokens(args), args.top_k}, args.x.device);
 }
 
-void MoeRouting::run_logits(const MoeFfnArgs& args, const DeviceProperties& device, cudaStream_t stream) const {
+void MoeRouting::run(const MoeFfnArgs& args, const DeviceProperties& device, cudaStream_t stream) const {
   if (wgmma) {
     sm90::launch_router_logits(args.x, args.router, staged, logits, splits, device, stream, args.kName);
   } else {
     launch_router_logits(args.x, args.router, logits, splits, device, stream, args.kName);
   }
-}
-
-RouterLogits MoeRouting::router_logits(const MoeFfnArgs& args) const {
   RouterLogits sums;
   sums.logits = elements(Tensor(logits, DType::kF32, {num_tokens(args), num_experts(args)}, args.x.device));
   sums.splits = splits;
   sums.split_stride = num_tokens(args) * num_experts(args);
   sums.tokens = num_tokens(args);
   sums.experts = static_cast<int>(num_experts(args));
-  return sums;
-}
-
-void MoeRouting::run(const MoeFfnArgs& args, const DeviceProperties& device, cudaStream_t stream) const {
-  run_logits(args, device, stream);
-  launch_route(router_logits(args), {ids, args.top_k, weights, args.top_k, args.top_k, args.renormalize}, device, stream, args.kName);
+  launch_route(sums, {ids, args.top_k, weights, args.top_k, args.top_k, args.renormalize}, device, stream, args.kName);
 }
 
 }  // namespace thalweg::cu
