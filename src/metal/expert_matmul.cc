@@ -5,8 +5,7 @@
 
 #include "core/arena.h"
 #include "metal/kernels.h"
-#include "metal/kernels/parameters.h"
-#include "metal/launch.h"
+#include "metal/layers.h"
 #include "metal/tuning.h"
 
 namespace thalweg::metal {
@@ -37,12 +36,6 @@ struct Lists {
         tiles(arena.take<RowTile>(num_tiles)),
         grid(arena.take<std::uint32_t>(3)) {}
 };
-
-// `count` elements at `data` as a kernel's buffer.
-template <class T>
-Buffer buffer_of(const T* data, std::int64_t count) {
-  return {data, static_cast<std::size_t>(count) * sizeof(T)};
-}
 
 Launch rows_launch(const ConstTensor& ids, std::int64_t experts, ExpertRowsParameters& p) {
   p.pairs = static_cast<std::int32_t>(ids.size());
