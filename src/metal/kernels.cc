@@ -8,6 +8,7 @@ void add_kernels(Backend& backend) {
   add_row_kernels(backend);
   add_move_kernels(backend);
   add_choice_kernels(backend);
+  add_sampling_kernels(backend);
   std::get<KernelList<ChunkGatedDeltaRuleArgs>>(backend.kernels) = chunk_gated_delta_rule_kernels();
   std::get<KernelList<RecurrentGatedDeltaRuleArgs>>(backend.kernels) = recurrent_gated_delta_rule_kernels();
   std::get<KernelList<GatedDeltaPrepStepArgs>>(backend.kernels) = gated_delta_prep_step_kernels();

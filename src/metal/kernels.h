@@ -13,6 +13,7 @@ void add_expert_kernels(Backend& backend);
 void add_row_kernels(Backend& backend);
 void add_move_kernels(Backend& backend);
 void add_choice_kernels(Backend& backend);
+void add_sampling_kernels(Backend& backend);
 KernelList<ChunkGatedDeltaRuleArgs> chunk_gated_delta_rule_kernels();
 KernelList<RecurrentGatedDeltaRuleArgs> recurrent_gated_delta_rule_kernels();
 KernelList<GatedDeltaPrepStepArgs> gated_delta_prep_step_kernels();

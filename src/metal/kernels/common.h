@@ -63,6 +63,7 @@ constant int kGated [[function_constant(39)]];    // two matrices: y = silu(gate
 constant int kWeighted [[function_constant(40)]];  // experts' outputs are weighted and summed
 constant int kShared [[function_constant(41)]];    // there is a shared expert
 constant int kSplit [[function_constant(42)]];     // of attention: a span of the context in a threadgroup
+constant int kSettings [[function_constant(43)]];  // SampleSetting bits: which settings of sample_tokens are given
 
 // Threads and simdgroups per threadgroup of the matrix kernels.
 constant constexpr uint kThreads = 128;

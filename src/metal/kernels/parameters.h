@@ -37,6 +37,20 @@ enum {
 enum {
   kBadBounds = 1,
   kBadIndices = 2,
+  kBadLogits = 8,
+};
+
+// Which settings of sample_tokens are given.
+enum {
+  kGivenSlots = 1,
+  kGivenTemperature = 2,
+  kGivenTopK = 4,
+  kGivenTopP = 8,
+  kGivenMinP = 16,
+  kGivenPenalty = 32,
+  kGivenLast = 64,
+  kGivenSeed = 128,
+  kGivenHistory = 256,
 };
 
 // Strides in elements of a tensor [B,T,H,..]; the innermost dimension is contiguous.

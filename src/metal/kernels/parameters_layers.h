@@ -17,6 +17,10 @@ enum {
   kMaxRotaryPairs = 512,    // whose frequencies fit beside the other parameters
   kRopeSimdgroups = 8,
   kConvTokens = 8,          // of a thread of causal_conv1d
+  kSampleThreads = 1024,    // of a threadgroup that has a row of logits
+  kSegmentThreads = 256,
+  kSegment = 2048,          // logits of a segment
+  kSampleBins = 256,        // of a histogram: eight bits of a key
   kMaxRoutedExperts = 8192,  // whose logits fit in threadgroup memory
 };
 
@@ -108,6 +112,24 @@ struct AdvanceParameters {
   int32_t history_slots;  // 0 without a history
   int32_t history_size;
   int64_t history_slot;
+};
+
+struct SampleParameters {
+  int32_t vocabulary;
+  int32_t segments;  // of a row
+  int32_t history_slots;
+  int32_t history_size;
+  int64_t logits_row;
+  int64_t history_slot;
+  int64_t seed_row;
+};
+
+struct LogprobParameters {
+  int32_t vocabulary;
+  int32_t count;  // K
+  int64_t logits_row;
+  int64_t top_tokens_row;
+  int64_t top_logprobs_row;
 };
 
 #ifndef __METAL_VERSION__
