@@ -9,6 +9,9 @@ void add_kernels(Backend& backend) {
   add_move_kernels(backend);
   add_choice_kernels(backend);
   add_sampling_kernels(backend);
+  std::get<KernelList<AttentionArgs>>(backend.kernels) = attention_kernels();
+  std::get<KernelList<LinearArgs>>(backend.kernels) = linear_kernels();
+  std::get<KernelList<MoeFfnArgs>>(backend.kernels) = moe_ffn_kernels();
   std::get<KernelList<ChunkGatedDeltaRuleArgs>>(backend.kernels) = chunk_gated_delta_rule_kernels();
   std::get<KernelList<RecurrentGatedDeltaRuleArgs>>(backend.kernels) = recurrent_gated_delta_rule_kernels();
   std::get<KernelList<GatedDeltaPrepStepArgs>>(backend.kernels) = gated_delta_prep_step_kernels();

@@ -251,6 +251,8 @@ struct ExpertMatmulParameters {
   int32_t experts;
   int64_t weight_expert;  // bytes
   int64_t weight_row;     // bytes
+  int64_t up_expert;      // of a second matrix
+  int64_t up_row;
   int64_t x_token;
   int64_t x_slot;  // 0: slots share a row
   int64_t y_token;

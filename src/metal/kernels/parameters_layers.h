@@ -17,6 +17,11 @@ enum {
   kMaxRotaryPairs = 512,    // whose frequencies fit beside the other parameters
   kRopeSimdgroups = 8,
   kConvTokens = 8,          // of a thread of causal_conv1d
+  kAttentionRows = 32,      // of a tile: pairs of a token and a query head
+  kAttentionKeys = 16,      // positions that a tile takes at a time
+  kSplitHeads = 4,          // query heads that share the keys that a split reads
+  kSplitSimdgroups = 4,
+  kVectorTokens = 4,        // of a threadgroup of linear_rows
   kSampleThreads = 1024,    // of a threadgroup that has a row of logits
   kSegmentThreads = 256,
   kSegment = 2048,          // logits of a segment
@@ -130,6 +135,39 @@ struct LogprobParameters {
   int64_t logits_row;
   int64_t top_tokens_row;
   int64_t top_logprobs_row;
+};
+
+// y [T,N] = x [T,K] times weight [N,K], or silu(gate x) * (up x).
+struct LinearParameters {
+  int32_t tokens;
+  int32_t n;
+  int32_t k;
+  int64_t weight_row;  // bytes
+  int64_t up_row;      // of a second matrix
+  int64_t x_token;
+  int64_t y_token;
+};
+
+// The sum of the experts' outputs: y [T,D].
+struct CombineParameters {
+  int32_t tokens;
+  int32_t slots;
+  int64_t y_token;
+};
+
+struct AttentionParameters {
+  CacheParameters cache;
+  int32_t heads;       // HQ
+  int32_t key_heads;   // HKV
+  int32_t rows_heads;  // of a tile, or of a split: query heads of one key head
+  int32_t groups;      // that share a key head
+  int32_t rows_tokens;  // of a tile
+  int32_t span;        // positions of a split
+  int32_t splits;
+  float scale;
+  View q;
+  View gate;
+  View o;
 };
 
 #ifndef __METAL_VERSION__

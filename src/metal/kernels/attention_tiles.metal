@@ -1,0 +1,232 @@
+// Attention of many new tokens, in tiles of 32 rows, each a token and one of the query heads that share a key head.
+// Threadgroup: a tile and a key head, eight simdgroups. A simdgroup has eight rows and half of the columns of queries
+// and outputs in registers; keys, then values, are staged for 16 positions at a time, whose scores' two halves meet in
+// threadgroup memory. Rows beyond the sequence see nothing.
+
+#include <metal_simdgroup_matrix>
+
+#include "metal/kernels/cache_places.h"
+#include "metal/kernels/gates.h"
+
+constant constexpr int kHalfTiles = kMaxHeadSize / 16;  // column tiles of half a head, at most
+constant constexpr int kTileThreads = 256;
+constant constexpr int kScoreFloats = kAttentionRows * kAttentionKeys;
+
+inline int half_tiles() { return (kWidth + 15) / 16; }
+inline int padded_width() { return half_tiles() * 16; }
+
+struct HalfRows {
+  simdgroup_float8x8 tile[kHalfTiles];
+};
+
+// The rows of a threadgroup.
+struct RowTileOf {
+  Sequence sequence;
+  int first_token;  // among the sequence's new ones
+  int first_head;
+  int heads;  // of each token
+};
+
+struct TileRow {
+  bool exists;
+  int token;  // of the batch
+  int head;
+  int visible;
+};
+
+inline TileRow tile_row(thread const RowTileOf& tile, int heads_of_tile, int row) {
+  TileRow result;
+  const int index = tile.first_token + row / heads_of_tile;
+  const int head = row % heads_of_tile;
+  result.exists = head < tile.heads && index < tile.sequence.fresh;
+  result.token = tile.sequence.begin + index;
+  result.head = tile.first_head + head;
+  result.visible = result.exists ? tile.sequence.length - tile.sequence.fresh + index + 1 : 0;
+  return result;
+}
+
+// Finds the sequence of block `block` of all sequences' blocks of tokens.
+inline RowTileOf find_tile(constant AttentionParameters& p, device const int* bounds, device const int* lengths,
+                           device const int* slots, device const int* pages, int block, int group) {
+  RowTileOf tile;
+  const int ratio = p.heads / p.key_heads;
+  const int within = group % p.groups * p.rows_heads;
+  tile.first_head = group / p.groups * ratio + within;
+  tile.heads = min(int(p.rows_heads), ratio - within);
+  tile.first_token = 0;
+  for (int n = 0; n < p.cache.sequences; ++n) {
+    tile.sequence = sequence_at(p.cache, bounds, lengths, slots, pages, n);
+    const int blocks = (tile.sequence.fresh + p.rows_tokens - 1) / p.rows_tokens;
+    if (block < blocks) {
+      tile.first_token = block * p.rows_tokens;
+      return tile;
+    }
+    block -= blocks;
+  }
+  tile.sequence.index = -1;
+  return tile;
+}
+
+// staged [16][padded width] = rows of the cache from `position` on, zeros beyond the sequence and the head.
+inline void stage_cache(threadgroup float* staged, device const void* data, constant AttentionParameters& p,
+                        constant View& view, device const int* slots, device const int* pages, Sequence sequence,
+                        int position, int key_head_index, uint thread_index) {
+  for (int i = int(thread_index); i < kAttentionKeys * padded_width(); i += kTileThreads) {
+    const int column = i % padded_width();
+    const int at_position = position + i / padded_width();
+    float value = 0.0f;
+    if (at_position < sequence.length && column < kWidth) {
+      const int64_t row = place_of(p.cache, view, slots, pages, sequence.index, at_position);
+      if (row >= 0) value = load(data, kCacheType, row + key_head_index * view.head + column);
+    }
+    staged[i] = value;
+  }
+}
+
+[[max_total_threads_per_threadgroup(256)]] kernel void attention_tiles(
+    constant AttentionParameters& p [[buffer(0)]],
+    device const void* q [[buffer(1)]],       // [T,HQ,D]
+    device const void* keys [[buffer(2)]],    // [slots,S,HKV,D]
+    device const void* values [[buffer(3)]],  // [slots,S,HKV,D]
+    device const int* bounds [[buffer(4)]],   // [N+1]
+    device const int* lengths [[buffer(5)]],  // [N]
+    device const int* slots [[buffer(6)]],    // [N]
+    device const int* pages [[buffer(7)]],    // [N,P]
+    device const void* gate [[buffer(8)]],    // [T,HQ,D]
+    device void* o [[buffer(9)]],             // [T,HQ,D]
+    threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float* scores = scratch;                                           // [2][32][16]
+  threadgroup float* factors = scores + 2 * kScoreFloats;                        // 4 diagonal tiles
+  threadgroup float* own = factors + 4 * kTileFloats + int(simdgroup) * kTileFloats;  // a tile of each simdgroup
+  threadgroup float* staged = factors + 12 * kTileFloats;                        // [16][padded width]
+  const RowTileOf tile = find_tile(p, bounds, lengths, slots, pages, int(group.x), int(group.y));
+  if (tile.sequence.index < 0) return;
+  const int key_head_index = int(group.y) / p.groups;
+  const int row_tile = int(simdgroup) / 2;
+  const int half_index = int(simdgroup) % 2;
+  const int first_column = half_index * half_tiles() * 8;
+  const float infinity = as_type<float>(0x7F800000u);
+
+  // Queries, tile by tile: lane l has elements l and l + 32 of a tile.
+  HalfRows queries;
+  HalfRows outputs;
+  THALWEG_UNROLL
+  for (int c = 0; c < kHalfTiles; ++c) {
+    if (c >= half_tiles()) continue;
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    for (int i = int(lane); i < kTileFloats; i += 32) {
+      const TileRow row = tile_row(tile, p.rows_heads, row_tile * 8 + i / 8);
+      const int column = first_column + c * 8 + i % 8;
+      const bool inside = row.exists && column < kWidth;
+      own[i] = inside ? p.scale * load(q, kType, at(p.q, 0, row.token, row.head) + column) : 0.0f;
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    simdgroup_load(queries.tile[c], own);
+    outputs.tile[c] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  }
+  for (int i = int(thread_index); i < 4 * kTileFloats; i += kTileThreads) factors[i] = 0.0f;
+
+  // Eight threads have a row of scores, two positions each.
+  const int score_row = int(thread_index) / 8;
+  const int score_column = int(thread_index) % 8;
+  const int visible = tile.sequence.absent ? 0 : tile_row(tile, p.rows_heads, score_row).visible;
+  threadgroup float* factor = factors + score_row / 8 * kTileFloats + score_row % 8 * 9;
+  float largest = -infinity;
+  float total = 0.0f;
+  const int last_token = min(tile.first_token + int(p.rows_tokens), tile.sequence.fresh);
+  const int end = tile.sequence.absent ? 0 : tile.sequence.length - tile.sequence.fresh + last_token;
+  for (int position = 0; position < end; position += kAttentionKeys) {
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    stage_cache(staged, keys, p, p.cache.keys, slots, pages, tile.sequence, position, key_head_index, thread_index);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    simdgroup_float8x8 products[2];
+    THALWEG_UNROLL
+    for (int k = 0; k < 2; ++k) products[k] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+    THALWEG_UNROLL
+    for (int c = 0; c < kHalfTiles; ++c) {
+      if (c >= half_tiles()) continue;
+      THALWEG_UNROLL
+      for (int k = 0; k < 2; ++k) {
+        simdgroup_float8x8 key;
+        simdgroup_load(key, staged + k * 8 * padded_width() + first_column + c * 8, padded_width(), 0, true);
+        simdgroup_multiply_accumulate(products[k], queries.tile[c], key, products[k]);
+      }
+    }
+    THALWEG_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      simdgroup_store(products[k], scores + half_index * kScoreFloats + row_tile * 8 * kAttentionKeys + k * 8,
+                      kAttentionKeys);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    stage_cache(staged, values, p, p.cache.values, slots, pages, tile.sequence, position, key_head_index,
+                thread_index);
+    float score[2];
+    float top = largest;
+    THALWEG_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      const int index = score_row * kAttentionKeys + score_column + 8 * k;
+      const bool seen = position + score_column + 8 * k < visible;
+      score[k] = seen ? scores[index] + scores[kScoreFloats + index] : -infinity;
+      top = max(top, score[k]);
+    }
+    for (uint distance = 1; distance < 8; distance *= 2) top = max(top, simd_shuffle_xor(top, distance));
+    const bool seen_any = top > -infinity;
+    const float correction = seen_any ? precise::exp(largest - top) : 1.0f;
+    float weights = 0.0f;
+    THALWEG_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      const float weight = seen_any ? precise::exp(score[k] - top) : 0.0f;
+      scores[score_row * kAttentionKeys + score_column + 8 * k] = weight;
+      weights += weight;
+    }
+    for (uint distance = 1; distance < 8; distance *= 2) weights += simd_shuffle_xor(weights, distance);
+    total = total * correction + weights;
+    largest = top;
+    if (score_column == 0) *factor = correction;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    simdgroup_float8x8 scaled;
+    simdgroup_load(scaled, factors + row_tile * kTileFloats);
+    simdgroup_float8x8 shares[2];
+    THALWEG_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      simdgroup_load(shares[k], scores + row_tile * 8 * kAttentionKeys + k * 8, kAttentionKeys);
+    }
+    THALWEG_UNROLL
+    for (int c = 0; c < kHalfTiles; ++c) {
+      if (c >= half_tiles()) continue;
+      simdgroup_float8x8 sum;
+      simdgroup_multiply(sum, scaled, outputs.tile[c]);
+      THALWEG_UNROLL
+      for (int k = 0; k < 2; ++k) {
+        simdgroup_float8x8 value;
+        simdgroup_load(value, staged + k * 8 * padded_width() + first_column + c * 8, padded_width());
+        simdgroup_multiply_accumulate(sum, shares[k], value, sum);
+      }
+      outputs.tile[c] = sum;
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (score_column == 0) *factor = total > 0.0f ? 1.0f / total : 0.0f;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  simdgroup_float8x8 scaled;
+  simdgroup_load(scaled, factors + row_tile * kTileFloats);
+  THALWEG_UNROLL
+  for (int c = 0; c < kHalfTiles; ++c) {
+    if (c >= half_tiles()) continue;
+    simdgroup_float8x8 sum;
+    simdgroup_multiply(sum, scaled, outputs.tile[c]);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    simdgroup_store(sum, own);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    for (int i = int(lane); i < kTileFloats; i += 32) {
+      const TileRow row = tile_row(tile, p.rows_heads, row_tile * 8 + i / 8);
+      const int column = first_column + c * 8 + i % 8;
+      if (!row.exists || column >= kWidth) continue;
+      float value = own[i];
+      if (kHasOther) value *= sigmoid(load(gate, kType, at(p.gate, 0, row.token, row.head) + column));
+      store(o, kOutType, at(p.o, 0, row.token, row.head) + column, value);
+    }
+  }
+}
