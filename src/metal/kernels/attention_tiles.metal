@@ -34,11 +34,12 @@ struct TileRow {
   int visible;
 };
 
-inline TileRow tile_row(thread const RowTileOf& tile, int heads_of_tile, int row) {
+inline TileRow tile_row(thread const RowTileOf& tile, constant AttentionParameters& p, int row) {
   TileRow result;
-  const int index = tile.first_token + row / heads_of_tile;
-  const int head = row % heads_of_tile;
-  result.exists = head < tile.heads && index < tile.sequence.fresh;
+  const int index = tile.first_token + row / p.rows_heads;
+  const int head = row % p.rows_heads;
+  const bool inside = row < p.rows_heads * p.rows_tokens;
+  result.exists = inside && head < tile.heads && index < tile.sequence.fresh;
   result.token = tile.sequence.begin + index;
   result.head = tile.first_head + head;
   result.visible = result.exists ? tile.sequence.length - tile.sequence.fresh + index + 1 : 0;
@@ -117,7 +118,7 @@ inline void stage_cache(threadgroup float* staged, device const void* data, cons
     if (c >= half_tiles()) continue;
     simdgroup_barrier(mem_flags::mem_threadgroup);
     for (int i = int(lane); i < kTileFloats; i += 32) {
-      const TileRow row = tile_row(tile, p.rows_heads, row_tile * 8 + i / 8);
+      const TileRow row = tile_row(tile, p, row_tile * 8 + i / 8);
       const int column = first_column + c * 8 + i % 8;
       const bool inside = row.exists && column < kWidth;
       own[i] = inside ? p.scale * load(q, kType, at(p.q, 0, row.token, row.head) + column) : 0.0f;
@@ -131,7 +132,7 @@ inline void stage_cache(threadgroup float* staged, device const void* data, cons
   // Eight threads have a row of scores, two positions each.
   const int score_row = int(thread_index) / 8;
   const int score_column = int(thread_index) % 8;
-  const int visible = tile.sequence.absent ? 0 : tile_row(tile, p.rows_heads, score_row).visible;
+  const int visible = tile.sequence.absent ? 0 : tile_row(tile, p, score_row).visible;
   threadgroup float* factor = factors + score_row / 8 * kTileFloats + score_row % 8 * 9;
   float largest = -infinity;
   float total = 0.0f;
@@ -221,7 +222,7 @@ inline void stage_cache(threadgroup float* staged, device const void* data, cons
     simdgroup_store(sum, own);
     simdgroup_barrier(mem_flags::mem_threadgroup);
     for (int i = int(lane); i < kTileFloats; i += 32) {
-      const TileRow row = tile_row(tile, p.rows_heads, row_tile * 8 + i / 8);
+      const TileRow row = tile_row(tile, p, row_tile * 8 + i / 8);
       const int column = first_column + c * 8 + i % 8;
       if (!row.exists || column >= kWidth) continue;
       float value = own[i];
