@@ -39,6 +39,7 @@ struct ResidentFunctions {
   void* (*capture)(const Stream& stream, const std::function<void()>& enqueue);
   void (*launch)(const Stream& stream, void* graph);
   void (*destroy_graph)(void* graph) noexcept;
+  bool emulated = false;  // the host stands in for the device, slowly: a model runs there only where it is asked for
 };
 
 // How device_memory.h reaches the device and the benchmark times it. All of them throw thalweg::Error on failure.

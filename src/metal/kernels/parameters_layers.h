@@ -155,6 +155,10 @@ struct CombineParameters {
   int64_t y_token;
 };
 
+struct CopyParameters {
+  int64_t words;  // of kWidth bytes
+};
+
 struct AttentionParameters {
   CacheParameters cache;
   int32_t heads;       // HQ
