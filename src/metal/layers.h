@@ -4,6 +4,7 @@
 
 #include "metal/kernels/parameters_layers.h"
 #include "metal/launch.h"
+#include "thalweg/nn.h"
 
 namespace thalweg::metal {
 
@@ -44,5 +45,10 @@ inline Launch columns_launch(std::string_view kernel, std::int64_t columns) {
   launch.grid = {ceil_div(columns, std::int64_t{kMoveThreads} * kMovedElements), 1, 1};
   return launch;
 }
+
+// Launches that operations share; `p` must live until the launch has been encoded. With state_indices, whose pool has
+// p.slots, the rows are p.tokens of each sequence, and those of a sequence without a valid index are left as they are.
+Launch gated_norm_launch(const GatedRmsNormArgs& args, const ConstTensor& state_indices, NormParameters& p);
+Launch conv_update_launch(const CausalConv1dUpdateArgs& args, ConvParameters& p);
 
 }  // namespace thalweg::metal

@@ -53,8 +53,9 @@ void run(const CausalConv1dArgs& args, Workspace, const Stream& stream) {
   encoder->launch(state);
 }
 
-void run(const CausalConv1dUpdateArgs& args, Workspace, const Stream& stream) {
-  ConvParameters p{};
+}  // namespace
+
+Launch conv_update_launch(const CausalConv1dUpdateArgs& args, ConvParameters& p) {
   p.sequences = sequences_of({}, args.x);
   p.channels = static_cast<std::int32_t>(args.x.dim(2));
   p.slots = static_cast<std::int32_t>(args.conv_state.dim(0));
@@ -68,7 +69,14 @@ void run(const CausalConv1dUpdateArgs& args, Workspace, const Stream& stream) {
   add_conv_constants(launch, args, args.conv_state.dtype);
   launch.threads = kMoveThreads;
   launch.grid = {ceil_div(p.channels, kMoveThreads), static_cast<std::uint32_t>(args.x.dim(0)), 1};
-  make_encoder(args.kName, stream)->launch(launch);
+  return launch;
+}
+
+namespace {
+
+void run(const CausalConv1dUpdateArgs& args, Workspace, const Stream& stream) {
+  ConvParameters p{};
+  make_encoder(args.kName, stream)->launch(conv_update_launch(args, p));
 }
 
 void run(const StoreKvArgs& args, Workspace, const Stream& stream) {

@@ -21,6 +21,22 @@ Launch norm_launch(std::string_view kernel, const ConstTensor& x) {
   return launch;
 }
 
+}  // namespace
+
+Launch gated_norm_launch(const GatedRmsNormArgs& args, const ConstTensor& state_indices, NormParameters& p) {
+  p.eps = args.eps;
+  p.x = rows_view(args.x);
+  p.other = rows_view(args.z);
+  p.y = rows_view(args.y);
+  Launch launch = norm_launch("gated_rms_norm", args.x);
+  launch.set(p).add(args.x).add(args.z).add(args.weight).add(args.y).add(state_indices);
+  launch.constant("kOutType", args.y.dtype).constant("kWeightType", args.weight.dtype);
+  launch.constant("kOtherType", args.z.dtype).constant("kIndexed", state_indices.defined());
+  return launch;
+}
+
+namespace {
+
 void run(const RmsNormArgs& args, Workspace, const Stream& stream) {
   NormParameters p{};
   p.eps = args.eps;
@@ -39,15 +55,7 @@ void run(const RmsNormArgs& args, Workspace, const Stream& stream) {
 
 void run(const GatedRmsNormArgs& args, Workspace, const Stream& stream) {
   NormParameters p{};
-  p.eps = args.eps;
-  p.x = rows_view(args.x);
-  p.other = rows_view(args.z);
-  p.y = rows_view(args.y);
-  Launch launch = norm_launch("gated_rms_norm", args.x);
-  launch.set(p).add(args.x).add(args.z).add(args.weight).add(args.y);
-  launch.constant("kOutType", args.y.dtype).constant("kWeightType", args.weight.dtype);
-  launch.constant("kOtherType", args.z.dtype);
-  make_encoder(args.kName, stream)->launch(launch);
+  make_encoder(args.kName, stream)->launch(gated_norm_launch(args, {}, p));
 }
 
 std::string supports_rope(const RopeArgs& args, const Stream&) {

@@ -10,11 +10,13 @@
     device const void* z [[buffer(2)]],       // [T,H,D]
     device const void* weight [[buffer(3)]],  // [D]
     device void* y [[buffer(4)]],             // [T,H,D]
+    device const int* indices [[buffer(5)]],  // of the sequences that the rows belong to: those without a slot are left
     threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   const int token = int(group.x);
   const int head = int(group.y);
+  if (kIndexed && !slot_of(indices, token / p.tokens, p.slots).valid) return;
   const int threads = int(simdgroups) * 32;
   const int64_t from = at(p.x, 0, token, head);
   const int64_t from_other = at(p.other, 0, token, head);

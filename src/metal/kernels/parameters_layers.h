@@ -33,6 +33,8 @@ enum {
 struct NormParameters {
   float eps;
   float weight_offset;  // 1 for zero-centered weights
+  int32_t tokens;       // of a sequence
+  int32_t slots;
   View x;
   View other;  // delta, or z
   View sum;
