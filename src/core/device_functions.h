@@ -39,6 +39,10 @@ struct ResidentFunctions {
   void* (*capture)(const Stream& stream, const std::function<void()>& enqueue);
   void (*launch)(const Stream& stream, void* graph);
   void (*destroy_graph)(void* graph) noexcept;
+  // Where kernels read the host's memory: announces memory that stays where it is until it is withdrawn, the pages of a
+  // file's weights, which are not copied then. Null where kernels read the device's memory alone.
+  void (*map_host)(Device device, const void* memory, std::size_t bytes) = nullptr;
+  void (*unmap_host)(Device device, const void* memory) noexcept = nullptr;
   bool emulated = false;  // the host stands in for the device, slowly: a model runs there only where it is asked for
 };
 

@@ -49,8 +49,7 @@ void run_advance(const AdvanceArgs& args, Workspace, const Stream& stream) {
   make_encoder(args.kName, stream)->launch(launch);
 }
 
-constexpr Kernel<RouteTopKArgs> kRoute[] = {
-    {"simdgroup_rows", supports_route, no_workspace<RouteTopKArgs>, run_route}};
+constexpr Kernel<RouteTopKArgs> kRoute[] = {{"simdgroup_rows", supports_route, no_workspace<RouteTopKArgs>, run_route}};
 constexpr Kernel<AdvanceArgs> kAdvance[] = {
     {"threads", always_supported<AdvanceArgs>, no_workspace<AdvanceArgs>, run_advance}};
 

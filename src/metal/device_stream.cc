@@ -120,18 +120,18 @@ void DeviceStream::copy(void* to, const void* from, std::size_t bytes) {
   record("copy")->launch(launch);
 }
 
-void DeviceStream::commit() {
-  if (pending_.empty()) return;
+std::uint64_t DeviceStream::commit() {
+  if (pending_.empty()) return buffers_.committed();
   const LaunchList launches = std::move(pending_);
   pending_.clear();
-  const std::unique_ptr<Encoder> encoder = buffers_.make();
-  for (const auto& recorded : launches) encoder->launch(recorded->launch);
+  {
+    const std::unique_ptr<Encoder> encoder = buffers_.make();
+    for (const auto& recorded : launches) encoder->launch(recorded->launch);
+  }
+  return buffers_.committed();
 }
 
-void DeviceStream::finish() {
-  commit();
-  buffers_.wait();
-}
+void DeviceStream::wait(std::uint64_t number) { buffers_.wait(number); }
 
 namespace {
 
@@ -147,11 +147,13 @@ void enqueue_zeros(const Stream& stream, void* memory, std::size_t bytes) {
   std::memset(memory, 0, bytes);
 }
 
-// An event is the number of its stream's last command buffer: waiting for one waits for all that were committed.
-void record_event(const Stream& stream, void*) { stream_of(stream).commit(); }
-void wait_event(const Stream& stream, void*) { stream_of(stream).finish(); }
-void* create_event(Device) { return new char; }
-void destroy_event(void* event) noexcept { delete static_cast<char*>(event); }
+// An event is the number of a command buffer. One that has not been recorded waits for nothing.
+void record_event(const Stream& stream, void* event) {
+  *static_cast<std::uint64_t*>(event) = stream_of(stream).commit();
+}
+void wait_event(const Stream& stream, void* event) { stream_of(stream).wait(*static_cast<std::uint64_t*>(event)); }
+void* create_event(Device) { return new std::uint64_t{0}; }
+void destroy_event(void* event) noexcept { delete static_cast<std::uint64_t*>(event); }
 
 void* capture(const Stream& stream, const std::function<void()>& enqueue) {
   return new LaunchList(stream_of(stream).capture(enqueue));

@@ -3,6 +3,7 @@
 // Streams of models that live on a device. What is enqueued is kept until the host needs a result of it, and then
 // encoded into one command buffer with one encoder: a step is neither cut into many, nor does the host wait inside it.
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -15,7 +16,8 @@ namespace thalweg::metal {
 // How command buffers come about.
 struct CommandBuffers {
   std::unique_ptr<Encoder> (*make)();  // committed when the encoder is destroyed
-  void (*wait)();                      // until all of them have finished
+  std::uint64_t (*committed)();        // how many have been
+  void (*wait)(std::uint64_t number);  // until so many have finished
 };
 
 // A launch with its own parameters.
@@ -41,8 +43,9 @@ class DeviceStream {
   // Everything that `enqueue` puts into the stream, instead of running it.
   LaunchList capture(const std::function<void()>& enqueue);
   void copy(void* to, const void* from, std::size_t bytes);
-  void commit();  // what was enqueued
-  void finish();  // commits and waits
+  std::uint64_t commit();           // what was enqueued; returns the number of its command buffer
+  void wait(std::uint64_t number);  // for it and all before it
+  void finish() { wait(commit()); }
 
  private:
   CommandBuffers buffers_;

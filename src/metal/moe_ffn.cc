@@ -106,8 +106,8 @@ class Block {
   }
 
   void run_tiles(const ExpertLists& inner_lists, const ExpertLists& outer_lists) {
-    for (const auto& [lists, n, after] : {std::tuple{&inner_lists, args_.gate.dim(1), true},
-                                          std::tuple{&outer_lists, args_.down.dim(1), false}}) {
+    for (const auto& [lists, n, after] :
+         {std::tuple{&inner_lists, args_.gate.dim(1), true}, std::tuple{&outer_lists, args_.down.dim(1), false}}) {
       ExpertRowsParameters p{};
       Launch launch = lists_launch(piece_.ids, n, *lists, p);
       launch.after_previous = after;
@@ -256,16 +256,13 @@ double tiles_cost(const MoeFfnArgs& args, const Stream& stream) {
   return cost(args, std::max(args.router.dim(0), tiles));
 }
 
-constexpr Kernel<MoeFfnArgs> kMoeFfn[] = {{.name = "vectors",
-                                           .supports = supports_experts,
-                                           .workspace = vectors_workspace,
-                                           .run = run_vectors,
-                                           .cost = vectors_cost},
-                                          {.name = "tiles",
-                                           .supports = supports_tiles,
-                                           .workspace = tiles_workspace,
-                                           .run = run_tiles,
-                                           .cost = tiles_cost}};
+constexpr Kernel<MoeFfnArgs> kMoeFfn[] = {
+    {.name = "vectors",
+     .supports = supports_experts,
+     .workspace = vectors_workspace,
+     .run = run_vectors,
+     .cost = vectors_cost},
+    {.name = "tiles", .supports = supports_tiles, .workspace = tiles_workspace, .run = run_tiles, .cost = tiles_cost}};
 
 }  // namespace
 

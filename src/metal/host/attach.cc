@@ -49,7 +49,8 @@ std::vector<double> time(Device device, const std::function<void(const Stream&)>
 
 // A launch has finished when its encoder returns.
 constexpr CommandBuffers kCommandBuffers{
-    [] { return std::unique_ptr<Encoder>(std::make_unique<ExecutorEncoder>("step")); }, [] {}};
+    [] { return std::unique_ptr<Encoder>(std::make_unique<ExecutorEncoder>("step")); }, [] { return std::uint64_t{0}; },
+    [](std::uint64_t) {}};
 
 const ResidentFunctions& resident_functions() {
   static const ResidentFunctions functions = [] {
@@ -62,6 +63,8 @@ const ResidentFunctions& resident_functions() {
     result.destroy_stream = [](Device, void* stream) noexcept { delete static_cast<DeviceStream*>(stream); };
     result.allocate_pinned = [](std::size_t bytes) { return allocate({}, bytes); };
     result.release_pinned = [](void* memory) noexcept { release({}, memory); };
+    result.map_host = [](Device, const void*, std::size_t) {};
+    result.unmap_host = [](Device, const void*) noexcept {};
     result.emulated = true;
     return result;
   }();
@@ -69,8 +72,7 @@ const ResidentFunctions& resident_functions() {
 }
 
 const DeviceFunctions& device_functions() {
-  static const DeviceFunctions functions{allocate,    release, copy,   synchronize, time,
-                                         nullptr, &resident_functions()};
+  static const DeviceFunctions functions{allocate, release, copy, synchronize, time, nullptr, &resident_functions()};
   return functions;
 }
 

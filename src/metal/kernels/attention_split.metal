@@ -1,5 +1,5 @@
-// Attention of few new tokens: the context is split over threadgroups, whose parts a second launch joins. Threadgroup: a
-// token, a span of positions and up to four query heads of a key head, which share the keys and values that are read.
+// Attention of few new tokens: the context is split over threadgroups, whose parts a second launch joins. Threadgroup:
+// a token, a span of positions and up to four query heads of a key head, which share the keys and values that are read.
 // Simdgroup: every fourth position; lanes share the elements of a head.
 
 #include "metal/kernels/cache_places.h"
@@ -106,9 +106,9 @@ inline int visible_positions(Sequence sequence, int token) {
       }
     }
   }
-  threadgroup float* staged = scratch;                                                  // [simdgroups][4][D]
-  threadgroup float* tops = staged + kSplitSimdgroups * kSplitHeads * kWidth;           // [simdgroups][4]
-  threadgroup float* totals = tops + kSplitSimdgroups * kSplitHeads;                    // [simdgroups][4]
+  threadgroup float* staged = scratch;                                         // [simdgroups][4][D]
+  threadgroup float* tops = staged + kSplitSimdgroups * kSplitHeads * kWidth;  // [simdgroups][4]
+  threadgroup float* totals = tops + kSplitSimdgroups * kSplitHeads;           // [simdgroups][4]
   THALWEG_UNROLL
   for (int h = 0; h < kSplitHeads; ++h) {
     const int row = int(simdgroup) * kSplitHeads + h;

@@ -98,10 +98,10 @@ inline void stage_cache(threadgroup float* staged, device const void* data, cons
     threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float* scores = scratch;                                           // [2][32][16]
-  threadgroup float* factors = scores + 2 * kScoreFloats;                        // 4 diagonal tiles
+  threadgroup float* scores = scratch;                                                // [2][32][16]
+  threadgroup float* factors = scores + 2 * kScoreFloats;                             // 4 diagonal tiles
   threadgroup float* own = factors + 4 * kTileFloats + int(simdgroup) * kTileFloats;  // a tile of each simdgroup
-  threadgroup float* staged = factors + 12 * kTileFloats;                        // [16][padded width]
+  threadgroup float* staged = factors + 12 * kTileFloats;                             // [16][padded width]
   const RowTileOf tile = find_tile(p, bounds, lengths, slots, pages, int(group.x), int(group.y));
   if (tile.sequence.index < 0) return;
   const int key_head_index = int(group.y) / p.groups;
@@ -161,8 +161,7 @@ inline void stage_cache(threadgroup float* staged, device const void* data, cons
                       kAttentionKeys);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    stage_cache(staged, values, p, p.cache.values, slots, pages, tile.sequence, position, key_head_index,
-                thread_index);
+    stage_cache(staged, values, p, p.cache.values, slots, pages, tile.sequence, position, key_head_index, thread_index);
     float score[2];
     float top = largest;
     THALWEG_UNROLL

@@ -7,24 +7,26 @@
 constant constexpr int kMostTaps = 8;
 
 // The input of token `index` of a sequence that begins at `begin`; below 0 it comes from the state.
-inline float conv_input(device const void* x, device const void* initial, constant ConvParameters& p, int row, int begin,
-                        int index, int channel, int slot) {
+inline float conv_input(device const void* x, device const void* initial, constant ConvParameters& p, int row,
+                        int begin, int index, int channel, int slot) {
   if (index >= 0) return load(x, kType, row * p.x.row + (begin + index) * p.x.token + channel);
   if (!kHasInitial || slot < 0) return 0.0f;
   return load(initial, kConvStateType, slot * p.initial.row + channel * p.initial.token + index + kTaps - 1);
 }
 
 // Thread: a channel and eight tokens of a row.
-[[max_total_threads_per_threadgroup(128)]] kernel void causal_conv1d(
-    constant ConvParameters& p [[buffer(0)]],
-    device const void* x [[buffer(1)]],         // [B,T,C]
-    device const void* weight [[buffer(2)]],    // [C,W]
-    device const void* bias [[buffer(3)]],      // [C]
-    device const void* initial [[buffer(4)]],   // [slots,C,W-1]
-    device const int* indices [[buffer(5)]],    // [N]
-    device const int* bounds [[buffer(6)]],     // [N+1]
-    device void* y [[buffer(7)]],               // [B,T,C]
-    uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]]) {
+[[max_total_threads_per_threadgroup(128)]] kernel void causal_conv1d(constant ConvParameters& p [[buffer(0)]],
+                                                                     device const void* x [[buffer(1)]],  // [B,T,C]
+                                                                     device const void* weight [[buffer(2)]],  // [C,W]
+                                                                     device const void* bias [[buffer(3)]],    // [C]
+                                                                     device const void* initial
+                                                                     [[buffer(4)]],  // [slots,C,W-1]
+                                                                     device const int* indices [[buffer(5)]],  // [N]
+                                                                     device const int* bounds [[buffer(6)]],   // [N+1]
+                                                                     device void* y [[buffer(7)]],  // [B,T,C]
+                                                                     uint3 group [[threadgroup_position_in_grid]],
+                                                                     uint thread_index
+                                                                     [[thread_index_in_threadgroup]]) {
   const int channel = int(group.x) * kMoveThreads + int(thread_index);
   if (channel >= p.channels) return;
   const int row = int(group.z);
@@ -86,8 +88,7 @@ inline float conv_input(device const void* x, device const void* initial, consta
   const int begin = sequence_begin(bounds, n);
   // Ascending: what comes from the state lies behind what is written.
   for (int j = 0; j + 1 < kTaps; ++j) {
-    const float value =
-        conv_input(x, initial, p, sequence_row(n), begin, length - kTaps + 1 + j, channel, slot.index);
+    const float value = conv_input(x, initial, p, sequence_row(n), begin, length - kTaps + 1 + j, channel, slot.index);
     store(final, kConvStateType, slot.index * p.final.row + channel * p.final.token + j, value);
   }
 }

@@ -58,8 +58,8 @@ constant int kCacheType [[function_constant(34)]];   // of keys and values in a 
 constant int kPaged [[function_constant(35)]];       // pages are given
 constant int kActivation [[function_constant(36)]];  // the host's Activation
 constant int kHasBias [[function_constant(37)]];
-constant int kListed [[function_constant(38)]];   // rows come from expert_rows' lists; otherwise all rows in order
-constant int kGated [[function_constant(39)]];    // two matrices: y = silu(gate x) * (up x)
+constant int kListed [[function_constant(38)]];    // rows come from expert_rows' lists; otherwise all rows in order
+constant int kGated [[function_constant(39)]];     // two matrices: y = silu(gate x) * (up x)
 constant int kWeighted [[function_constant(40)]];  // experts' outputs are weighted and summed
 constant int kShared [[function_constant(41)]];    // there is a shared expert
 constant int kSplit [[function_constant(42)]];     // of attention: a span of the context in a threadgroup

@@ -4,17 +4,18 @@
 #include "metal/kernels/parameters_layers.h"
 #include "metal/kernels/row_products.h"
 
-[[max_total_threads_per_threadgroup(128)]] kernel void experts_down(
-    constant ExpertMatmulParameters& p [[buffer(0)]],
-    device const uchar* down [[buffer(1)]],          // [E,N,K]
-    device const float* h [[buffer(2)]],             // [T,S,K]
-    device const int* ids [[buffer(3)]],             // [T,S]
-    device const float* weights [[buffer(4)]],       // [T,S]
-    device const float* shared [[buffer(5)]],        // [T,N]
-    device const float* shared_logit [[buffer(6)]],  // [T]
-    device void* y [[buffer(7)]],                    // [T,N]
-    uint3 group [[threadgroup_position_in_grid]], uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]]) {
+[[max_total_threads_per_threadgroup(128)]] kernel void experts_down(constant ExpertMatmulParameters& p [[buffer(0)]],
+                                                                    device const uchar* down [[buffer(1)]],  // [E,N,K]
+                                                                    device const float* h [[buffer(2)]],     // [T,S,K]
+                                                                    device const int* ids [[buffer(3)]],     // [T,S]
+                                                                    device const float* weights [[buffer(4)]],  // [T,S]
+                                                                    device const float* shared [[buffer(5)]],   // [T,N]
+                                                                    device const float* shared_logit
+                                                                    [[buffer(6)]],                 // [T]
+                                                                    device void* y [[buffer(7)]],  // [T,N]
+                                                                    uint3 group [[threadgroup_position_in_grid]],
+                                                                    uint simdgroup [[simdgroup_index_in_threadgroup]],
+                                                                    uint lane [[thread_index_in_simdgroup]]) {
   const int token = int(group.y);
   const int first = first_output(group.x, simdgroup);
   float sums[kRowsOfSimdgroup];

@@ -7,8 +7,8 @@ struct RowSums {
   float sum[kRowsOfSimdgroup][kVectorTokens];
 };
 
-inline RowSums row_sums(device const uchar* weight, int64_t row_bytes, device const void* x, constant LinearParameters& p, int first,
-                        int first_token, uint lane) {
+inline RowSums row_sums(device const uchar* weight, int64_t row_bytes, device const void* x,
+                        constant LinearParameters& p, int first, int first_token, uint lane) {
   RowSums sums;
   THALWEG_UNROLL
   for (int r = 0; r < kRowsOfSimdgroup; ++r) {
@@ -41,8 +41,7 @@ inline RowSums row_sums(device const uchar* weight, int64_t row_bytes, device co
                                                                    device const float* bias [[buffer(4)]],    // [N]
                                                                    device void* y [[buffer(5)]],              // [T,N]
                                                                    uint3 group [[threadgroup_position_in_grid]],
-                                                                   uint simdgroup
-                                                                   [[simdgroup_index_in_threadgroup]],
+                                                                   uint simdgroup [[simdgroup_index_in_threadgroup]],
                                                                    uint lane [[thread_index_in_simdgroup]]) {
   const int first = first_output(group.x, simdgroup);
   const int first_token = int(group.y) * kVectorTokens;

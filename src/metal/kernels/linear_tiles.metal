@@ -12,8 +12,7 @@
                                                                     threadgroup float* scratch [[threadgroup(0)]],
                                                                     uint3 group [[threadgroup_position_in_grid]],
                                                                     uint thread_index [[thread_index_in_threadgroup]],
-                                                                    uint simdgroup
-                                                                    [[simdgroup_index_in_threadgroup]]) {
+                                                                    uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   threadgroup float* inputs = scratch;                  // [32][32]
   threadgroup float* weights = inputs + kInputFloats;   // [64][32]
   threadgroup float* others = weights + kWeightFloats;  // [64][32], of up

@@ -1,18 +1,20 @@
-// Logarithms of softmax: of one token of each row, and of its likeliest. Threadgroup: a row. The likeliest are found one
-// after the other, each as the largest rank below the one before it.
+// Logarithms of softmax: of one token of each row, and of its likeliest. Threadgroup: a row. The likeliest are found
+// one after the other, each as the largest rank below the one before it.
 
 #include "metal/kernels/logit_rows.h"
 
-[[max_total_threads_per_threadgroup(1024)]] kernel void logprobs(
-    constant LogprobParameters& p [[buffer(0)]],
-    device const float* logits [[buffer(1)]],  // [N,V]
-    device const int* tokens [[buffer(2)]],    // [N]
-    device float* logprob [[buffer(3)]],       // [N]
-    device int* top_tokens [[buffer(4)]],      // [N,K]
-    device float* top_logprobs [[buffer(5)]],  // [N,K]
-    threadgroup ulong* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
-    uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+[[max_total_threads_per_threadgroup(1024)]] kernel void logprobs(constant LogprobParameters& p [[buffer(0)]],
+                                                                 device const float* logits [[buffer(1)]],  // [N,V]
+                                                                 device const int* tokens [[buffer(2)]],    // [N]
+                                                                 device float* logprob [[buffer(3)]],       // [N]
+                                                                 device int* top_tokens [[buffer(4)]],      // [N,K]
+                                                                 device float* top_logprobs [[buffer(5)]],  // [N,K]
+                                                                 threadgroup ulong* scratch [[threadgroup(0)]],
+                                                                 uint3 group [[threadgroup_position_in_grid]],
+                                                                 uint thread_index [[thread_index_in_threadgroup]],
+                                                                 uint simdgroup [[simdgroup_index_in_threadgroup]],
+                                                                 uint simdgroups [[simdgroups_per_threadgroup]],
+                                                                 uint lane [[thread_index_in_simdgroup]]) {
   const int n = int(group.x);
   device const float* values = logits + n * p.logits_row;
   const bool absent = kIndexed && tokens[n] < 0;

@@ -24,8 +24,7 @@
                                                                    device const void* up [[buffer(2)]],    // [T,I]
                                                                    device void* y [[buffer(3)]],           // [T,I]
                                                                    uint3 group [[threadgroup_position_in_grid]],
-                                                                   uint thread_index
-                                                                   [[thread_index_in_threadgroup]]) {
+                                                                   uint thread_index [[thread_index_in_threadgroup]]) {
   const int64_t token = int64_t(group.y);
   THALWEG_UNROLL
   for (int i = 0; i < kMovedElements; ++i) {

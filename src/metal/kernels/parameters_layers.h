@@ -10,22 +10,22 @@ namespace metal {
 #endif
 
 enum {
-  kRowElements = 8,         // of a row that a thread keeps in registers
+  kRowElements = 8,  // of a row that a thread keeps in registers
   kMaxRowThreads = 1024,
-  kMovedElements = 4,       // of a thread that only moves them
+  kMovedElements = 4,  // of a thread that only moves them
   kMoveThreads = 128,
-  kMaxRotaryPairs = 512,    // whose frequencies fit beside the other parameters
+  kMaxRotaryPairs = 512,  // whose frequencies fit beside the other parameters
   kRopeSimdgroups = 8,
-  kConvTokens = 8,          // of a thread of causal_conv1d
-  kAttentionRows = 32,      // of a tile: pairs of a token and a query head
-  kAttentionKeys = 16,      // positions that a tile takes at a time
-  kSplitHeads = 4,          // query heads that share the keys that a split reads
+  kConvTokens = 8,      // of a thread of causal_conv1d
+  kAttentionRows = 32,  // of a tile: pairs of a token and a query head
+  kAttentionKeys = 16,  // positions that a tile takes at a time
+  kSplitHeads = 4,      // query heads that share the keys that a split reads
   kSplitSimdgroups = 4,
-  kVectorTokens = 4,        // of a threadgroup of linear_rows
-  kSampleThreads = 1024,    // of a threadgroup that has a row of logits
+  kVectorTokens = 4,      // of a threadgroup of linear_rows
+  kSampleThreads = 1024,  // of a threadgroup that has a row of logits
   kSegmentThreads = 256,
-  kSegment = 2048,          // logits of a segment
-  kSampleBins = 256,        // of a histogram: eight bits of a key
+  kSegment = 2048,           // logits of a segment
+  kSampleBins = 256,         // of a histogram: eight bits of a key
   kMaxRoutedExperts = 8192,  // whose logits fit in threadgroup memory
 };
 
@@ -87,10 +87,10 @@ struct SplitParameters {
 
 // Where a cache [slots,S,HKV,D] or [pages,S,HKV,D] holds the positions of sequences.
 struct CacheParameters {
-  int32_t sequences;  // N
-  int32_t tokens;     // T
-  int32_t places;     // slots or pages
-  int32_t rows;       // S
+  int32_t sequences;     // N
+  int32_t tokens;        // T
+  int32_t places;        // slots or pages
+  int32_t rows;          // S
   int32_t page_columns;  // P
   int64_t pages_row;     // stride of pages [N,P]
   View keys;             // row: slot or page, token: position, head
@@ -114,8 +114,8 @@ struct RouteParameters {
 };
 
 struct AdvanceParameters {
-  int32_t count;  // N
-  int32_t ends;   // E
+  int32_t count;          // N
+  int32_t ends;           // E
   int32_t history_slots;  // 0 without a history
   int32_t history_size;
   int64_t history_slot;
@@ -163,12 +163,12 @@ struct CopyParameters {
 
 struct AttentionParameters {
   CacheParameters cache;
-  int32_t heads;       // HQ
-  int32_t key_heads;   // HKV
-  int32_t rows_heads;  // of a tile, or of a split: query heads of one key head
-  int32_t groups;      // that share a key head
+  int32_t heads;        // HQ
+  int32_t key_heads;    // HKV
+  int32_t rows_heads;   // of a tile, or of a split: query heads of one key head
+  int32_t groups;       // that share a key head
   int32_t rows_tokens;  // of a tile
-  int32_t span;        // positions of a split
+  int32_t span;         // positions of a split
   int32_t splits;
   float scale;
   View q;

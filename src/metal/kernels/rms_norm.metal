@@ -4,16 +4,18 @@
 #include "metal/kernels/parameters_layers.h"
 #include "metal/kernels/threadgroup_sum.h"
 
-[[max_total_threads_per_threadgroup(1024)]] kernel void rms_norm(
-    constant NormParameters& p [[buffer(0)]],
-    device const void* x [[buffer(1)]],       // [T,H,D]
-    device const void* delta [[buffer(2)]],   // like x
-    device const void* weight [[buffer(3)]],  // [D]
-    device void* sum [[buffer(4)]],           // like x
-    device void* y [[buffer(5)]],             // like x
-    threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
-    uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint simdgroups [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+[[max_total_threads_per_threadgroup(1024)]] kernel void rms_norm(constant NormParameters& p [[buffer(0)]],
+                                                                 device const void* x [[buffer(1)]],       // [T,H,D]
+                                                                 device const void* delta [[buffer(2)]],   // like x
+                                                                 device const void* weight [[buffer(3)]],  // [D]
+                                                                 device void* sum [[buffer(4)]],           // like x
+                                                                 device void* y [[buffer(5)]],             // like x
+                                                                 threadgroup float* scratch [[threadgroup(0)]],
+                                                                 uint3 group [[threadgroup_position_in_grid]],
+                                                                 uint thread_index [[thread_index_in_threadgroup]],
+                                                                 uint simdgroup [[simdgroup_index_in_threadgroup]],
+                                                                 uint simdgroups [[simdgroups_per_threadgroup]],
+                                                                 uint lane [[thread_index_in_simdgroup]]) {
   const int token = int(group.x);
   const int head = int(group.y);
   const int threads = int(simdgroups) * 32;

@@ -5,11 +5,11 @@
 #include "metal/kernels/parameters_layers.h"
 
 [[max_total_threads_per_threadgroup(256)]] kernel void rope(constant RopeParameters& p [[buffer(0)]],
-                                                            device const void* x [[buffer(1)]],            // [T,H,D]
-                                                            device const int* positions [[buffer(2)]],     // [T]
+                                                            device const void* x [[buffer(1)]],             // [T,H,D]
+                                                            device const int* positions [[buffer(2)]],      // [T]
                                                             device const float* frequencies [[buffer(3)]],  // [pairs]
-                                                            device const void* weight [[buffer(4)]],       // [D]
-                                                            device void* y [[buffer(5)]],                  // [T,H,D]
+                                                            device const void* weight [[buffer(4)]],        // [D]
+                                                            device void* y [[buffer(5)]],                   // [T,H,D]
                                                             threadgroup float* scratch [[threadgroup(0)]],
                                                             uint3 group [[threadgroup_position_in_grid]],
                                                             uint thread_index [[thread_index_in_threadgroup]],

@@ -17,8 +17,7 @@ inline int sample_slot(constant SampleParameters& p, device const int* slots, in
                                                                    device const float* logits [[buffer(1)]],  // [N,V]
                                                                    device float* values [[buffer(2)]],        // [N,V]
                                                                    uint3 group [[threadgroup_position_in_grid]],
-                                                                   uint thread_index
-                                                                   [[thread_index_in_threadgroup]]) {
+                                                                   uint thread_index [[thread_index_in_threadgroup]]) {
   const int64_t n = int64_t(group.y);
   for (int i = 0; i < kSegment; i += kSegmentThreads) {
     const int token = int(group.x) * kSegment + i + int(thread_index);
@@ -53,14 +52,15 @@ inline int sample_slot(constant SampleParameters& p, device const int* slots, in
 }
 
 // Threadgroup: a segment of a row.
-[[max_total_threads_per_threadgroup(256)]] kernel void largest_ranks(
-    constant SampleParameters& p [[buffer(0)]],
-    device const float* logits [[buffer(1)]],  // [N,V]
-    device const int* slots [[buffer(2)]],     // [N]
-    device ulong* ranks [[buffer(3)]],         // [N,segments]
-    threadgroup ulong* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
-    uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]]) {
+[[max_total_threads_per_threadgroup(256)]] kernel void largest_ranks(constant SampleParameters& p [[buffer(0)]],
+                                                                     device const float* logits [[buffer(1)]],  // [N,V]
+                                                                     device const int* slots [[buffer(2)]],     // [N]
+                                                                     device ulong* ranks [[buffer(3)]],  // [N,segments]
+                                                                     threadgroup ulong* scratch [[threadgroup(0)]],
+                                                                     uint3 group [[threadgroup_position_in_grid]],
+                                                                     uint thread_index [[thread_index_in_threadgroup]],
+                                                                     uint simdgroup [[simdgroup_index_in_threadgroup]],
+                                                                     uint lane [[thread_index_in_simdgroup]]) {
   const int n = int(group.y);
   if (sample_slot(p, slots, n) < 0) return;
   ulong best = 0;
@@ -76,9 +76,9 @@ inline int sample_slot(constant SampleParameters& p, device const int* slots, in
 struct SampleRow {
   float largest;
   float temperature;
-  uint cut;        // tokens of larger keys are kept, and of this key the first `ties` by id
+  uint cut;  // tokens of larger keys are kept, and of this key the first `ties` by id
   uint ties;
-  ulong least;     // share that min_p asks for
+  ulong least;  // share that min_p asks for
 };
 
 inline ulong kept_weight(thread const SampleRow& row, uint key) {
@@ -112,9 +112,9 @@ inline FoundKey find_key(thread const SampleRow& row, device const float* logits
     for (int token = int(thread_index); token < vocabulary; token += kSampleThreads) {
       const uint key = key_of(logits[token]);
       if (shift < 24 && key >> (shift + 8) != prefix) continue;
-      const ulong amount = by_weight ? (key < row.cut ? 0ul : weight_of_share(share_of(
-                                            logit_of(key), row.largest, row.temperature)))
-                                     : 1ul;
+      const ulong amount =
+          by_weight ? (key < row.cut ? 0ul : weight_of_share(share_of(logit_of(key), row.largest, row.temperature)))
+                    : 1ul;
       if (amount == 0) continue;
       const uint bin = key >> shift & 255u;
       const uint word = uint(amount);
@@ -186,12 +186,12 @@ inline int share_begin(int vocabulary, uint simdgroup) {
     if (kHasFault && bits != 0) atomic_fetch_or_explicit(fault, bits, memory_order_relaxed);
     return;
   }
-  threadgroup ulong* found = scratch + 32;                                 // [2]
-  SampleBins bins;                                                         // [256] each
+  threadgroup ulong* found = scratch + 32;  // [2]
+  SampleBins bins;                          // [256] each
   bins.low = (threadgroup atomic_uint*)(scratch + 34);
   bins.high = bins.low + kSampleBins;
-  threadgroup ulong* sums = scratch + 34 + kSampleBins;                    // [simdgroups]
-  threadgroup ulong* ties = sums + 32;                                     // [simdgroups]
+  threadgroup ulong* sums = scratch + 34 + kSampleBins;  // [simdgroups]
+  threadgroup ulong* ties = sums + 32;                   // [simdgroups]
   device const float* values = logits + n * p.logits_row;
   SampleRow row;
   row.largest = logit_of(key_of_rank(largest));

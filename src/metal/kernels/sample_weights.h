@@ -6,11 +6,24 @@
 #include "metal/kernels/logit_rows.h"
 
 // 2^63 / k!
-constant ulong kExponentialTerms[18] = {
-    0x8000000000000000ul, 0x8000000000000000ul, 0x4000000000000000ul, 0x1555555555555555ul, 0x555555555555555ul,
-    0x111111111111111ul, 0x2d82d82d82d82dul, 0x6806806806806ul, 0xd00d00d00d00ul, 0x171de3a556c7ul,
-    0x24fc9f6ef13ul, 0x35cc8acfeaul, 0x47bb63bfeul, 0x5849184eul, 0x64e5d2aul,
-    0x6b9fcful, 0x6b9fcul, 0x654bul};
+constant ulong kExponentialTerms[18] = {0x8000000000000000ul,
+                                        0x8000000000000000ul,
+                                        0x4000000000000000ul,
+                                        0x1555555555555555ul,
+                                        0x555555555555555ul,
+                                        0x111111111111111ul,
+                                        0x2d82d82d82d82dul,
+                                        0x6806806806806ul,
+                                        0xd00d00d00d00ul,
+                                        0x171de3a556c7ul,
+                                        0x24fc9f6ef13ul,
+                                        0x35cc8acfeaul,
+                                        0x47bb63bfeul,
+                                        0x5849184eul,
+                                        0x64e5d2aul,
+                                        0x6b9fcful,
+                                        0x6b9fcul,
+                                        0x654bul};
 
 // e^((logit - largest) / temperature) in units of 2^-63, 0 below e^-29; off by less than 2^-50.
 inline ulong share_of(float logit, float largest, float temperature) {

@@ -8,8 +8,7 @@
                                                                    device const int* ids [[buffer(2)]],      // [T]
                                                                    device void* y [[buffer(3)]],             // [T,D]
                                                                    uint3 group [[threadgroup_position_in_grid]],
-                                                                   uint thread_index
-                                                                   [[thread_index_in_threadgroup]]) {
+                                                                   uint thread_index [[thread_index_in_threadgroup]]) {
   const int octet = int(group.x) * kMoveThreads + int(thread_index);
   if (octet * 8 >= kWidth) return;
   const int row = kIndexed ? ids[group.y] : int(group.y);

@@ -62,12 +62,13 @@ TEST(MetalModel, AStepIsOneCommandBuffer) {
   const double read = static_cast<double>(more.total.device_bytes_read - few.total.device_bytes_read) / 2.0;
   const double written = static_cast<double>(more.total.device_bytes_written - few.total.device_bytes_written) / 2.0;
   const double floor = floor_bytes(model.info());
-  std::printf("A decode step: 1 command buffer, 1 encoder, %llu launches, %llu barriers between launches, %llu "
-              "threadgroups, %llu barriers in them, %.2f MB read, %.3f MB written; floor %.2f MB\n",
-              static_cast<unsigned long long>(launches), static_cast<unsigned long long>(dependencies),
-              static_cast<unsigned long long>((more.total.threadgroups - few.total.threadgroups) / 2),
-              static_cast<unsigned long long>((more.total.barriers - few.total.barriers) / 2), read * 1e-6,
-              written * 1e-6, floor * 1e-6);
+  std::printf(
+      "A decode step: 1 command buffer, 1 encoder, %llu launches, %llu barriers between launches, %llu "
+      "threadgroups, %llu barriers in them, %.2f MB read, %.3f MB written; floor %.2f MB\n",
+      static_cast<unsigned long long>(launches), static_cast<unsigned long long>(dependencies),
+      static_cast<unsigned long long>((more.total.threadgroups - few.total.threadgroups) / 2),
+      static_cast<unsigned long long>((more.total.barriers - few.total.barriers) / 2), read * 1e-6, written * 1e-6,
+      floor * 1e-6);
   // Eight layers, each of at most twenty launches, and the ends of the model.
   EXPECT_LE(launches, 8U * 20 + 8);
   EXPECT_LE(dependencies, launches);
