@@ -17,8 +17,8 @@ namespace thalweg::decode {
 // side by side if their types agree, so that one matmul runs them.
 class DeviceWeights {
  public:
-  // Lays them out; nothing is allocated or copied yet. `host` must outlive load(), and where the device reads the host's
-  // memory, this: then the views are of `host`, and matrices that are not neighbors there stay apart.
+  // Lays them out; nothing is allocated or copied yet. `host` must outlive load(), and where the device reads the
+  // host's memory, this: then the views are of `host`, and matrices that are not neighbors there stay apart.
   DeviceWeights(const checkpoint::ModelConfig& config, const checkpoint::Weights& host, const Runtime& runtime);
   ~DeviceWeights();
   DeviceWeights(const DeviceWeights&) = delete;

@@ -29,7 +29,7 @@ std::optional<Device> usable_device() {
   for (const BackendInfo& info : backends()) {
     if (info.type == DeviceType::kCpu || !info.available) continue;
     const DeviceFunctions* functions = backend(info.type).device;
-    if (functions != nullptr && functions->resident != nullptr && !functions->resident->emulated) {
+    if (functions != nullptr && functions->resident != nullptr && !functions->resident->only_if_named) {
       return Device{info.type, 0};
     }
   }

@@ -106,14 +106,14 @@ const ResidentFunctions& resident_functions() {
       AppleDevice::instance().keep(memory, bytes);
     };
     result.unmap_host = [](Device, const void* memory) noexcept { AppleDevice::instance().release(memory); };
+    result.only_if_named = true;  // no model has run on an Apple GPU yet
     return result;
   }();
   return functions;
 }
 
 const DeviceFunctions& device_functions() {
-  static const DeviceFunctions functions{allocate,    release, copy,   synchronize, time,
-                                         nullptr, &resident_functions()};
+  static const DeviceFunctions functions{allocate, release, copy, synchronize, time, nullptr, &resident_functions()};
   return functions;
 }
 
@@ -121,7 +121,8 @@ const DeviceFunctions& device_functions() {
 
 const Backend& backend() {
   static const Backend instance = [] {
-    Backend result{DeviceType::kMetal, AppleDevice::instance().problem(), {}, nullptr, nullptr, &device_functions(), ""};
+    Backend result{
+        DeviceType::kMetal, AppleDevice::instance().problem(), {}, nullptr, nullptr, &device_functions(), ""};
     add_kernels(result);
     return result;
   }();

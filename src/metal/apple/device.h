@@ -36,8 +36,8 @@ class AppleDevice {
   void keep(const void* data, std::size_t bytes);
   void release(const void* data) noexcept;
 
-  // Memory that Metal and the host share: that of keep(), or else whole pages around [data, data + bytes), not copied. `offset` says where data
-  // is in it. The command buffer keeps it alive.
+  // Memory that Metal and the host share: that of keep(), or else whole pages around [data, data + bytes), not copied.
+  // `offset` says where data is in it. The command buffer keeps it alive.
   id<MTLBuffer> share(const void* data, std::size_t bytes, std::size_t& offset);
 
   // Makes a command buffer wait for all earlier ones of its queue, and returns the signal that it must encode at its

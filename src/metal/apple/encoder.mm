@@ -40,10 +40,11 @@ class AppleEncoder final : public Encoder {
                     std::to_string(launch.threads) + " threads in a threadgroup",
                     std::to_string(pipeline.maxTotalThreadsPerThreadgroup));
       }
-      if (launch.threadgroup_bytes > device.device().maxThreadgroupMemoryLength || launch.parameter_bytes > kMostBytes) {
-        throw Error(operation_, "kernel " + std::string(launch.kernel), "threadgroup memory and arguments of the device",
-                    std::to_string(launch.threadgroup_bytes) + " and " + std::to_string(launch.parameter_bytes) +
-                        " bytes");
+      if (launch.threadgroup_bytes > device.device().maxThreadgroupMemoryLength ||
+          launch.parameter_bytes > kMostBytes) {
+        throw Error(
+            operation_, "kernel " + std::string(launch.kernel), "threadgroup memory and arguments of the device",
+            std::to_string(launch.threadgroup_bytes) + " and " + std::to_string(launch.parameter_bytes) + " bytes");
       }
       if (launch.after_previous) [encoder_ memoryBarrierWithScope:MTLBarrierScopeBuffers];
       [encoder_ setComputePipelineState:pipeline];
