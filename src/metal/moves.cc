@@ -112,14 +112,14 @@ void run(const SplitQkvzArgs& args, Workspace, const Stream& stream) {
 }
 
 template <class Args>
-constexpr Kernel<Args> kSimple(std::string_view name) {
+constexpr Kernel<Args> simple(std::string_view name) {
   return {name, always_supported<Args>, no_workspace<Args>, run};
 }
 
-constexpr Kernel<CausalConv1dArgs> kConv[] = {kSimple<CausalConv1dArgs>("channels")};
-constexpr Kernel<CausalConv1dUpdateArgs> kConvUpdate[] = {kSimple<CausalConv1dUpdateArgs>("channels")};
-constexpr Kernel<StoreKvArgs> kStoreKv[] = {kSimple<StoreKvArgs>("tokens")};
-constexpr Kernel<SplitQkvzArgs> kSplitQkvz[] = {kSimple<SplitQkvzArgs>("columns")};
+constexpr Kernel<CausalConv1dArgs> kConv[] = {simple<CausalConv1dArgs>("channels")};
+constexpr Kernel<CausalConv1dUpdateArgs> kConvUpdate[] = {simple<CausalConv1dUpdateArgs>("channels")};
+constexpr Kernel<StoreKvArgs> kStoreKv[] = {simple<StoreKvArgs>("tokens")};
+constexpr Kernel<SplitQkvzArgs> kSplitQkvz[] = {simple<SplitQkvzArgs>("columns")};
 
 }  // namespace
 

@@ -132,17 +132,17 @@ void run(const DequantizeArgs& args, Workspace, const Stream& stream) {
 }
 
 template <class Args>
-constexpr Kernel<Args> kSimple(std::string_view name) {
+constexpr Kernel<Args> simple(std::string_view name) {
   return {name, always_supported<Args>, no_workspace<Args>, run};
 }
 
-constexpr Kernel<RmsNormArgs> kRmsNorm[] = {kSimple<RmsNormArgs>("rows")};
-constexpr Kernel<GatedRmsNormArgs> kGatedRmsNorm[] = {kSimple<GatedRmsNormArgs>("rows")};
+constexpr Kernel<RmsNormArgs> kRmsNorm[] = {simple<RmsNormArgs>("rows")};
+constexpr Kernel<GatedRmsNormArgs> kGatedRmsNorm[] = {simple<GatedRmsNormArgs>("rows")};
 constexpr Kernel<RopeArgs> kRope[] = {{"tokens", supports_rope, no_workspace<RopeArgs>, run}};
-constexpr Kernel<AddArgs> kAdd[] = {kSimple<AddArgs>("columns")};
-constexpr Kernel<SwigluArgs> kSwiglu[] = {kSimple<SwigluArgs>("columns")};
-constexpr Kernel<EmbeddingArgs> kEmbedding[] = {kSimple<EmbeddingArgs>("octets")};
-constexpr Kernel<DequantizeArgs> kDequantize[] = {kSimple<DequantizeArgs>("octets")};
+constexpr Kernel<AddArgs> kAdd[] = {simple<AddArgs>("columns")};
+constexpr Kernel<SwigluArgs> kSwiglu[] = {simple<SwigluArgs>("columns")};
+constexpr Kernel<EmbeddingArgs> kEmbedding[] = {simple<EmbeddingArgs>("octets")};
+constexpr Kernel<DequantizeArgs> kDequantize[] = {simple<DequantizeArgs>("octets")};
 
 }  // namespace
 
