@@ -127,9 +127,7 @@ std::string moe_grouped_supports(const MoeFfnArgs& args, const Stream& stream) {
   return {};
 }
 
-std::size_t moe_grouped_workspace(const MoeFfnArgs& args, const Stream&) {
-  return GroupedPlan(args, Arena()).bytes;
-}
+std::size_t moe_grouped_workspace(const MoeFfnArgs& args, const Stream&) { return GroupedPlan(args, Arena()).bytes; }
 
 void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
   if (args.y.size() == 0) return;
@@ -184,8 +182,6 @@ void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& 
   run_combine(args, plan.products, plan.weights, plan.shared_products, device, queue);
 }
 
-std::string moe_grouped_remark(const MoeFfnArgs&) {
-  return "rounds activations to 15 bits of the largest of 256";
-}
+std::string moe_grouped_remark(const MoeFfnArgs&) { return "rounds activations to 15 bits of the largest of 256"; }
 
 }  // namespace thalweg::cu

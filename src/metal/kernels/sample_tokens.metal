@@ -151,6 +151,80 @@ inline int share_begin(int vocabulary, uint simdgroup) {
   return min(int(simdgroup) * size, vocabulary);
 }
 
+// Memory of a threadgroup that draws.
+struct SampleScratch {
+  threadgroup ulong* reduced;  // [simdgroups]
+  threadgroup ulong* found;    // [2]
+  SampleBins bins;             // [256] each
+  threadgroup ulong* sums;     // [simdgroups]
+  threadgroup ulong* ties;     // [simdgroups]
+};
+
+struct SampleThread {
+  uint index;
+  uint simdgroup;
+  uint simdgroups;
+  uint lane;
+};
+
+// What the row's settings keep. top_k and the others are the row's own, or what keeps all.
+inline void find_cut(thread SampleRow& row, device const float* values, int vocabulary, int top_k, float top_p,
+                     thread const SampleScratch& scratch, SampleThread self) {
+  if (top_k > 0 && top_k < vocabulary) {
+    const FoundKey key =
+        find_key(row, values, vocabulary, false, ulong(top_k), scratch.bins, scratch.found, self.index);
+    row.cut = key.key;
+    row.ties = uint(key.wanted);
+  }
+  if (!(top_p < 1.0f)) return;
+  // Equal keys have equal weights: those of the cut's key are counted, and multiplied.
+  ulong mass = 0;
+  for (int token = int(self.index); token < vocabulary; token += kSampleThreads) {
+    const uint key = key_of(values[token]);
+    if (key > row.cut) mass += weight_of_share(share_of(logit_of(key), row.largest, row.temperature));
+  }
+  mass = threadgroup_total(mass, scratch.reduced, self.simdgroup, self.simdgroups, self.lane);
+  if (row.cut > 0u) mass += row.ties * weight_of_share(share_of(logit_of(row.cut), row.largest, row.temperature));
+  const ulong wanted = max(min(share_of_total(max(top_p, 0.0f), mass), mass), 1ul);
+  const FoundKey key = find_key(row, values, vocabulary, true, wanted, scratch.bins, scratch.found, self.index);
+  const ulong weight = weight_of_share(share_of(logit_of(key.key), row.largest, row.temperature));
+  row.cut = key.key;
+  row.ties = uint((key.wanted + weight - 1) / weight);
+}
+
+// How many tokens of the cut's key come before the simdgroup's share of the ids.
+inline ulong ties_before(thread const SampleRow& row, device const float* values, int begin, int end,
+                         thread const SampleScratch& scratch, SampleThread self) {
+  ulong count = 0;
+  for (int token = begin + int(self.lane); token < end; token += 32) count += key_of(values[token]) == row.cut ? 1 : 0;
+  count = shuffled(simdgroup_prefix(count, self.lane), 31);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (self.lane == 0) scratch.ties[self.simdgroup] = count;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  ulong before = 0;
+  for (uint i = 0; i < self.simdgroup; ++i) before += scratch.ties[i];
+  return before;
+}
+
+// Adds the weights of the simdgroup's share of the ids, in their order, to `sum`. The token in which the sum passes
+// `drawn`, if there is one, is written to `chosen` by the lane that has it.
+inline ulong sum_share(thread const SampleRow& row, device const float* values, int begin, int end, ulong tied,
+                       ulong sum, bool draws, ulong drawn, device int* chosen, uint lane) {
+  for (int first = begin; first < end; first += 32) {
+    const int token = first + int(lane);
+    const uint key = token < end ? key_of(values[token]) : 0u;
+    const bool tie = token < end && key == row.cut;
+    const ulong rank = tied + simdgroup_prefix(tie ? 1ul : 0ul, lane);  // from 1 on
+    const bool kept = token < end && (!tie || rank <= ulong(row.ties));
+    const ulong after = sum + simdgroup_prefix(kept ? kept_weight(row, key) : 0ul, lane);
+    const ulong previous = shuffled(after, lane == 0 ? 0 : lane - 1);
+    if (draws && drawn >= (lane == 0 ? sum : previous) && drawn < after) *chosen = token;
+    sum = shuffled(after, 31);
+    tied = shuffled(rank, 31);
+  }
+  return sum;
+}
+
 // Threadgroup: a row.
 [[max_total_threads_per_threadgroup(1024)]] kernel void choose_tokens(
     constant SampleParameters& p [[buffer(0)]],
@@ -186,12 +260,18 @@ inline int share_begin(int vocabulary, uint simdgroup) {
     if (kHasFault && bits != 0) atomic_fetch_or_explicit(fault, bits, memory_order_relaxed);
     return;
   }
-  threadgroup ulong* found = scratch + 32;  // [2]
-  SampleBins bins;                          // [256] each
-  bins.low = (threadgroup atomic_uint*)(scratch + 34);
-  bins.high = bins.low + kSampleBins;
-  threadgroup ulong* sums = scratch + 34 + kSampleBins;  // [simdgroups]
-  threadgroup ulong* ties = sums + 32;                   // [simdgroups]
+  SampleScratch memory;
+  memory.reduced = scratch;
+  memory.found = scratch + 32;
+  memory.bins.low = (threadgroup atomic_uint*)(scratch + 34);
+  memory.bins.high = memory.bins.low + kSampleBins;
+  memory.sums = scratch + 34 + kSampleBins;
+  memory.ties = memory.sums + 32;
+  SampleThread self;
+  self.index = thread_index;
+  self.simdgroup = simdgroup;
+  self.simdgroups = simdgroups;
+  self.lane = lane;
   device const float* values = logits + n * p.logits_row;
   SampleRow row;
   row.largest = logit_of(key_of_rank(largest));
@@ -199,77 +279,27 @@ inline int share_begin(int vocabulary, uint simdgroup) {
   row.cut = 0;
   row.ties = ~0u;
   row.least = 0;
-  if (is_given(kGivenTopK) && top_k[n] > 0 && top_k[n] < p.vocabulary) {
-    const FoundKey key = find_key(row, values, p.vocabulary, false, ulong(top_k[n]), bins, found, thread_index);
-    row.cut = key.key;
-    row.ties = uint(key.wanted);
-  }
-  if (is_given(kGivenTopP) && top_p[n] < 1.0f) {
-    // Equal keys have equal weights: those of the cut's key are counted, and multiplied.
-    ulong mass = 0;
-    for (int token = int(thread_index); token < p.vocabulary; token += kSampleThreads) {
-      const uint key = key_of(values[token]);
-      if (key > row.cut) mass += weight_of_share(share_of(logit_of(key), row.largest, row.temperature));
-    }
-    mass = threadgroup_total(mass, scratch, simdgroup, simdgroups, lane);
-    if (row.cut > 0u) {
-      mass += row.ties * weight_of_share(share_of(logit_of(row.cut), row.largest, row.temperature));
-    }
-    const ulong wanted = max(min(share_of_total(max(top_p[n], 0.0f), mass), mass), 1ul);
-    const FoundKey key = find_key(row, values, p.vocabulary, true, wanted, bins, found, thread_index);
-    const ulong weight = weight_of_share(share_of(logit_of(key.key), row.largest, row.temperature));
-    row.cut = key.key;
-    row.ties = uint((key.wanted + weight - 1) / weight);
-  }
+  find_cut(row, values, p.vocabulary, is_given(kGivenTopK) ? top_k[n] : 0, is_given(kGivenTopP) ? top_p[n] : 1.0f,
+           memory, self);
   if (is_given(kGivenMinP)) row.least = ulong(min(max(min_p[n], 0.0f), 1.0f) * 9.223372036854775808e18f);
 
-  // Each simdgroup sums its share of the ids, having counted how many of the cut's key come before it.
+  // Each simdgroup sums its share of the ids; the one in which the sum passes what is drawn repeats it.
   const int begin = share_begin(p.vocabulary, simdgroup);
   const int end = share_begin(p.vocabulary, simdgroup + 1);
-  ulong count = 0;
-  for (int token = begin + int(lane); token < end; token += 32) count += key_of(values[token]) == row.cut ? 1 : 0;
-  count = shuffled(simdgroup_prefix(count, lane), 31);
+  const ulong tied = ties_before(row, values, begin, end, memory, self);
+  const ulong own = sum_share(row, values, begin, end, tied, 0, false, 0, tokens + n, lane);
+  if (lane == 0) memory.sums[simdgroup] = own;
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (lane == 0) ties[simdgroup] = count;
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  ulong ties_before = 0;
-  for (uint i = 0; i < simdgroup; ++i) ties_before += ties[i];
-  ulong total = 0;
   ulong before = 0;
-  for (int pass = 0; pass < 2; ++pass) {
-    // The second pass repeats the sums of the simdgroup in which they pass what was drawn.
-    ulong drawn = 0;
-    if (pass == 1) {
-      for (uint i = 0; i < simdgroups; ++i) {
-        if (i < simdgroup) before += sums[i];
-        total += sums[i];
-      }
-      const ulong low = is_given(kGivenSeed) ? ulong(seed[n * p.seed_row]) : 0ul;
-      const ulong high = is_given(kGivenSeed) ? ulong(seed[n * p.seed_row + 1]) : 0ul;
-      const ulong bits = draw_bits(low | high << 32, lengths[n]);
-      drawn = high_product(bits << 11, total);  // bits * total / 2^53, rounded down
-      if (drawn < before || drawn >= before + sums[simdgroup]) return;
-    }
-    ulong sum = before;
-    ulong tied = ties_before;
-    for (int first = begin; first < end; first += 32) {
-      const int token = first + int(lane);
-      const uint key = token < end ? key_of(values[token]) : 0u;
-      const bool tie = token < end && key == row.cut;
-      const ulong rank = tied + simdgroup_prefix(tie ? 1ul : 0ul, lane);  // from 1 on
-      const bool kept = token < end && (!tie || rank <= ulong(row.ties));
-      const ulong after = sum + simdgroup_prefix(kept ? kept_weight(row, key) : 0ul, lane);
-      if (pass == 1) {
-        const ulong lower = lane == 0 ? sum : 0ul;
-        const ulong previous = shuffled(after, lane == 0 ? 0 : lane - 1);
-        if (drawn >= (lane == 0 ? lower : previous) && drawn < after) tokens[n] = token;
-      }
-      sum = shuffled(after, 31);
-      tied = shuffled(rank, 31);
-    }
-    if (pass == 0) {
-      if (lane == 0) sums[simdgroup] = sum;
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-    }
+  ulong total = 0;
+  for (uint i = 0; i < simdgroups; ++i) {
+    if (i < simdgroup) before += memory.sums[i];
+    total += memory.sums[i];
   }
+  const ulong low = is_given(kGivenSeed) ? ulong(seed[n * p.seed_row]) : 0ul;
+  const ulong high = is_given(kGivenSeed) ? ulong(seed[n * p.seed_row + 1]) : 0ul;
+  const ulong bits = draw_bits(low | high << 32, lengths[n]);
+  const ulong drawn = high_product(bits << 11, total);  // bits * total / 2^53, rounded down
+  if (drawn < before || drawn >= before + own) return;
+  sum_share(row, values, begin, end, tied, before, true, drawn, tokens + n, lane);
 }
