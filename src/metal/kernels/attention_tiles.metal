@@ -84,6 +84,129 @@ inline void stage_cache(threadgroup float* staged, device const void* data, cons
   }
 }
 
+// Queries of a simdgroup's rows and columns, through its own tile: lane l has elements l and l + 32.
+inline void load_queries(thread HalfRows& queries, device const void* q, constant AttentionParameters& p,
+                         thread const RowTileOf& tile, int first_row, int first_column, threadgroup float* own,
+                         uint lane) {
+  THALWEG_UNROLL
+  for (int c = 0; c < kHalfTiles; ++c) {
+    if (c >= half_tiles()) continue;
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    for (int i = int(lane); i < kTileFloats; i += 32) {
+      const TileRow row = tile_row(tile, p, first_row + i / 8);
+      const int column = first_column + c * 8 + i % 8;
+      const bool inside = row.exists && column < kWidth;
+      own[i] = inside ? p.scale * load(q, kType, at(p.q, 0, row.token, row.head) + column) : 0.0f;
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    simdgroup_load(queries.tile[c], own);
+  }
+}
+
+// outputs = factors outputs; factors is diagonal.
+inline void scale_outputs(thread HalfRows& outputs, threadgroup const float* factors) {
+  simdgroup_float8x8 scaled;
+  simdgroup_load(scaled, factors);
+  THALWEG_UNROLL
+  for (int c = 0; c < kHalfTiles; ++c) {
+    if (c >= half_tiles()) continue;
+    simdgroup_float8x8 sum;
+    simdgroup_multiply(sum, scaled, outputs.tile[c]);
+    outputs.tile[c] = sum;
+  }
+}
+
+inline void write_outputs(thread const HalfRows& outputs, device const void* gate, device void* o,
+                          constant AttentionParameters& p, thread const RowTileOf& tile, int first_row,
+                          int first_column, threadgroup float* own, uint lane) {
+  THALWEG_UNROLL
+  for (int c = 0; c < kHalfTiles; ++c) {
+    if (c >= half_tiles()) continue;
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    simdgroup_store(outputs.tile[c], own);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    for (int i = int(lane); i < kTileFloats; i += 32) {
+      const TileRow row = tile_row(tile, p, first_row + i / 8);
+      const int column = first_column + c * 8 + i % 8;
+      if (!row.exists || column >= kWidth) continue;
+      float value = own[i];
+      if (kHasOther) value *= sigmoid(load(gate, kType, at(p.gate, 0, row.token, row.head) + column));
+      store(o, kOutType, at(p.o, 0, row.token, row.head) + column, value);
+    }
+  }
+}
+
+// A simdgroup's half of the products of its queries with 16 keys.
+inline void multiply_keys(thread const HalfRows& queries, threadgroup const float* staged, int first_column,
+                          threadgroup float* scores) {
+  simdgroup_float8x8 products[2];
+  THALWEG_UNROLL
+  for (int k = 0; k < 2; ++k) products[k] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  THALWEG_UNROLL
+  for (int c = 0; c < kHalfTiles; ++c) {
+    if (c >= half_tiles()) continue;
+    THALWEG_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      simdgroup_float8x8 key;
+      simdgroup_load(key, staged + k * 8 * padded_width() + first_column + c * 8, padded_width(), 0, true);
+      simdgroup_multiply_accumulate(products[k], queries.tile[c], key, products[k]);
+    }
+  }
+  THALWEG_UNROLL
+  for (int k = 0; k < 2; ++k) simdgroup_store(products[k], scores + k * 8, kAttentionKeys);
+}
+
+// outputs += shares values, for 16 positions.
+inline void add_values(thread HalfRows& outputs, threadgroup const float* weights, threadgroup const float* staged,
+                       int first_column) {
+  simdgroup_float8x8 shares[2];
+  THALWEG_UNROLL
+  for (int k = 0; k < 2; ++k) simdgroup_load(shares[k], weights + k * 8, kAttentionKeys);
+  THALWEG_UNROLL
+  for (int c = 0; c < kHalfTiles; ++c) {
+    if (c >= half_tiles()) continue;
+    THALWEG_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      simdgroup_float8x8 value;
+      simdgroup_load(value, staged + k * 8 * padded_width() + first_column + c * 8, padded_width());
+      simdgroup_multiply_accumulate(outputs.tile[c], shares[k], value, outputs.tile[c]);
+    }
+  }
+}
+
+// A row's softmax as positions pass. Eight threads have a row, two positions of each 16.
+struct RowSoftmax {
+  float largest;
+  float total;
+};
+
+// Turns the row's scores into weights, and returns what earlier weights are multiplied by.
+inline float advance_softmax(thread RowSoftmax& softmax, threadgroup float* row, int column, int seen) {
+  const float infinity = as_type<float>(0x7F800000u);
+  float score[2];
+  float top = softmax.largest;
+  THALWEG_UNROLL
+  for (int k = 0; k < 2; ++k) {
+    const int index = column + 8 * k;
+    score[k] = index < seen ? row[index] + row[kScoreFloats + index] : -infinity;
+    top = max(top, score[k]);
+  }
+  for (uint distance = 1; distance < 8; distance *= 2) top = max(top, simd_shuffle_xor(top, distance));
+  const bool seen_any = top > -infinity;
+  const float correction = seen_any ? precise::exp(softmax.largest - top) : 1.0f;
+  float weights = 0.0f;
+  THALWEG_UNROLL
+  for (int k = 0; k < 2; ++k) {
+    const float weight = seen_any ? precise::exp(score[k] - top) : 0.0f;
+    row[column + 8 * k] = weight;
+    weights += weight;
+  }
+  for (uint distance = 1; distance < 8; distance *= 2) weights += simd_shuffle_xor(weights, distance);
+  softmax.total = softmax.total * correction + weights;
+  softmax.largest = top;
+  return correction;
+}
+
 [[max_total_threads_per_threadgroup(256)]] kernel void attention_tiles(
     constant AttentionParameters& p [[buffer(0)]],
     device const void* q [[buffer(1)]],       // [T,HQ,D]
@@ -108,125 +231,41 @@ inline void stage_cache(threadgroup float* staged, device const void* data, cons
   const int row_tile = int(simdgroup) / 2;
   const int half_index = int(simdgroup) % 2;
   const int first_column = half_index * half_tiles() * 8;
-  const float infinity = as_type<float>(0x7F800000u);
 
-  // Queries, tile by tile: lane l has elements l and l + 32 of a tile.
   HalfRows queries;
   HalfRows outputs;
+  load_queries(queries, q, p, tile, row_tile * 8, first_column, own, lane);
   THALWEG_UNROLL
-  for (int c = 0; c < kHalfTiles; ++c) {
-    if (c >= half_tiles()) continue;
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    for (int i = int(lane); i < kTileFloats; i += 32) {
-      const TileRow row = tile_row(tile, p, row_tile * 8 + i / 8);
-      const int column = first_column + c * 8 + i % 8;
-      const bool inside = row.exists && column < kWidth;
-      own[i] = inside ? p.scale * load(q, kType, at(p.q, 0, row.token, row.head) + column) : 0.0f;
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    simdgroup_load(queries.tile[c], own);
-    outputs.tile[c] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-  }
+  for (int c = 0; c < kHalfTiles; ++c) outputs.tile[c] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
   for (int i = int(thread_index); i < 4 * kTileFloats; i += kTileThreads) factors[i] = 0.0f;
 
-  // Eight threads have a row of scores, two positions each.
   const int score_row = int(thread_index) / 8;
   const int score_column = int(thread_index) % 8;
   const int visible = tile.sequence.absent ? 0 : tile_row(tile, p, score_row).visible;
-  threadgroup float* factor = factors + score_row / 8 * kTileFloats + score_row % 8 * 9;
-  float largest = -infinity;
-  float total = 0.0f;
+  threadgroup float* factor = factors + score_row / 8 * kTileFloats + score_row % 8 * 9;  // on the diagonal
+  RowSoftmax softmax;
+  softmax.largest = -as_type<float>(0x7F800000u);
+  softmax.total = 0.0f;
   const int last_token = min(tile.first_token + int(p.rows_tokens), tile.sequence.fresh);
   const int end = tile.sequence.absent ? 0 : tile.sequence.length - tile.sequence.fresh + last_token;
+  threadgroup float* own_scores = scores + row_tile * 8 * kAttentionKeys;
   for (int position = 0; position < end; position += kAttentionKeys) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
     stage_cache(staged, keys, p, p.cache.keys, slots, pages, tile.sequence, position, key_head_index, thread_index);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    simdgroup_float8x8 products[2];
-    THALWEG_UNROLL
-    for (int k = 0; k < 2; ++k) products[k] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-    THALWEG_UNROLL
-    for (int c = 0; c < kHalfTiles; ++c) {
-      if (c >= half_tiles()) continue;
-      THALWEG_UNROLL
-      for (int k = 0; k < 2; ++k) {
-        simdgroup_float8x8 key;
-        simdgroup_load(key, staged + k * 8 * padded_width() + first_column + c * 8, padded_width(), 0, true);
-        simdgroup_multiply_accumulate(products[k], queries.tile[c], key, products[k]);
-      }
-    }
-    THALWEG_UNROLL
-    for (int k = 0; k < 2; ++k) {
-      simdgroup_store(products[k], scores + half_index * kScoreFloats + row_tile * 8 * kAttentionKeys + k * 8,
-                      kAttentionKeys);
-    }
+    multiply_keys(queries, staged, first_column, own_scores + half_index * kScoreFloats);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     stage_cache(staged, values, p, p.cache.values, slots, pages, tile.sequence, position, key_head_index, thread_index);
-    float score[2];
-    float top = largest;
-    THALWEG_UNROLL
-    for (int k = 0; k < 2; ++k) {
-      const int index = score_row * kAttentionKeys + score_column + 8 * k;
-      const bool seen = position + score_column + 8 * k < visible;
-      score[k] = seen ? scores[index] + scores[kScoreFloats + index] : -infinity;
-      top = max(top, score[k]);
-    }
-    for (uint distance = 1; distance < 8; distance *= 2) top = max(top, simd_shuffle_xor(top, distance));
-    const bool seen_any = top > -infinity;
-    const float correction = seen_any ? precise::exp(largest - top) : 1.0f;
-    float weights = 0.0f;
-    THALWEG_UNROLL
-    for (int k = 0; k < 2; ++k) {
-      const float weight = seen_any ? precise::exp(score[k] - top) : 0.0f;
-      scores[score_row * kAttentionKeys + score_column + 8 * k] = weight;
-      weights += weight;
-    }
-    for (uint distance = 1; distance < 8; distance *= 2) weights += simd_shuffle_xor(weights, distance);
-    total = total * correction + weights;
-    largest = top;
+    const float correction =
+        advance_softmax(softmax, scores + score_row * kAttentionKeys, score_column, visible - position);
     if (score_column == 0) *factor = correction;
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    simdgroup_float8x8 scaled;
-    simdgroup_load(scaled, factors + row_tile * kTileFloats);
-    simdgroup_float8x8 shares[2];
-    THALWEG_UNROLL
-    for (int k = 0; k < 2; ++k) {
-      simdgroup_load(shares[k], scores + row_tile * 8 * kAttentionKeys + k * 8, kAttentionKeys);
-    }
-    THALWEG_UNROLL
-    for (int c = 0; c < kHalfTiles; ++c) {
-      if (c >= half_tiles()) continue;
-      simdgroup_float8x8 sum;
-      simdgroup_multiply(sum, scaled, outputs.tile[c]);
-      THALWEG_UNROLL
-      for (int k = 0; k < 2; ++k) {
-        simdgroup_float8x8 value;
-        simdgroup_load(value, staged + k * 8 * padded_width() + first_column + c * 8, padded_width());
-        simdgroup_multiply_accumulate(sum, shares[k], value, sum);
-      }
-      outputs.tile[c] = sum;
-    }
+    scale_outputs(outputs, factors + row_tile * kTileFloats);
+    add_values(outputs, own_scores, staged, first_column);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (score_column == 0) *factor = total > 0.0f ? 1.0f / total : 0.0f;
+  if (score_column == 0) *factor = softmax.total > 0.0f ? 1.0f / softmax.total : 0.0f;
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  simdgroup_float8x8 scaled;
-  simdgroup_load(scaled, factors + row_tile * kTileFloats);
-  THALWEG_UNROLL
-  for (int c = 0; c < kHalfTiles; ++c) {
-    if (c >= half_tiles()) continue;
-    simdgroup_float8x8 sum;
-    simdgroup_multiply(sum, scaled, outputs.tile[c]);
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    simdgroup_store(sum, own);
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    for (int i = int(lane); i < kTileFloats; i += 32) {
-      const TileRow row = tile_row(tile, p, row_tile * 8 + i / 8);
-      const int column = first_column + c * 8 + i % 8;
-      if (!row.exists || column >= kWidth) continue;
-      float value = own[i];
-      if (kHasOther) value *= sigmoid(load(gate, kType, at(p.gate, 0, row.token, row.head) + column));
-      store(o, kOutType, at(p.o, 0, row.token, row.head) + column, value);
-    }
-  }
+  scale_outputs(outputs, factors + row_tile * kTileFloats);
+  write_outputs(outputs, gate, o, p, tile, row_tile * 8, first_column, own, lane);
 }
