@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdio>
+#include <span>
+#include <vector>
 
 #include "io/gguf.h"
 #include "metal/host/executor.h"
 #include "metal/story_model.h"
+#include "model/support.h"
 
 namespace thalweg::metal {
 namespace {
@@ -73,6 +75,43 @@ TEST(MetalModel, AStepIsOneCommandBuffer) {
   EXPECT_LE(launches, 8U * 20 + 8);
   EXPECT_LE(dependencies, launches);
   EXPECT_GE(read, floor);
+}
+
+// Other architectures: interleaved projections, dense blocks, value heads on fewer key heads; two sequences that decode
+// together.
+TEST(MetalModel, LogitsOfTinyModelsAreTheCpus) {
+  attach_executor();
+  model::TinySpec next;
+  next.architecture = "qwen3next";
+  next.value_heads = 2;
+  model::TinySpec dense;
+  dense.architecture = "qwen35";
+  dense.experts = 0;
+  dense.value_heads = 8;
+  for (const model::TinySpec& spec : {next, dense}) {
+    SCOPED_TRACE(spec.architecture);
+    const model::TempFolder folder;
+    const std::string path = folder / "model.gguf";
+    model::TinyModel(spec).write_gguf(path);
+    std::vector<std::int32_t> prompt;
+    for (int i = 0; i < 21; ++i) prompt.push_back(i * 37 % spec.vocabulary);
+    std::vector<std::vector<float>> logits;
+    for (const Device device : {kCpu, kMetal}) {
+      ModelOptions options = model::precise(2);
+      options.device = device;
+      options.context = 64;
+      Model loaded = Model::load(path, options);
+      Sequence first = loaded.start();
+      Sequence second = loaded.start();
+      loaded.prefill(first, prompt);
+      loaded.prefill(second, std::span(prompt).first(5));
+      Sequence* const both[] = {&first, &second};
+      const std::int32_t tokens[] = {3, 7};
+      for (int i = 0; i < 3; ++i) loaded.step(both, tokens);
+      for (const Sequence* sequence : both) logits.emplace_back(sequence->logits().begin(), sequence->logits().end());
+    }
+    for (const std::size_t n : {0U, 1U}) EXPECT_LT(model::difference(logits[n + 2], logits[n]), 2e-4);
+  }
 }
 
 }  // namespace
