@@ -64,7 +64,7 @@ DType dtype_of(const std::string& name) {
 void note_stand_in(Device device) {
   for (const BackendInfo& info : backends()) {
     if (info.type != device.type || info.note.empty()) continue;
-    note("{}: {}, each access of its kernels checked, and so a thousand times slower than the CPU\n",
+    note("{}: {}, each access of its kernels checked, and so hundreds of times slower than the CPU\n",
          device_type_name(info.type), info.note);
   }
 }
