@@ -1,0 +1,13 @@
+#pragma once
+
+// What the C blocks of the documentation use without declaring it.
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "thalweg/thalweg.h"
+
+extern float *x, *y;
+extern void *blocks, *ids;
+extern int64_t T, S, K, N, E;
+extern thalweg_device cpu;
