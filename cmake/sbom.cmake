@@ -54,7 +54,7 @@ endif()
 if(THALWEG_PYTHON)
   sbom_package(nanobind "nanobind" "${nanobind_VERSION}" "BSD-3-Clause" https://github.com/wjakob/nanobind STATIC_LINK
                extension)
-  sbom_package(robin_map "robin-map" "" "MIT" https://github.com/Tessil/robin-map STATIC_LINK extension)
+  sbom_package(robin-map "robin-map" "" "MIT" https://github.com/Tessil/robin-map STATIC_LINK extension)
 endif()
 if(THALWEG_CUDA)
   sbom_package(cudart "NVIDIA CUDA runtime" "${CMAKE_CUDA_COMPILER_VERSION}" "LicenseRef-NVIDIA-CUDA-EULA"

@@ -5,13 +5,11 @@ project = "Thalweg"
 copyright = "The Thalweg authors, Apache License 2.0"
 version = release = os.environ["THALWEG_VERSION"]
 
-extensions = ["myst_parser", "breathe", "sphinx_copybutton", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser", "breathe", "sphinx_copybutton"]
 root_doc = "index"
 exclude_patterns = ["include"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
-# Mermaid draws the one diagram in the browser, from its own script.
-myst_fence_as_directive = ["mermaid"]
 
 breathe_projects = {"thalweg": os.environ["THALWEG_DOXYGEN"]}
 breathe_default_project = "thalweg"

@@ -116,7 +116,7 @@ class Site:
         for header in headers:
             source = header.as_posix()
             self.sources.add(source)
-            title = f"thalweg/{header.name}"
+            title = header.name
             self.write(f"api/{header.stem}.md",
                        f"# {title}\n\n[The header itself](../source/{source}.md)\n\n"
                        f"```{{doxygenfile}} {header.name}\n:project: thalweg\n```\n")
