@@ -64,6 +64,8 @@ pub struct thalweg_tensor {
     pub device: thalweg_device,
     pub shape: [i64; THALWEG_MAX_RANK],
     pub strides: [i64; THALWEG_MAX_RANK],
+    pub alignment: i32,
+    pub reserved: i32,
 }
 
 #[repr(C)]

@@ -66,7 +66,9 @@ fn structs_are_those_of_the_header() {
             rank,
             device,
             shape,
-            strides
+            strides,
+            alignment,
+            reserved
         }
     );
     layout!(
