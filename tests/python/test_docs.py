@@ -40,7 +40,7 @@ def given():
     }
 
 
-@pytest.mark.parametrize("code", blocks())
+@pytest.mark.parametrize("code", list(blocks()))
 def test_block(code, monkeypatch):
     monkeypatch.chdir(ROOT)  # models/ is named from there
     names = given()
