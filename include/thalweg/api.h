@@ -6,7 +6,9 @@
 #if defined(__GNUC__)
 #define THALWEG_API_BEGIN _Pragma("GCC visibility push(default)")
 #define THALWEG_API_END _Pragma("GCC visibility pop")
+#define THALWEG_HIDDEN __attribute__((visibility("hidden")))  // a type between the two that stays inside
 #else
 #define THALWEG_API_BEGIN
 #define THALWEG_API_END
+#define THALWEG_HIDDEN
 #endif

@@ -1,6 +1,8 @@
 #pragma once
 
-// What this build and this machine can run, and ways to select it for tests and measurements.
+// What this build and this machine can run, and ways to select it for tests and measurements. Any thread may call
+// backends() and device_from_name() at any time; the two that select hold for the whole process, and nothing else may
+// run beside them.
 
 #include <optional>
 #include <string>

@@ -11,6 +11,8 @@
 //     return true;
 //   });
 //   std::cout << parser.finish().content;
+//
+// A parser is used by one thread at a time.
 
 #include <cstddef>
 #include <cstdint>
@@ -86,7 +88,7 @@ class AnswerParser {
   bool called() const;                // a delta held a call
 
  private:
-  class Impl;
+  class THALWEG_HIDDEN Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,7 +1,8 @@
 #pragma once
 
 // Memory of a device, and copies to and from it, for callers without an allocator of their own. The operations never
-// need it: they take any memory of their stream's device.
+// need it: they take any memory of their stream's device. Any thread may call these functions; a DeviceMemory is
+// created, moved and destroyed by one thread at a time.
 
 #include <cstddef>
 

@@ -2,7 +2,8 @@
 
 // The dense operations around the gated delta rule in a hybrid decoder. Activations are f32, f16 or bf16; arithmetic is
 // f32 and results are rounded once, when stored. T tokens are rows: batches are packed along T. Inputs and outputs may
-// be strided views, innermost dimension contiguous. An output overlaps no input unless the contract names the pair.
+// be strided views, innermost dimension contiguous. An output overlaps no input unless the contract names the pair. Any
+// thread may call these functions.
 
 #include <optional>
 #include <string_view>

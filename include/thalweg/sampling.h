@@ -1,7 +1,7 @@
 #pragma once
 
 // From logits to tokens: how the next token is chosen, and the probabilities that logits stand for. All settings are
-// tensors, so that a graph that was captured once replays with other settings.
+// tensors, so that a graph that was captured once replays with other settings. Any thread may call these functions.
 
 #include <cstdint>
 #include <string_view>

@@ -184,6 +184,26 @@ void add_moe_ffn_cases(std::vector<Case>& cases) {
   add({.shared = 64, .weight = DType::kMXFP4, .down = DType::kQ3_K, .shared_weight = DType::kQ4_1});
   add({.inner = 96, .weight = DType::kIQ4_XS, .down = DType::kQ4_1});
   add({.tokens = 16, .slots = 8, .experts = 16, .shared = 256, .renormalize = false});
+  // Sizes that are multiples of 256: few and many tokens of an expert, formats mixed, inner sizes apart.
+  add({.slots = 4,
+       .experts = 12,
+       .hidden = 512,
+       .inner = 512,
+       .shared = 512,
+       .down = DType::kQ6_K,
+       .shared_weight = DType::kQ6_K});
+  add({.tokens = 33,
+       .slots = 6,
+       .experts = 20,
+       .hidden = 512,
+       .shared = 768,
+       .weight = DType::kQ5_K,
+       .down = DType::kQ8_0,
+       .x = DType::kBF16,
+       .y = DType::kBF16,
+       .renormalize = false});
+  add({.tokens = 100, .slots = 5, .experts = 300, .shared = 256, .weight = DType::kQ6_K, .down = DType::kQ5_K});
+  add({.tokens = 2, .hidden = 2304, .inner = 768, .shared = 256, .weight = DType::kQ8_0, .down = DType::kQ6_K});
   // Many tokens, whose logits are cut into parts and tiles.
   add({.tokens = 1030,
        .experts = 130,

@@ -274,6 +274,14 @@ inline constexpr LoadCosts kStream{266, 266, 780};
 inline constexpr LoadCosts kSteps{348, 348, 828};
 // Tokens up to which the shared expert is multiplied by `split` in `stream`: 20 us at 64 instead of 48 by tiles.
 inline constexpr std::int64_t kSplitSharedTokens = 64;
+// `grouped`: from this many tokens on it is the fastest, as far as it goes.
+inline constexpr std::int64_t kGroupedTokens = 2;
+inline constexpr double kGroupedFew = 180;
+inline constexpr double kGrouped = 100;
+// Blocks for each multiprocessor below which warps share rows; K tiles that a warp multiplies at least where there are
+// enough blocks.
+inline constexpr double kGroupedBlocksPerMultiprocessor = 1.5;
+inline constexpr int kGroupedSteps = 4;
 }  // namespace moe_ffn
 
 }  // namespace experts

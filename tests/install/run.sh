@@ -39,8 +39,3 @@ libdir=$(pkg-config --variable=libdir thalweg)
 "$cc" -std=c11 "$examples/generate.c" -o "$work/generate_c" "${flags[@]}" -Wl,-rpath,"$libdir"
 "$work/generate_c" "$examples/../models/story-q4_k.gguf" "Anna put the red ball in the kitchen. Where is the red ball?" |
   grep kitchen
-
-# Nothing of the libraries inside can clash with the user's own copies.
-if nm -DC --defined-only "$libdir/libthalweg.so" | grep -vE 'thalweg' | grep -E ' (hwy|nlohmann|pcre2_|utf8proc_)'; then
-  echo "the shared library exports what is not its own" && exit 1
-fi

@@ -1,6 +1,7 @@
 // moe_ffn: the list of its kernels, and the costs that decide among these.
 //
 //   matvec  few tokens: three launches of products of matrix and vector (moe_matvec.h)
+//   grouped a few tokens of each expert: weights are read once and multiplied as bytes (grouped.h)
 //   stream  each expert's weights are read once, one set of row lists serves all matmuls; the shared expert by tiles
 //   wgmma   gate and up in one pass over the tokens with SwiGLU as its epilogue, then down, both by tiles of many rows
 //   steps   each matmul by the kernel that mul_mat_id or linear chooses, for any format
@@ -25,6 +26,9 @@ double matvec_cost(const MoeFfnArgs& args, const Stream&) {
   return costs::kMatvec.at(num_tokens(args) <= tuning::experts::kMatvecTokens ? Load::kFew : load_of(args));
 }
 double tiles_cost(const MoeFfnArgs& args, const Stream&) { return costs::kTiles.at(load_of(args)); }
+double grouped_cost(const MoeFfnArgs& args, const Stream&) {
+  return num_tokens(args) < costs::kGroupedTokens ? costs::kGroupedFew : costs::kGrouped;
+}
 double stream_cost(const MoeFfnArgs& args, const Stream&) { return costs::kStream.at(load_of(args)); }
 double steps_cost(const MoeFfnArgs& args, const Stream&) { return costs::kSteps.at(load_of(args)); }
 double exact_cost(const MoeFfnArgs&, const Stream&) { return tuning::experts::kExact; }
@@ -36,6 +40,13 @@ constexpr Kernel<MoeFfnArgs> kKernels[] = {
      .run = run_moe_matvec,
      .arithmetic = Arithmetic::k16Bit,
      .cost = matvec_cost},
+    {.name = "grouped",
+     .supports = moe_grouped_supports,
+     .workspace = moe_grouped_workspace,
+     .run = run_moe_grouped,
+     .remark = moe_grouped_remark,
+     .arithmetic = Arithmetic::k16Bit,
+     .cost = grouped_cost},
     {.name = "stream",
      .supports = moe_stream_supports,
      .workspace = moe_stream_workspace,

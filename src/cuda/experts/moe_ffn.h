@@ -83,6 +83,11 @@ std::size_t moe_stream_workspace(const MoeFfnArgs& args, const Stream& stream);
 void run_moe_stream(const MoeFfnArgs& args, Workspace workspace, const Stream& stream);
 std::string moe_stream_remark(const MoeFfnArgs& args);
 
+std::string moe_grouped_supports(const MoeFfnArgs& args, const Stream& stream);
+std::size_t moe_grouped_workspace(const MoeFfnArgs& args, const Stream& stream);
+void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& stream);
+std::string moe_grouped_remark(const MoeFfnArgs& args);
+
 std::string moe_steps_supports(const MoeFfnArgs& args, const Stream& stream);
 std::size_t moe_steps_workspace(const MoeFfnArgs& args, const Stream& stream);
 void run_moe_steps(const MoeFfnArgs& args, Workspace workspace, const Stream& stream);
