@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Compiles the C and C++ examples of the documentation: check_examples.py C_COMPILER CXX_COMPILER [FILE...]
 
-A block that defines functions stands for itself. Any other is the body of a function: what it uses and does not declare,
-tests/docs/given.h and given.c.h do, and a page may add to that in a comment before the block: <!-- given: CODE -->. A
-block of another library is marked <!-- not ours -->. Python's blocks are run by tests/python/test_docs.py.
+A block that includes something and defines functions stands for itself. Of any other, statements are the body of a
+function, behind the functions that the block defines: what it uses and does not declare, tests/docs/given.h and given.c.h
+do, and a page may add to that in a comment before the block: <!-- given: CODE -->. A block of another library is marked
+<!-- not ours -->. Python's blocks are run by tests/python/test_docs.py.
 """
 
 import concurrent.futures
@@ -17,20 +18,21 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 HERE = pathlib.Path(__file__).resolve().parent
 BLOCK = re.compile(r"(?:^<!-- (?P<mark>[^\n]*?) -->\n)?^```(?P<language>cpp|c)\n(?P<code>.*?)^```$", re.M | re.S)
-DEFINITION = re.compile(r"^(?:[\w:]+[ *&]+)+\w+\([^;]*\) \{$|^(?:struct|class|namespace) \w+ \{", re.M)
+DEFINITION = re.compile(r"^(?:(?:[\w:]+[ *&]+)+\w+\([^;{]*\)|(?:struct|class|namespace) \w+) \{\n.*?^\}.*?\n", re.M | re.S)
 
 
 def program(language: str, mark: str, code: str) -> str:
     """The text to compile: the block as it is, or as a function's body behind its own includes."""
-    if DEFINITION.search(code):
+    if DEFINITION.search(code) and code.startswith("#include"):
         return code
-    lines = code.splitlines(keepends=True)
+    functions = "".join(DEFINITION.findall(code))
+    lines = DEFINITION.sub("", code).splitlines(keepends=True)
     head = "".join(line for line in lines if line.startswith(("#include", "using namespace")))
     body = "".join(line for line in lines if not line.startswith(("#include", "using namespace")))
     given = mark.removeprefix("given: ") if mark.startswith("given: ") else ""
     if language == "c":
-        return f'#include "given.c.h"\nvoid example(void) {{\n{given}\n{body}}}\n'
-    return f'#include "given.h"\n{head}void example() {{\n{given}\n{body}}}\n'
+        return f'#include "given.c.h"\n{functions}void example(void) {{\n{given}\n{body}}}\n'
+    return f'#include "given.h"\n{head}{functions}void example() {{\n{given}\n{body}}}\n'
 
 
 def compile_one(compilers: dict, page: pathlib.Path, line: int, language: str, mark: str, code: str) -> str:
