@@ -13,7 +13,6 @@
 #include "capi/errors.h"
 #include "capi/model_handle.h"
 
-using thalweg::Sampling;
 using namespace thalweg::capi;
 
 struct thalweg_sequence {

@@ -64,6 +64,16 @@ def main():
                 problems.append(f"not in a public header: {name}")
         if sys.platform != "darwin" and version != wanted:
             problems.append(f"version {version or 'missing'} instead of {wanted}: {name}")
+    # Templates that the library instantiates: each operation's three, and views of both kinds of tensors.
+    exported = [name for _, name, _ in symbols(library)]
+    for template, count in (("run", len(operations)), ("workspace_size", len(operations)), ("explain", len(operations)),
+                            ("reshape", 2), ("narrow", 2), ("select", 2), ("head_range", 2)):  # fmt: skip
+        there = sum(f"thalweg::{template}<" in name for name in exported)
+        if there != count:
+            problems.append(f"{there} instances of thalweg::{template} instead of {count}")
+    for name in operations:
+        if not any(symbol.startswith(f"thalweg::{name}(") for symbol in exported):
+            problems.append(f"not exported: thalweg::{name}()")
     problems += [f"declared and not exported: {name}" for name in sorted(declared - found)]
     problems += [f"exported and not declared: {name}" for name in sorted(found - declared)]
     if len(declared) < 4 * len(operations) or not operations:
