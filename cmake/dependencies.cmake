@@ -1,12 +1,16 @@
 # Every dependency and its oldest version, those of Debian 12. cmake/packages.txt names the packages that hold them.
 
+# A project that Thalweg is a part of links static layers, and so must see what they need.
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 find_package(Threads REQUIRED)
 find_package(hwy 1.0.3 REQUIRED CONFIG)
-find_package(nlohmann_json 3.11 REQUIRED CONFIG)
-find_package(PkgConfig REQUIRED)
-pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8>=10.42)
-# Without a version: the file of Debian 12, which holds 2.8, says 2.6.
-pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+if(NOT THALWEG_KERNELS_ONLY)
+  find_package(nlohmann_json 3.11 REQUIRED CONFIG)
+  find_package(PkgConfig REQUIRED)
+  pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET GLOBAL libpcre2-8>=10.42)
+  # Without a version: the file of Debian 12, which holds 2.8, says 2.6.
+  pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET GLOBAL libutf8proc)
+endif()
 if(THALWEG_APPS OR THALWEG_TESTS)
   find_package(fmt 9.1 REQUIRED CONFIG)
   find_package(CLI11 2.1 REQUIRED CONFIG)

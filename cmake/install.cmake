@@ -1,41 +1,90 @@
-# The installed tree: one shared library with the C++ and the C interface, the headers, a package for find_package and
-# one for pkg-config. What the library itself uses stays inside it.
+# The installed tree: one library with the C++ and the C interface, shared or (THALWEG_STATIC) static, the headers, a
+# package for find_package and one for pkg-config. What a shared library uses itself stays inside it.
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# What users see by name: the C++ namespace and the C functions, nothing of the libraries inside.
-set(version_script ${PROJECT_SOURCE_DIR}/cmake/install/thalweg.map)
-
-file(GLOB capi_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/capi/*.cc)
-add_library(thalweg_shared SHARED ${capi_sources})
-add_library(thalweg::thalweg ALIAS thalweg_shared)
-foreach(layer core quant cpu cuda metal ops io text checkpoint convert decode grammar engine)
-  target_sources(thalweg_shared PRIVATE $<TARGET_OBJECTS:thalweg_${layer}>)
+set(objects "")
+foreach(layer ${THALWEG_LAYERS})
+  list(APPEND objects $<TARGET_OBJECTS:thalweg_${layer}>)
 endforeach()
-if(THALWEG_CUDA)
-  target_sources(thalweg_shared PRIVATE ${THALWEG_CUDA_OBJECTS})
-  set_target_properties(thalweg_shared PROPERTIES CUDA_RUNTIME_LIBRARY Static)
+list(APPEND objects ${THALWEG_CUDA_OBJECTS})
+set(needs hwy::hwy)
+set(needed_modules libhwy)
+if(NOT THALWEG_KERNELS_ONLY)
+  list(APPEND needs PkgConfig::PCRE2 PkgConfig::UTF8PROC)
+  list(APPEND needed_modules libpcre2-8 libutf8proc)
 endif()
-target_include_directories(thalweg_shared PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
-                                                 $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
-                                          PRIVATE ${PROJECT_SOURCE_DIR}/src)
-target_link_libraries(thalweg_shared PRIVATE Threads::Threads hwy::hwy PkgConfig::PCRE2 PkgConfig::UTF8PROC)
-target_compile_features(thalweg_shared INTERFACE cxx_std_20)
-set_target_properties(thalweg_shared PROPERTIES OUTPUT_NAME thalweg EXPORT_NAME thalweg VERSION ${PROJECT_VERSION}
-                      SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
-if(UNIX AND NOT APPLE)
-  target_link_options(thalweg_shared PRIVATE -Wl,--version-script=${version_script})
-  set_target_properties(thalweg_shared PROPERTIES LINK_DEPENDS ${version_script})
+
+if(THALWEG_STATIC)
+  add_library(thalweg_library STATIC ${objects})
+  # The archive's user links these too: thalwegConfig.cmake finds them, thalweg.pc names them.
+  target_link_libraries(thalweg_library PUBLIC Threads::Threads PRIVATE ${needs})
+else()
+  add_library(thalweg_library SHARED ${objects})
+  target_link_libraries(thalweg_library PRIVATE Threads::Threads ${needs})
+endif()
+add_library(thalweg::thalweg ALIAS thalweg_library)
+if(APPLE)
+  target_link_libraries(thalweg_library PRIVATE "-framework Metal" "-framework Foundation")
+endif()
+if(THALWEG_CUDA)
+  set_target_properties(thalweg_library PROPERTIES CUDA_RUNTIME_LIBRARY Static)
+endif()
+set_target_properties(thalweg_library PROPERTIES LINKER_LANGUAGE CXX)
+target_include_directories(thalweg_library PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                                  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+target_compile_features(thalweg_library INTERFACE cxx_std_20)
+if(THALWEG_KERNELS_ONLY)
+  target_compile_definitions(thalweg_library INTERFACE THALWEG_KERNELS_ONLY)
+endif()
+
+# The number in the shared object's name changes when a program that was compiled before can no longer use the C
+# interface. The C++ interface holds for one minor version: its symbols carry that version (thalweg.map).
+set_target_properties(thalweg_library PROPERTIES OUTPUT_NAME thalweg EXPORT_NAME thalweg VERSION ${PROJECT_VERSION}
+                      SOVERSION ${PROJECT_VERSION_MAJOR})
+if(APPLE)
+  set(exports ${PROJECT_SOURCE_DIR}/cmake/install/thalweg.exports)
+  target_link_options(thalweg_library PRIVATE -Wl,-exported_symbols_list,${exports})
+  set_target_properties(thalweg_library PROPERTIES LINK_DEPENDS ${exports})
+elseif(UNIX AND NOT THALWEG_STATIC)
+  # Constants of the headers, of which every program has its own: as unique symbols they would keep the library from being
+  # unloaded.
+  set(THALWEG_CONSTANTS "\"thalweg::kCpu\";")
+  file(GLOB headers include/thalweg/*.h)
+  foreach(header ${headers})
+    file(STRINGS ${header} structs REGEX "^struct [A-Za-z0-9]+Args ")
+    foreach(struct ${structs})
+      string(REGEX MATCH "[A-Za-z0-9]+Args" name "${struct}")
+      string(APPEND THALWEG_CONSTANTS "\n      \"thalweg::${name}::kName\";")
+    endforeach()
+  endforeach()
+  set(exports ${PROJECT_BINARY_DIR}/thalweg.map)
+  configure_file(cmake/install/thalweg.map.in ${exports} @ONLY)
+  target_link_options(thalweg_library PRIVATE -Wl,--version-script=${exports})
+  set_target_properties(thalweg_library PROPERTIES LINK_DEPENDS ${exports})
 endif()
 
 set(THALWEG_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/thalweg)
-install(TARGETS thalweg_shared EXPORT thalwegTargets)
-install(DIRECTORY include/thalweg DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+set(no_headers "")
+if(THALWEG_KERNELS_ONLY)
+  set(no_headers REGEX "/(chat|engine|grammar|model)[.]h$" EXCLUDE)
+endif()
+install(TARGETS thalweg_library EXPORT thalwegTargets)
+install(DIRECTORY include/thalweg DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" ${no_headers})
 install(EXPORT thalwegTargets NAMESPACE thalweg:: DESTINATION ${THALWEG_PACKAGE_DIR})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/thalwegConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 configure_file(cmake/install/thalwegConfig.cmake.in thalwegConfig.cmake @ONLY)
 file(RELATIVE_PATH THALWEG_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+list(JOIN needed_modules ", " THALWEG_PC_REQUIRES)
+set(THALWEG_PC_CFLAGS "")
+if(THALWEG_KERNELS_ONLY)
+  set(THALWEG_PC_CFLAGS " -DTHALWEG_KERNELS_ONLY")
+endif()
+set(THALWEG_PC_CXX -lstdc++)
+if(APPLE)
+  set(THALWEG_PC_CXX -lc++)
+endif()
 configure_file(cmake/install/thalweg.pc.in thalweg.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/thalwegConfig.cmake ${PROJECT_BINARY_DIR}/thalwegConfigVersion.cmake
         DESTINATION ${THALWEG_PACKAGE_DIR})

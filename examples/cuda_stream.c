@@ -66,7 +66,10 @@ int main(void) {
   cudaStream_t cuda_stream;
   must_cuda(cudaStreamCreateWithFlags(&cuda_stream, cudaStreamNonBlocking));
   const thalweg_device device = {.type = THALWEG_CUDA, .index = 0};
-  const thalweg_stream stream = {.device = device, .native = cuda_stream};
+  thalweg_stream stream;
+  thalweg_stream_init(&stream);
+  stream.device = device;
+  stream.native = cuda_stream;
 
   inputs* device_in = NULL;
   float* device_o = NULL;

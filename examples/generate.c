@@ -21,8 +21,8 @@ int main(int argc, char** argv) {
     fprintf(stderr, "usage: generate MODEL PROMPT\n");
     return 2;
   }
-  if (thalweg_abi_version() != THALWEG_ABI_VERSION) {
-    fprintf(stderr, "this library has another ABI than the program was compiled for\n");
+  if (thalweg_abi_version() < THALWEG_ABI_VERSION) {
+    fprintf(stderr, "this library is older than the one that the program was compiled for\n");
     return 1;
   }
   thalweg_model* model = NULL;
@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
   int32_t prompt[512];
   size_t count = 0;
   thalweg_generated result;
+  thalweg_generated_init(&result);
 
   int status = 1;
   if (thalweg_model_load(argv[1], NULL, &model) != THALWEG_OK) {

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 
 #include "commands.h"
 #include "core/device_functions.h"
@@ -81,6 +84,41 @@ Machine machine_of(const BackendInfo& info, const Stream& stream) {
   return {speed.bytes_per_second, speed.flops_per_second};
 }
 
+// The kernels of a backend that a benchmark has not timed, and why: none of its cases reaches them, or another kernel
+// was chosen each time.
+class UntimedKernels {
+ public:
+  // Of the operations of the cases; of all operations if none was asked for.
+  UntimedKernels(const BackendInfo& info, const std::vector<const cases::Case*>& selected, bool all_operations) {
+    for (const OperationInfo& operation : info.operations) {
+      const auto is_of = [&](const cases::Case* test) { return test->operation == operation.name; };
+      if (!all_operations && std::none_of(selected.begin(), selected.end(), is_of)) continue;
+      for (const std::string& kernel : operation.kernels) why_[{operation.name, kernel}] = "no case reaches it";
+    }
+  }
+
+  void explained(const Explanation& explanation) {
+    for (const KernelVerdict& kernel : explanation.kernels) {
+      const auto found = why_.find({explanation.operation, kernel.kernel});
+      if (found == why_.end() || found->second == kNotChosen) continue;
+      found->second = kernel.supported ? std::string(kNotChosen) : "no case reaches it: " + kernel.reason;
+    }
+  }
+  void timed(const Explanation& explanation, const KernelVerdict& kernel) {
+    why_.erase({explanation.operation, kernel.kernel});
+  }
+
+  void print_all() const {
+    if (why_.empty()) return;
+    print("\nNot timed:\n");
+    for (const auto& [kernel, why] : why_) print("  {}/{}: {}\n", kernel.first, kernel.second, why);
+  }
+
+ private:
+  static constexpr std::string_view kNotChosen = "another kernel is chosen; --all-kernels times it";
+  std::map<std::pair<std::string, std::string>, std::string> why_;  // by operation and kernel
+};
+
 // How the line about the machine begins.
 std::string resources(const BackendInfo& info, const Stream& stream) {
   if (info.type != DeviceType::kCpu) return "copies";
@@ -112,12 +150,15 @@ int bench(const BenchOptions& options) {
           resources(info, stream), machine.bytes_per_second * 1e-9, machine.flops_per_second * 1e-9);
     print("{:<28} {:<44} {:<12} {:>11} {:>11} {:>7} {:>8} {:>9} {:>10} {:>7}\n", "operation", "case", "kernel",
           "median us", "min us", "spread", "GB/s", "GFLOP/s", "floor us", "x floor");
+    UntimedKernels untimed(info, selected,
+                           options.selection.operations.empty() && options.selection.case_regex.empty());
     Progress progress(selected.size());
     for (const cases::Case* test : selected) {
       progress.step(std::string(test->operation) + " " + test->name);
       if (test->large && info.type == DeviceType::kCpu) continue;
       const std::unique_ptr<cases::Problem> problem = test->make(1);
       const Explanation explanation = problem->explanation(stream);
+      untimed.explained(explanation);
       for (std::size_t i = 0; i < explanation.kernels.size(); ++i) {
         const KernelVerdict& kernel = explanation.kernels[i];
         const bool wanted = options.all_kernels || static_cast<int>(i) == explanation.chosen;
@@ -144,6 +185,7 @@ int bench(const BenchOptions& options) {
                 verdict.problem);
           continue;
         }
+        untimed.timed(explanation, kernel);
         const cases::Cost cost = problem->cost;
         const double floor_us =
             1e6 * std::max(cost.bytes / machine.bytes_per_second, cost.flops / machine.flops_per_second);
@@ -165,6 +207,7 @@ int bench(const BenchOptions& options) {
                         {"floor_us", floor_us}});
       }
     }
+    untimed.print_all();
   }
   if (!options.json.empty()) write_text(options.json, rows.dump(1) + "\n");
   return failed ? 1 : 0;

@@ -1,14 +1,18 @@
 #pragma once
 
-// What this build and this machine can run, and ways to select it for tests and measurements.
+// What this build and this machine can run, and ways to select it for tests and measurements. Any thread may call
+// backends() and device_from_name() at any time; the two that select hold for the whole process, and nothing else may
+// run beside them.
 
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "thalweg/api.h"
 #include "thalweg/device.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
 
 struct OperationInfo {
@@ -40,3 +44,4 @@ void select_instruction_set(std::string_view name);
 void select_kernel(std::string_view operation, std::string_view kernel);
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -11,6 +11,8 @@
 //     return true;
 //   });
 //   std::cout << parser.finish().content;
+//
+// A parser is used by one thread at a time.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +22,9 @@
 #include <string_view>
 #include <vector>
 
+#include "thalweg/api.h"
+
+THALWEG_API_BEGIN
 namespace thalweg {
 
 struct ToolCall {
@@ -83,8 +88,9 @@ class AnswerParser {
   bool called() const;                // a delta held a call
 
  private:
-  class Impl;
+  class THALWEG_HIDDEN Impl;
   std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -8,6 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "thalweg/api.h"
+
+THALWEG_API_BEGIN
 namespace thalweg {
 
 enum class DeviceType : std::uint8_t { kCpu, kCuda, kMetal };
@@ -40,19 +43,36 @@ inline constexpr Device kCpu{};
 // in the call: kFew suits decode steps, kMany prompts. The CPU and Metal heed it.
 enum class RowHint : std::uint8_t { kByCount, kFew, kMany };
 
+// Threads of the caller's own for the CPU, in place of the library's pool.
+struct ThreadPool {
+  // Calls work(context, i) exactly once for each i in 0..workers-1, on whatever threads it likes, the calling one
+  // included, and returns when all calls have returned; must not throw. The calls share the work between them, so that
+  // those that run late find nothing left to do, and one after the other is right too, only slower. May be called by
+  // several threads at once if several of them run operations.
+  void (*run)(void* user, int workers, void (*work)(void* context, int worker), void* context) = nullptr;
+  void* user = nullptr;
+};
+
 // Where an operation runs and in which order. On the CPU a call returns when the work is done, having used up to
-// `threads` threads of the library's pool (0: every hardware thread); results do not depend on the number, bit for
-// bit. On a GPU, `native` is the caller's own queue (cudaStream_t, id<MTLCommandQueue>) and a call only enqueues.
+// `threads` threads of the library's pool (0: every hardware thread), or of `pool`; results do not depend on the
+// number, bit for bit. On a GPU, `native` is the caller's own queue (cudaStream_t, id<MTLCommandQueue>) and a call only
+// enqueues.
+//
+// Any number of threads may run operations at once, if none writes what another one uses: calls share the library's
+// pool, which has as many threads as the largest of them asked for, less the calling one. A thread without work takes
+// part in any call that has some left, and a call never waits for another one.
 struct Stream {
   Device device;
   int threads = 0;
   void* native = nullptr;
   RowHint rows = RowHint::kByCount;
+  const ThreadPool* pool = nullptr;  // null: the library's
 
   static constexpr Stream cpu(int threads = 0) { return Stream{{DeviceType::kCpu, 0}, threads, nullptr}; }
 };
 
-// Scratch memory of an operation, owned by the caller and reusable as soon as the operation has finished. Ask
+// Scratch memory of an operation, owned by the caller and reusable as soon as the operation has finished, not shared by
+// two that run at once. Ask
 // workspace_size(args, stream) for the bytes; `data` is aligned to kWorkspaceAlignment. Contents are unspecified
 // before and after a run.
 inline constexpr std::size_t kWorkspaceAlignment = 64;
@@ -63,7 +83,7 @@ struct Workspace {
 };
 
 // Scratch memory on the host that grows as asked and is kept between calls: for callers without an allocator of their
-// own.
+// own. One thread at a time uses it.
 //   HostWorkspace scratch;
 //   l2norm(args, scratch.reserve(workspace_size(args, stream)), stream);
 class HostWorkspace {
@@ -93,7 +113,7 @@ class HostWorkspace {
 enum DeviceFault : std::int32_t {
   kFaultCuSeqlens = 1,     // cu_seqlens decreases, or leaves 0..T
   kFaultStateIndices = 2,  // a state index is neither -1 nor a slot of the pool
-  kFaultExpertIds = 4,     // an expert id is not in 0..E-1
+  kFaultExpertIds = 4,     // an expert id is neither -1 nor in 0..E-1
   kFaultLogits = 8,        // a sequence's logits are NaN or +infinity, or all -infinity
 };
 
@@ -123,3 +143,4 @@ struct Explanation {
 };
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -1,12 +1,15 @@
 #pragma once
 
 // Memory of a device, and copies to and from it, for callers without an allocator of their own. The operations never
-// need it: they take any memory of their stream's device.
+// need it: they take any memory of their stream's device. Any thread may call these functions; a DeviceMemory is
+// created, moved and destroyed by one thread at a time.
 
 #include <cstddef>
 
+#include "thalweg/api.h"
 #include "thalweg/device.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
 
 // A block of memory on one device, aligned to 256 bytes. On the CPU it is host memory.
@@ -39,3 +42,4 @@ void copy_to_host(const Stream& stream, void* host_memory, const void* device_me
 void synchronize(const Stream& stream);
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -4,7 +4,12 @@
 #include <cstdint>
 #include <string_view>
 
+#include "thalweg/api.h"
+
+THALWEG_API_BEGIN
 namespace thalweg {
+
+// Constant properties: any thread may ask for them.
 
 // Element types of tensors. The block formats from kQ4_0 on are GGUF's, with the bytes of a file: a run of
 // `block_size` weights along the innermost dimension is packed into `block_bytes` bytes.
@@ -92,3 +97,4 @@ constexpr std::int64_t bytes_of(DType dtype, std::int64_t count) {
 }
 
 }  // namespace thalweg
+THALWEG_API_END

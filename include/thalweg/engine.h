@@ -8,6 +8,9 @@
 //   TokenStream stream = engine.stream(std::move(request));
 //   for (Output output; stream.next(output);) std::cout << output.text << std::flush;
 //
+// Any thread may call an Engine's functions; a TokenStream is used by one thread at a time, and may be cancelled by
+// any.
+//
 // A request's tokens and text do not depend on what else runs: with equal settings they are those of a run alone. On a
 // CPU its logits are so bit for bit, and also if its prompt's beginning comes from the prefix cache.
 
@@ -21,11 +24,13 @@
 #include <string_view>
 #include <vector>
 
+#include "thalweg/api.h"
 #include "thalweg/error.h"
 #include "thalweg/grammar.h"
 #include "thalweg/model.h"
 #include "thalweg/sampling.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
 
 struct EngineOptions {
@@ -181,7 +186,7 @@ class Engine {
 
   EngineStats stats() const;
 
-  struct Impl;
+  struct THALWEG_HIDDEN Impl;
 
  private:
   std::unique_ptr<Impl> impl_;
@@ -202,8 +207,9 @@ class TokenStream {
 
  private:
   friend class Engine;
-  struct Impl;
+  struct THALWEG_HIDDEN Impl;
   std::shared_ptr<Impl> impl_;
 };
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -4,10 +4,13 @@
 #include <string>
 #include <string_view>
 
+#include "thalweg/api.h"
+
+THALWEG_API_BEGIN
 namespace thalweg {
 
 // The one exception type of the library. It is thrown before anything is written: an operation that throws
-// leaves its outputs, state pools and workspace unchanged.
+// leaves its outputs, state pools and workspace unchanged. It is thrown on the calling thread.
 class Error : public std::runtime_error {
  public:
   Error(std::string_view operation, std::string_view argument, std::string_view expected, std::string_view given)
@@ -34,3 +37,4 @@ class Error : public std::runtime_error {
 };
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -12,15 +12,18 @@
 // Rule:   S' = exp(g_t) S;  d = beta_t (v_t - S' k_t);  S = S' + d k_t^T;  o_t = scale S q_t   (S is [V,K]).
 //
 // Outputs overlap no input and no other output unless the contract names the pair. T = 0 and N = 0 are valid. Inputs
-// and outputs may be strided views, innermost dimension contiguous.
+// and outputs may be strided views, innermost dimension contiguous. Any thread may call these functions; two calls at
+// once must not share a slot of a pool.
 
 #include <cstdint>
 #include <optional>
 #include <string_view>
 
+#include "thalweg/api.h"
 #include "thalweg/operation.h"
 #include "thalweg/tensor.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
 
 // Which key head a value head reads. There is no default, because the wrong one silently gives wrong tokens.
@@ -217,7 +220,7 @@ struct GatedDeltaPrepStepArgs {
   GateInputs gates;
   ConstTensor q_norm_weight;  // [HK,K] for QkNorm::kRms, f32, f16 or bf16
   ConstTensor k_norm_weight;  // [HK,K], dtype of q_norm_weight
-  ConstTensor state_in;       // [B,HV,V,K] or a pool, f32, f16 or bf16
+  ConstTensor state_in;       // [B,HV,V,K] or a pool, f32 or bf16
   Tensor state_out;           // like state_in; may be state_in itself
   ConstTensor state_indices;  // [B] i32, optional: slot in state_in, state_out and conv_state; -1: zero, write nothing
   Tensor snapshots;           // [B,T,HV,V,K], dtype of the state or f32, optional: the state after each token, for
@@ -228,8 +231,8 @@ struct GatedDeltaPrepStepArgs {
   Tensor fault;               // [1] i32, optional: DeviceFault bits, written on GPUs only
   HeadMap head_map = HeadMap::kUnset;
   StateLayout state_layout = StateLayout::kVK;
-  float scale = 1.0F;  // of q, after its norm; 1 if q_norm_weight includes it, K^-1/2 for models with QkNorm::kL2
-  QkNorm qk_norm = QkNorm::kRms;
+  std::optional<float> scale;  // of q, after its norm; nullopt: K^-1/2. 1 where q_norm_weight includes it
+  QkNorm qk_norm = QkNorm::kNone;
   float qk_norm_eps = 1e-6F;
   float norm_eps = 1e-6F;
 };
@@ -247,3 +250,4 @@ void recurrent_gated_delta_rule(const RecurrentGatedDeltaRuleArgs& a, Workspace 
 void gated_delta_prep_step(const GatedDeltaPrepStepArgs& a, Workspace w, const Stream& s);
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -11,18 +11,20 @@
 #include <string_view>
 #include <utility>
 
+#include "thalweg/api.h"
 #include "thalweg/chat.h"
 
+namespace thalweg::grammar {
+class Automaton;
+}
+
+THALWEG_API_BEGIN
 namespace thalweg {
 
 enum class ToolChoice : std::uint8_t {
   kAuto,      // the model may call a function
   kRequired,  // it must
 };
-
-namespace grammar {
-class Automaton;
-}
 
 // Compiled and immutable: copies share it, and threads may.
 class Grammar {
@@ -54,3 +56,4 @@ class Grammar {
 };
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -25,20 +25,23 @@
 #include <string_view>
 #include <vector>
 
+#include "thalweg/api.h"
 #include "thalweg/chat.h"
 #include "thalweg/device.h"
 #include "thalweg/dtype.h"
 #include "thalweg/sampling.h"
 
-namespace thalweg {
-
-namespace engine {
+namespace thalweg::engine {
 class ModelSlots;
 }
+
+THALWEG_API_BEGIN
+namespace thalweg {
 
 struct ModelOptions {
   std::optional<Device> device;               // none: a GPU that the model fits on, else the CPU
   int threads = 0;                            // 0: every hardware thread
+  ThreadPool pool = {};                       // of the caller's; without a `run` the library's
   std::int64_t context = 0;                   // most tokens of a sequence; 0: as the file says, but at most 32768
   int sequences = 1;                          // most sequences alive at once
   int prefill_chunk = 0;                      // tokens of a prefill that run together; 0: 512 on a CPU, 8192 on a GPU
@@ -161,7 +164,7 @@ class Sequence {
   // Throws Error, and leaves the sequence unchanged, for a file that is damaged or of another model.
   void restore(const std::string& path);
 
-  struct Impl;
+  struct THALWEG_HIDDEN Impl;
 
  private:
   friend class Model;
@@ -261,7 +264,7 @@ class Model {
   // on a CPU.
   std::vector<OperationTime> profile(std::int64_t tokens, std::int64_t tokens_each, std::int64_t context);
 
-  struct Impl;
+  struct THALWEG_HIDDEN Impl;
 
  private:
   friend class engine::ModelSlots;
@@ -270,3 +273,4 @@ class Model {
 };
 
 }  // namespace thalweg
+THALWEG_API_END

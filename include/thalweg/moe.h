@@ -3,25 +3,38 @@
 // Mixture of experts: routing, the matmul of each token with its own experts' (quantised) weights, the whole block.
 //
 // Sizes: E experts, T tokens, S = top_k slots per token, K inputs and N outputs of a matmul, D hidden, I expert hidden.
-// Expert ids must be in 0..E-1. The CPU backend refuses others; on a GPU nobody sees them beforehand: kernels skip such
-// a slot and leave its outputs as they are, and CUDA raises kFaultExpertIds. Arithmetic is that of MatmulPrecision;
-// results are rounded once.
+// An expert id is in 0..E-1, or -1: not here. Such a slot is skipped and its outputs are left as they are, so that a
+// process that holds some of the experts runs its own of every token (expert parallelism). The CPU backend refuses
+// other ids; on a GPU nobody sees them beforehand: kernels skip their slots too, and CUDA raises kFaultExpertIds.
+// Arithmetic is that of MatmulPrecision; results are rounded once. Any thread may call these functions.
 
+#include <cstdint>
 #include <string_view>
 
+#include "thalweg/api.h"
 #include "thalweg/nn.h"
 #include "thalweg/operation.h"
 #include "thalweg/tensor.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
 
-// p = softmax(router_logits) over all experts in f32; the top_k largest in descending order, ties to the lower id.
+// How a router's logits become scores.
+enum class RouterScore : std::uint8_t {
+  kSoftmax,  // over all experts
+  kSigmoid,  // of each by itself
+};
+
+// p = the scores of router_logits, in f32; NaN counts as -infinity. The experts of the S largest logits, or with a bias
+// of the S largest p + bias, in descending order, ties to the lower id. Their weights are p, without the bias.
 struct RouteTopKArgs {
   static constexpr std::string_view kName = "route_top_k";
   ConstTensor router_logits;  // [T,E], f32, f16 or bf16
+  ConstTensor bias;           // [E] f32, finite, optional
   Tensor expert_ids;          // [T,S] i32
   Tensor expert_weights;      // [T,S] f32
-  bool renormalize = true;    // divide the chosen probabilities by their sum
+  RouterScore score = RouterScore::kSoftmax;
+  bool renormalize = true;  // divide the weights by their sum, where it is above 0
 };
 
 // The expert row lists ("row-id fan-out"): which (token, slot) pairs each expert serves, in ascending order.
@@ -30,7 +43,7 @@ struct ExpertRowsArgs {
   static constexpr std::string_view kName = "expert_rows";
   ConstTensor expert_ids;  // [T,S] i32
   Tensor expert_offsets;   // [E+1] i32; E is its size less one
-  Tensor rows;             // [T*S] i32; on a GPU as many as there are valid ids, what follows is left as it is
+  Tensor rows;             // [T*S] i32: as many as there are ids in 0..E-1, what follows is left as it is
   Tensor fault;            // [1] i32, optional: DeviceFault bits, written on GPUs only
 };
 
@@ -90,3 +103,4 @@ void mul_mat_id(const MulMatIdArgs& a, Workspace w, const Stream& s);
 void moe_ffn(const MoeFfnArgs& a, Workspace w, const Stream& s);
 
 }  // namespace thalweg
+THALWEG_API_END

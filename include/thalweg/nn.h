@@ -2,14 +2,17 @@
 
 // The dense operations around the gated delta rule in a hybrid decoder. Activations are f32, f16 or bf16; arithmetic is
 // f32 and results are rounded once, when stored. T tokens are rows: batches are packed along T. Inputs and outputs may
-// be strided views, innermost dimension contiguous. An output overlaps no input unless the contract names the pair.
+// be strided views, innermost dimension contiguous. An output overlaps no input unless the contract names the pair. Any
+// thread may call these functions.
 
 #include <optional>
 #include <string_view>
 
+#include "thalweg/api.h"
 #include "thalweg/operation.h"
 #include "thalweg/tensor.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
 
 enum class Activation : std::uint8_t { kNone, kSilu };
@@ -190,3 +193,4 @@ void add(const AddArgs& a, Workspace w, const Stream& s);
 void swiglu(const SwigluArgs& a, Workspace w, const Stream& s);
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -2,13 +2,15 @@
 
 #include <cstddef>
 
+#include "thalweg/api.h"
 #include "thalweg/device.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
 
 // Every operation is described by one struct, <Name>Args, that holds its tensors and options. Three functions take it;
 // they are instantiated for every Args struct of the public headers. They throw thalweg::Error, before anything is
-// written, if the arguments break the operation's contract.
+// written, if the arguments break the operation's contract. Any thread may call them at any time (see Stream).
 
 // Runs the operation; the device of its tensors decides the backend and must be the stream's.
 template <class Args>
@@ -23,3 +25,4 @@ template <class Args>
 Explanation explain(const Args& args, const Stream& stream);
 
 }  // namespace thalweg
+THALWEG_API_END

@@ -1,14 +1,16 @@
 #pragma once
 
 // From logits to tokens: how the next token is chosen, and the probabilities that logits stand for. All settings are
-// tensors, so that a graph that was captured once replays with other settings.
+// tensors, so that a graph that was captured once replays with other settings. Any thread may call these functions.
 
 #include <cstdint>
 #include <string_view>
 
+#include "thalweg/api.h"
 #include "thalweg/operation.h"
 #include "thalweg/tensor.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
 
 // How the next token is chosen: repetition penalty, then temperature, top-k, top-p and min-p, then a draw. The draw
@@ -79,3 +81,4 @@ void logprobs(const LogprobsArgs& a, Workspace w, const Stream& s);
 void advance(const AdvanceArgs& a, Workspace w, const Stream& s);
 
 }  // namespace thalweg
+THALWEG_API_END

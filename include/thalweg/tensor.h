@@ -6,10 +6,15 @@
 #include <string>
 #include <type_traits>
 
+#include "thalweg/api.h"
 #include "thalweg/device.h"
 #include "thalweg/dtype.h"
+#include "thalweg/error.h"
 
+THALWEG_API_BEGIN
 namespace thalweg {
+
+// Views are values: threads may use copies of one freely, and share one that nobody changes.
 
 inline constexpr int kMaxRank = 5;
 
@@ -34,12 +39,15 @@ struct BasicTensor {
 
   BasicTensor() = default;
 
-  // A contiguous view of memory on `device_`, which has no default: a view never lands on the host by accident.
+  // A contiguous view of memory on `device_`, which has no default: a view never lands on the host by accident. Throws
+  // Error for more than kMaxRank dimensions.
   BasicTensor(Pointer data_, DType dtype_, std::initializer_list<std::int64_t> shape_, Device device_)
       : data(data_), dtype(dtype_), device(device_) {
-    for (std::int64_t extent : shape_) {
-      if (rank < kMaxRank) shape[static_cast<std::size_t>(rank++)] = extent;
+    if (shape_.size() > shape.size()) {
+      throw Error("Tensor", "shape", "at most " + std::to_string(kMaxRank) + " dimensions",
+                  std::to_string(shape_.size()));
     }
+    for (std::int64_t extent : shape_) shape[static_cast<std::size_t>(rank++)] = extent;
     std::int64_t stride = 1;
     for (int i = rank - 1; i >= 0; --i) {
       strides[static_cast<std::size_t>(i)] = stride;
@@ -140,3 +148,4 @@ BasicTensor<Pointer> head_range(const BasicTensor<Pointer>& tensor, std::int64_t
 std::string to_string(const ConstTensor& tensor);
 
 }  // namespace thalweg
+THALWEG_API_END

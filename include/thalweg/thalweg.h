@@ -7,26 +7,45 @@
 //   leaves the library. A call that failed has written nothing.
 // - Memory is the caller's: tensors are views, scratch memory is passed in. Handles (thalweg_memory, thalweg_model,
 //   thalweg_sequence) are opaque; what a _create, _load or _start made, its _free takes away; freeing NULL is allowed.
-// - An operation is a struct of arguments and four functions. Prepare the struct with its _init: it sets the defaults,
-//   and every tensor to absent. Fields that hold an enum are int32_t, and a value that the enum lacks is refused.
-// - Calls on different handles may run at the same time; a model and its sequences are used by one thread at a time.
+// - An operation is a struct of arguments and four functions. Fields that hold an enum are int32_t, and a value that
+//   the enum lacks is refused.
+// - A struct that begins with struct_size is prepared by its _init, which sets the defaults, tensors to absent, and
+//   struct_size to the size that the caller was compiled with. Later versions of the library append fields; callers
+//   that know nothing of them get their defaults. The other structs never change.
+// - Any thread may call operations, also several at once; see thalweg_stream for the threads they use. Calls on
+//   different handles may run at the same time; a model and its sequences are used by one thread at a time, and engines
+//   by any. Error messages are the calling thread's own.
 //
-// Programs compare thalweg_abi_version() with the THALWEG_ABI_VERSION they were compiled with: structs may grow when it
-// changes.
+// A program runs with any library of its major version (libthalweg.so.0) whose thalweg_abi_version() is not less than
+// the THALWEG_ABI_VERSION it was compiled with.
 
 // NOLINTBEGIN: this is C
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "thalweg/api.h"
+#include "thalweg/version.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
+THALWEG_API_BEGIN
 
-#define THALWEG_ABI_VERSION 4
+#define THALWEG_ABI_VERSION 5
 
-// THALWEG_ABI_VERSION of the library itself.
+// THALWEG_ABI_VERSION of the library itself. It grows with every field and function that is added.
 int32_t thalweg_abi_version(void);
+// THALWEG_VERSION_STRING of the library itself: "0.2.0".
+const char* thalweg_version(void);
+
+// Declares thalweg_<name>_init(value). It is compiled into the caller and passes on the caller's size of the struct,
+// which is how the library knows which fields there are. Callers in other languages call the _sized function.
+#define THALWEG_DECLARE_INIT(name)                                      \
+  void thalweg_##name##_init_sized(thalweg_##name* value, size_t size); \
+  static inline void thalweg_##name##_init(thalweg_##name* value) {     \
+    thalweg_##name##_init_sized(value, sizeof(thalweg_##name));         \
+  }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Errors
@@ -55,13 +74,34 @@ typedef struct thalweg_device {
   int32_t index;
 } thalweg_device;
 
+// Whether a row's bits may depend on the number of rows of a call: RowHint in device.h.
+typedef enum thalweg_row_hint {
+  THALWEG_ROWS_BY_COUNT = 0,
+  THALWEG_ROWS_FEW = 1,
+  THALWEG_ROWS_MANY = 2,
+} thalweg_row_hint;
+
+// Threads of the caller's own for the CPU: `run` calls work(context, i) exactly once for each i in 0..workers-1, on
+// whatever threads, and returns when all calls have returned. Several threads may call it at once if several of them
+// run operations.
+typedef struct thalweg_thread_pool {
+  void (*run)(void* user, int32_t workers, void (*work)(void* context, int32_t worker), void* context);
+  void* user;
+} thalweg_thread_pool;
+
 // On the CPU a call returns when the work is done. On a GPU `native` is the caller's queue (cudaStream_t,
-// id<MTLCommandQueue>) and a call only enqueues. Where a pointer to a stream is NULL, it is the CPU with all threads.
+// id<MTLCommandQueue>) and a call only enqueues. Where a pointer to a stream is NULL, it is the CPU with all threads of
+// the library's pool, which calls that run at once share.
 typedef struct thalweg_stream {
+  size_t struct_size;
   thalweg_device device;
   int32_t threads;  // of the CPU; 0: every hardware thread
+  int32_t rows;     // thalweg_row_hint
   void* native;
+  const thalweg_thread_pool* pool;  // NULL: the library's
 } thalweg_stream;
+
+THALWEG_DECLARE_INIT(stream)
 
 // Whether this build and machine can run operations there, and if not, why not: "" or text that stays valid until this
 // thread's next call.
@@ -99,7 +139,8 @@ typedef enum thalweg_dtype {
 
 #define THALWEG_MAX_RANK 5
 
-// A view of memory of the caller's. Strides count elements; the innermost is 1. Rank 0: absent.
+// A view of memory of the caller's. Strides count elements; the innermost is 1. Rank 0: absent. Its layout never
+// changes.
 typedef struct thalweg_tensor {
   void* data;
   int32_t dtype;  // thalweg_dtype
@@ -107,6 +148,8 @@ typedef struct thalweg_tensor {
   thalweg_device device;
   int64_t shape[THALWEG_MAX_RANK];
   int64_t strides[THALWEG_MAX_RANK];
+  int32_t alignment;  // of the address, in bytes, where planning is to know it without memory; 0: not stated
+  int32_t reserved;   // 0
 } thalweg_tensor;
 
 // A contiguous view; a rank that is not 1..THALWEG_MAX_RANK gives an absent one.
@@ -146,11 +189,13 @@ typedef enum thalweg_qk_norm {
   THALWEG_QK_NORM_RMS = 2,
 } thalweg_qk_norm;
 typedef enum thalweg_activation { THALWEG_ACTIVATION_NONE = 0, THALWEG_ACTIVATION_SILU = 1 } thalweg_activation;
+typedef enum thalweg_router_score { THALWEG_ROUTER_SOFTMAX = 0, THALWEG_ROUTER_SIGMOID = 1 } thalweg_router_score;
 typedef enum thalweg_matmul_precision { THALWEG_MATMUL_EXACT = 0, THALWEG_MATMUL_FAST = 1 } thalweg_matmul_precision;
 
 // The gated delta rule and the stages of its chunk form: contracts in gated_delta_rule.h.
 
 typedef struct thalweg_chunk_local_cumsum_args {
+  size_t struct_size;
   thalweg_tensor g;           // [B,T,HV] f32
   thalweg_tensor cu_seqlens;  // [N+1] i32, optional
   thalweg_tensor g_cumsum;    // written: [B,T,HV] f32; may be g itself
@@ -158,12 +203,14 @@ typedef struct thalweg_chunk_local_cumsum_args {
 } thalweg_chunk_local_cumsum_args;
 
 typedef struct thalweg_l2norm_args {
+  size_t struct_size;
   thalweg_tensor x;  // [B,T,H,K], f32, f16 or bf16; K >= 1
   thalweg_tensor y;  // written: like x; may be x itself
   float eps;
 } thalweg_l2norm_args;
 
 typedef struct thalweg_chunk_scaled_dot_kkt_args {
+  size_t struct_size;
   thalweg_tensor k;           // [B,T,HK,K]
   thalweg_tensor beta;        // [B,T,HV] f32
   thalweg_tensor g_cumsum;    // [B,T,HV] f32, summed within the chunk
@@ -175,6 +222,7 @@ typedef struct thalweg_chunk_scaled_dot_kkt_args {
 } thalweg_chunk_scaled_dot_kkt_args;
 
 typedef struct thalweg_solve_tril_args {
+  size_t struct_size;
   thalweg_tensor a;           // [B,T,HV,C] f32
   thalweg_tensor cu_seqlens;  // [N+1] i32, optional
   thalweg_tensor a_inv;       // written: [B,T,HV,C] f32 or bf16; may be a itself
@@ -182,6 +230,7 @@ typedef struct thalweg_solve_tril_args {
 } thalweg_solve_tril_args;
 
 typedef struct thalweg_recompute_w_u_args {
+  size_t struct_size;
   thalweg_tensor k;           // [B,T,HK,K]
   thalweg_tensor v;           // [B,T,HV,V], dtype of k
   thalweg_tensor beta;        // [B,T,HV] f32
@@ -196,6 +245,7 @@ typedef struct thalweg_recompute_w_u_args {
 } thalweg_recompute_w_u_args;
 
 typedef struct thalweg_chunk_state_args {
+  size_t struct_size;
   thalweg_tensor k;              // [B,T,HK,K]
   thalweg_tensor w;              // [B,T,HV,K], dtype of k
   thalweg_tensor u;              // [B,T,HV,V], dtype of k
@@ -213,6 +263,7 @@ typedef struct thalweg_chunk_state_args {
 } thalweg_chunk_state_args;
 
 typedef struct thalweg_chunk_output_args {
+  size_t struct_size;
   thalweg_tensor q;           // [B,T,HK,K]
   thalweg_tensor k;           // [B,T,HK,K], dtype of q
   thalweg_tensor v_new;       // [B,T,HV,V], dtype of q
@@ -234,6 +285,7 @@ typedef struct thalweg_gate_inputs {
 } thalweg_gate_inputs;
 
 typedef struct thalweg_chunk_gated_delta_rule_args {
+  size_t struct_size;
   thalweg_tensor q;     // [B,T,HK,K], f32, f16 or bf16
   thalweg_tensor k;     // [B,T,HK,K], dtype of q
   thalweg_tensor v;     // [B,T,HV,V], dtype of q
@@ -262,6 +314,7 @@ typedef struct thalweg_chunk_gated_delta_rule_args {
 } thalweg_chunk_gated_delta_rule_args;
 
 typedef struct thalweg_recurrent_gated_delta_rule_args {
+  size_t struct_size;
   thalweg_tensor q;     // [B,T,HK,K], f32, f16 or bf16
   thalweg_tensor k;     // [B,T,HK,K], dtype of q
   thalweg_tensor v;     // [B,T,HV,V], dtype of q
@@ -288,6 +341,7 @@ typedef struct thalweg_recurrent_gated_delta_rule_args {
 } thalweg_recurrent_gated_delta_rule_args;
 
 typedef struct thalweg_gated_delta_prep_step_args {
+  size_t struct_size;
   thalweg_tensor x;  // [B,T,2*HK*K + HV*V], q | k | v; f32, f16 or bf16. The convolution's output, or its input if
                      // conv_weight is given
   thalweg_tensor conv_weight;  // [2*HK*K + HV*V, W], f32, f16 or bf16, optional, W in 2..8; newest token last
@@ -296,7 +350,7 @@ typedef struct thalweg_gated_delta_prep_step_args {
   thalweg_gate_inputs gates;
   thalweg_tensor q_norm_weight;  // [HK,K] for THALWEG_QK_NORM_RMS, f32, f16 or bf16
   thalweg_tensor k_norm_weight;  // [HK,K], dtype of q_norm_weight
-  thalweg_tensor state_in;       // [B,HV,V,K] or a pool, f32, f16 or bf16
+  thalweg_tensor state_in;       // [B,HV,V,K] or a pool, f32 or bf16
   thalweg_tensor state_out;      // written: like state_in; may be state_in itself
   thalweg_tensor
       state_indices;         // [B] i32, optional: slot in state_in, state_out and conv_state; -1: zero, write nothing
@@ -308,8 +362,8 @@ typedef struct thalweg_gated_delta_prep_step_args {
   thalweg_tensor fault;        // written: [1] i32, optional: DeviceFault bits, written on GPUs only
   int32_t head_map;            // thalweg_head_map
   int32_t state_layout;        // thalweg_state_layout
-  float scale;  // of q, after its norm. The seed bakes it into q_norm_weight; models with THALWEG_QK_NORM_L2 use K^-1/2
-  int32_t qk_norm;  // thalweg_qk_norm
+  const float* scale;          // of q, after its norm; NULL: K^-1/2. 1 where q_norm_weight includes it
+  int32_t qk_norm;             // thalweg_qk_norm
   float qk_norm_eps;
   float norm_eps;
 } thalweg_gated_delta_prep_step_args;
@@ -317,6 +371,7 @@ typedef struct thalweg_gated_delta_prep_step_args {
 // Dense operations: contracts in nn.h.
 
 typedef struct thalweg_causal_conv1d_args {
+  size_t struct_size;
   thalweg_tensor x;       // [B,T,C]
   thalweg_tensor weight;  // [C,W], any float dtype, W in 2..8; the newest token's tap last
   thalweg_tensor bias;    // [C], dtype of weight, optional
@@ -331,6 +386,7 @@ typedef struct thalweg_causal_conv1d_args {
 } thalweg_causal_conv1d_args;
 
 typedef struct thalweg_causal_conv1d_update_args {
+  size_t struct_size;
   thalweg_tensor x;              // [B,T,C]
   thalweg_tensor weight;         // [C,W]
   thalweg_tensor bias;           // [C], optional
@@ -341,6 +397,7 @@ typedef struct thalweg_causal_conv1d_update_args {
 } thalweg_causal_conv1d_update_args;
 
 typedef struct thalweg_rms_norm_args {
+  size_t struct_size;
   thalweg_tensor x;       // [T,D] or [T,H,D]
   thalweg_tensor delta;   // shape of x, any float dtype, optional
   thalweg_tensor weight;  // [D], any float dtype
@@ -351,6 +408,7 @@ typedef struct thalweg_rms_norm_args {
 } thalweg_rms_norm_args;
 
 typedef struct thalweg_gated_rms_norm_args {
+  size_t struct_size;
   thalweg_tensor x;       // [T,H,D]
   thalweg_tensor z;       // [T,H,D], dtype of x
   thalweg_tensor weight;  // [D], any float dtype
@@ -359,6 +417,7 @@ typedef struct thalweg_gated_rms_norm_args {
 } thalweg_gated_rms_norm_args;
 
 typedef struct thalweg_rope_args {
+  size_t struct_size;
   thalweg_tensor x;            // [T,H,D]
   thalweg_tensor positions;    // [T] i32, 0 or more
   thalweg_tensor frequencies;  // [rotary_dim/2] f32, finite, optional: instead of theta^(-2i/rotary_dim)
@@ -372,6 +431,7 @@ typedef struct thalweg_rope_args {
 } thalweg_rope_args;
 
 typedef struct thalweg_attention_args {
+  size_t struct_size;
   thalweg_tensor q;           // [T,HQ,D], packed
   thalweg_tensor k_cache;     // [slots,S,HKV,D], any float dtype
   thalweg_tensor v_cache;     // [slots,S,HKV,D], dtype of k_cache
@@ -385,6 +445,7 @@ typedef struct thalweg_attention_args {
 } thalweg_attention_args;
 
 typedef struct thalweg_store_kv_args {
+  size_t struct_size;
   thalweg_tensor k;           // [T,HKV,D], packed
   thalweg_tensor v;           // [T,HKV,D], dtype of k
   thalweg_tensor cu_seqlens;  // [N+1] i32: the new tokens of each sequence
@@ -396,6 +457,7 @@ typedef struct thalweg_store_kv_args {
 } thalweg_store_kv_args;
 
 typedef struct thalweg_split_qkvz_args {
+  size_t struct_size;
   thalweg_tensor x;  // [T,HK,2*K+2*RV], RV = R value heads of V
   thalweg_tensor q;  // written: [T,HK,K], dtype of x as all of them
   thalweg_tensor k;  // written: [T,HK,K]
@@ -404,6 +466,7 @@ typedef struct thalweg_split_qkvz_args {
 } thalweg_split_qkvz_args;
 
 typedef struct thalweg_linear_args {
+  size_t struct_size;
   thalweg_tensor x;       // [T,K]
   thalweg_tensor weight;  // [N,K], any dtype but I32; rows contiguous
   thalweg_tensor bias;    // [N] f32, optional
@@ -412,40 +475,48 @@ typedef struct thalweg_linear_args {
 } thalweg_linear_args;
 
 typedef struct thalweg_embedding_args {
+  size_t struct_size;
   thalweg_tensor ids;    // [T] i32, each in 0..vocabulary-1
   thalweg_tensor table;  // [vocabulary,D], any dtype but I32
   thalweg_tensor y;      // written: [T,D], f32, f16 or bf16
 } thalweg_embedding_args;
 
 typedef struct thalweg_add_args {
+  size_t struct_size;
   thalweg_tensor a;  // [T,D]
   thalweg_tensor b;  // [T,D], dtype of a
   thalweg_tensor y;  // written: [T,D], dtype of a or f32; may be a or b itself
 } thalweg_add_args;
 
 typedef struct thalweg_swiglu_args {
+  size_t struct_size;
   thalweg_tensor gate;  // [T,I]
   thalweg_tensor up;    // [T,I], dtype of gate
   thalweg_tensor y;     // written: [T,I], dtype of gate or f32; may be gate or up itself
 } thalweg_swiglu_args;
 
-// Mixture of experts: contracts in moe.h.
+// Mixture of experts: contracts in moe.h. An expert id of -1 is an expert that is not here: its slot is skipped.
 
 typedef struct thalweg_route_top_k_args {
+  size_t struct_size;
   thalweg_tensor router_logits;   // [T,E], f32, f16 or bf16
+  thalweg_tensor bias;            // [E] f32, finite, optional: added to the scores that choose, not to the weights
   thalweg_tensor expert_ids;      // written: [T,S] i32
   thalweg_tensor expert_weights;  // written: [T,S] f32
-  bool renormalize;               // divide the chosen probabilities by their sum
+  int32_t score;                  // thalweg_router_score
+  bool renormalize;               // divide the weights by their sum, where it is above 0
 } thalweg_route_top_k_args;
 
 typedef struct thalweg_expert_rows_args {
+  size_t struct_size;
   thalweg_tensor expert_ids;      // [T,S] i32
   thalweg_tensor expert_offsets;  // written: [E+1] i32; E is its size less one
-  thalweg_tensor rows;   // written: [T*S] i32; on a GPU as many as there are valid ids, what follows is left as it is
+  thalweg_tensor rows;   // written: [T*S] i32: as many as there are ids in 0..E-1, what follows is left as it is
   thalweg_tensor fault;  // written: [1] i32, optional: DeviceFault bits, written on GPUs only
 } thalweg_expert_rows_args;
 
 typedef struct thalweg_mul_mm_id_args {
+  size_t struct_size;
   thalweg_tensor weight;      // [E,N,K], any dtype but I32; rows contiguous
   thalweg_tensor x;           // [T,K], or [T,S,K] with one row per slot; f32, f16 or bf16
   thalweg_tensor expert_ids;  // [T,S] i32
@@ -455,6 +526,7 @@ typedef struct thalweg_mul_mm_id_args {
 } thalweg_mul_mm_id_args;
 
 typedef struct thalweg_mul_mv_id_args {
+  size_t struct_size;
   thalweg_tensor weight;      // [E,N,K], any dtype but I32; rows contiguous
   thalweg_tensor x;           // [T,K], or [T,S,K] with one row per slot; f32, f16 or bf16
   thalweg_tensor expert_ids;  // [T,S] i32
@@ -464,6 +536,7 @@ typedef struct thalweg_mul_mv_id_args {
 } thalweg_mul_mv_id_args;
 
 typedef struct thalweg_mul_mat_id_args {
+  size_t struct_size;
   thalweg_tensor weight;      // [E,N,K], any dtype but I32; rows contiguous
   thalweg_tensor x;           // [T,K], or [T,S,K] with one row per slot; f32, f16 or bf16
   thalweg_tensor expert_ids;  // [T,S] i32
@@ -473,6 +546,7 @@ typedef struct thalweg_mul_mat_id_args {
 } thalweg_mul_mat_id_args;
 
 typedef struct thalweg_moe_ffn_args {
+  size_t struct_size;
   thalweg_tensor x;            // [T,D], f32, f16 or bf16
   thalweg_tensor router;       // [E,D], any dtype but I32
   thalweg_tensor gate;         // [E,I,D], any dtype but I32
@@ -491,6 +565,7 @@ typedef struct thalweg_moe_ffn_args {
 // From logits to tokens: contracts in sampling.h.
 
 typedef struct thalweg_sample_tokens_args {
+  size_t struct_size;
   thalweg_tensor logits;          // [N,V] f32
   thalweg_tensor lengths;         // [N] i32: tokens of the sequence so far; optional if greedy
   thalweg_tensor history;         // [slots,C] i32, optional: the tokens so far
@@ -507,6 +582,7 @@ typedef struct thalweg_sample_tokens_args {
 } thalweg_sample_tokens_args;
 
 typedef struct thalweg_logprobs_args {
+  size_t struct_size;
   thalweg_tensor logits;        // [N,V] f32
   thalweg_tensor tokens;        // [N] i32, optional; -1: absent
   thalweg_tensor logprob;       // written: [N] f32, with tokens
@@ -515,6 +591,7 @@ typedef struct thalweg_logprobs_args {
 } thalweg_logprobs_args;
 
 typedef struct thalweg_advance_args {
+  size_t struct_size;
   thalweg_tensor tokens;      // [N] i32
   thalweg_tensor end_tokens;  // [E] i32, optional
   thalweg_tensor ids;         // written: [N] i32, becomes tokens
@@ -527,13 +604,15 @@ typedef struct thalweg_advance_args {
 // Block formats: contracts in quant.h.
 
 typedef struct thalweg_dequantize_args {
-  thalweg_tensor blocks;  // [R,K], any dtype but I32; rows contiguous
-  thalweg_tensor values;  // written: [R,K] f32
+  size_t struct_size;
+  thalweg_tensor blocks;  // [R,K] or [E,R,K], any dtype but I32; rows contiguous
+  thalweg_tensor values;  // written: like blocks, f32
 } thalweg_dequantize_args;
 
 typedef struct thalweg_quantize_args {
-  thalweg_tensor values;  // [R,K] f32
-  thalweg_tensor blocks;  // written: [R,K]; rows contiguous
+  size_t struct_size;
+  thalweg_tensor values;  // [R,K] or [E,R,K], f32, finite
+  thalweg_tensor blocks;  // written: like values; rows contiguous
 } thalweg_quantize_args;
 
 // THALWEG_OPERATIONS(X) is X(name) for each operation, each a struct thalweg_<name>_args above.
@@ -573,13 +652,13 @@ typedef struct thalweg_quantize_args {
   X(quantize)
 
 // The functions of an operation:
-//   thalweg_<name>_args_init(args)                               defaults, and no tensors
+//   thalweg_<name>_args_init(args)                               defaults, no tensors, and the size of the struct
 //   thalweg_<name>_workspace_size(args, stream, &bytes)          scratch that a run needs; data pointers may be NULL
 //   thalweg_<name>_explain(args, stream, &text)                  which kernel runs and why not the others, a line each;
 //                                                                valid until this thread's next call
 //   thalweg_<name>(args, workspace, workspace_bytes, stream)     runs it; workspace is aligned to 64 bytes
 #define THALWEG_DECLARE_OPERATION(name)                                                                           \
-  void thalweg_##name##_args_init(thalweg_##name##_args* args);                                                   \
+  THALWEG_DECLARE_INIT(name##_args)                                                                               \
   thalweg_status thalweg_##name##_workspace_size(const thalweg_##name##_args* args, const thalweg_stream* stream, \
                                                  size_t* bytes);                                                  \
   thalweg_status thalweg_##name##_explain(const thalweg_##name##_args* args, const thalweg_stream* stream,        \
@@ -588,6 +667,8 @@ typedef struct thalweg_quantize_args {
                                 const thalweg_stream* stream);
 THALWEG_OPERATIONS(THALWEG_DECLARE_OPERATION)
 #undef THALWEG_DECLARE_OPERATION
+
+#ifndef THALWEG_KERNELS_ONLY  // set for a library that was built without what follows
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Models: model.h
@@ -601,6 +682,7 @@ typedef struct thalweg_model thalweg_model;
 typedef struct thalweg_sequence thalweg_sequence;
 
 typedef struct thalweg_model_options {
+  size_t struct_size;
   int32_t threads;        // 0: every hardware thread
   int64_t context;        // most tokens of a sequence; 0: what the file says, but at most 32768
   int32_t sequences;      // most sequences alive at once
@@ -613,9 +695,11 @@ typedef struct thalweg_model_options {
   bool prefetch;                              // read the whole file at load
   void (*progress)(void* user, double done);  // NULL, or receives the share that is done, up to 1
   void* user;                                 // for progress
+  const thalweg_thread_pool* pool;            // the caller's threads, copied; NULL: the library's
 } thalweg_model_options;
 
 typedef struct thalweg_sampling {
+  size_t struct_size;
   float temperature;     // 0: the likeliest token
   int32_t top_k;         // 0: all
   float top_p;           // 1: all
@@ -625,6 +709,7 @@ typedef struct thalweg_sampling {
   uint64_t seed;
 } thalweg_sampling;
 
+// Its layout never changes.
 typedef struct thalweg_chat_message {
   const char* role;  // "system", "user" or "assistant"
   const char* content;
@@ -638,6 +723,7 @@ typedef enum thalweg_stop_reason {
 } thalweg_stop_reason;
 
 typedef struct thalweg_generated {
+  size_t struct_size;
   int64_t tokens;  // without the end token
   int32_t reason;  // thalweg_stop_reason
   int64_t prompt_tokens;
@@ -646,8 +732,9 @@ typedef struct thalweg_generated {
   double decode_seconds;
 } thalweg_generated;
 
-void thalweg_model_options_init(thalweg_model_options* options);
-void thalweg_sampling_init(thalweg_sampling* sampling);
+THALWEG_DECLARE_INIT(model_options)
+THALWEG_DECLARE_INIT(sampling)
+THALWEG_DECLARE_INIT(generated)
 
 // A .gguf file or a Hugging Face directory. `options` may be NULL. Sequences keep what they need of a model: the order
 // in which the two are freed does not matter.
@@ -701,6 +788,7 @@ typedef struct thalweg_engine thalweg_engine;
 typedef struct thalweg_answer thalweg_answer;
 
 typedef struct thalweg_engine_options {
+  size_t struct_size;
   int32_t queue;             // most requests that wait
   uint64_t cache_bytes;      // of host memory for the prefix cache
   const char* cache_dir;     // a folder that keeps the cache beyond the process; NULL: none
@@ -709,13 +797,14 @@ typedef struct thalweg_engine_options {
 } thalweg_engine_options;
 
 typedef struct thalweg_request {
+  size_t struct_size;
   const int32_t* prompt;
   size_t prompt_count;
   const int64_t* boundaries;  // positions up to which later prompts are likely to be equal: ends of messages
   size_t boundary_count;
-  thalweg_sampling sampling;
-  int64_t max_tokens;       // -1: until the context is full
-  const char* const* stop;  // texts that end the answer, ended with a zero
+  const thalweg_sampling* sampling;  // NULL: the likeliest token
+  int64_t max_tokens;                // -1: until the context is full
+  const char* const* stop;           // texts that end the answer, ended with a zero
   size_t stop_count;
   int32_t logprobs;  // also of this many of the likeliest tokens at each position; -1: none at all
   bool ignore_end;   // end tokens are tokens like others
@@ -732,6 +821,7 @@ typedef enum thalweg_finish_reason {
 
 // What came since the last output. Pointers are valid until the answer's next call.
 typedef struct thalweg_output {
+  size_t struct_size;
   const char* text;  // whole characters of UTF-8, not ended with a zero
   size_t text_size;
   const int32_t* tokens;
@@ -748,14 +838,17 @@ typedef struct thalweg_output {
 } thalweg_output;
 
 typedef struct thalweg_engine_counts {
+  size_t struct_size;
   int64_t waiting, running;  // requests, now
   uint64_t requests, refused, finished, cancelled, failed;
   uint64_t prompt_tokens, prompt_tokens_cached, prompt_tokens_computed, generated_tokens;
   uint64_t cache_bytes, cache_checkpoints, cache_dir_bytes, cache_dir_checkpoints;
 } thalweg_engine_counts;
 
-void thalweg_engine_options_init(thalweg_engine_options* options);
-void thalweg_request_init(thalweg_request* request);
+THALWEG_DECLARE_INIT(engine_options)
+THALWEG_DECLARE_INIT(request)
+THALWEG_DECLARE_INIT(output)
+THALWEG_DECLARE_INIT(engine_counts)
 
 // Takes the model, of which no sequence may exist. Its handle then serves the functions of text and properties, while
 // the engine lives; free both, in any order. `options` may be NULL. All functions of engines may be called by any
@@ -777,6 +870,9 @@ thalweg_status thalweg_answer_cancel(thalweg_answer* answer);
 // Cancels the request if it still runs.
 void thalweg_answer_free(thalweg_answer* answer);
 
+#endif  // THALWEG_KERNELS_ONLY
+
+THALWEG_API_END
 #ifdef __cplusplus
 }
 #endif

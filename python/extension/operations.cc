@@ -51,6 +51,10 @@ struct EnumNames<Activation> {
   static constexpr std::array<std::string_view, 2> kNames{"none", "silu"};
 };
 template <>
+struct EnumNames<RouterScore> {
+  static constexpr std::array<std::string_view, 2> kNames{"softmax", "sigmoid"};
+};
+template <>
 struct EnumNames<MatmulPrecision> {
   static constexpr std::array<std::string_view, 2> kNames{"exact", "fast"};
 };

@@ -12,7 +12,7 @@ from .model import Model, Sequence
 from .ops import dequantize, quantize
 from .transformers import patch_transformers, unpatch
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Blocks",
     "DeviceArray",

@@ -210,7 +210,7 @@ def recurrent_gated_delta_rule(
 def gated_delta_prep_step(
     x, a, b, a_log, dt_bias, state_in, state_out, *, head_map, conv_weight=None, conv_state=None, q_norm_weight=None,
     k_norm_weight=None, state_indices=None, snapshots=None, z=None, norm_weight=None, y=None, fault=None,
-    state_layout="vk", scale=1.0, qk_norm="rms", qk_norm_eps=1e-6, norm_eps=1e-6, stream=None, threads=0,
+    state_layout="vk", scale=None, qk_norm="none", qk_norm_eps=1e-6, norm_eps=1e-6, stream=None, threads=0,
 ):  # fmt: skip
     """Fused decode: convolution, SiLU, split, norm of q and k, gates, recurrence, gated norm. x [B,T,2*HK*K + HV*V]
     float; the raw gates a, b [B,T,HV], a_log, dt_bias [HV] float; state_in [B,HV,V,K] float32 or bfloat16, or a pool
@@ -218,8 +218,8 @@ def gated_delta_prep_step(
     given, gets the state after each token.
 
     conv_weight [channels,W] float and conv_state [B,channels,W-1], updated: without them x is convolved already. z
-    [B,T,HV,V] and norm_weight [V] float, with norm_eps: the gated norm, left out without them. scale: of q. qk_norm:
-    "none", "l2" or "rms", with qk_norm_eps; "rms" takes q_norm_weight, k_norm_weight [HK,K] float."""
+    [B,T,HV,V] and norm_weight [V] float, with norm_eps: the gated norm, left out without them. scale: of q, None for
+    K^-1/2. qk_norm: "none", "l2" or "rms", with qk_norm_eps; "rms" takes q_norm_weight, k_norm_weight [HK,K] float."""
     op = "gated_delta_prep_step"
     if y is None:
         state = dims(op, "state_in", state_in, 4)
@@ -394,10 +394,12 @@ def swiglu(gate, up, *, y=None, stream=None, threads=0):
 
 @public
 def route_top_k(
-    router_logits, top_k=None, *, expert_ids=None, expert_weights=None, renormalize=True, stream=None, threads=0
-):
-    """Softmax over experts, the top_k largest, ties to the lower id. router_logits [T,E] float -> (expert_ids [T,S]
-    int32, expert_weights [T,S] float32), which sum up to 1 with renormalize."""
+    router_logits, top_k=None, bias=None, *, expert_ids=None, expert_weights=None, score="softmax", renormalize=True,
+    stream=None, threads=0,
+):  # fmt: skip
+    """Each token's top_k experts in falling order, ties to the lower id. router_logits [T,E] float -> (expert_ids [T,S]
+    int32, expert_weights [T,S] float32), which sum up to 1 with renormalize. score: "softmax" or "sigmoid". bias [E]
+    float32 is added to the scores for the choice, not to the weights."""
     op = "route_top_k"
     if expert_ids is None or expert_weights is None:
         if not is_whole(top_k) or top_k < 1:
@@ -406,16 +408,16 @@ def route_top_k(
         expert_ids = empty(router_logits, shape, "int32") if expert_ids is None else expert_ids
         expert_weights = empty(router_logits, shape, "float32") if expert_weights is None else expert_weights
     run(
-        op, stream, threads, router_logits=router_logits, expert_ids=expert_ids, expert_weights=expert_weights,
-        renormalize=renormalize,
+        op, stream, threads, router_logits=router_logits, bias=bias, expert_ids=expert_ids,
+        expert_weights=expert_weights, score=score, renormalize=renormalize,
     )  # fmt: skip
     return expert_ids, expert_weights
 
 
 @public
 def expert_rows(expert_ids, experts=None, *, expert_offsets=None, rows=None, fault=None, stream=None, threads=0):
-    """Which (token, slot) pairs each expert serves. expert_ids [T,S] int32, each below `experts` -> (expert_offsets
-    [E+1], rows [T*S]) int32."""
+    """Which (token, slot) pairs each expert serves. expert_ids [T,S] int32, each below `experts`, or -1 for one that
+    is not here -> (expert_offsets [E+1], rows [T*S]) int32; rows behind the last expert's are not written."""
     op = "expert_rows"
     if expert_offsets is None:
         if not is_whole(experts) or experts < 0:

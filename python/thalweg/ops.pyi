@@ -69,7 +69,7 @@ def gated_delta_prep_step(
     conv_weight: Array | None = None, conv_state: Array | None = None, q_norm_weight: Array | None = None,
     k_norm_weight: Array | None = None, state_indices: Array | None = None, snapshots: Array | None = None,
     z: Array | None = None, norm_weight: Array | None = None, y: Array | None = None, fault: Array | None = None,
-    state_layout: Literal["vk", "kv"] = "vk", scale: float = 1.0, qk_norm: Literal["none", "l2", "rms"] = "rms",
+    state_layout: Literal["vk", "kv"] = "vk", scale: float | None = None, qk_norm: Literal["none", "l2", "rms"] = "none",
     qk_norm_eps: float = 1e-06, norm_eps: float = 1e-06, stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def causal_conv1d(
@@ -120,8 +120,9 @@ def swiglu(
     gate: Array, up: Array, *, y: Array | None = None, stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def route_top_k(
-    router_logits: Array, top_k: int | None = None, *, expert_ids: Array | None = None,
-    expert_weights: Array | None = None, renormalize: bool = True, stream: Stream | None = None, threads: int = 0,
+    router_logits: Array, top_k: int | None = None, bias: Array | None = None, *, expert_ids: Array | None = None,
+    expert_weights: Array | None = None, score: Literal["softmax", "sigmoid"] = "softmax", renormalize: bool = True,
+    stream: Stream | None = None, threads: int = 0,
 ) -> tuple[Array, Array]: ...  # fmt: skip
 def expert_rows(
     expert_ids: Array, experts: int | None = None, *, expert_offsets: Array | None = None, rows: Array | None = None,

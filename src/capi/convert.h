@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "capi/sized.h"
 #include "core/kernel.h"
 #include "thalweg/error.h"
 #include "thalweg/thalweg.h"
@@ -14,11 +15,13 @@ namespace thalweg::capi {
 // The largest value of each enum, which all count from 0.
 constexpr std::int32_t last_of(DType) { return kNumDTypes - 1; }
 constexpr std::int32_t last_of(DeviceType) { return static_cast<std::int32_t>(DeviceType::kMetal); }
+constexpr std::int32_t last_of(RowHint) { return static_cast<std::int32_t>(RowHint::kMany); }
 constexpr std::int32_t last_of(HeadMap) { return static_cast<std::int32_t>(HeadMap::kTiled); }
 constexpr std::int32_t last_of(Rounding) { return static_cast<std::int32_t>(Rounding::kSeed); }
 constexpr std::int32_t last_of(StateLayout) { return static_cast<std::int32_t>(StateLayout::kKV); }
 constexpr std::int32_t last_of(QkNorm) { return static_cast<std::int32_t>(QkNorm::kRms); }
 constexpr std::int32_t last_of(Activation) { return static_cast<std::int32_t>(Activation::kSilu); }
+constexpr std::int32_t last_of(RouterScore) { return static_cast<std::int32_t>(RouterScore::kSigmoid); }
 constexpr std::int32_t last_of(MatmulPrecision) { return static_cast<std::int32_t>(MatmulPrecision::kFast); }
 
 template <class Enum>
@@ -33,10 +36,30 @@ inline Device device_of(const thalweg_device& device, const char* operation, con
   return {enum_of<DeviceType>(device.type, operation, argument), device.index};
 }
 
-inline Stream stream_of(const thalweg_stream* stream, const char* operation) {
-  if (stream == nullptr) return Stream::cpu();
-  return {device_of(stream->device, operation, "stream"), stream->threads, stream->native};
-}
+THALWEG_NAME_OF(stream);
+
+// A call's stream, and the caller's pool that it names. Lives as long as the call.
+class CallStream {
+ public:
+  CallStream(const thalweg_stream* stream, const char* operation) {
+    if (stream == nullptr) return;
+    const thalweg_stream given = read_sized(stream, thalweg_stream{}, operation, "stream");
+    stream_ = {device_of(given.device, operation, "stream"), given.threads, given.native,
+               enum_of<RowHint>(given.rows, operation, "stream.rows")};
+    if (given.pool == nullptr) return;
+    require_pointer(reinterpret_cast<const void*>(given.pool->run), operation, "stream.pool.run");
+    pool_ = {given.pool->run, given.pool->user};
+    stream_.pool = &pool_;
+  }
+  CallStream(const CallStream&) = delete;
+  CallStream& operator=(const CallStream&) = delete;
+
+  operator const Stream&() const { return stream_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  Stream stream_ = Stream::cpu();
+  ThreadPool pool_;
+};
 
 // One function per kind of field.
 class FromC {
@@ -48,7 +71,9 @@ class FromC {
     if (from.rank < 0 || from.rank > kMaxRank) {
       throw Error(operation_, name, "a rank from 0 to " + std::to_string(kMaxRank), std::to_string(from.rank));
     }
+    if (from.reserved != 0) throw Error(operation_, name, "0 in the reserved field", std::to_string(from.reserved));
     to.data = from.data;
+    to.alignment = from.alignment;
     to.dtype = enum_of<DType>(from.dtype, operation_, name);
     to.device = device_of(from.device, operation_, name);
     to.rank = from.rank;

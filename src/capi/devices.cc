@@ -15,11 +15,13 @@ using namespace thalweg::capi;
 // The C enums and limits have the values of the C++ ones.
 static_assert(THALWEG_MAX_RANK == thalweg::kMaxRank);
 static_assert(THALWEG_MXFP4 == last_of(DType{}) && THALWEG_METAL == last_of(thalweg::DeviceType{}));
+static_assert(THALWEG_ROWS_MANY == last_of(thalweg::RowHint{}));
 static_assert(THALWEG_HEAD_MAP_TILED == last_of(thalweg::HeadMap{}));
 static_assert(THALWEG_ROUNDING_SEED == last_of(thalweg::Rounding{}));
 static_assert(THALWEG_STATE_KV == last_of(thalweg::StateLayout{}));
 static_assert(THALWEG_QK_NORM_RMS == last_of(thalweg::QkNorm{}));
 static_assert(THALWEG_ACTIVATION_SILU == last_of(thalweg::Activation{}));
+static_assert(THALWEG_ROUTER_SIGMOID == last_of(thalweg::RouterScore{}));
 static_assert(THALWEG_MATMUL_FAST == last_of(thalweg::MatmulPrecision{}));
 #define THALWEG_SAME_DTYPE(name) static_assert(THALWEG_##name == static_cast<int>(DType::k##name))
 THALWEG_SAME_DTYPE(F32);
@@ -57,8 +59,10 @@ thalweg_status thalweg_device_type_available(int32_t type, bool* available, cons
   });
 }
 
+void thalweg_stream_init_sized(thalweg_stream* stream, size_t size) { init_sized(thalweg_stream{}, stream, size); }
+
 thalweg_status thalweg_synchronize(const thalweg_stream* stream) {
-  return guarded([&] { thalweg::synchronize(stream_of(stream, "synchronize")); });
+  return guarded([&] { thalweg::synchronize(CallStream(stream, "synchronize")); });
 }
 
 thalweg_status thalweg_select_instruction_set(const char* name) {
@@ -117,10 +121,11 @@ void thalweg_memory_free(thalweg_memory* memory) { delete memory; }
 
 thalweg_status thalweg_copy_to_device(const thalweg_stream* stream, void* device_memory, const void* host_memory,
                                       size_t bytes) {
-  return guarded([&] { copy_to_device(stream_of(stream, "copy_to_device"), device_memory, host_memory, bytes); });
+  return guarded(
+      [&] { thalweg::copy_to_device(CallStream(stream, "copy_to_device"), device_memory, host_memory, bytes); });
 }
 
 thalweg_status thalweg_copy_to_host(const thalweg_stream* stream, void* host_memory, const void* device_memory,
                                     size_t bytes) {
-  return guarded([&] { copy_to_host(stream_of(stream, "copy_to_host"), host_memory, device_memory, bytes); });
+  return guarded([&] { thalweg::copy_to_host(CallStream(stream, "copy_to_host"), host_memory, device_memory, bytes); });
 }

@@ -34,6 +34,7 @@ thalweg_status fail(const Error& error, thalweg_status status) noexcept {
 using thalweg::capi::thread_state;
 
 int32_t thalweg_abi_version() { return THALWEG_ABI_VERSION; }
+const char* thalweg_version() { return THALWEG_VERSION_STRING; }
 const char* thalweg_error_message() { return thread_state().message.c_str(); }
 const char* thalweg_error_operation() { return thread_state().operation.c_str(); }
 const char* thalweg_error_argument() { return thread_state().argument.c_str(); }

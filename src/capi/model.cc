@@ -13,7 +13,6 @@
 #include "capi/errors.h"
 #include "capi/model_handle.h"
 
-using thalweg::Sampling;
 using namespace thalweg::capi;
 
 struct thalweg_sequence {
@@ -38,62 +37,87 @@ void copy_out(const Container& from, Element* to, size_t capacity, size_t* count
 
 }  // namespace
 
-Sampling thalweg::capi::sampling_of(const thalweg_sampling* from) {
-  if (from == nullptr) return {};
-  return {from->temperature,    from->top_k,       from->top_p, from->min_p,
-          from->repeat_penalty, from->repeat_last, from->seed};
-}
+namespace thalweg::capi {
 
-void thalweg_model_options_init(thalweg_model_options* options) {
-  if (options == nullptr) return;
-  const thalweg::ModelOptions defaults;
-  *options = {.threads = defaults.threads,
-              .context = defaults.context,
-              .sequences = defaults.sequences,
-              .prefill_chunk = defaults.prefill_chunk,
-              .exact = defaults.exact,
-              .kv_dtype = THALWEG_DEFAULT_DTYPE,
-              .state_dtype = THALWEG_F32,
-              .device_type = THALWEG_DEFAULT_DEVICE,
-              .device_index = 0,
-              .prefetch = defaults.prefetch,
-              .progress = nullptr,
-              .user = nullptr};
-}
+THALWEG_NAME_OF(model_options);
+THALWEG_NAME_OF(sampling);
+THALWEG_NAME_OF(generated);
 
-void thalweg_sampling_init(thalweg_sampling* sampling) {
-  if (sampling == nullptr) return;
+static thalweg_sampling sampling_defaults() {
   const Sampling defaults;
-  *sampling = {defaults.temperature,    defaults.top_k,       defaults.top_p, defaults.min_p,
-               defaults.repeat_penalty, defaults.repeat_last, defaults.seed};
+  return {sizeof(thalweg_sampling), defaults.temperature,    defaults.top_k,       defaults.top_p,
+          defaults.min_p,           defaults.repeat_penalty, defaults.repeat_last, defaults.seed};
+}
+
+Sampling sampling_of(const thalweg_sampling* given, const char* function) {
+  if (given == nullptr) return {};
+  const thalweg_sampling from = read_sized(given, sampling_defaults(), function, "sampling");
+  return {from.temperature, from.top_k, from.top_p, from.min_p, from.repeat_penalty, from.repeat_last, from.seed};
+}
+
+static thalweg_model_options model_options_defaults() {
+  const ModelOptions defaults;
+  return {.struct_size = sizeof(thalweg_model_options),
+          .threads = defaults.threads,
+          .context = defaults.context,
+          .sequences = defaults.sequences,
+          .prefill_chunk = defaults.prefill_chunk,
+          .exact = defaults.exact,
+          .kv_dtype = THALWEG_DEFAULT_DTYPE,
+          .state_dtype = THALWEG_F32,
+          .device_type = THALWEG_DEFAULT_DEVICE,
+          .device_index = 0,
+          .prefetch = defaults.prefetch,
+          .progress = nullptr,
+          .user = nullptr,
+          .pool = nullptr};
+}
+
+static ModelOptions options_of(const thalweg_model_options& given) {
+  ModelOptions wanted;
+  wanted.threads = given.threads;
+  wanted.context = given.context;
+  wanted.sequences = given.sequences;
+  wanted.prefill_chunk = given.prefill_chunk;
+  wanted.exact = given.exact;
+  if (given.kv_dtype != THALWEG_DEFAULT_DTYPE)
+    wanted.kv_dtype = enum_of<DType>(given.kv_dtype, "model_load", "kv_dtype");
+  wanted.state_dtype = enum_of<DType>(given.state_dtype, "model_load", "state_dtype");
+  if (given.device_type != THALWEG_DEFAULT_DEVICE) {
+    wanted.device = Device{enum_of<DeviceType>(given.device_type, "model_load", "device_type"), given.device_index};
+  }
+  wanted.prefetch = given.prefetch;
+  if (given.progress != nullptr) {
+    wanted.progress = [progress = given.progress, user = given.user](double done) { progress(user, done); };
+  }
+  if (given.pool != nullptr) {
+    require_pointer(reinterpret_cast<const void*>(given.pool->run), "model_load", "pool.run");
+    wanted.pool = {given.pool->run, given.pool->user};
+  }
+  return wanted;
+}
+
+}  // namespace thalweg::capi
+
+void thalweg_model_options_init_sized(thalweg_model_options* options, size_t size) {
+  init_sized(model_options_defaults(), options, size);
+}
+void thalweg_sampling_init_sized(thalweg_sampling* sampling, size_t size) {
+  init_sized(sampling_defaults(), sampling, size);
+}
+void thalweg_generated_init_sized(thalweg_generated* generated, size_t size) {
+  init_sized(thalweg_generated{}, generated, size);
 }
 
 thalweg_status thalweg_model_load(const char* path, const thalweg_model_options* options, thalweg_model** model) {
   return guarded([&] {
     require_pointer(path, "model_load", "path");
     require_pointer(model, "model_load", "model");
-    thalweg::ModelOptions wanted;
-    if (options != nullptr) {
-      wanted.threads = options->threads;
-      wanted.context = options->context;
-      wanted.sequences = options->sequences;
-      wanted.prefill_chunk = options->prefill_chunk;
-      wanted.exact = options->exact;
-      if (options->kv_dtype != THALWEG_DEFAULT_DTYPE) {
-        wanted.kv_dtype = enum_of<thalweg::DType>(options->kv_dtype, "model_load", "kv_dtype");
-      }
-      wanted.state_dtype = enum_of<thalweg::DType>(options->state_dtype, "model_load", "state_dtype");
-      if (options->device_type != THALWEG_DEFAULT_DEVICE) {
-        wanted.device = thalweg::Device{enum_of<thalweg::DeviceType>(options->device_type, "model_load", "device_type"),
-                                        options->device_index};
-      }
-      wanted.prefetch = options->prefetch;
-      if (options->progress != nullptr) {
-        wanted.progress = [progress = options->progress, user = options->user](double done) { progress(user, done); };
-      }
-    }
     auto handle = std::make_unique<thalweg_model>();
-    handle->own = thalweg::Model::load(path, wanted);
+    const thalweg_model_options defaults = model_options_defaults();
+    const thalweg_model_options given =
+        options != nullptr ? read_sized(options, defaults, "model_load", "options") : defaults;
+    handle->own = thalweg::Model::load(path, options_of(given));
     handle->text = &*handle->own;
     *model = handle.release();
   });
@@ -214,7 +238,7 @@ thalweg_status thalweg_sample(const thalweg_model* model, const thalweg_sequence
     require_pointer(model, "sample", "model");
     require_pointer(sequence, "sample", "sequence");
     require_pointer(token, "sample", "token");
-    *token = model->text->sample(sequence->sequence, sampling_of(sampling));
+    *token = model->text->sample(sequence->sequence, sampling_of(sampling, "sample"));
   });
 }
 
@@ -224,19 +248,18 @@ thalweg_status thalweg_generate(thalweg_model* model, thalweg_sequence* sequence
   return guarded([&] {
     thalweg::Model& own = own_model(model, "generate");
     require_pointer(sequence, "generate", "sequence");
+    if (result != nullptr) read_sized(result, thalweg_generated{}, "generate", "result");  // before anything runs
     std::function<bool(std::string_view)> on_bytes;
     if (callback != nullptr) {
       on_bytes = [&](std::string_view bytes) { return callback(user, bytes.data(), bytes.size()); };
     }
     const thalweg::Generated generated = own.generate(sequence->sequence, tokens_of(prompt, prompt_count, "generate"),
-                                                      sampling_of(sampling), max_tokens, on_bytes);
+                                                      sampling_of(sampling, "generate"), max_tokens, on_bytes);
     if (result != nullptr) {
-      *result = {static_cast<int64_t>(generated.tokens.size()),
-                 static_cast<int32_t>(generated.reason),
-                 generated.prompt_tokens,
-                 generated.prefill_seconds,
-                 generated.steps,
-                 generated.decode_seconds};
+      write_sized({sizeof(thalweg_generated), static_cast<int64_t>(generated.tokens.size()),
+                   static_cast<int32_t>(generated.reason), generated.prompt_tokens, generated.prefill_seconds,
+                   generated.steps, generated.decode_seconds},
+                  result, "generate", "result");
     }
   });
 }

@@ -21,7 +21,7 @@ inline Model& own_model(thalweg_model* handle, const char* function) {
   return *handle->own;
 }
 
-Sampling sampling_of(const thalweg_sampling* from);
+Sampling sampling_of(const thalweg_sampling* given, const char* function);
 
 inline std::span<const std::int32_t> tokens_of(const int32_t* tokens, size_t count, const char* function) {
   if (count > 0) require_pointer(tokens, function, "tokens");

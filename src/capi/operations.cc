@@ -1,6 +1,7 @@
 // The operations: generated from the lists of fields, so that a field that only the C++ struct or only
 // its C mirror has does not compile.
 
+#include "capi/operations.h"
 #include "capi/convert.h"
 #include "capi/errors.h"
 #include "core/fields.h"
@@ -24,25 +25,27 @@ struct MirrorTypes<NoBase, Mirror> {
   using type = TypeList<>;
 };
 
+// After its size.
 template <class Args, class Mirror>
 constexpr bool mirrors() {
+  using All = decltype(detail::joined(TypeList<std::size_t>{}, typename MirrorTypes<Args, Mirror>::type{}));
   return detail::Exactly<Mirror, thalweg_tensor, thalweg_gate_inputs, std::int32_t, float, bool, const float*>::by(
-      typename MirrorTypes<Args, Mirror>::type{});
+      All{});
 }
 
 template <class Args, class Mirror>
-void set_defaults(Mirror* mirror) {
-  if (mirror == nullptr) return;
-  *mirror = Mirror{};
+Mirror defaults_of() {
+  Mirror mirror{};
   const Args args;
-  Fields<Args>::each(DefaultsToC{}, args, *mirror);
+  Fields<Args>::each(DefaultsToC{}, args, mirror);
+  return mirror;
 }
 
 template <class Args, class Mirror>
-Args args_of(const Mirror* mirror) {
-  require_pointer(mirror, Args::kName.data(), "args");
+Args args_of(const Mirror* given) {
+  const Mirror mirror = read_sized(given, defaults_of<Args, Mirror>(), Args::kName.data(), "args");
   Args args;
-  Fields<Args>::each(FromC(Args::kName.data()), args, *mirror);
+  Fields<Args>::each(FromC(Args::kName.data()), args, mirror);
   return args;
 }
 
@@ -74,65 +77,39 @@ static_assert((0 THALWEG_OPERATIONS(THALWEG_COUNT)) == count(Operations{}), "tha
 }  // namespace
 }  // namespace thalweg::capi
 
-#define THALWEG_C_OPERATION(name, Args)                                                                              \
-  static_assert(thalweg::Args::kName == #name);                                                                      \
-  static_assert(thalweg::capi::mirrors<thalweg::Args, thalweg_##name##_args>(), "thalweg_" #name "_args differs");   \
-  void thalweg_##name##_args_init(thalweg_##name##_args* args) { thalweg::capi::set_defaults<thalweg::Args>(args); } \
-  thalweg_status thalweg_##name##_workspace_size(const thalweg_##name##_args* args, const thalweg_stream* stream,    \
-                                                 size_t* bytes) {                                                    \
-    return thalweg::capi::guarded([&] {                                                                              \
-      thalweg::capi::require_pointer(bytes, #name, "bytes");                                                         \
-      *bytes = workspace_size(thalweg::capi::args_of<thalweg::Args>(args), thalweg::capi::stream_of(stream, #name)); \
-    });                                                                                                              \
-  }                                                                                                                  \
-  thalweg_status thalweg_##name##_explain(const thalweg_##name##_args* args, const thalweg_stream* stream,           \
-                                          const char** text) {                                                       \
-    return thalweg::capi::guarded([&] {                                                                              \
-      thalweg::capi::require_pointer(text, #name, "text");                                                           \
-      std::string& kept = thalweg::capi::thread_state().text;                                                        \
-      kept = thalweg::capi::explanation_text(                                                                        \
-          explain(thalweg::capi::args_of<thalweg::Args>(args), thalweg::capi::stream_of(stream, #name)));            \
-      *text = kept.c_str();                                                                                          \
-    });                                                                                                              \
-  }                                                                                                                  \
-  thalweg_status thalweg_##name(const thalweg_##name##_args* args, void* workspace, size_t workspace_bytes,          \
-                                const thalweg_stream* stream) {                                                      \
-    return thalweg::capi::guarded([&] {                                                                              \
-      run(thalweg::capi::args_of<thalweg::Args>(args), thalweg::Workspace{workspace, workspace_bytes},               \
-          thalweg::capi::stream_of(stream, #name));                                                                  \
-    });                                                                                                              \
+#define THALWEG_C_OPERATION(name, Args)                                                                               \
+  static_assert(thalweg::Args::kName == #name);                                                                       \
+  static_assert(thalweg::capi::mirrors<thalweg::Args, thalweg_##name##_args>(), "thalweg_" #name "_args differs");    \
+  template <>                                                                                                         \
+  struct thalweg::capi::NameOf<thalweg_##name##_args> {                                                               \
+    static constexpr const char* value = #name "_args";                                                               \
+  };                                                                                                                  \
+  void thalweg_##name##_args_init_sized(thalweg_##name##_args* args, size_t size) {                                   \
+    thalweg::capi::init_sized(thalweg::capi::defaults_of<thalweg::Args, thalweg_##name##_args>(), args, size);        \
+  }                                                                                                                   \
+  thalweg_status thalweg_##name##_workspace_size(const thalweg_##name##_args* args, const thalweg_stream* stream,     \
+                                                 size_t* bytes) {                                                     \
+    return thalweg::capi::guarded([&] {                                                                               \
+      thalweg::capi::require_pointer(bytes, #name, "bytes");                                                          \
+      *bytes = workspace_size(thalweg::capi::args_of<thalweg::Args>(args), thalweg::capi::CallStream(stream, #name)); \
+    });                                                                                                               \
+  }                                                                                                                   \
+  thalweg_status thalweg_##name##_explain(const thalweg_##name##_args* args, const thalweg_stream* stream,            \
+                                          const char** text) {                                                        \
+    return thalweg::capi::guarded([&] {                                                                               \
+      thalweg::capi::require_pointer(text, #name, "text");                                                            \
+      std::string& kept = thalweg::capi::thread_state().text;                                                         \
+      kept = thalweg::capi::explanation_text(                                                                         \
+          explain(thalweg::capi::args_of<thalweg::Args>(args), thalweg::capi::CallStream(stream, #name)));            \
+      *text = kept.c_str();                                                                                           \
+    });                                                                                                               \
+  }                                                                                                                   \
+  thalweg_status thalweg_##name(const thalweg_##name##_args* args, void* workspace, size_t workspace_bytes,           \
+                                const thalweg_stream* stream) {                                                       \
+    return thalweg::capi::guarded([&] {                                                                               \
+      run(thalweg::capi::args_of<thalweg::Args>(args), thalweg::Workspace{workspace, workspace_bytes},                \
+          thalweg::capi::CallStream(stream, #name));                                                                  \
+    });                                                                                                               \
   }
 
-THALWEG_C_OPERATION(chunk_local_cumsum, ChunkLocalCumsumArgs)
-THALWEG_C_OPERATION(l2norm, L2normArgs)
-THALWEG_C_OPERATION(chunk_scaled_dot_kkt, ChunkScaledDotKktArgs)
-THALWEG_C_OPERATION(solve_tril, SolveTrilArgs)
-THALWEG_C_OPERATION(recompute_w_u, RecomputeWUArgs)
-THALWEG_C_OPERATION(chunk_state, ChunkStateArgs)
-THALWEG_C_OPERATION(chunk_output, ChunkOutputArgs)
-THALWEG_C_OPERATION(chunk_gated_delta_rule, ChunkGatedDeltaRuleArgs)
-THALWEG_C_OPERATION(recurrent_gated_delta_rule, RecurrentGatedDeltaRuleArgs)
-THALWEG_C_OPERATION(gated_delta_prep_step, GatedDeltaPrepStepArgs)
-THALWEG_C_OPERATION(causal_conv1d, CausalConv1dArgs)
-THALWEG_C_OPERATION(causal_conv1d_update, CausalConv1dUpdateArgs)
-THALWEG_C_OPERATION(rms_norm, RmsNormArgs)
-THALWEG_C_OPERATION(gated_rms_norm, GatedRmsNormArgs)
-THALWEG_C_OPERATION(rope, RopeArgs)
-THALWEG_C_OPERATION(attention, AttentionArgs)
-THALWEG_C_OPERATION(store_kv, StoreKvArgs)
-THALWEG_C_OPERATION(split_qkvz, SplitQkvzArgs)
-THALWEG_C_OPERATION(linear, LinearArgs)
-THALWEG_C_OPERATION(embedding, EmbeddingArgs)
-THALWEG_C_OPERATION(add, AddArgs)
-THALWEG_C_OPERATION(swiglu, SwigluArgs)
-THALWEG_C_OPERATION(route_top_k, RouteTopKArgs)
-THALWEG_C_OPERATION(expert_rows, ExpertRowsArgs)
-THALWEG_C_OPERATION(mul_mm_id, MulMmIdArgs)
-THALWEG_C_OPERATION(mul_mv_id, MulMvIdArgs)
-THALWEG_C_OPERATION(mul_mat_id, MulMatIdArgs)
-THALWEG_C_OPERATION(moe_ffn, MoeFfnArgs)
-THALWEG_C_OPERATION(sample_tokens, SampleTokensArgs)
-THALWEG_C_OPERATION(logprobs, LogprobsArgs)
-THALWEG_C_OPERATION(advance, AdvanceArgs)
-THALWEG_C_OPERATION(dequantize, DequantizeArgs)
-THALWEG_C_OPERATION(quantize, QuantizeArgs)
+THALWEG_C_OPERATIONS(THALWEG_C_OPERATION)

@@ -89,6 +89,9 @@ std::vector<ExpertShape> shapes() {
   list.push_back({.tokens = 1});
   list.push_back({.tokens = 1, .slots = 6, .ids = Ids::kRouted});  // top_k = E
   list.push_back({.tokens = 40, .slots = 3, .experts = 30, .ids = Ids::kCrowded});
+  list.push_back({.slots = 3, .ids = Ids::kElsewhere});
+  list.push_back({.tokens = 90, .slots = 3, .experts = 8, .weight = DType::kQ6_K, .ids = Ids::kElsewhere});
+  list.push_back({.tokens = 9, .weight = DType::kBF16, .ids = Ids::kElsewhere});
   list.push_back({.tokens = 130, .n = 17, .weight = DType::kQ8_0, .ids = Ids::kOneExpert});
   list.push_back({.tokens = 9, .slots = 1, .experts = 1, .weight = DType::kQ6_K});
   list.push_back({.tokens = 40, .n = 1, .weight = DType::kQ4_0});

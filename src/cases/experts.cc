@@ -19,6 +19,7 @@ std::string ExpertShape::name() const {
   if (y != DType::kF32) text += "_y" + std::string(dtype_name(y));
   if (ids == Ids::kCrowded) text += "_crowded";
   if (ids == Ids::kOneExpert) text += "_oneexpert";
+  if (ids == Ids::kElsewhere) text += "_elsewhere";
   if (per_slot) text += "_perslot";
   if (strided) text += "_strided";
   if (fused) text += "_fused";
@@ -86,7 +87,8 @@ Tensor make_ids(Memory& memory, const ExpertShape& shape, Random& random) {
       for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
     }
     std::swap(order[static_cast<std::size_t>(slot)], order[static_cast<std::size_t>(slot + random.below(pool - slot))]);
-    return static_cast<double>(order[static_cast<std::size_t>(slot)]);
+    const std::int64_t expert = order[static_cast<std::size_t>(slot)];
+    return shape.ids == Ids::kElsewhere && expert % 2 == 1 ? -1.0 : static_cast<double>(expert);
   });
 }
 
@@ -111,8 +113,31 @@ ExpertMatmulArgs make_expert_args(const ExpertShape& shape, Memory& memory, Rand
   return args;
 }
 
+namespace {
+
+// The products of experts that are here, and the bytes of the others' outputs as they were before the run.
+std::vector<Expected> expect_split_products(const ExpertMatmulArgs& args, Bound bound) {
+  const reference::Array ids = reference::read(args.expert_ids);
+  Expected here{"y", args.y, {}, bound, {}, bf16_product_bound(), q8_product_bound()};
+  ConstTensor bits = args.y;  // f32
+  bits.dtype = DType::kI32;
+  Expected absent{"y of absent experts", bits, {}, {}};
+  const reference::Array exact = reference::mul_mat_id(args, Precision::kExact);
+  const std::int64_t n = args.weight.dim(1);
+  for (std::int64_t i = 0; i < exact.size(); ++i) {
+    const bool is_here = ids.values[static_cast<std::size_t>(i / n)] >= 0.0;
+    (is_here ? here : absent).indices.push_back(i);
+    (is_here ? here : absent).exact.push_back(is_here ? exact.values[static_cast<std::size_t>(i)] : -1.0);
+  }
+  return {here, absent};
+}
+
+}  // namespace
+
 std::vector<Expected> expect_products(const ExpertMatmulArgs& args, bool sample) {
   const Bound bound = f32_bound(static_cast<double>(args.weight.dim(2)));
+  const std::vector<double> ids = reference::read(args.expert_ids).values;
+  if (std::find(ids.begin(), ids.end(), -1.0) != ids.end()) return expect_split_products(args, bound);
   if (!sample) {
     const reference::Array exact = reference::mul_mat_id(args, Precision::kExact);
     Bound fast;
@@ -136,6 +161,7 @@ Cost expert_cost(const ExpertMatmulArgs& args) {
   };
   std::set<double> hit;
   for (const double id : reference::read(args.expert_ids).values) hit.insert(id);
+  hit.erase(-1.0);
   const double share = static_cast<double>(hit.size()) / static_cast<double>(args.weight.dim(0));
   return {share * bytes(args.weight) + bytes(args.x) + bytes(args.y) + bytes(args.expert_ids),
           2.0 * static_cast<double>(args.y.size()) * static_cast<double>(args.weight.dim(2))};

@@ -14,6 +14,7 @@ enum class Ids {
   kRouted,     // each token's experts differ from each other
   kCrowded,    // the same among the first third of the experts only: the others are empty
   kOneExpert,  // all slots of all tokens on the last expert
+  kElsewhere,  // as kRouted, but half of the experts are not here: -1
 };
 
 struct ExpertShape {

@@ -21,15 +21,20 @@ struct Shape {
   std::int64_t rows;
   std::int64_t columns;
   Memory::Layout layout = Memory::Layout::kContiguous;
+  std::int64_t matrices = 0;  // above 0: [matrices,rows,columns]
 
   std::string name(DType dtype) const {
-    return std::string(dtype_name(dtype)) + "_" + std::to_string(rows) + "x" + std::to_string(columns) +
+    return std::string(dtype_name(dtype)) + "_" + (matrices > 0 ? std::to_string(matrices) + "x" : "") +
+           std::to_string(rows) + "x" + std::to_string(columns) +
            (layout == Memory::Layout::kStrided ? "_strided" : "");
+  }
+  std::vector<std::int64_t> sizes() const {
+    return matrices > 0 ? std::vector{matrices, rows, columns} : std::vector{rows, columns};
   }
 };
 
 Cost movement(DType dtype, const Shape& shape) {
-  const auto weights = static_cast<double>(shape.rows * shape.columns);
+  const auto weights = static_cast<double>(std::max<std::int64_t>(shape.matrices, 1) * shape.rows * shape.columns);
   const DTypeInfo info = dtype_info(dtype);
   return {weights * (4.0 + static_cast<double>(info.block_bytes) / info.block_size), 0.0};
 }
@@ -41,9 +46,8 @@ Case dequantize_case(DType dtype, const Shape& shape, BlockScales scales) {
   return make_case<DequantizeArgs>(name, [=](OperationProblem<DequantizeArgs>& problem, Random& random) {
     problem.memory.set_layout(shape.layout);
     problem.args.blocks = problem.memory.input_bytes(
-        dtype, {shape.rows, shape.columns},
-        [&](void* row, std::int64_t count) { fill_blocks(dtype, scales, random, row, count); });
-    problem.args.values = problem.memory.output(DType::kF32, {shape.rows, shape.columns});
+        dtype, shape.sizes(), [&](void* row, std::int64_t count) { fill_blocks(dtype, scales, random, row, count); });
+    problem.args.values = problem.memory.output(DType::kF32, shape.sizes());
     problem.cost = movement(dtype, shape);
     problem.find_expected = [](const DequantizeArgs& args) -> std::vector<Expected> {
       return {expect_equal("values", args.values, reference::read(args.blocks))};
@@ -182,9 +186,9 @@ Case quantize_case(DType dtype, const Shape& shape, Values values) {
   return make_case<QuantizeArgs>(name, [=](OperationProblem<QuantizeArgs>& problem, Random& random) {
     problem.memory.set_layout(shape.layout);
     std::int64_t i = 0;
-    problem.args.values = problem.memory.input(DType::kF32, {shape.rows, shape.columns},
-                                               [&, values] { return draw(values, i++, random); });
-    problem.args.blocks = problem.memory.output(dtype, {shape.rows, shape.columns});
+    problem.args.values =
+        problem.memory.input(DType::kF32, shape.sizes(), [&, values] { return draw(values, i++, random); });
+    problem.args.blocks = problem.memory.output(dtype, shape.sizes());
     problem.cost = movement(dtype, shape);
     problem.find_expected = [](const QuantizeArgs& args) -> std::vector<Expected> {
       const reference::Array exact = reference::read(args.values);
@@ -213,6 +217,7 @@ void add_quant_cases(std::vector<Case>& cases) {
     cases.push_back(dequantize_case(dtype, {2, 9472}, BlockScales::kOrdinary));  // more than a task's segment
   }
   cases.push_back(dequantize_case(DType::kQ4_0, {7, 32}, BlockScales::kEdge));
+  cases.push_back(dequantize_case(DType::kQ6_K, {3, 512, kStrided, 2}, BlockScales::kOrdinary));
   for (const DType dtype : {DType::kF16, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K, DType::kIQ4_XS, DType::kMXFP4}) {
     cases.push_back(for_benchmark(dequantize_case(dtype, {1024, 4096}, BlockScales::kOrdinary)));
   }
@@ -233,6 +238,7 @@ void add_quant_cases(std::vector<Case>& cases) {
     cases.push_back(quantize_case(dtype, {3, 0}, Values::kNormal));
   }
   cases.push_back(quantize_case(DType::kQ4_0, {7, 32}, Values::kNormal));
+  cases.push_back(quantize_case(DType::kQ4_K, {3, 512, kStrided, 2}, Values::kNormal));
   for (const DType dtype : {DType::kF16, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K, DType::kMXFP4}) {
     cases.push_back(for_benchmark(quantize_case(dtype, {64, 4096}, Values::kNormal)));
   }

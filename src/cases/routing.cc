@@ -1,5 +1,6 @@
 // Cases of route_top_k and expert_rows.
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -27,6 +28,8 @@ struct RouteShape {
   DType dtype = DType::kF32;
   bool renormalize = true;
   bool strided = false;
+  RouterScore score = RouterScore::kSoftmax;
+  bool bias = false;
 
   std::string name() const {
     constexpr const char* kNames[] = {"", "_ties", "_equal", "_spread", "_missing"};
@@ -34,6 +37,8 @@ struct RouteShape {
                        "_" + std::string(dtype_name(dtype)) + kNames[static_cast<int>(logits)];
     if (!renormalize) text += "_plain";
     if (strided) text += "_strided";
+    if (score == RouterScore::kSigmoid) text += "_sigmoid";
+    if (bias) text += "_bias";
     return text;
   }
 };
@@ -57,21 +62,55 @@ double logit(Logits kind, Random& random) {
   return random.normal();
 }
 
+// A row of logits whose choice by score and bias does not depend on rounding: what is compared lies apart.
+std::vector<double> clear_row(const RouteShape& shape, const ConstTensor& bias, Random& random) {
+  const auto experts = static_cast<std::size_t>(shape.experts);
+  std::vector<double> row(experts);
+  for (;;) {
+    for (double& value : row) value = static_cast<float>(logit(shape.logits, random));
+    if (shape.logits == Logits::kEqual) return row;  // equal scores are equal in any precision
+    double sum = 0.0;
+    for (const double value : row) sum += std::exp(value);
+    std::vector<double> compared;
+    for (std::size_t e = 0; e < experts; ++e) {
+      const double score =
+          shape.score == RouterScore::kSigmoid ? 1.0 / (1.0 + std::exp(-row[e])) : std::exp(row[e]) / sum;
+      compared.push_back(score + read_element(DType::kF32, bias.data, static_cast<std::int64_t>(e)));
+    }
+    std::sort(compared.rbegin(), compared.rend());
+    bool clear = true;
+    for (std::size_t s = 0; s < static_cast<std::size_t>(shape.slots) && s + 1 < experts; ++s) {
+      clear &= compared[s] - compared[s + 1] > 1e-5;
+    }
+    if (clear) return row;
+  }
+}
+
 Case route_case(const RouteShape& shape) {
   return make_case<RouteTopKArgs>(shape.name(), [shape](OperationProblem<RouteTopKArgs>& problem, Random& random) {
     Memory& memory = problem.memory;
     memory.set_layout(shape.strided ? Memory::Layout::kStrided : Memory::Layout::kContiguous);
-    problem.args.router_logits =
-        memory.input(shape.dtype, {shape.tokens, shape.experts}, [&] { return logit(shape.logits, random); });
+    std::vector<double> row;
+    if (shape.bias) {
+      problem.args.bias = memory.input(DType::kF32, {shape.experts},
+                                       [&] { return 0.125 * static_cast<double>(random.below(9)) - 0.5; });
+    }
+    std::size_t at = 0;
+    problem.args.router_logits = memory.input(shape.dtype, {shape.tokens, shape.experts}, [&] {
+      if (!shape.bias) return logit(shape.logits, random);
+      if (at == row.size()) {
+        row = clear_row(shape, problem.args.bias, random);
+        at = 0;
+      }
+      return row[at++];
+    });
+    problem.args.score = shape.score;
     problem.args.expert_ids = memory.output(DType::kI32, {shape.tokens, shape.slots});
     problem.args.expert_weights = memory.output(DType::kF32, {shape.tokens, shape.slots});
     problem.args.renormalize = shape.renormalize;
     problem.find_expected = [](const RouteTopKArgs& args) {
-      const std::int64_t slots = args.expert_ids.dim(1);
-      const reference::Routing exact =
-          reference::route_top_k(args.router_logits, slots, args.renormalize, Precision::kExact);
-      const reference::Routing rounded =
-          reference::route_top_k(args.router_logits, slots, args.renormalize, Precision::kRounded);
+      const reference::Routing exact = reference::route_top_k(args, Precision::kExact);
+      const reference::Routing rounded = reference::route_top_k(args, Precision::kRounded);
       return std::vector{expect_equal("expert_ids", args.expert_ids, exact.ids),
                          expect("expert_weights", args.expert_weights, exact.weights, rounded.weights,
                                 f32_bound(static_cast<double>(args.router_logits.dim(1))))};
@@ -92,6 +131,7 @@ Case rows_case(const RowsShape& shape) {
   std::string name = "T" + std::to_string(s.tokens) + "_S" + std::to_string(s.slots) + "_E" + std::to_string(s.experts);
   if (s.ids == Ids::kCrowded) name += "_crowded";
   if (s.ids == Ids::kOneExpert) name += "_oneexpert";
+  if (s.ids == Ids::kElsewhere) name += "_elsewhere";
   if (shape.strided) name += "_strided";
   return make_case<ExpertRowsArgs>(std::move(name), [shape](OperationProblem<ExpertRowsArgs>& problem, Random& random) {
     Memory& memory = problem.memory;
@@ -128,7 +168,28 @@ void add_routing_cases(std::vector<Case>& cases) {
     }
   }
   route({.logits = Logits::kTies, .dtype = DType::kBF16, .strided = true});
+  for (const bool renormalize : {true, false}) {
+    for (const Logits logits : {Logits::kNormal, Logits::kTies, Logits::kSpread, Logits::kMissing}) {
+      route({.experts = 19, .slots = 5, .logits = logits, .renormalize = renormalize, .score = RouterScore::kSigmoid});
+    }
+    for (const RouterScore score : {RouterScore::kSoftmax, RouterScore::kSigmoid}) {
+      route({.experts = 40, .slots = 6, .renormalize = renormalize, .score = score, .bias = true});
+      route({.tokens = 5, .experts = 64, .slots = 40, .renormalize = renormalize, .score = score, .bias = true});
+      route({.experts = 33,
+             .slots = 4,
+             .logits = Logits::kEqual,
+             .renormalize = renormalize,
+             .score = score,
+             .bias = true});
+    }
+  }
+  route({.tokens = 17, .experts = 256, .slots = 8, .score = RouterScore::kSigmoid, .bias = true});
+  route({.tokens = 3, .experts = 1100, .slots = 6, .strided = true, .score = RouterScore::kSigmoid});
+  route({.tokens = 0, .score = RouterScore::kSigmoid, .bias = true});
+  route({.logits = Logits::kEqual, .dtype = DType::kBF16, .strided = true, .bias = true});
   cases.push_back(for_bench(route_case({.tokens = 512, .experts = 256, .slots = 8})));
+  cases.push_back(
+      for_bench(route_case({.tokens = 512, .experts = 256, .slots = 8, .score = RouterScore::kSigmoid, .bias = true})));
 
   const auto rows = [&cases](const ExpertShape& ids, bool strided = false) {
     cases.push_back(rows_case({ids, strided}));
@@ -148,7 +209,8 @@ void add_routing_cases(std::vector<Case>& cases) {
   rows({.tokens = 1000, .slots = 10, .experts = 512});
   rows({.tokens = 3, .slots = 1, .experts = 3});
   // Pairs for many blocks; experts whose counters fill shared memory.
-  for (const Ids ids : {Ids::kRouted, Ids::kCrowded, Ids::kOneExpert}) {
+  rows({.tokens = 64, .slots = 3, .experts = 40, .ids = Ids::kElsewhere});
+  for (const Ids ids : {Ids::kRouted, Ids::kCrowded, Ids::kOneExpert, Ids::kElsewhere}) {
     rows({.tokens = 10001, .slots = 7, .experts = 100, .ids = ids});
   }
   rows({.tokens = 1025, .slots = 3, .experts = 60}, true);

@@ -58,7 +58,7 @@ using Initializers =
 template <class Args>
 constexpr bool lists_all_fields() {
   using Whole = Exactly<Args, ConstTensor, Tensor, int, float, bool, std::optional<float>, GateInputs, HeadMap,
-                        StateLayout, Rounding, QkNorm, Activation, MatmulPrecision>;
+                        StateLayout, Rounding, QkNorm, Activation, MatmulPrecision, RouterScore>;
   return Whole::by(Initializers<Args, typename Fields<Args>::Base>{});
 }
 
@@ -125,7 +125,7 @@ THALWEG_FIELDS(LinearArgs, x, weight, bias, y, precision);
 THALWEG_FIELDS(EmbeddingArgs, ids, table, y);
 THALWEG_FIELDS(AddArgs, a, b, y);
 THALWEG_FIELDS(SwigluArgs, gate, up, y);
-THALWEG_FIELDS(RouteTopKArgs, router_logits, expert_ids, expert_weights, renormalize);
+THALWEG_FIELDS(RouteTopKArgs, router_logits, bias, expert_ids, expert_weights, score, renormalize);
 THALWEG_FIELDS(ExpertRowsArgs, expert_ids, expert_offsets, rows, fault);
 THALWEG_FIELDS(ExpertMatmulArgs, weight, x, expert_ids, y, fault, precision);
 THALWEG_FIELDS_WITH_BASE(MulMmIdArgs, ExpertMatmulArgs);

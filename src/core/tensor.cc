@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/exported.h"
 #include "thalweg/error.h"
 
 namespace thalweg {
@@ -122,14 +123,14 @@ BasicTensor<Pointer> head_range(const BasicTensor<Pointer>& tensor, std::int64_t
   return view;
 }
 
-template Tensor reshape(const Tensor&, std::initializer_list<std::int64_t>);
-template ConstTensor reshape(const ConstTensor&, std::initializer_list<std::int64_t>);
-template Tensor narrow(const Tensor&, int, std::int64_t, std::int64_t);
-template ConstTensor narrow(const ConstTensor&, int, std::int64_t, std::int64_t);
-template Tensor select(const Tensor&, std::int64_t);
-template ConstTensor select(const ConstTensor&, std::int64_t);
-template Tensor head_range(const Tensor&, std::int64_t, std::int64_t, std::int64_t);
-template ConstTensor head_range(const ConstTensor&, std::int64_t, std::int64_t, std::int64_t);
+template THALWEG_EXPORTED Tensor reshape(const Tensor&, std::initializer_list<std::int64_t>);
+template THALWEG_EXPORTED ConstTensor reshape(const ConstTensor&, std::initializer_list<std::int64_t>);
+template THALWEG_EXPORTED Tensor narrow(const Tensor&, int, std::int64_t, std::int64_t);
+template THALWEG_EXPORTED ConstTensor narrow(const ConstTensor&, int, std::int64_t, std::int64_t);
+template THALWEG_EXPORTED Tensor select(const Tensor&, std::int64_t);
+template THALWEG_EXPORTED ConstTensor select(const ConstTensor&, std::int64_t);
+template THALWEG_EXPORTED Tensor head_range(const Tensor&, std::int64_t, std::int64_t, std::int64_t);
+template THALWEG_EXPORTED ConstTensor head_range(const ConstTensor&, std::int64_t, std::int64_t, std::int64_t);
 
 std::string to_string(const ConstTensor& tensor) {
   if (!tensor.defined()) return "nothing";

@@ -33,14 +33,43 @@ void spin_while(Condition&& condition) {
   for (int spin = 0; spin < 2000 && condition(); ++spin) pause_briefly();
 }
 
-class ThreadPool {
+// Tasks of one call, which whoever takes part claims one by one.
+struct Job {
+  detail::TaskFunction function;
+  void* context;
+  std::int64_t tasks;
+  std::atomic<std::int64_t> next{0};
+  // Of the library's pool, under its mutex.
+  int wanted = 0;   // helpers
+  int joined = 0;   // so far
+  int running = 0;  // of them
+  Job* other = nullptr;
+
+  bool has_tasks() const { return next.load(std::memory_order_relaxed) < tasks; }
+  void work(int worker);
+};
+
+// Whether this thread is within a task: what that starts runs on this thread alone.
+thread_local bool within_task = false;
+
+void Job::work(int worker) {
+  within_task = true;
+  for (std::int64_t task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
+       task = next.fetch_add(1, std::memory_order_relaxed)) {
+    function(context, task, worker);
+  }
+  within_task = false;
+}
+
+// The library's threads, shared by all calls that are under way: a thread takes part in any that has tasks left.
+class SharedPool {
  public:
-  static ThreadPool& instance() {
-    static ThreadPool pool;
+  static SharedPool& instance() {
+    static SharedPool pool;
     return pool;
   }
 
-  ~ThreadPool() {
+  ~SharedPool() {
     {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
@@ -50,80 +79,76 @@ class ThreadPool {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  void run(int threads, std::int64_t tasks, detail::TaskFunction function, void* context) {
-    if (threads <= 1 || tasks <= 1 || busy_.test_and_set(std::memory_order_acquire)) {
-      for (std::int64_t task = 0; task < tasks; ++task) function(context, task, 0);
-      return;
-    }
-    Job job{function, context, tasks};
-    const int helpers = static_cast<int>(std::min<std::int64_t>(threads, tasks)) - 1;
+  void run(int helpers, Job& job) {
+    job.wanted = helpers;
+    std::size_t threads = 0;
     {
       const std::lock_guard lock(mutex_);
       start_threads(helpers);
-      job_ = &job;
-      joined_ = 0;
-      wanted_ = helpers;
+      threads = threads_.size();
+      job.other = jobs_;
+      jobs_ = &job;
       generation_.fetch_add(1, std::memory_order_release);
     }
-    if (helpers < static_cast<int>(threads_.size())) {
+    if (helpers < static_cast<int>(threads)) {
       for (int i = 0; i < helpers; ++i) wake_.notify_one();
     } else {
       wake_.notify_all();
     }
     job.work(0);
-    {
-      std::unique_lock lock(mutex_);
-      job_ = nullptr;  // no helper joins from here on
-      if (running_.load(std::memory_order_relaxed) != 0) {
-        lock.unlock();
-        spin_while([this] { return running_.load(std::memory_order_acquire) != 0; });
-        lock.lock();
-      }
-      done_.wait(lock, [this] { return running_.load(std::memory_order_relaxed) == 0; });
+    std::unique_lock lock(mutex_);
+    remove(job);  // no helper joins from here on
+    if (job.running != 0) {
+      const std::uint64_t seen = finished_.load(std::memory_order_relaxed);
+      lock.unlock();
+      spin_while([&] { return finished_.load(std::memory_order_acquire) == seen; });
+      lock.lock();
     }
-    busy_.clear(std::memory_order_release);
+    done_.wait(lock, [&] { return job.running == 0; });
   }
 
  private:
-  // Under the mutex. Throws with the pool free for the next call, which may ask for fewer.
+  // Under the mutex. Throws with the pool as it was, for the next call, which may ask for fewer.
   void start_threads(int count) {
     try {
       while (static_cast<int>(threads_.size()) < count) threads_.emplace_back([this] { work(); });
     } catch (const std::system_error& error) {
-      busy_.clear(std::memory_order_release);
       throw Error("parallel_for", "threads", "fewer threads, or a larger `ulimit -u`",
                   std::to_string(count + 1) + ", of which the system starts " + std::to_string(threads_.size() + 1) +
                       " (" + error.code().message() + ")");
     }
   }
 
-  struct Job {
-    detail::TaskFunction function;
-    void* context;
-    std::int64_t tasks;
-    std::atomic<std::int64_t> next{0};
-
-    void work(int worker) {
-      for (std::int64_t task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
-           task = next.fetch_add(1, std::memory_order_relaxed)) {
-        function(context, task, worker);
+  // Under the mutex.
+  void remove(const Job& job) {
+    Job** place = &jobs_;
+    while (*place != &job) place = &(*place)->other;
+    *place = job.other;
+  }
+  // Under the mutex: of the jobs that want a helper, the one with the fewest, so that calls share.
+  Job* find_job() {
+    Job* found = nullptr;
+    for (Job* job = jobs_; job != nullptr; job = job->other) {
+      if (job->joined < job->wanted && job->has_tasks() && (found == nullptr || job->running < found->running)) {
+        found = job;
       }
     }
-  };
+    return found;
+  }
 
   void work() {
-    std::uint64_t seen = 0;
     std::unique_lock lock(mutex_);
     while (!stopping_) {
-      if (job_ != nullptr && joined_ < wanted_ && generation_.load(std::memory_order_relaxed) != seen) {
-        seen = generation_.load(std::memory_order_relaxed);
-        Job* job = job_;
-        const int worker = ++joined_;
-        running_.fetch_add(1, std::memory_order_relaxed);
+      if (Job* const job = find_job()) {
+        const int worker = ++job->joined;
+        ++job->running;
         lock.unlock();
         job->work(worker);
         lock.lock();
-        if (running_.fetch_sub(1, std::memory_order_release) == 1) done_.notify_one();
+        if (--job->running == 0) {
+          finished_.fetch_add(1, std::memory_order_release);
+          done_.notify_all();
+        }
         continue;
       }
       const std::uint64_t idle = generation_.load(std::memory_order_relaxed);
@@ -134,18 +159,20 @@ class ThreadPool {
     }
   }
 
-  std::atomic_flag busy_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable done_;
-  std::atomic<std::uint64_t> generation_{0};
-  Job* job_ = nullptr;
-  int joined_ = 0;
-  int wanted_ = 0;
-  std::atomic<int> running_{0};  // changes under the mutex
+  std::atomic<std::uint64_t> generation_{0};  // of jobs that have come, and the end
+  std::atomic<std::uint64_t> finished_{0};    // times that a job's last helper has left it
+  Job* jobs_ = nullptr;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };
+
+void run_on_callers_threads(const ThreadPool& pool, int workers, Job& job) {
+  pool.run(
+      pool.user, workers, [](void* context, int worker) { static_cast<Job*>(context)->work(worker); }, &job);
+}
 
 }  // namespace
 
@@ -155,8 +182,18 @@ int thread_count(const Stream& stream) {
   return hardware;
 }
 
-void detail::parallel_for(int threads, std::int64_t tasks, TaskFunction function, void* context) {
-  ThreadPool::instance().run(threads, tasks, function, context);
+void detail::parallel_for(const Stream& stream, int threads, std::int64_t tasks, TaskFunction function, void* context) {
+  if (threads <= 1 || tasks <= 1 || within_task) {
+    for (std::int64_t task = 0; task < tasks; ++task) function(context, task, 0);
+    return;
+  }
+  Job job{function, context, tasks};
+  const int workers = static_cast<int>(std::min<std::int64_t>(threads, tasks));
+  if (stream.pool != nullptr) {
+    run_on_callers_threads(*stream.pool, workers, job);
+  } else {
+    SharedPool::instance().run(workers - 1, job);
+  }
 }
 
 }  // namespace thalweg

@@ -16,7 +16,7 @@ int thread_count(const Stream& stream);
 namespace detail {
 using TaskFunction = void (*)(void* context, std::int64_t task, int worker);
 // On the caller alone if threads <= 1.
-void parallel_for(int threads, std::int64_t tasks, TaskFunction function, void* context);
+void parallel_for(const Stream& stream, int threads, std::int64_t tasks, TaskFunction function, void* context);
 
 template <class Body>
 void task_function(void* context, std::int64_t task, int worker) {
@@ -29,12 +29,12 @@ void* context_of(Body& body) {
 }  // namespace detail
 
 // Calls body(task, worker) once for each task in 0..tasks-1, on up to thread_count(stream) threads of the library's one
-// pool. worker (0..thread_count-1) identifies the thread and its scratch memory. Which worker runs a task is not
-// determined, and results must not depend on it. The caller runs all tasks by itself if there is only one, if it is
-// itself within a task, or if another thread uses the pool. body must not throw.
+// pool or of stream.pool. worker (0..thread_count-1) identifies the thread and its scratch memory. Which worker runs a
+// task is not determined, and results must not depend on it. The caller runs all tasks by itself if there is only one,
+// or if it is itself within a task; callers at once share the pool's threads. body must not throw.
 template <class Body>
 void parallel_for(const Stream& stream, std::int64_t tasks, Body&& body) {
-  detail::parallel_for(thread_count(stream), tasks, detail::task_function<Body>, detail::context_of(body));
+  detail::parallel_for(stream, thread_count(stream), tasks, detail::task_function<Body>, detail::context_of(body));
 }
 
 // Nanoseconds of work that justify one more thread: handing tasks to a spinning thread takes about 1 us, waking a
@@ -51,8 +51,8 @@ inline int useful_threads(const Stream& stream, double total_ns) {
 // The same for tasks of about `task_ns` nanoseconds each, on no more threads than their work justifies.
 template <class Body>
 void parallel_for(const Stream& stream, std::int64_t tasks, double task_ns, Body&& body) {
-  detail::parallel_for(useful_threads(stream, static_cast<double>(tasks) * task_ns), tasks, detail::task_function<Body>,
-                       detail::context_of(body));
+  detail::parallel_for(stream, useful_threads(stream, static_cast<double>(tasks) * task_ns), tasks,
+                       detail::task_function<Body>, detail::context_of(body));
 }
 
 }  // namespace thalweg

@@ -212,10 +212,15 @@ struct ExpertRows {
   static void fill_expert_rows(std::int64_t experts, std::int64_t pairs, Id&& id, std::int32_t* offsets,
                                std::int32_t* rows) {
     std::fill_n(offsets, experts + 1, 0);
-    for (std::int64_t pair = 0; pair < pairs; ++pair) ++offsets[id(pair) + 1];
+    // An absent expert, -1, is in no list.
+    for (std::int64_t pair = 0; pair < pairs; ++pair) {
+      if (id(pair) >= 0) ++offsets[id(pair) + 1];
+    }
     for (std::int64_t e = 0; e < experts; ++e) offsets[e + 1] += offsets[e];
     // The scatter moves each offset to the end of its expert, which is the start of the next: shift back afterwards.
-    for (std::int64_t pair = 0; pair < pairs; ++pair) rows[offsets[id(pair)]++] = static_cast<std::int32_t>(pair);
+    for (std::int64_t pair = 0; pair < pairs; ++pair) {
+      if (id(pair) >= 0) rows[offsets[id(pair)]++] = static_cast<std::int32_t>(pair);
+    }
     for (std::int64_t e = experts; e > 0; --e) offsets[e] = offsets[e - 1];
     offsets[0] = 0;
   }

@@ -60,6 +60,7 @@ void prepare(const GatedDeltaPrepStepArgs& args, const Sizes& s, float* prepared
       vec.load(args.x.dtype, args.x.row(task / s.tokens, task % s.tokens), s.channels, prepared + task * s.channels);
     });
   }
+  const float scale = resolve_scale(args.scale, s.k);
   const double head_ns = static_cast<double>(2 * s.tokens * s.k) * tuning::kElementNs;
   parallel_for(stream, s.batch * s.hk, head_ns, [&](std::int64_t task, int worker) {
     Arena scratch = worker_arena(rest, s.per_worker(), worker);
@@ -70,7 +71,7 @@ void prepare(const GatedDeltaPrepStepArgs& args, const Sizes& s, float* prepared
       float* k = q + s.hk * s.k;
       normalize(args.qk_norm, args.qk_norm_eps, args.q_norm_weight, head, s.k, q, weight);
       normalize(args.qk_norm, args.qk_norm_eps, args.k_norm_weight, head, s.k, k, weight);
-      vec.scale(args.scale, q, s.k, q);
+      vec.scale(scale, q, s.k, q);
     }
   });
 }

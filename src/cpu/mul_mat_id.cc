@@ -71,6 +71,7 @@ void run_slots(const Args& args, Workspace workspace, const Stream& stream) {
   const double each_ns = segment_ns(rows, args.weight.dim(2), 1, kQ8);
   for_each_segment(stream, args.expert_ids.size() * each, each_ns, [&](std::int64_t i, int worker, bool continues) {
     const std::int64_t pair = i / each;
+    if (id(pair) < 0) return;
     multiply_rows(
         WeightMatrix::of(args.weight, id(pair)), segment_range(rows, i % each, continues), kQ8, 1,
         [&](std::int64_t) { return memory.activations.row(pair / slots, pair % slots); },

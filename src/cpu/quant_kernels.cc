@@ -26,21 +26,31 @@ void for_each_segment(const Stream& stream, std::int64_t rows, std::int64_t widt
   });
 }
 
+// [R,K] or [E,R,K].
+template <class Pointer>
+std::int64_t rows_of(const BasicTensor<Pointer>& tensor) {
+  return tensor.rank == 3 ? tensor.dim(0) * tensor.dim(1) : tensor.dim(0);
+}
+template <class Pointer>
+Pointer row_of(const BasicTensor<Pointer>& tensor, std::int64_t row) {
+  return tensor.rank == 3 ? tensor.row(row / tensor.dim(1), row % tensor.dim(1)) : tensor.row(row);
+}
+
 void dequantize_rows(const DequantizeArgs& args, Workspace, const Stream& stream) {
   const DType dtype = args.blocks.dtype;
-  for_each_segment(stream, args.blocks.dim(0), args.blocks.dim(1), tuning::kUnpackNs,
+  for_each_segment(stream, rows_of(args.blocks), args.blocks.dim(args.blocks.rank - 1), tuning::kUnpackNs,
                    [&](std::int64_t row, std::int64_t first, std::int64_t count) {
-                     const auto* blocks = static_cast<const char*>(args.blocks.row(row)) + bytes_of(dtype, first);
-                     unpack(dtype, blocks, count, static_cast<float*>(args.values.row(row)) + first);
+                     const auto* blocks = static_cast<const char*>(row_of(args.blocks, row)) + bytes_of(dtype, first);
+                     unpack(dtype, blocks, count, static_cast<float*>(row_of(args.values, row)) + first);
                    });
 }
 
 void quantize_rows(const QuantizeArgs& args, Workspace, const Stream& stream) {
   const DType dtype = args.blocks.dtype;
-  for_each_segment(stream, args.values.dim(0), args.values.dim(1), tuning::kPackNs,
+  for_each_segment(stream, rows_of(args.values), args.values.dim(args.values.rank - 1), tuning::kPackNs,
                    [&](std::int64_t row, std::int64_t first, std::int64_t count) {
-                     auto* blocks = static_cast<char*>(args.blocks.row(row)) + bytes_of(dtype, first);
-                     pack(dtype, static_cast<const float*>(args.values.row(row)) + first, count, blocks);
+                     auto* blocks = static_cast<char*>(row_of(args.blocks, row)) + bytes_of(dtype, first);
+                     pack(dtype, static_cast<const float*>(row_of(args.values, row)) + first, count, blocks);
                    });
 }
 

@@ -10,19 +10,31 @@
 
 namespace thalweg::cpu {
 
-void route_row(float* logits, std::int64_t experts, std::int64_t top_k, bool renormalize, std::int32_t* ids,
-               float* weights, float* probabilities) {
+namespace {
+
+void minus_infinity_for_nan(float* logits, std::int64_t experts) {
   for (std::int64_t e = 0; e < experts; ++e) {
     if (std::isnan(logits[e])) logits[e] = -std::numeric_limits<float>::infinity();
   }
-  // Insertion into a short sorted list: most experts rank below its last entry.
+}
+
+// Insertion into a short sorted list: most experts rank below its last entry.
+void choose_largest(const float* scores, std::int64_t experts, std::int64_t top_k, std::int32_t* ids) {
   std::int64_t kept = 0;
   for (std::int64_t e = 0; e < experts; ++e) {
-    if (kept == top_k && !(logits[e] > logits[ids[kept - 1]])) continue;
+    if (kept == top_k && !(scores[e] > scores[ids[kept - 1]])) continue;
     std::int64_t rank = kept < top_k ? kept++ : kept - 1;
-    for (; rank > 0 && logits[e] > logits[ids[rank - 1]]; --rank) ids[rank] = ids[rank - 1];
+    for (; rank > 0 && scores[e] > scores[ids[rank - 1]]; --rank) ids[rank] = ids[rank - 1];
     ids[rank] = static_cast<std::int32_t>(e);
   }
+}
+
+}  // namespace
+
+void route_row(float* logits, std::int64_t experts, std::int64_t top_k, bool renormalize, std::int32_t* ids,
+               float* weights, float* probabilities) {
+  minus_infinity_for_nan(logits, experts);
+  choose_largest(logits, experts, top_k, ids);
   const float sum = vector_ops().exp_minus_max(logits, experts, probabilities);
   float total = 0.0F;
   for (std::int64_t s = 0; s < top_k; ++s) total += probabilities[ids[s]];
@@ -30,6 +42,30 @@ void route_row(float* logits, std::int64_t experts, std::int64_t top_k, bool ren
 }
 
 namespace {
+
+// Of any score, with or without a bias. Overwrites the logits with what is compared.
+void route_scored_row(const RouteTopKArgs& args, std::int64_t token, float* logits, float* scores) {
+  const std::int64_t experts = args.router_logits.dim(1);
+  const std::int64_t top_k = args.expert_ids.dim(1);
+  minus_infinity_for_nan(logits, experts);
+  if (args.score == RouterScore::kSigmoid) {
+    for (std::int64_t e = 0; e < experts; ++e) scores[e] = 1.0F / (1.0F + std::exp(-logits[e]));
+  } else {
+    const float sum = vector_ops().exp_minus_max(logits, experts, scores);
+    for (std::int64_t e = 0; e < experts; ++e) scores[e] /= sum;
+  }
+  if (args.bias.defined()) {
+    const auto* bias = static_cast<const float*>(args.bias.data);
+    for (std::int64_t e = 0; e < experts; ++e) logits[e] = scores[e] + bias[e];
+  }
+  auto* ids = static_cast<std::int32_t*>(args.expert_ids.row(token));
+  auto* weights = static_cast<float*>(args.expert_weights.row(token));
+  choose_largest(logits, experts, top_k, ids);
+  float total = 0.0F;
+  for (std::int64_t s = 0; s < top_k; ++s) total += weights[s] = scores[ids[s]];
+  if (!args.renormalize || !(total > 0.0F)) return;
+  for (std::int64_t s = 0; s < top_k; ++s) weights[s] /= total;
+}
 
 std::int64_t route_floats(std::int64_t experts) { return arena_floats(experts, experts); }
 
@@ -45,6 +81,9 @@ void run_route(const RouteTopKArgs& args, Workspace workspace, const Stream& str
     float* logits = scratch.take<float>(experts);
     float* probabilities = scratch.take<float>(experts);
     vector_ops().load(args.router_logits.dtype, args.router_logits.row(t), experts, logits);
+    if (args.score != RouterScore::kSoftmax || args.bias.defined()) {
+      return route_scored_row(args, t, logits, probabilities);
+    }
     route_row(logits, experts, args.expert_ids.dim(1), args.renormalize,
               static_cast<std::int32_t*>(args.expert_ids.row(t)), static_cast<float*>(args.expert_weights.row(t)),
               probabilities);

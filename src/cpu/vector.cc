@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/float16.h"
+#include "cpu/arm_level.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/vector.cc"
@@ -407,6 +408,26 @@ HWY_EXPORT(ops);
 
 const VectorOps& vector_ops() { return HWY_DYNAMIC_DISPATCH(ops)(); }
 
+#if defined(__aarch64__)
+
+// One target of Highway, and levels of the products of 8-bit rows.
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (const ArmLevel level : arm_levels()) names.emplace_back(name_of(level));
+  return names;
+}
+
+bool select_instruction_set(std::string_view name) {
+  for (const ArmLevel level : arm_levels()) {
+    if (!name.empty() && name != name_of(level)) continue;
+    select_arm_level(level);
+    return true;
+  }
+  return false;
+}
+
+#else
+
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> names;
   // Lower bits are better; SupportedTargets reflects a selection, so lift it while looking.
@@ -434,6 +455,8 @@ bool select_instruction_set(std::string_view name) {
   }
   return false;
 }
+
+#endif
 
 }  // namespace thalweg::cpu
 #endif  // HWY_ONCE

@@ -23,8 +23,20 @@
 #if HWY_TARGET == HWY_AVX3_DL
 #define THALWEG_MATMUL_BEFORE_NAMESPACE() \
   HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni") static_assert(true, "for the semicolon")
+#elif THALWEG_ARM_DOTS == 1  // weight_matmul_dotprod.cc
+#define THALWEG_MATMUL_BEFORE_NAMESPACE() \
+  HWY_PUSH_ATTRIBUTES(THALWEG_ARM_TARGET("dotprod")) static_assert(true, "for the semicolon")
+#elif THALWEG_ARM_DOTS == 2  // weight_matmul_i8mm.cc
+#define THALWEG_MATMUL_BEFORE_NAMESPACE() \
+  HWY_PUSH_ATTRIBUTES(THALWEG_ARM_TARGET("i8mm")) static_assert(true, "for the semicolon")
 #else
 #define THALWEG_MATMUL_BEFORE_NAMESPACE() HWY_BEFORE_NAMESPACE()
+#endif
+// The compilers spell an extension differently.
+#if defined(__clang__)
+#define THALWEG_ARM_TARGET(extension) extension
+#else
+#define THALWEG_ARM_TARGET(extension) "arch=armv8.2-a+crypto+" extension
 #endif
 
 THALWEG_MATMUL_BEFORE_NAMESPACE();

@@ -101,7 +101,6 @@ void decode_step(const ModelConfig& config, const GatedDeltaWeights& w, std::siz
   args.norm_weight = w.norm;
   args.y = batched_heads(scratch.o, count, 0, config.value_heads, config.value_dim);
   args.head_map = config.head_map;
-  args.scale = 1.0F / std::sqrt(static_cast<float>(config.key_dim));
   args.qk_norm = QkNorm::kL2;
   args.qk_norm_eps = kL2Eps;
   args.norm_eps = config.norm_eps;

@@ -63,7 +63,7 @@ void Model::Impl::place_on(Device device) {
   decoder.reset();
   pool.reset();
   device_weights.reset();
-  runtime = std::make_unique<decode::Runtime>(device, options.threads, options.exact);
+  runtime = std::make_unique<decode::Runtime>(device, options.threads, options.pool, options.exact);
   if (!runtime->on_host()) {
     device_weights = std::make_unique<decode::DeviceWeights>(config, weights, *runtime);
   }

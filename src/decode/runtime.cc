@@ -25,8 +25,9 @@ const ResidentFunctions* functions_of(Device device) {
 
 }  // namespace
 
-Runtime::Runtime(Device device, int threads, bool exact)
-    : stream_{device, threads, nullptr},
+Runtime::Runtime(Device device, int threads, const ThreadPool& pool, bool exact)
+    : pool_(pool),
+      stream_{device, threads, nullptr, RowHint::kByCount, pool_.run != nullptr ? &pool_ : nullptr},
       functions_(functions_of(device)),
       precision_(exact ? MatmulPrecision::kExact : MatmulPrecision::kFast),
       // The matrix units of a device take 16 bits; the residual stream stays f32.

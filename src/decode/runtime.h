@@ -53,7 +53,7 @@ class Event {
 class Runtime {
  public:
   // Throws Error if the device is absent or no model runs on it. `exact`: MatmulPrecision::kExact, and f32 activations.
-  Runtime(Device device, int threads, bool exact);
+  Runtime(Device device, int threads, const ThreadPool& pool, bool exact);
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -87,6 +87,7 @@ class Runtime {
   friend class Graph;
   friend class PinnedMemory;
 
+  ThreadPool pool_;  // of the caller, if it has a `run`
   Stream stream_;
   const ResidentFunctions* functions_ = nullptr;  // null on the host
   MatmulPrecision precision_ = MatmulPrecision::kFast;

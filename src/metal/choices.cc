@@ -10,12 +10,14 @@ Launch route_launch(const RouteTopKArgs& args, RouteParameters& p) {
   p.experts = static_cast<std::int32_t>(args.router_logits.dim(1));
   p.slots = static_cast<std::int32_t>(args.expert_ids.dim(1));
   p.renormalize = args.renormalize ? 1 : 0;
+  p.sigmoid = args.score == RouterScore::kSigmoid ? 1 : 0;
+  p.biased = args.bias.defined() ? 1 : 0;
   p.logits_token = args.router_logits.stride(0);
   p.ids_token = args.expert_ids.stride(0);
   p.weights_token = args.expert_weights.stride(0);
   Launch launch;
   launch.kernel = args.kName;
-  launch.set(p).add(args.router_logits).add(args.expert_ids).add(args.expert_weights);
+  launch.set(p).add(args.router_logits).add(args.bias).add(args.expert_ids).add(args.expert_weights);
   launch.constant("kType", args.router_logits.dtype);
   launch.threadgroup_bytes = static_cast<std::size_t>((p.experts + 3) / 4 * 4) * sizeof(float);
   launch.grid = {static_cast<std::uint32_t>(args.router_logits.dim(0)), 1, 1};

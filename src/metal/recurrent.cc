@@ -75,7 +75,7 @@ void run(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
   p.hk = static_cast<std::int32_t>(hk);
   p.hv = static_cast<std::int32_t>(hv);
   p.slots = static_cast<std::int32_t>(args.state_in.dim(0));
-  p.scale = args.scale;
+  p.scale = scale_of(args.scale, k);
   p.norm_eps = args.qk_norm_eps;
   p.out_norm_eps = args.norm_eps;
   p.x = view_of(args.x);

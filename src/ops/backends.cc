@@ -18,7 +18,23 @@ namespace {
 
 using KernelNames = std::map<std::string, std::string, std::less<>>;  // by operation
 
-// THALWEG_KERNEL=<operation>:<kernel>[,<operation>:<kernel>...]
+[[noreturn]] void refuse_environment(std::string_view expected, std::string_view entry) {
+  throw Error("THALWEG_KERNEL", "environment variable", expected, "'" + std::string(entry) + "'");
+}
+
+// The kernels of an operation on all backends of this build; none for a name that is no operation's.
+std::vector<std::string> kernels_of(std::string_view operation) {
+  std::vector<std::string> names;
+  for (const BackendInfo& info : backends()) {
+    for (const OperationInfo& offered : info.operations) {
+      if (offered.name == operation) names.insert(names.end(), offered.kernels.begin(), offered.kernels.end());
+    }
+  }
+  return names;
+}
+
+// THALWEG_KERNEL=<operation>:<kernel>[,<operation>:<kernel>...]. Throws Error at what is not that, or names what this
+// build does not have: a forced kernel that silently does not run would be measured for another.
 KernelNames read_environment() {
   KernelNames selection;
   const char* variable = std::getenv("THALWEG_KERNEL");
@@ -27,7 +43,17 @@ KernelNames read_environment() {
     const std::string_view entry = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), entry.size() + 1));
     const std::size_t colon = entry.find(':');
-    if (colon != std::string_view::npos) selection.emplace(entry.substr(0, colon), entry.substr(colon + 1));
+    if (colon == std::string_view::npos) refuse_environment("<operation>:<kernel>[,...]", entry);
+    const std::string_view operation = entry.substr(0, colon);
+    const std::string_view kernel = entry.substr(colon + 1);
+    const std::vector<std::string> known = kernels_of(operation);
+    if (known.empty()) refuse_environment("the name of an operation before the colon", entry);
+    if (std::find(known.begin(), known.end(), kernel) == known.end()) {
+      std::string names;
+      for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
+      refuse_environment("a kernel of " + std::string(operation) + " after the colon: " + names, entry);
+    }
+    selection.emplace(operation, kernel);
   }
   return selection;
 }
@@ -78,14 +104,8 @@ void fail_without_kernel(const Explanation& explanation, const std::string& unav
 }
 
 void select_kernel(std::string_view operation, std::string_view kernel) {
-  bool known = false;
-  for (const BackendInfo& info : backends()) {
-    for (const OperationInfo& offered : info.operations) {
-      if (offered.name != operation) continue;
-      for (const std::string& name : offered.kernels) known |= name == kernel;
-    }
-  }
-  if (!known && !kernel.empty()) {
+  const std::vector<std::string> known = kernels_of(operation);
+  if (!kernel.empty() && std::find(known.begin(), known.end(), kernel) == known.end()) {
     throw Error("select_kernel", "kernel", "a kernel of " + std::string(operation), kernel);
   }
   Selection& s = selection();

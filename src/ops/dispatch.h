@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/exported.h"
 #include "ops/backends.h"
 #include "ops/check.h"
 #include "ops/plan_call.h"
@@ -76,8 +77,8 @@ Explanation explain(const Args& args, const Stream& stream) {
 
 #define THALWEG_OPERATION(name, Args)                                                                      \
   template Plan<Args> plan_call(const Args&, Workspace, const Stream&);                                    \
-  template void run(const Args&, Workspace, const Stream&);                                                \
-  template std::size_t workspace_size(const Args&, const Stream&);                                         \
-  template Explanation explain(const Args&, const Stream&);                                                \
+  template THALWEG_EXPORTED void run(const Args&, Workspace, const Stream&);                               \
+  template THALWEG_EXPORTED std::size_t workspace_size(const Args&, const Stream&);                        \
+  template THALWEG_EXPORTED Explanation explain(const Args&, const Stream&);                               \
   void name(const Args& args, Workspace workspace, const Stream& stream) { run(args, workspace, stream); } \
   static_assert(Args::kName == #name)

@@ -20,8 +20,8 @@ void check_expert_ids(const Check& check, const ConstTensor& expert_ids, const D
   for (std::int64_t t = 0; t < expert_ids.dim(0); ++t) {
     for (std::int64_t s = 0; s < expert_ids.dim(1); ++s) {
       const std::int32_t id = static_cast<const std::int32_t*>(expert_ids.row(t))[s];
-      if (id >= 0 && id < experts.value) continue;
-      check.fail("expert_ids", "ids of 0 to " + std::to_string(experts.value - 1),
+      if (id >= -1 && id < experts.value) continue;
+      check.fail("expert_ids", "ids of 0 to " + std::to_string(experts.value - 1) + ", or -1",
                  std::to_string(id) + " at [" + std::to_string(t) + "," + std::to_string(s) + "]");
     }
   }

@@ -7,7 +7,7 @@ void validate(const GatedDeltaPrepStepArgs& args, Check& check) {
   Dim b{"B"}, t{"T"}, channels{"2*HK*K+HV*V"}, hk{"HK"}, hv{"HV"}, v{"V"}, k{"K"}, taps{"W"};
   check.input("x", args.x, kFloatTypes, b, t, channels);
   check_states(check, "state_in", args.state_in, "state_out", args.state_out, args.state_indices, args.state_layout,
-               {DType::kF32, DType::kF16, DType::kBF16}, b, hv, v, k);
+               {DType::kF32, DType::kBF16}, b, hv, v, k);
   if (!args.state_in.defined()) check.fail("state_in", "a state [B,HV,V,K] or a pool", "nothing");
   if (!args.state_out.defined()) check.fail("state_out", "a state like state_in", "nothing");
   check_head_sizes(check, k, v);

@@ -328,7 +328,7 @@ GatedDeltaResult gated_delta_prep_step(const GatedDeltaPrepStepArgs& args, Preci
   normalize(rule.q, args.qk_norm, args.qk_norm_eps, read(args.q_norm_weight));
   normalize(rule.k, args.qk_norm, args.qk_norm_eps, read(args.k_norm_weight));
   compute_gates(args.gates, rule.g, rule.beta);
-  rule.scale = args.scale;
+  rule.scale = args.scale ? *args.scale : 1.0 / std::sqrt(static_cast<double>(ks));
   rule.head_map = args.head_map;
   rule.initial_state = gather_states(args.state_in, args.state_indices, args.state_layout, batch, hv, vs, ks);
   RuleResult result = recurrence(rule, args.snapshots.defined());

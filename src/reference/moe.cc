@@ -25,30 +25,41 @@ const double* activation(const Array& x, std::int64_t t, std::int64_t s) {
   return x.values.data() + row * x.shape().back();
 }
 
-// The sorted choice and its weights for one row of logits.
-void route_row(const double* logits, std::int64_t experts, std::int64_t top_k, bool renormalize, double* ids,
-               double* weights) {
+// The scores of one row of logits, NaN counted as minus infinity.
+std::vector<double> scores_of(const std::vector<double>& logits, RouterScore score) {
+  std::vector<double> scores(logits.size());
+  const double top = *std::max_element(logits.begin(), logits.end());
+  double sum = 0.0;
+  for (const double logit : logits) sum += std::exp(logit - top);
+  for (std::size_t e = 0; e < scores.size(); ++e) {
+    scores[e] = score == RouterScore::kSigmoid ? sigmoid(logits[e]) : std::exp(logits[e] - top) / sum;
+  }
+  return scores;
+}
+
+// The sorted choice and its weights for one row of logits; `bias` may be null.
+void route_row(const double* logits, std::int64_t experts, std::int64_t top_k, bool renormalize, RouterScore score,
+               const double* bias, double* ids, double* weights) {
   std::vector<double> known(logits, logits + experts);
   for (double& logit : known) {
     if (std::isnan(logit)) logit = -std::numeric_limits<double>::infinity();
   }
-  std::vector<std::int64_t> order(static_cast<std::size_t>(experts));
-  std::iota(order.begin(), order.end(), 0);
-  const auto logit = [&](std::int64_t e) { return known[static_cast<std::size_t>(e)]; };
-  std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return logit(a) > logit(b); });
-  const double top = logit(order[0]);
-  double sum = 0.0;
-  double chosen = 0.0;
-  for (std::int64_t i = 0; i < experts; ++i) {
-    const std::int64_t e = order[static_cast<std::size_t>(i)];
-    const double p = std::exp(logit(e) - top);
-    sum += p;
-    if (i >= top_k) continue;
-    chosen += p;
-    ids[i] = static_cast<double>(e);
-    weights[i] = p;
+  const std::vector<double> scores = scores_of(known, score);
+  if (bias != nullptr) {
+    for (std::size_t e = 0; e < known.size(); ++e) known[e] = scores[e] + bias[e];
   }
-  for (std::int64_t i = 0; i < top_k; ++i) weights[i] /= renormalize ? chosen : sum;
+  std::vector<std::size_t> order(known.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return known[a] > known[b]; });
+  double chosen = 0.0;
+  for (std::int64_t i = 0; i < top_k; ++i) {
+    const std::size_t e = order[static_cast<std::size_t>(i)];
+    ids[i] = static_cast<double>(e);
+    weights[i] = scores[e];
+    chosen += scores[e];
+  }
+  if (!renormalize || chosen == 0.0) return;
+  for (std::int64_t i = 0; i < top_k; ++i) weights[i] /= chosen;
 }
 
 // y[n] = weights[n,:] . x
@@ -116,12 +127,15 @@ std::vector<double> expert_mlp(const ConstTensor& gate, const ConstTensor& up, c
 
 }  // namespace
 
-Routing route_top_k(const ConstTensor& router_logits, std::int64_t top_k, bool renormalize, Precision precision) {
-  const Array logits = read(router_logits);
+Routing route_top_k(const RouteTopKArgs& args, Precision precision) {
+  const Array logits = read(args.router_logits);
+  const Array bias = read(args.bias);
+  const std::int64_t top_k = args.expert_ids.dim(1);
   Routing result{Array({logits.dim(0), top_k}), Array({logits.dim(0), top_k})};
   for (std::int64_t t = 0; t < logits.dim(0); ++t) {
-    route_row(logits.values.data() + t * logits.dim(1), logits.dim(1), top_k, renormalize,
-              result.ids.values.data() + t * top_k, result.weights.values.data() + t * top_k);
+    route_row(logits.values.data() + t * logits.dim(1), logits.dim(1), top_k, args.renormalize, args.score,
+              args.bias.defined() ? bias.values.data() : nullptr, result.ids.values.data() + t * top_k,
+              result.weights.values.data() + t * top_k);
   }
   round_all(result.weights, DType::kF32, precision);
   return result;
@@ -139,6 +153,7 @@ ExpertRows expert_rows(const ExpertRowsArgs& args) {
     }
     result.offsets(e + 1) = static_cast<double>(filled);
   }
+  for (; filled < ids.size(); ++filled) result.rows(filled) = -1.0;  // as before the run
   return result;
 }
 
@@ -152,6 +167,7 @@ Array mul_mat_id(const ExpertMatmulArgs& args, Precision precision) {
   for (std::int64_t t = 0; t < ids.dim(0); ++t) {
     for (std::int64_t s = 0; s < ids.dim(1); ++s) {
       const auto expert = static_cast<std::int64_t>(ids(t, s));
+      if (expert < 0) continue;
       for (std::int64_t i = 0; i < n; ++i) {
         y(t, s, i) = dot(weight.values.data() + (expert * n + i) * k, activation(x, t, s), k);
       }
@@ -199,7 +215,8 @@ Array moe_ffn(const MoeFfnArgs& args, Precision precision) {
   for (std::int64_t t = 0; t < x.dim(0); ++t) {
     const std::vector<double> token(activation(x, t, 0), activation(x, t, 0) + x.dim(1));
     const std::vector<double> logits = multiply(router, token.data());
-    route_row(logits.data(), router.dim(0), args.top_k, args.renormalize, ids.data(), weights.data());
+    route_row(logits.data(), router.dim(0), args.top_k, args.renormalize, RouterScore::kSoftmax, nullptr, ids.data(),
+              weights.data());
     for (std::size_t s = 0; s < ids.size(); ++s) {
       const auto e = static_cast<std::int64_t>(ids[s]);
       const std::vector<double> output =

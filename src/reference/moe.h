@@ -14,16 +14,16 @@ struct Routing {
   Array ids;      // [T,S]
   Array weights;  // [T,S]
 };
-// Orders experts by their logits, the same order as that of exact probabilities.
-Routing route_top_k(const ConstTensor& router_logits, std::int64_t top_k, bool renormalize, Precision precision);
+// Without a bias, orders experts by their logits, the same order as that of exact scores.
+Routing route_top_k(const RouteTopKArgs& args, Precision precision);
 
 struct ExpertRows {
   Array offsets;  // [E+1]
-  Array rows;     // [T*S]
+  Array rows;     // [T*S]; -1 behind the last expert's
 };
 ExpertRows expert_rows(const ExpertRowsArgs& args);
 
-Array mul_mat_id(const ExpertMatmulArgs& args, Precision precision);  // [T,S,N]
+Array mul_mat_id(const ExpertMatmulArgs& args, Precision precision);  // [T,S,N]; zeros for absent experts
 // Only elements `indices` of the result, for weights too large to unpack.
 std::vector<double> mul_mat_id_at(const ExpertMatmulArgs& args, const std::vector<std::int64_t>& indices);
 

@@ -36,6 +36,36 @@ TEST_F(CommandLine, TheKernelThatTheEnvironmentNamesRuns) {
   for (const auto& row : rows) EXPECT_EQ(row["kernel"], "exact");
 }
 
+// What does not name a kernel is told, with the name of the variable.
+TEST_F(CommandLine, AKernelThatTheEnvironmentMisspellsIsTold) {
+  const auto message = [](const char* value) {
+    setenv("THALWEG_KERNEL", value, 1);
+    const Result result = run({"verify", "--op", "add"});
+    unsetenv("THALWEG_KERNEL");
+    EXPECT_NE(result.code, 0) << value;
+    const std::string text = result.out + result.err;
+    EXPECT_NE(text.find("THALWEG_KERNEL"), std::string::npos) << text;
+    return text;
+  };
+  EXPECT_NE(message("garbage").find("expected <operation>:<kernel>[,...], got 'garbage'"), std::string::npos);
+  EXPECT_NE(message("linear:exact,liner:q8").find("name of an operation before the colon, got 'liner:q8'"),
+            std::string::npos);
+  EXPECT_NE(message("linear:fastest").find("a kernel of linear after the colon: "), std::string::npos);
+}
+
+TEST_F(CommandLine, BenchNamesTheKernelsThatItDoesNotReach) {
+  const std::string one = "^M1_N2048_K2048_Q4_K_fast$";
+  const Result result = run({"bench", "--op", "linear", "--case", one, "--seconds", "0.01"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("Not timed:"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("  linear/exact: another kernel is chosen; --all-kernels times it\n"), std::string::npos)
+      << result.out;
+  EXPECT_EQ(result.out.find("  linear/q8: "), std::string::npos) << result.out;
+  const Result exact = run({"bench", "--op", "linear", "--case", "^M1_N2048_K2048_Q4_K$", "--seconds", "0.01"});
+  ASSERT_EQ(exact.code, 0) << exact.err;
+  EXPECT_NE(exact.out.find("  linear/q8: no case reaches it: "), std::string::npos) << exact.out;
+}
+
 // A check that checks nothing is no success.
 TEST_F(CommandLine, VerifyFailsWhereNothingOfASelectionRuns) {
   const Result no_case = run({"verify", "--op", "add,l2norm", "--case", "^$"});

@@ -64,7 +64,9 @@ static void test_linear(void) {
   args.weight = f32(weight, 2, (const int64_t[]){2, 3});
   args.bias = f32(bias, 1, (const int64_t[]){2});
   args.y = f32(y, 2, (const int64_t[]){2, 2});
-  const thalweg_stream one_thread = {kCpu, 1, NULL};
+  thalweg_stream one_thread;
+  thalweg_stream_init(&one_thread);
+  one_thread.threads = 1;
   size_t bytes = 0;
   CHECK(thalweg_linear_workspace_size(&args, &one_thread, &bytes) == THALWEG_OK);
   void* workspace = aligned_alloc(64, (bytes + 64) / 64 * 64);
@@ -94,6 +96,65 @@ static void test_linear(void) {
   CHECK(thalweg_linear(NULL, workspace, bytes, NULL) == THALWEG_INVALID);
   CHECK(y[1][1] == 33);
   free(workspace);
+}
+
+// Versions, and structs whose size is none that they have had.
+static void test_versions(void) {
+  CHECK(thalweg_abi_version() == THALWEG_ABI_VERSION);
+  CHECK(strcmp(thalweg_version(), THALWEG_VERSION_STRING) == 0);
+  CHECK(THALWEG_VERSION_NUMBER ==
+        THALWEG_VERSION_MAJOR * 1000000 + THALWEG_VERSION_MINOR * 1000 + THALWEG_VERSION_PATCH);
+  thalweg_add_args args;
+  memset(&args, 0x5A, sizeof args);
+  thalweg_add_args_init(&args);
+  CHECK(args.struct_size == sizeof args && args.y.rank == 0 && args.y.reserved == 0);
+  size_t bytes = 0;
+  args.struct_size = 0;
+  CHECK(thalweg_add_workspace_size(&args, NULL, &bytes) == THALWEG_INVALID);
+  CHECK(strcmp(thalweg_error_operation(), "add") == 0 && strcmp(thalweg_error_argument(), "args.struct_size") == 0);
+  args.struct_size = sizeof args + 8;
+  CHECK(thalweg_add_workspace_size(&args, NULL, &bytes) == THALWEG_INVALID);
+  args.struct_size = sizeof args;
+  thalweg_stream stream;
+  memset(&stream, 0, sizeof stream);
+  CHECK(thalweg_add_workspace_size(&args, &stream, &bytes) == THALWEG_INVALID);
+  CHECK(strcmp(thalweg_error_argument(), "stream.struct_size") == 0);
+}
+
+// Threads of the caller's own: here its only one.
+static void run_in_turn(void* user, int32_t workers, void (*work)(void* context, int32_t worker), void* context) {
+  ++*(int*)user;
+  for (int32_t i = workers - 1; i >= 0; --i) work(context, i);
+}
+
+static void test_pool(void) {
+  enum { T = 64, D = 4096 };
+  static float a[T * D], y[T * D];
+  for (int i = 0; i < T * D; ++i) a[i] = (float)(i % 257);
+  int calls = 0;
+  const thalweg_thread_pool pool = {run_in_turn, &calls};
+  thalweg_stream stream;
+  thalweg_stream_init(&stream);
+  stream.threads = 4;
+  stream.pool = &pool;
+  thalweg_add_args args;
+  thalweg_add_args_init(&args);
+  args.a = args.b = f32(a, 2, (const int64_t[]){T, D});
+  args.y = f32(y, 2, (const int64_t[]){T, D});
+  size_t bytes = 0;
+  CHECK(thalweg_add_workspace_size(&args, &stream, &bytes) == THALWEG_OK);
+  thalweg_memory* workspace = NULL;
+  CHECK(thalweg_memory_create(kCpu, bytes, &workspace) == THALWEG_OK);
+  CHECK(thalweg_add(&args, thalweg_memory_data(workspace), bytes, &stream) == THALWEG_OK);
+  thalweg_memory_free(workspace);
+  CHECK(calls == 1);
+  int wrong = 0;
+  for (int i = 0; i < T * D; ++i) wrong += y[i] != 2.0F * a[i];
+  CHECK(wrong == 0);
+  const thalweg_thread_pool none = {NULL, NULL};
+  stream.pool = &none;
+  CHECK(thalweg_add(&args, NULL, 0, &stream) == THALWEG_INVALID);
+  CHECK(strcmp(thalweg_error_argument(), "stream.pool.run") == 0);
 }
 
 // One token of the rule, computed here: S = beta v k^T, o = scale S q.
@@ -174,6 +235,7 @@ static void test_model(const char* path, const char* folder) {
 
   received whole = {.stop_at = 500};
   thalweg_generated result;
+  thalweg_generated_init(&result);
   CHECK(thalweg_generate(model, first, prompt, count, NULL, 24, keep_bytes, &whole, &result) == THALWEG_OK);
   CHECK(strstr(whole.text, "kitchen") != NULL);
   CHECK(result.reason == THALWEG_STOP_END_TOKEN && result.prompt_tokens == (int64_t)count);
@@ -220,7 +282,8 @@ static void test_model(const char* path, const char* folder) {
 
 // Reads an answer to its end; returns the tokens that were generated.
 static int64_t read_answer(thalweg_answer* answer, received* text, int32_t* finish, int64_t* cached) {
-  thalweg_output output = {0};
+  thalweg_output output;
+  thalweg_output_init(&output);
   int64_t with_logprobs = 0;
   for (bool more = true;;) {
     CHECK(thalweg_answer_next(answer, &output, &more) == THALWEG_OK);
@@ -317,6 +380,7 @@ static void test_engine(const char* path, const char* folder) {
   CHECK(thalweg_engine_drain(engine, 10, &finished) == THALWEG_OK && finished);
   CHECK(thalweg_submit(engine, &request, &answer) == THALWEG_REFUSED);
   thalweg_engine_counts counts;
+  thalweg_engine_counts_init(&counts);
   CHECK(thalweg_engine_count(engine, &counts) == THALWEG_OK);
   CHECK(counts.requests == 4 && counts.finished == 3 && counts.cancelled == 1 && counts.refused == 1);
   CHECK(counts.cache_bytes > 0 && counts.cache_checkpoints > 0);
@@ -328,7 +392,9 @@ int main(int argc, char** argv) {
   if (argc != 3) return 2;
   test_dtypes();
   test_devices();
+  test_versions();
   test_linear();
+  test_pool();
   test_recurrent();
   test_model(argv[1], argv[2]);
   test_engine(argv[1], argv[2]);

@@ -23,6 +23,17 @@ TEST(Tensor, RowsOfBlockFormatsAreCountedInBytesOfBlocks) {
   EXPECT_EQ(tensor.row(1), data + 3 * 144);
 }
 
+TEST(Tensor, RefusesMoreDimensionsThanItHolds) {
+  float data[64];
+  EXPECT_EQ(Tensor(data, DType::kF32, {2, 2, 2, 2, 2}, kCpu).rank, 5);
+  try {
+    Tensor(data, DType::kF32, {2, 2, 2, 2, 2, 2}, kCpu);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "Tensor: shape: expected at most 5 dimensions, got 6");
+  }
+}
+
 TEST(Tensor, AnAbsentOneIsNotDefined) {
   EXPECT_FALSE(ConstTensor().defined());
   EXPECT_TRUE(ConstTensor(nullptr, DType::kF32, {0}, kCpu).defined());

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -62,6 +63,77 @@ TEST(ThreadPoolThreads, CallersDoNotDisturbEachOther) {
   }
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(wrong.load(), 0);
+}
+
+// While one call keeps a thread of the pool busy, another one gets the next.
+TEST(ThreadPoolThreads, CallersShareThePool) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + std::chrono::seconds(20);
+  const auto wait_for = [&](const std::atomic<int>& count, int wanted) {
+    while (count.load() < wanted && Clock::now() < deadline) std::this_thread::yield();
+    return count.load() >= wanted;
+  };
+  parallel_for(Stream::cpu(3), 3, [](std::int64_t, int) {});  // two helpers
+  std::atomic<int> in_first{0};
+  std::atomic<int> in_second{0};
+  std::atomic<int> finished{0};
+  std::atomic<bool> shared{true};
+  std::thread first([&] {
+    parallel_for(Stream::cpu(2), 2, [&](std::int64_t, int) {
+      ++in_first;
+      if (!wait_for(finished, 1)) shared = false;
+    });
+  });
+  if (!wait_for(in_first, 2)) shared = false;
+  // Both tasks must be under way at once.
+  parallel_for(Stream::cpu(3), 2, [&](std::int64_t, int) {
+    ++in_second;
+    if (!wait_for(in_second, 2)) shared = false;
+  });
+  ++finished;
+  first.join();
+  EXPECT_TRUE(shared.load());
+}
+
+struct OwnThreads {
+  std::atomic<int> calls{0};
+  bool one_by_one = false;
+
+  static void run(void* user, int workers, void (*work)(void* context, int worker), void* context) {
+    auto& self = *static_cast<OwnThreads*>(user);
+    ++self.calls;
+    if (self.one_by_one) {
+      for (int i = workers - 1; i >= 0; --i) work(context, i);
+      return;
+    }
+    std::vector<std::thread> threads;
+    for (int i = 0; i < workers; ++i) threads.emplace_back(work, context, i);
+    for (std::thread& thread : threads) thread.join();
+  }
+};
+
+TEST(ThreadPoolThreads, TakesTheCallersThreads) {
+  for (const bool one_by_one : {false, true}) {
+    OwnThreads own;
+    own.one_by_one = one_by_one;
+    const ThreadPool pool{OwnThreads::run, &own};
+    Stream stream = Stream::cpu(4);
+    stream.pool = &pool;
+    std::vector<std::atomic<int>> counts(100);
+    std::atomic<int> strangers{0};
+    std::atomic<int> inner{0};
+    parallel_for(stream, 100, [&](std::int64_t task, int worker) {
+      if (worker < 0 || worker >= 4) ++strangers;
+      counts[static_cast<std::size_t>(task)].fetch_add(1);
+      parallel_for(stream, 2, [&](std::int64_t, int) { ++inner; });  // within a task: on the same thread
+    });
+    for (const auto& count : counts) EXPECT_EQ(count.load(), 1);
+    EXPECT_EQ(strangers.load(), 0);
+    EXPECT_EQ(inner.load(), 200);
+    EXPECT_EQ(own.calls.load(), 1);
+    parallel_for(stream, 1, [](std::int64_t, int) {});
+    EXPECT_EQ(own.calls.load(), 1);  // one task needs no other thread
+  }
 }
 
 TEST(ThreadPoolThreads, SmallTasksStayOnTheCaller) {

@@ -1,4 +1,5 @@
-// Expert ids that only the device sees: a slot with a wrong one is skipped and reported, the others are right.
+// Expert ids that only the device sees: a slot whose expert is not here is skipped, one with a wrong id is reported
+// too, the others are right.
 
 #include <algorithm>
 #include <vector>
@@ -18,12 +19,13 @@ class ExpertFaults : public OnDevice {};
 constexpr std::int64_t kExperts = 6;
 constexpr std::int64_t kSlots = 2;
 
-// Ids of which every third is wrong, or none.
+// Ids of which every third is wrong, or an expert that is not here.
 std::vector<std::int32_t> some_ids(std::int64_t pairs, bool wrong) {
-  constexpr std::int32_t kWrong[] = {kExperts, -1, 2'000'000'000, -2'000'000'000};
+  constexpr std::int32_t kWrong[] = {kExperts, -1, 2'000'000'000, -2'000'000'000, -2};
   std::vector<std::int32_t> ids;
   for (std::int64_t i = 0; i < pairs; ++i) {
-    ids.push_back(wrong && i % 3 == 1 ? kWrong[i / 3 % 4] : static_cast<std::int32_t>(i * 5 % kExperts));
+    const std::int32_t without = wrong ? kWrong[i / 3 % 5] : -1;
+    ids.push_back(i % 3 == 1 ? without : static_cast<std::int32_t>(i * 5 % kExperts));
   }
   return ids;
 }

@@ -210,6 +210,7 @@ TEST(BadInput, GatedDeltaPrepStep) {
   bad.expect([](Args& a) { a.x.shape[2] -= 1; }, "x", "2*HK*K + HV*V", "511");
   bad.expect([](Args& a) { a.state_in = {}; }, "state_in", "a state", "nothing");
   bad.expect([](Args& a) { a.state_out = {}; }, "state_out", "like state_in", "nothing");
+  bad.expect([](Args& a) { a.state_in.dtype = DType::kF16; }, "state_in", "F32 or BF16", "F16");
   bad.expect([](Args& a) { a.head_map = HeadMap::kUnset; }, "head_map", "kGrouped", "none");
   bad.expect([](Args& a) { a.gates.b.dtype = DType::kF16; }, "gates.b", "F32", "F16");
   bad.expect([](Args& a) { a.gates.a_log.shape[0] = 2; }, "gates.a_log", "HV=4", "[2]");

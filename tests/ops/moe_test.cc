@@ -82,7 +82,7 @@ void expect_bad_expert_arguments() {
     return [&ids](Args& a) { a.expert_ids = ConstTensor(ids.data(), DType::kI32, {7, 2}, kCpu); };
   };
   bad.expect(with(6), "expert_ids", "ids of 0 to 5", "6 at [4,1]");
-  bad.expect(with(-1), "expert_ids", "ids of 0 to 5", "-1 at [4,1]");
+  bad.expect(with(-2), "expert_ids", "ids of 0 to 5, or -1", "-2 at [4,1]");
   bad.expect(with(std::numeric_limits<std::int32_t>::min()), "expert_ids", "ids of 0 to 5", "-2147483648");
   bad.expect_workspace_errors();
 }
@@ -117,6 +117,14 @@ TEST(BadInput, RouteTopK) {
              "[9,0]");
   bad.expect([](Args& a) { a.expert_weights.data = a.expert_ids.data; }, "expert_ids", "memory of its own",
              "expert_weights");
+  std::vector<float> bias(32, 0.5F);
+  const auto with = [&bias](std::int64_t size) {
+    return [&bias, size](Args& a) { a.bias = ConstTensor(bias.data(), DType::kF32, {size}, kCpu); };
+  };
+  bad.expect(with(31), "bias", "E=32", "[31]");
+  bias[7] = std::numeric_limits<float>::quiet_NaN();
+  bad.expect(with(32), "bias", "finite numbers", "nan at [7]");
+  bad.expect([](Args& a) { a.score = static_cast<RouterScore>(2); }, "score", "kSoftmax or kSigmoid", "neither");
   bad.expect_workspace_errors();
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -151,6 +152,52 @@ TEST_F(QuantizeTest, RefusesBadMemory) {
   back = dequantize_args(DType::kQ8_0);
   back.blocks.strides[0] = -kColumns;
   expect_error(back, "blocks", "strides between 0 and 2^48", "Q8_0 [3,512] with strides [-512,1]");
+}
+
+TEST_F(QuantizeTest, RefusesValuesThatAreNotFinite) {
+  const std::size_t at = 2 * kColumns + 511;
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (const DType dtype : {DType::kF32, DType::kQ8_0}) {
+      const float good = values_[at];
+      values_[at] = bad;
+      auto args = quantize_args(dtype);
+      try {
+        quantize(args, {}, Stream::cpu(1));
+        ADD_FAILURE() << "no error";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.argument(), "values");
+        EXPECT_NE(std::string(error.what()).find("finite numbers, got " + std::to_string(bad) + " at [2,511]"),
+                  std::string::npos)
+            << error.what();
+      }
+      EXPECT_EQ(blocks_, original_blocks_);
+      values_[at] = good;
+    }
+  }
+}
+
+TEST_F(QuantizeTest, TakesMatricesOfExperts) {
+  auto flat = quantize_args(DType::kQ8_0);
+  flat.values = {values_.data(), DType::kF32, {6, 256}, kCpu};
+  flat.blocks = {blocks_.data(), DType::kQ8_0, {6, 256}, kCpu};
+  quantize(flat, {}, Stream::cpu(1));
+  const std::vector<char> expected = blocks_;
+  blocks_ = original_blocks_;
+  QuantizeArgs args = flat;
+  args.values = {values_.data(), DType::kF32, {3, 2, 256}, kCpu};
+  args.blocks = {blocks_.data(), DType::kQ8_0, {3, 2, 256}, kCpu};
+  quantize(args, {}, Stream::cpu(1));
+  EXPECT_EQ(blocks_, expected);
+  args.blocks = flat.blocks;
+  EXPECT_THROW(quantize(args, {}, Stream::cpu(1)), Error);
+  values_[300] = std::numeric_limits<float>::quiet_NaN();
+  args.blocks = {blocks_.data(), DType::kQ8_0, {3, 2, 256}, kCpu};
+  try {
+    quantize(args, {}, Stream::cpu(1));
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("nan at [0,1,44]"), std::string::npos) << error.what();
+  }
 }
 
 TEST_F(QuantizeTest, RefusesAnotherDevice) {

@@ -226,6 +226,27 @@ def test_routing(seed, tokens, experts, data):
 
 
 @SETTINGS
+@given(seeds, small, st.integers(1, 20), st.data())
+def test_routing_by_sigmoid_and_bias(seed, tokens, experts, data):
+    rng = np.random.default_rng(seed)
+    top_k = data.draw(st.integers(1, experts))
+    logits = normal(rng, tokens, experts)
+    bias = rng.permutation(experts).astype(np.float32)  # a whole apart: scores between 0 and 1 cannot change the order
+    ids, weights = ops.route_top_k(logits, top_k, bias, score="sigmoid")
+    expected = np.broadcast_to(np.argsort(-bias, kind="stable")[:top_k], (tokens, top_k))
+    if tokens:
+        np.testing.assert_array_equal(ids, expected)
+        chosen = np.take_along_axis(oracle.sigmoid(logits), expected, -1)
+        assert_close(weights, chosen / chosen.sum(-1, keepdims=True))
+    # Experts that are not here are in no list.
+    here = np.where(ids % 2 == 0, ids, -1).astype(np.int32)
+    offsets, rows = ops.expert_rows(here, experts)
+    count = int((here >= 0).sum())
+    assert offsets[-1] == count
+    assert (here.ravel()[rows[:count]] >= 0).all()
+
+
+@SETTINGS
 @given(seeds, small, st.integers(1, 300), st.data())
 def test_sampling(seed, rows, vocabulary, data):
     rng = np.random.default_rng(seed)

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) exact_matmul(const __grid_constant__
   for (int pair = static_cast<int>(blockIdx.y); pair < p.ids.pairs; pair += static_cast<int>(gridDim.y)) {
     const int expert = p.ids.of(pair);
     if (expert < 0) {
-      report_missing_expert(p.ids);
+      report_missing_expert(p.ids, expert);
       continue;
     }
     const int token = pair / p.ids.slots;

@@ -81,8 +81,8 @@ __device__ inline RowsAndItems block_scan(RowsAndItems value, RowsAndItems* warp
 }
 static_assert(kPrepareWarps == kWarpSize);
 
-// Reads the experts of the pairs `pair`, `pair + kStep`, ... below `end`; -1 beyond `end` and for pairs without an
-// expert.
+// Reads the experts of the pairs `pair`, `pair + kStep`, ... below `end`; -1 beyond `end` and for an expert that
+// is not here, kWrongExpert for an id out of range.
 constexpr int kAtOnce = 8;
 template <int kStep>
 __device__ inline void read_ids(const ExpertIds& ids, int pair, int end, int (&experts)[kAtOnce]) {
@@ -100,7 +100,7 @@ __device__ inline void read_ids(const ExpertIds& ids, int pair, int end, int (&e
   }
 #pragma unroll
   for (int& expert : experts) {
-    if (expert >= ids.experts) expert = -1;
+    if (expert < -1 || expert >= ids.experts) expert = kWrongExpert;
   }
 }
 
@@ -109,7 +109,8 @@ __device__ inline void add_one(std::uint32_t address) {
   asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(address) : "memory");
 }
 
-// Counts the pairs `pair`, `pair + kStep`, ... below `end` by expert. Returns whether one has no expert.
+// Counts the pairs `pair`, `pair + kStep`, ... below `end` by expert. Returns whether an id is out of
+// range.
 template <int kStep>
 __device__ inline bool count_pairs(const ExpertIds& ids, int pair, int end, int* counts) {
   const std::uint32_t to = shared_address(counts);
@@ -120,7 +121,7 @@ __device__ inline bool count_pairs(const ExpertIds& ids, int pair, int end, int*
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       if (experts[i] >= 0) add_one(to + 4 * static_cast<std::uint32_t>(experts[i]));
-      wrong |= experts[i] < 0 && pair + i * kStep < end;
+      wrong |= experts[i] == kWrongExpert;
     }
   }
   return wrong;

@@ -10,6 +10,8 @@
 
 namespace thalweg::cu {
 
+constexpr int kWrongExpert = -2;
+
 // expert_ids[T,S]; kernels check the values.
 struct ExpertIds {
   const std::int32_t* data;  // null: every pair's expert is 0
@@ -19,7 +21,7 @@ struct ExpertIds {
   int experts;
   std::int32_t* fault;  // may be null
 
-  // The expert of a pair, token * S + slot; -1 if the id is out of range.
+  // The expert of a pair, token * S + slot; -1 if it is not here, kWrongExpert if the id is out of range.
   __device__ int of(int pair) const {
     if (data == nullptr) return 0;
     std::int64_t at = pair;
@@ -29,7 +31,7 @@ struct ExpertIds {
   __device__ int of(int token, int slot) const { return data == nullptr ? 0 : checked(data[token * stride + slot]); }
 
  private:
-  __device__ int checked(int id) const { return id >= 0 && id < experts ? id : -1; }
+  __device__ int checked(int id) const { return id >= -1 && id < experts ? id : kWrongExpert; }
 };
 
 // A work item: rows of one expert that are multiplied together, rows[begin .. begin + count) of the lists.
@@ -64,9 +66,9 @@ struct ExpertMatmul {
   ExpertIds ids{};              // of linear: one expert, pairs are tokens
 };
 
-// Reports a pair without an expert; called by all threads of all its blocks.
-__device__ inline void report_missing_expert(const ExpertIds& ids) {
-  if (blockIdx.x == 0 && threadIdx.x == 0 && ids.fault != nullptr) {
+// Reports a pair whose id is out of range; called by all threads of all its blocks for a pair without an expert.
+__device__ inline void report_missing_expert(const ExpertIds& ids, int expert) {
+  if (expert == kWrongExpert && blockIdx.x == 0 && threadIdx.x == 0 && ids.fault != nullptr) {
     atomicOr(ids.fault, static_cast<std::int32_t>(kFaultExpertIds));
   }
 }

@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kMatvecThreads, kMatvecBlocks)
   RawActivations<kMatvecWarps, 4> raw;
   raw.read(p.x, x_row, 0, p.k);
   const int expert = p.ids.of(token, slot);
-  if (expert < 0) return report_missing_expert(p.ids);
+  if (expert < 0) return report_missing_expert(p.ids, expert);
 
   const PassRows warp_pass{p.weights + expert * p.expert_bytes + first_row * p.row_bytes, p.row_bytes, rows,
                            shape.lanes, shape.step};
@@ -105,7 +105,7 @@ __device__ inline bool find_pair(const ExpertMatmul& p, int pair, MatvecPair& fo
   const int slot = pair - token * p.ids.slots;
   found = {p.ids.of(pair), p.x.offset(token, p.x_per_slot ? slot : 0), p.y.offset(token, slot)};
   if (found.expert >= 0) return true;
-  report_missing_expert(p.ids);
+  report_missing_expert(p.ids, found.expert);
   return false;
 }
 

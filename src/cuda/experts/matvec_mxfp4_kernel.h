@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kMxfp4Threads, 1)
   RawActivations<kMxfp4Warps, kMxfp4TileK / (4 * kWarpSize)> raw;
   if (multiplies) raw.read(p.x, x_row, 0, p.k);
   const int expert = p.ids.of(token, slot);
-  if (expert < 0) return report_missing_expert(p.ids);
+  if (expert < 0) return report_missing_expert(p.ids, expert);
 
   RingStage stage;
   // Each producer thread copies a run of rows of each tile.

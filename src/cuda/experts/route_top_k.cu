@@ -120,23 +120,40 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
   }
 }
 
-std::string supports_route(const RouteTopKArgs& args, const Stream&) {
+std::string supports_scored(const RouteTopKArgs& args, const Stream&) {
   if (args.router_logits.dim(1) > kMostRoutedExperts) {
     return "takes at most " + std::to_string(kMostRoutedExperts) + " experts";
   }
   return {};
 }
 
-void run_route(const RouteTopKArgs& args, Workspace, const Stream& stream) {
-  const CurrentDevice current(stream, args.kName);
+std::string supports_route(const RouteTopKArgs& args, const Stream& stream) {
+  if (args.score != RouterScore::kSoftmax || args.bias.defined()) return "takes softmax without a bias";
+  return supports_scored(args, stream);
+}
+
+RouterLogits logits_of(const RouteTopKArgs& args) {
   RouterLogits logits;
   logits.logits = elements(args.router_logits);
   logits.tokens = args.router_logits.dim(0);
   logits.experts = static_cast<int>(args.router_logits.dim(1));
-  const Routing routing{static_cast<std::int32_t*>(args.expert_ids.data), args.expert_ids.stride(0),
-                        static_cast<float*>(args.expert_weights.data),    args.expert_weights.stride(0),
-                        static_cast<int>(args.expert_ids.dim(1)),         args.renormalize};
-  launch_route(logits, routing, properties(stream.device.index), native(stream), args.kName);
+  return logits;
+}
+Routing routing_of(const RouteTopKArgs& args) {
+  return {static_cast<std::int32_t*>(args.expert_ids.data), args.expert_ids.stride(0),
+          static_cast<float*>(args.expert_weights.data),    args.expert_weights.stride(0),
+          static_cast<int>(args.expert_ids.dim(1)),         args.renormalize};
+}
+
+void run_route(const RouteTopKArgs& args, Workspace, const Stream& stream) {
+  const CurrentDevice current(stream, args.kName);
+  launch_route(logits_of(args), routing_of(args), properties(stream.device.index), native(stream), args.kName);
+}
+
+void run_scored(const RouteTopKArgs& args, Workspace, const Stream& stream) {
+  const CurrentDevice current(stream, args.kName);
+  launch_scored_route(logits_of(args), routing_of(args), {args.score, static_cast<const float*>(args.bias.data)},
+                      properties(stream.device.index), native(stream), args.kName);
 }
 
 }  // namespace
@@ -156,7 +173,8 @@ void launch_route(const RouterLogits& logits, const Routing& routing, const Devi
 
 KernelList<RouteTopKArgs> route_top_k_kernels() {
   static constexpr Kernel<RouteTopKArgs> kKernels[] = {
-      {"warps", supports_route, no_workspace<RouteTopKArgs>, run_route}};
+      {"warps", supports_route, no_workspace<RouteTopKArgs>, run_route},
+      {"scored", supports_scored, no_workspace<RouteTopKArgs>, run_scored}};
   return kKernels;
 }
 

@@ -7,6 +7,7 @@
 
 #include "cuda/common/tensor_view.h"
 #include "cuda/launch.h"
+#include "thalweg/moe.h"
 #include "thalweg/tensor.h"
 
 namespace thalweg::cu {
@@ -28,6 +29,14 @@ struct Routing {
   int slots;
   bool renormalize;
 };
+
+// With another score than softmax, or a bias [E] (may be null).
+struct RoutingScore {
+  RouterScore score;
+  const float* bias;
+};
+void launch_scored_route(const RouterLogits& logits, const Routing& routing, const RoutingScore& score,
+                         const DeviceProperties& device, cudaStream_t stream, std::string_view operation);
 
 // The most experts whose logits fit into shared memory.
 constexpr std::int64_t kMostRoutedExperts = 8192;

@@ -53,7 +53,7 @@ PrepStep parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s, const Pr
   p.row_blocks = row_blocks;
   p.block_tokens = static_cast<int>(std::clamp<std::int64_t>(s.tokens, 1, kBlockTokens));
   p.head_map = args.head_map;
-  p.scale = args.scale;
+  p.scale = resolve_scale(args.scale, s.k);
   p.norm_eps = args.norm_eps;
   return p;
 }
@@ -222,7 +222,6 @@ std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& st
   if (s.k != 64 && s.k != 128) return "needs K to be 64 or 128, not " + std::to_string(s.k);
   if (s.tokens < 1 || s.tokens > kTogether) return "needs 1 to 8 tokens, not " + std::to_string(s.tokens);
   if (!is_vk(args)) return "needs states [V,K]";
-  if (args.state_in.dtype == DType::kF16) return "needs states of f32 or bf16";
   if (args.conv_weight.defined() && args.conv_weight.dim(1) > kDecodeTaps) return "needs at most 4 taps";
   if (args.snapshots.defined() && args.snapshots.dtype != args.state_in.dtype) {
     return "needs snapshots to have the dtype of the states";
@@ -258,7 +257,7 @@ DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s,
   p.gates = compact_gate_views(args.gates);
   p.z = compact<3>(args.z);
   p.norm_weight = compact<1>(args.norm_weight);
-  p.scale = args.scale;
+  p.scale = resolve_scale(args.scale, s.k);
   p.norm_eps = args.norm_eps;
   p.norm = {args.qk_norm, args.qk_norm_eps, compact<1>(args.q_norm_weight), compact<1>(args.k_norm_weight)};
   p.state_out = compact<3>(args.state_out);

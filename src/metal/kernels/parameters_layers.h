@@ -108,6 +108,8 @@ struct RouteParameters {
   int32_t experts;
   int32_t slots;
   int32_t renormalize;
+  int32_t sigmoid;  // else softmax
+  int32_t biased;
   int64_t logits_token;
   int64_t ids_token;
   int64_t weights_token;
