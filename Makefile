@@ -1,6 +1,6 @@
 # Short names for the scripts, which do the work: nothing here is needed to use them.
 
-.PHONY: help demo test python build lint format bench asan tsan fuzz cuda test-cuda cuda-sanitize docs clean
+.PHONY: help demo test python build lint format bench asan tsan fuzz cuda test-cuda cuda-sanitize docs site package clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,12 @@ cuda-sanitize:  ## CUDA kernels under compute-sanitizer (where a GPU is present)
 
 docs:  ## rewrite the generated parts of the documentation
 	@scripts/docs
+
+site:  ## the documentation as a site, build/site/html
+	@scripts/site
+
+package:  ## wheels and Debian packages, tested where nothing else is installed (scripts/package --help)
+	@scripts/package
 
 clean:  ## remove everything that was built
 	@rm -rf build

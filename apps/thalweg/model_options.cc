@@ -60,6 +60,15 @@ DType dtype_of(const std::string& name) {
   return name == "f32" ? DType::kF32 : name == "bf16" ? DType::kBF16 : DType::kF16;
 }
 
+// Says so where the host stands in for a device.
+void note_stand_in(Device device) {
+  for (const BackendInfo& info : backends()) {
+    if (info.type != device.type || info.note.empty()) continue;
+    note("{}: {}, each access of its kernels checked, and so hundreds of times slower than the CPU\n",
+         device_type_name(info.type), info.note);
+  }
+}
+
 }  // namespace
 
 void add_load_options(CLI::App& command, LoadOptions& options) {
@@ -79,8 +88,8 @@ void add_load_options(CLI::App& command, LoadOptions& options) {
   command
       .add_option(
           "--device", options.device,
-          "Where the model runs: cpu, cuda, cuda:N for the GPU of that number, or auto for a GPU that the model "
-          "fits on and else the CPU")
+          "Where the model runs: cpu, cuda, cuda:N for the GPU of that number, metal, or auto for a GPU that the "
+          "model fits on and else the CPU")
       ->check(device_name())
       ->capture_default_str();
   add_quiet(command);
@@ -99,6 +108,7 @@ Model load_model(const LoadOptions& options, int sequences) {
   model_options.state_dtype = dtype_of(options.state_type);
   model_options.progress = bar.listener();
   Model model = Model::load(path, model_options);
+  if (!quiet() && model_options.device) note_stand_in(*model_options.device);
   if (!quiet() && !model.info().device_reason.empty()) note("on the CPU: {}\n", model.info().device_reason);
   return model;
 }

@@ -16,7 +16,7 @@ struct LoadOptions {
   int threads = 0;
   std::int64_t context = 0;
   bool exact = false;
-  std::string device = "auto";     // auto, cpu, cuda, cuda:N
+  std::string device = "auto";     // auto, cpu, cuda, cuda:N, metal
   std::string kv_type;             // f16, bf16, f32, or empty for the default
   std::string state_type = "f32";  // f32, bf16
 };

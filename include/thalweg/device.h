@@ -40,7 +40,7 @@ inline constexpr Device kCpu{};
 
 // Kernels of kFast for few and for many rows of activations may round differently. kByCount takes the faster one for
 // the rows of a call. The others take the same one for any number, so that a row's bits do not depend on what else is
-// in the call: kFew suits decode steps, kMany prompts. Only the CPU heeds it.
+// in the call: kFew suits decode steps, kMany prompts. The CPU and Metal heed it.
 enum class RowHint : std::uint8_t { kByCount, kFew, kMany };
 
 // Threads of the caller's own for the CPU, in place of the library's pool.

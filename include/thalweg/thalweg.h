@@ -8,8 +8,7 @@
 // - Memory is the caller's: tensors are views, scratch memory is passed in. Handles (thalweg_memory, thalweg_model,
 //   thalweg_sequence) are opaque; what a _create, _load or _start made, its _free takes away; freeing NULL is allowed.
 // - An operation is a struct of arguments and four functions. Fields that hold an enum are int32_t, and a value that
-// the
-//   enum lacks is refused.
+//   the enum lacks is refused.
 // - A struct that begins with struct_size is prepared by its _init, which sets the defaults, tensors to absent, and
 //   struct_size to the size that the caller was compiled with. Later versions of the library append fields; callers
 //   that know nothing of them get their defaults. The other structs never change.

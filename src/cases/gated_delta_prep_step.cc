@@ -224,6 +224,16 @@ void add_large_cases(std::vector<Case>& cases) {
   many.taps = 0;
   many.snapshots = many.gated_norm = true;
   cases.push_back(step_case(many));
+  // More tokens than a kernel stages at a time.
+  for (const std::int64_t tokens : {9, 21}) {
+    StepShape longer{.batch = 2, .tokens = tokens, .k = 32, .v = 96, .dtype = DType::kBF16, .taps = 4, .pool = true};
+    longer.gated_norm = longer.in_place = true;
+    cases.push_back(step_case(longer));
+    longer.taps = 0;
+    longer.gated_norm = longer.in_place = false;
+    longer.snapshots = longer.strided = true;
+    cases.push_back(step_case(longer));
+  }
   const StepShape model{.batch = 1,
                         .hk = 16,
                         .hv = 32,

@@ -39,6 +39,12 @@ struct ResidentFunctions {
   void* (*capture)(const Stream& stream, const std::function<void()>& enqueue);
   void (*launch)(const Stream& stream, void* graph);
   void (*destroy_graph)(void* graph) noexcept;
+  // Where kernels read the host's memory: announces memory that stays where it is until it is withdrawn, the pages of a
+  // file's weights, which are not copied then. Null where kernels read the device's memory alone.
+  void (*map_host)(Device device, const void* memory, std::size_t bytes) = nullptr;
+  void (*unmap_host)(Device device, const void* memory) noexcept = nullptr;
+  // A model runs there only where it is asked for: the host stands in for the device, or nobody has run one on it yet.
+  bool only_if_named = false;
 };
 
 // How device_memory.h reaches the device and the benchmark times it. All of them throw thalweg::Error on failure.

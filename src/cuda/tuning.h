@@ -274,8 +274,9 @@ inline constexpr LoadCosts kStream{266, 266, 780};
 inline constexpr LoadCosts kSteps{348, 348, 828};
 // Tokens up to which the shared expert is multiplied by `split` in `stream`: 20 us at 64 instead of 48 by tiles.
 inline constexpr std::int64_t kSplitSharedTokens = 64;
-// `grouped`: from this many tokens on it is the fastest, as far as it goes.
-inline constexpr std::int64_t kGroupedTokens = 2;
+// `grouped`: from this many tokens on it is the fastest, as far as it goes; 71 us against 64 us of `matvec` at 8
+// tokens, 158, 210 and 269 us at 32, 64 and 128 (down and shared expert Q6_K).
+inline constexpr std::int64_t kGroupedTokens = 12;
 inline constexpr double kGroupedFew = 180;
 inline constexpr double kGrouped = 100;
 // Blocks for each multiprocessor below which warps share rows; K tiles that a warp multiplies at least where there are

@@ -70,6 +70,10 @@ DeviceWeights::DeviceWeights(const checkpoint::ModelConfig& config, const checkp
   for (checkpoint::LayerWeights& layer : weights_.layers) place_layer(layer);
 }
 
+DeviceWeights::~DeviceWeights() {
+  for (const void* memory : mapped_) runtime_.unmap_host(memory);
+}
+
 void DeviceWeights::place_layer(checkpoint::LayerWeights& layer) {
   checkpoint::GatedDeltaWeights& delta = layer.gated_delta;
   checkpoint::AttentionWeights& attention = layer.attention;
@@ -110,8 +114,17 @@ std::size_t DeviceWeights::add_part(const ConstTensor& source) {
   return found->second;
 }
 
+void DeviceWeights::share(ConstTensor& tensor) {
+  std::int64_t last = 0;
+  for (int i = 0; i + 1 < tensor.rank; ++i) last += (tensor.dim(i) - 1) * tensor.stride(i);
+  const auto bytes = static_cast<std::size_t>(bytes_of(tensor.dtype, last + tensor.dim(tensor.rank - 1)));
+  if (places_.try_emplace({tensor.data, bytes}, 0).second) bytes_ += bytes;
+  tensor.device = runtime_.device();
+}
+
 void DeviceWeights::place(ConstTensor& tensor) {
   if (!tensor.defined() || tensor.device == runtime_.device()) return;
+  if (runtime_.reads_host_memory()) return share(tensor);
   bytes_ = (bytes_ + kAlignment - 1) / kAlignment * kAlignment;
   const std::size_t offset = add_part(tensor);
   tensor = moved(tensor, runtime_.device());
@@ -120,7 +133,7 @@ void DeviceWeights::place(ConstTensor& tensor) {
 
 bool DeviceWeights::place_together(std::initializer_list<ConstTensor*> matrices, ConstTensor& joined) {
   const ConstTensor& first = **matrices.begin();
-  if (joined.defined()) return false;
+  if (joined.defined() || runtime_.reads_host_memory()) return false;
   std::int64_t rows = 0;
   for (const ConstTensor* matrix : matrices) {
     if (!matrix->defined() || matrix->dtype != first.dtype || matrix->dim(1) != first.dim(1)) return false;
@@ -139,11 +152,19 @@ bool DeviceWeights::place_together(std::initializer_list<ConstTensor*> matrices,
 }
 
 void DeviceWeights::load(const std::function<void(double)>& progress) {
+  if (runtime_.reads_host_memory()) {
+    for (const auto& [place, offset] : places_) {
+      runtime_.map_host(place.first, place.second);
+      mapped_.push_back(place.first);
+    }
+    if (progress) progress(1.0);
+    return;
+  }
+  places_.clear();
   memory_ = DeviceMemory(runtime_.device(), bytes_);
   copy_parts(progress);
   for (const View& view : views_) view.tensor->data = static_cast<const std::byte*>(memory_.data()) + view.offset;
   parts_.clear();
-  places_.clear();
 }
 
 void DeviceWeights::copy_parts(const std::function<void(double)>& progress) {

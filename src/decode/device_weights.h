@@ -17,8 +17,10 @@ namespace thalweg::decode {
 // side by side if their types agree, so that one matmul runs them.
 class DeviceWeights {
  public:
-  // Lays them out; nothing is allocated or copied yet. `host` must outlive load().
+  // Lays them out; nothing is allocated or copied yet. `host` must outlive load(), and where the device reads the
+  // host's memory, this: then the views are of `host`, and matrices that are not neighbors there stay apart.
   DeviceWeights(const checkpoint::ModelConfig& config, const checkpoint::Weights& host, const Runtime& runtime);
+  ~DeviceWeights();
   DeviceWeights(const DeviceWeights&) = delete;
   DeviceWeights& operator=(const DeviceWeights&) = delete;
 
@@ -46,6 +48,7 @@ class DeviceWeights {
   // Makes room for a tensor's elements, contiguous, and returns where; the same host memory keeps one place.
   std::size_t add_part(const ConstTensor& source);
   void place(ConstTensor& tensor);
+  void share(ConstTensor& tensor);  // as it is, in the host's memory
   // Matrices [N_i,K], one after the other; `joined` becomes all of them, and stays undefined if one is absent or the
   // types differ.
   bool place_together(std::initializer_list<ConstTensor*> matrices, ConstTensor& joined);
@@ -59,6 +62,7 @@ class DeviceWeights {
   std::vector<View> views_;
   std::map<std::pair<const void*, std::size_t>, std::size_t> places_;  // offsets by host address and bytes
   std::size_t bytes_ = 0;
+  std::vector<const void*> mapped_;  // host memory that the device reads
   DeviceMemory memory_;
 };
 

@@ -29,7 +29,9 @@ std::optional<Device> usable_device() {
   for (const BackendInfo& info : backends()) {
     if (info.type == DeviceType::kCpu || !info.available) continue;
     const DeviceFunctions* functions = backend(info.type).device;
-    if (functions != nullptr && functions->resident != nullptr) return Device{info.type, 0};
+    if (functions != nullptr && functions->resident != nullptr && !functions->resident->only_if_named) {
+      return Device{info.type, 0};
+    }
   }
   return std::nullopt;
 }

@@ -62,6 +62,10 @@ class Runtime {
   Device device() const { return stream_.device; }
   // The host itself: nothing is copied, and a call returns when its work is done.
   bool on_host() const { return functions_ == nullptr; }
+  // Another device, whose kernels read the host's memory where it is.
+  bool reads_host_memory() const { return functions_ != nullptr && functions_->map_host != nullptr; }
+  void map_host(const void* memory, std::size_t bytes) const { functions_->map_host(device(), memory, bytes); }
+  void unmap_host(const void* memory) const noexcept { functions_->unmap_host(device(), memory); }
   MatmulPrecision precision() const { return precision_; }
   DType activations() const { return activations_; }
 

@@ -33,7 +33,8 @@ struct FunctionConstantValue {
 inline std::uint32_t ceil_div(std::int64_t a, std::int64_t b) { return static_cast<std::uint32_t>((a + b - 1) / b); }
 
 struct Launch {
-  std::string_view kernel;
+  std::string_view operation = {};  // that it belongs to, where an encoder has launches of several
+  std::string_view kernel = {};
   std::array<FunctionConstantValue, 32> constants{};
   int num_constants = 0;
   // buffer(0): copied when the launch is encoded.

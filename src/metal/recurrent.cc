@@ -1,7 +1,9 @@
 // Launches of the recurrence and of the fused decode step.
 
+#include "core/arena.h"
 #include "metal/gated_delta.h"
 #include "metal/kernels.h"
+#include "metal/layers.h"
 
 namespace thalweg::metal {
 namespace {
@@ -10,13 +12,12 @@ std::size_t step_floats(std::int64_t k, std::int64_t v) {
   return static_cast<std::size_t>(kStepTokens * (2 * k + v + 2));
 }
 
-void run(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
+Launch recurrent_launch(const RecurrentGatedDeltaRuleArgs& args, RecurrentParameters& p) {
   const bool raw = args.gates.a.defined();
   const bool vk = args.state_layout == StateLayout::kVK;
   const ConstTensor& pool = args.initial_state.defined() ? args.initial_state : ConstTensor(args.final_state);
   const std::int64_t k = args.k.dim(3);
   const std::int64_t v = args.v.dim(3);
-  RecurrentParameters p{};
   p.sequences = sequences_of(args.cu_seqlens, args.k);
   p.hk = static_cast<std::int32_t>(args.k.dim(2));
   p.hv = static_cast<std::int32_t>(args.v.dim(2));
@@ -50,7 +51,12 @@ void run(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& strea
   launch.threadgroup_bytes = step_floats(k, 0) * sizeof(float);
   launch.grid = {ceil_div(v, kRecurrentSimdgroups * kStepRows), static_cast<std::uint32_t>(p.hv),
                  static_cast<std::uint32_t>(p.sequences.count)};
-  make_encoder(args.kName, stream)->launch(launch);
+  return launch;
+}
+
+void run(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& stream) {
+  RecurrentParameters p{};
+  make_encoder(args.kName, stream)->launch(recurrent_launch(args, p));
 }
 
 std::string supports(const GatedDeltaPrepStepArgs& args, const Stream&) {
@@ -104,9 +110,110 @@ void run(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
   make_encoder(args.kName, stream)->launch(launch);
 }
 
+// ---------------------------------------------------------------------------------------------------------------------
+// The step in stages, for any number of tokens: convolution, recurrence, gated norm, with f32 between them.
+
+struct StepMemory {
+  Tensor mixed;  // [B,T,channels], with a convolution
+  Tensor o;      // [B,T,HV,V], with a norm
+
+  StepMemory(const GatedDeltaPrepStepArgs& args, Arena& arena) {
+    if (args.conv_weight.defined()) {
+      mixed = Tensor(arena.take<float>(args.x.size()), DType::kF32, {args.x.dim(0), args.x.dim(1), args.x.dim(2)},
+                     args.x.device);
+    }
+    if (args.z.defined()) {
+      o = Tensor(arena.take<float>(args.y.size()), DType::kF32,
+                 {args.y.dim(0), args.y.dim(1), args.y.dim(2), args.y.dim(3)}, args.y.device);
+    }
+  }
+};
+
+std::size_t stages_workspace(const GatedDeltaPrepStepArgs& args, const Stream&) {
+  Arena arena;
+  const StepMemory counted(args, arena);
+  return arena.used();
+}
+
+// `heads` heads of `width` from channel `first` of [B,T,channels] on.
+ConstTensor heads_of(const ConstTensor& x, std::int64_t first, std::int64_t heads, std::int64_t width) {
+  ConstTensor result(static_cast<const std::byte*>(x.data) + bytes_of(x.dtype, first), x.dtype,
+                     {x.dim(0), x.dim(1), heads, width}, x.device);
+  result.strides = {x.stride(0), x.stride(1), width, 1};
+  return result;
+}
+
+RecurrentGatedDeltaRuleArgs recurrence_of(const GatedDeltaPrepStepArgs& args, const StepMemory& memory) {
+  const ConstTensor mixed = memory.mixed.defined() ? ConstTensor(memory.mixed) : args.x;
+  const bool vk = args.state_layout == StateLayout::kVK;
+  const std::int64_t hv = args.state_in.dim(1);
+  const std::int64_t v = args.state_in.dim(vk ? 2 : 3);
+  const std::int64_t k = args.state_in.dim(vk ? 3 : 2);
+  const std::int64_t hk = (args.x.dim(2) - hv * v) / (2 * k);
+  RecurrentGatedDeltaRuleArgs rule;
+  rule.q = heads_of(mixed, 0, hk, k);
+  rule.k = heads_of(mixed, hk * k, hk, k);
+  rule.v = heads_of(mixed, 2 * hk * k, hv, v);
+  rule.gates = args.gates;
+  rule.q_norm_weight = args.q_norm_weight;
+  rule.k_norm_weight = args.k_norm_weight;
+  rule.initial_state = args.state_in;
+  rule.final_state = args.state_out;
+  rule.state_indices = args.state_indices;
+  rule.snapshots = args.snapshots;
+  rule.o = memory.o.defined() ? memory.o : args.y;
+  rule.fault = args.fault;
+  rule.head_map = args.head_map;
+  rule.state_layout = args.state_layout;
+  rule.scale = args.scale;
+  rule.qk_norm = args.qk_norm;
+  rule.qk_norm_eps = args.qk_norm_eps;
+  return rule;
+}
+
+void run_stages(const GatedDeltaPrepStepArgs& args, Workspace workspace, const Stream& stream) {
+  Arena arena(workspace);
+  const StepMemory memory(args, arena);
+  const auto encoder = make_encoder(args.kName, stream);
+  if (memory.mixed.defined()) {
+    CausalConv1dUpdateArgs convolution;
+    convolution.x = args.x;
+    convolution.weight = args.conv_weight;
+    convolution.conv_state = args.conv_state;
+    convolution.state_indices = args.state_indices;
+    convolution.y = memory.mixed;
+    convolution.activation = Activation::kSilu;
+    ConvParameters p{};
+    encoder->launch(conv_update_launch(convolution, p));
+  }
+  RecurrentParameters p{};
+  Launch rule = recurrent_launch(recurrence_of(args, memory), p);
+  rule.after_previous = memory.mixed.defined();
+  encoder->launch(rule);
+  if (!args.z.defined()) return;
+  // The norm's rows are tokens; z and y may be strided by batch row, each of which is a launch then.
+  for (std::int64_t b = 0; b < args.x.dim(0); ++b) {
+    GatedRmsNormArgs norm;
+    norm.x = select(memory.o, b);
+    norm.z = select(args.z, b);
+    norm.weight = args.norm_weight;
+    norm.y = select(args.y, b);
+    norm.eps = args.norm_eps;
+    NormParameters q{};
+    q.tokens = static_cast<std::int32_t>(args.x.dim(1));
+    q.slots = static_cast<std::int32_t>(args.state_in.dim(0));
+    const ConstTensor index = args.state_indices.defined() ? narrow(args.state_indices, 0, b, 1) : ConstTensor();
+    Launch launch = gated_norm_launch(norm, index, q);
+    launch.after_previous = b == 0;
+    encoder->launch(launch);
+  }
+}
+
 constexpr Kernel<RecurrentGatedDeltaRuleArgs> kRecurrent[] = {
     {"state_rows", always_supported<RecurrentGatedDeltaRuleArgs>, no_workspace<RecurrentGatedDeltaRuleArgs>, run}};
-constexpr Kernel<GatedDeltaPrepStepArgs> kStep[] = {{"fused", supports, no_workspace<GatedDeltaPrepStepArgs>, run}};
+constexpr Kernel<GatedDeltaPrepStepArgs> kStep[] = {
+    {"fused", supports, no_workspace<GatedDeltaPrepStepArgs>, run},
+    {"stages", always_supported<GatedDeltaPrepStepArgs>, stages_workspace, run_stages}};
 
 }  // namespace
 

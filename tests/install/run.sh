@@ -39,3 +39,32 @@ libdir=$(pkg-config --variable=libdir thalweg)
 "$cc" -std=c11 "$examples/generate.c" -o "$work/generate_c" "${flags[@]}" -Wl,-rpath,"$libdir"
 "$work/generate_c" "$examples/../models/story-q4_k.gguf" "Anna put the red ball in the kitchen. Where is the red ball?" |
   grep kitchen
+
+# Rust and Swift call the same library, where their compilers are.
+if command -v cargo >/dev/null; then
+  echo "Rust"
+  export THALWEG_LIB_DIR=$libdir THALWEG_INCLUDE_DIR=$work/prefix/include CC=$cc
+  rust=(--offline --quiet --manifest-path "$examples/rust/thalweg-sys/Cargo.toml" --target-dir "$build/rust")
+  cargo test "${rust[@]}"
+  cargo run "${rust[@]}" --example operation
+  cargo run "${rust[@]}" --example generate -- "$examples/../models/story-q4_k.gguf" \
+    "Anna put the red ball in the kitchen. Where is the red ball?" | grep kitchen
+else
+  echo "left out: the Rust example (no cargo)"
+fi
+if command -v swift >/dev/null; then
+  echo "Swift"
+  LD_LIBRARY_PATH=$libdir swift run --package-path "$examples/swift" --scratch-path "$build/swift" operation
+elif command -v clang >/dev/null; then
+  # The module map is clang's: the same module, from Objective-C.
+  echo "Swift's module map, by clang"
+  clang -fmodules -fmodules-cache-path="$build/modules" -I "$work/prefix/include" -L "$libdir" -Wl,-rpath,"$libdir" \
+    -fmodule-map-file="$examples/swift/Sources/CThalweg/module.modulemap" \
+    "$examples/swift/module_map_test.m" -lthalweg -o "$work/module_map_test"
+  "$work/module_map_test"
+else
+  echo "left out: the Swift example (neither swift nor clang)"
+fi
+
+# What a user of a static library links, pkg-config says; the files of these are Debian's -dev packages.
+pkg-config --static --libs thalweg | grep -e '-lhwy' | grep -q -e '-lpcre2-8'

@@ -160,7 +160,7 @@ __device__ inline void multiply_bytes(const std::uint8_t* upper, const std::uint
       to[i] += static_cast<std::int32_t>(codes[i / 2].scale(sub_block, half)) * products[i];
     }
   };
-  const auto multiply = [&](int sub_block, int part, const uint2 (&bytes)[2]) {
+  const auto multiply = [&](int sub_block, int part, const uint2(&bytes)[2]) {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       const uint2 four = *reinterpret_cast<const uint2*>(own_x + 4 * n * pitch + 64 * sub_block);

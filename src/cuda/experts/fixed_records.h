@@ -26,7 +26,8 @@ struct FixedLane {
   int sub_block;
   int t;
 
-  __device__ FixedLane() : sub_block(static_cast<int>(threadIdx.x) % kWarpSize / 4), t(static_cast<int>(threadIdx.x) % 4) {}
+  __device__ FixedLane()
+      : sub_block(static_cast<int>(threadIdx.x) % kWarpSize / 4), t(static_cast<int>(threadIdx.x) % 4) {}
   __device__ int first() const { return 32 * sub_block + 4 * t; }
 };
 

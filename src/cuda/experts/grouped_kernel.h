@@ -52,7 +52,8 @@ struct ByteRows {
       if constexpr (kShifted) {
         const std::uint8_t* const row = rows + from[i];
         const std::uint8_t* const at = row - misalignment(row) + vector % kVectors * 16;
-        const std::uint32_t shared = to + static_cast<std::uint32_t>(vector / kVectors * kPitch + vector % kVectors * 16);
+        const std::uint32_t shared =
+            to + static_cast<std::uint32_t>(vector / kVectors * kPitch + vector % kVectors * 16);
         if (at + 16 <= end) {
           copy_16_bytes(shared, at);
         } else {
@@ -126,7 +127,8 @@ struct GroupedBlock {
       const float* const x = from + (static_cast<std::int64_t>(row(column)) * side.k_tiles + k_tile) * kFixedTileK;
       const float4 a = load_four(x + lane.first());
       const float4 b = load_four(x + lane.first() + 16);
-      write_fixed_record({a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, memory + column * pitch + k_tile * kFixedRecordBytes);
+      write_fixed_record({a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w},
+                         memory + column * pitch + k_tile * kFixedRecordBytes);
     }
   }
 
@@ -173,7 +175,8 @@ struct GroupedBlock {
     const int own_k_tiles = (side.k_tiles - first_k_tile + side.k_warps - 1) / side.k_warps;
     const int begin = slab * side.block_rows() + unit * kWarpRows;
     const int stride = side.units * kWarpRows;  // of a group
-    const int groups = unit < side.units && begin < side.n ? min(side.groups, (side.n - begin + stride - 1) / stride) : 0;
+    const int groups =
+        unit < side.units && begin < side.n ? min(side.groups, (side.n - begin + stride - 1) / stride) : 0;
     const int steps = 2 * groups * own_k_tiles;  // K tiles of both matrices in turn
     // The next copy.
     const std::uint8_t* next_first = first + static_cast<std::int64_t>(begin) * row_bytes;
@@ -263,8 +266,7 @@ struct GroupedBlock {
 };
 
 template <DType kType, bool kDown>
-__global__ void __launch_bounds__(kGroupedThreads, 2)
-    grouped_product_kernel(const __grid_constant__ GroupedProduct p) {
+__global__ void __launch_bounds__(kGroupedThreads, 2) grouped_product_kernel(const __grid_constant__ GroupedProduct p) {
   extern __shared__ __align__(128) std::uint8_t memory[];
   if constexpr (!kDown) {
     if (p.waits) pdl_wait();

@@ -53,8 +53,7 @@ __device__ inline int sum_scattered(float* values) {
 
 __device__ void convert(const GroupedRouter& p, int tile) {
   const int token = tile / p.k_tiles;
-  const std::int64_t at =
-      p.x.offset(token) + (tile - token * p.k_tiles) * kFixedTileK + FixedLane().first();
+  const std::int64_t at = p.x.offset(token) + (tile - token * p.k_tiles) * kFixedTileK + FixedLane().first();
   float x[8];
   with_type(p.x.dtype, [&]<class T>(T) {
     const T* const from = static_cast<const T*>(p.x.data) + at;

@@ -127,9 +127,7 @@ std::string moe_grouped_supports(const MoeFfnArgs& args, const Stream& stream) {
   return {};
 }
 
-std::size_t moe_grouped_workspace(const MoeFfnArgs& args, const Stream&) {
-  return GroupedPlan(args, Arena()).bytes;
-}
+std::size_t moe_grouped_workspace(const MoeFfnArgs& args, const Stream&) { return GroupedPlan(args, Arena()).bytes; }
 
 void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
   if (args.y.size() == 0) return;
@@ -169,7 +167,9 @@ void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& 
   const auto product = [&](bool down, const ConstTensor& first, const ConstTensor& second,
                            const ConstTensor& shared_first, const ConstTensor& shared_second) {
     p.experts = side_of(first, second, hit, plan.items, device);
-    p.shared = side_of(shared_first, shared_second, static_cast<double>(shared), plan.items, device);
+    // In the launch of the experts it is one more of them.
+    const bool together = shared_first.defined() && shared_first.dtype == first.dtype;
+    p.shared = side_of(shared_first, shared_second, together ? hit : static_cast<double>(shared), plan.items, device);
     launch_grouped_product(p, down, plan.most_items, device, queue, args.kName);
   };
   p.x = p.shared_x = plan.records;
@@ -184,8 +184,6 @@ void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& 
   run_combine(args, plan.products, plan.weights, plan.shared_products, device, queue);
 }
 
-std::string moe_grouped_remark(const MoeFfnArgs&) {
-  return "rounds activations to 15 bits of the largest of 256";
-}
+std::string moe_grouped_remark(const MoeFfnArgs&) { return "rounds activations to 15 bits of the largest of 256"; }
 
 }  // namespace thalweg::cu

@@ -10,6 +10,7 @@
 #include <new>
 
 #import "metal/apple/device.h"
+#include "metal/device_stream.h"
 #include "metal/kernels.h"
 
 namespace thalweg::metal {
@@ -20,13 +21,20 @@ void* allocate(Device, std::size_t bytes) {
   const auto page = static_cast<std::size_t>(getpagesize());
   void* memory = std::aligned_alloc(page, (bytes + page - 1) / page * page);
   if (memory == nullptr) throw std::bad_alloc();
+  AppleDevice::instance().keep(memory, bytes);
+  note_allocation(memory, bytes);
   return memory;
 }
 
-void release(Device, void* memory) noexcept { std::free(memory); }
+void release(Device, void* memory) noexcept {
+  forget_allocation(memory);
+  AppleDevice::instance().release(memory);
+  std::free(memory);
+}
 
 // Command buffers of a queue finish in order.
 void synchronize(const Stream& stream) {
+  if (DeviceStream* own = DeviceStream::find(stream)) return own->finish();
   @autoreleasepool {
     AppleDevice& device = AppleDevice::instance();
     id<MTLCommandQueue> queue = device.queue(stream);
@@ -53,13 +61,68 @@ std::vector<double> time(Device device, const std::function<void(const Stream&)>
   return seconds;
 }
 
-constexpr DeviceFunctions kFunctions{allocate, release, copy, synchronize, time, nullptr};
+// Command buffers of models: those of the library's own queue, numbered by its event.
+std::uint64_t committed() {
+  AppleDevice& device = AppleDevice::instance();
+  return device.last(device.queue({})).value;
+}
+
+void wait_for(std::uint64_t number) {
+  @autoreleasepool {
+    AppleDevice& device = AppleDevice::instance();
+    const Signal last = device.last(device.queue({}));
+    if (last.event == nil || last.event.signaledValue >= number) return;
+    static MTLSharedEventListener* listener = [[MTLSharedEventListener alloc] init];
+    dispatch_semaphore_t done = dispatch_semaphore_create(0);
+    [last.event notifyListener:listener
+                       atValue:number
+                         block:^(id<MTLSharedEvent>, std::uint64_t) {
+                           dispatch_semaphore_signal(done);
+                         }];
+    dispatch_semaphore_wait(done, DISPATCH_TIME_FOREVER);
+  }
+}
+
+constexpr CommandBuffers kCommandBuffers{make_command_buffer, committed, wait_for};
+
+// What the system recommends, less what this process has; mapped weights count when they are used.
+std::size_t free_memory(Device) {
+  id<MTLDevice> device = AppleDevice::instance().device();
+  const auto recommended = static_cast<std::size_t>(device.recommendedMaxWorkingSetSize);
+  const auto taken = static_cast<std::size_t>(device.currentAllocatedSize);
+  return recommended > taken ? recommended - taken : 0;
+}
+
+const ResidentFunctions& resident_functions() {
+  static const ResidentFunctions functions = [] {
+    ResidentFunctions result = stream_functions();
+    result.name = [](Device) { return std::string(AppleDevice::instance().device().name.UTF8String); };
+    result.free_memory = free_memory;
+    result.create_stream = [](Device) -> void* { return new DeviceStream(kCommandBuffers); };
+    result.destroy_stream = [](Device, void* stream) noexcept { delete static_cast<DeviceStream*>(stream); };
+    result.allocate_pinned = [](std::size_t bytes) { return allocate({}, bytes); };
+    result.release_pinned = [](void* memory) noexcept { release({}, memory); };
+    result.map_host = [](Device, const void* memory, std::size_t bytes) {
+      AppleDevice::instance().keep(memory, bytes);
+    };
+    result.unmap_host = [](Device, const void* memory) noexcept { AppleDevice::instance().release(memory); };
+    result.only_if_named = true;  // no model has run on an Apple GPU yet
+    return result;
+  }();
+  return functions;
+}
+
+const DeviceFunctions& device_functions() {
+  static const DeviceFunctions functions{allocate, release, copy, synchronize, time, nullptr, &resident_functions()};
+  return functions;
+}
 
 }  // namespace
 
 const Backend& backend() {
   static const Backend instance = [] {
-    Backend result{DeviceType::kMetal, AppleDevice::instance().problem(), {}, nullptr, nullptr, &kFunctions, ""};
+    Backend result{
+        DeviceType::kMetal, AppleDevice::instance().problem(), {}, nullptr, nullptr, &device_functions(), ""};
     add_kernels(result);
     return result;
   }();

@@ -4,6 +4,7 @@
 
 #import <Metal/Metal.h>
 
+#include <map>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -13,7 +14,7 @@
 namespace thalweg::metal {
 
 struct Signal {
-  id<MTLEvent> event;
+  id<MTLSharedEvent> event;
   std::uint64_t value = 0;
 };
 
@@ -31,16 +32,32 @@ class AppleDevice {
   // The stream's queue, or the library's own.
   id<MTLCommandQueue> queue(const Stream& stream) const;
 
-  // Memory that Metal and the host share: whole pages around [data, data + bytes), not copied. `offset` says where data
-  // is in it. The command buffer keeps it alive.
-  id<MTLBuffer> share(const void* data, std::size_t bytes, std::size_t& offset) const;
+  // Memory that stays where it is until release(): wrapped once.
+  void keep(const void* data, std::size_t bytes);
+  void release(const void* data) noexcept;
+
+  // Memory that Metal and the host share: that of keep(), or else whole pages around [data, data + bytes), not copied.
+  // `offset` says where data is in it. The command buffer keeps it alive.
+  id<MTLBuffer> share(const void* data, std::size_t bytes, std::size_t& offset);
 
   // Makes a command buffer wait for all earlier ones of its queue, and returns the signal that it must encode at its
   // end. Metal does not order them by itself: it cannot see that two buffers wrap the same memory.
   Signal order(id<MTLCommandQueue> queue, id<MTLCommandBuffer> buffer);
+  // The last command buffer of a queue that was ordered; event nil: none.
+  Signal last(id<MTLCommandQueue> queue);
 
  private:
+  struct Kept {
+    id<MTLBuffer> buffer;
+    std::uintptr_t begin = 0;  // of its pages
+    std::uintptr_t end = 0;    // of the data
+  };
+
   AppleDevice();
+  ~AppleDevice();
+  id<MTLBuffer> wrap(const void* data, std::size_t bytes, std::uintptr_t& begin) const;
+  void open_archive();
+  id<MTLComputePipelineState> make_pipeline(id<MTLFunction> function, NSError** error);
 
   std::string problem_;
   id<MTLDevice> device_;
@@ -49,7 +66,14 @@ class AppleDevice {
   std::mutex mutex_;
   std::unordered_map<std::string, id<MTLComputePipelineState>> pipelines_;
   std::unordered_map<const void*, Signal> last_signals_;  // by queue
+  std::map<std::uintptr_t, Kept> kept_;                   // by address
+  id<MTLBinaryArchive> archive_;                          // of pipelines, kept from run to run; nil: none
+  NSURL* archive_file_;
+  bool archive_grew_ = false;
 };
+
+// A command buffer of the library's own queue, for launches of several operations.
+std::unique_ptr<Encoder> make_command_buffer();
 
 // While one exists, its thread's command buffers are kept, so that their times can be read.
 class CommandRecorder {

@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <iterator>
+#include <string_view>
+
 #include "metal/apple/source.h"
 #include "thalweg/error.h"
 
@@ -45,7 +48,52 @@ AppleDevice::AppleDevice() {
       return;
     }
     queue_ = [device_ newCommandQueue];
+    open_archive();
   }
+}
+
+// Pipelines of earlier runs of this program on this GPU and system, whose names the file has.
+void AppleDevice::open_archive() {
+  NSFileManager* files = NSFileManager.defaultManager;
+  NSURL* caches = [files URLsForDirectory:NSCachesDirectory inDomains:NSUserDomainMask].firstObject;
+  if (caches == nil) return;
+  NSURL* folder = [caches URLByAppendingPathComponent:@"thalweg" isDirectory:YES];
+  if (![files createDirectoryAtURL:folder withIntermediateDirectories:YES attributes:nil error:nil]) return;
+  const std::size_t source = std::hash<std::string_view>{}(kKernelSource);
+  NSString* system = NSProcessInfo.processInfo.operatingSystemVersionString;
+  NSString* name = [NSString stringWithFormat:@"%@-%lu-%zx.metalar", device_.name, system.hash, source];
+  archive_file_ = [folder URLByAppendingPathComponent:name];
+  MTLBinaryArchiveDescriptor* descriptor = [[MTLBinaryArchiveDescriptor alloc] init];
+  descriptor.url = [archive_file_ checkResourceIsReachableAndReturnError:nil] ? archive_file_ : nil;
+  archive_ = [device_ newBinaryArchiveWithDescriptor:descriptor error:nil];
+  if (archive_ != nil || descriptor.url == nil) return;
+  descriptor.url = nil;  // a damaged file is written anew
+  archive_ = [device_ newBinaryArchiveWithDescriptor:descriptor error:nil];
+}
+
+AppleDevice::~AppleDevice() {
+  @autoreleasepool {
+    if (archive_grew_) [archive_ serializeToURL:archive_file_ error:nil];
+  }
+}
+
+id<MTLComputePipelineState> AppleDevice::make_pipeline(id<MTLFunction> function, NSError** error) {
+  MTLComputePipelineDescriptor* descriptor = [[MTLComputePipelineDescriptor alloc] init];
+  descriptor.computeFunction = function;
+  if (archive_ != nil) {
+    descriptor.binaryArchives = @[ archive_ ];
+    id<MTLComputePipelineState> known =
+        [device_ newComputePipelineStateWithDescriptor:descriptor
+                                               options:MTLPipelineOptionFailOnBinaryArchiveMiss
+                                            reflection:nil
+                                                 error:nil];
+    if (known != nil) return known;
+    archive_grew_ |= [archive_ addComputePipelineFunctionsWithDescriptor:descriptor error:nil] == YES;
+  }
+  return [device_ newComputePipelineStateWithDescriptor:descriptor
+                                                options:MTLPipelineOptionNone
+                                             reflection:nil
+                                                  error:error];
 }
 
 id<MTLComputePipelineState> AppleDevice::pipeline(std::string_view operation, const Launch& launch) {
@@ -66,7 +114,7 @@ id<MTLComputePipelineState> AppleDevice::pipeline(std::string_view operation, co
   NSString* name = [NSString stringWithUTF8String:std::string(launch.kernel).c_str()];
   id<MTLFunction> function = [library_ newFunctionWithName:name constantValues:values error:&error];
   id<MTLComputePipelineState> pipeline = nil;
-  if (function != nil) pipeline = [device_ newComputePipelineStateWithFunction:function error:&error];
+  if (function != nil) pipeline = make_pipeline(function, &error);
   if (pipeline == nil) throw Error(operation, "kernel " + key, "a pipeline", text_of(error));
   pipelines_.emplace(key, pipeline);
   return pipeline;
@@ -76,25 +124,63 @@ id<MTLCommandQueue> AppleDevice::queue(const Stream& stream) const {
   return stream.native != nullptr ? (__bridge id<MTLCommandQueue>)stream.native : queue_;
 }
 
-id<MTLBuffer> AppleDevice::share(const void* data, std::size_t bytes, std::size_t& offset) const {
+id<MTLBuffer> AppleDevice::wrap(const void* data, std::size_t bytes, std::uintptr_t& begin) const {
   const auto page = static_cast<std::uintptr_t>(getpagesize());
   const auto address = reinterpret_cast<std::uintptr_t>(data);
-  const std::uintptr_t begin = address / page * page;
+  begin = address / page * page;
   const std::uintptr_t end = (address + bytes + page - 1) / page * page;
-  offset = address - begin;
   return [device_ newBufferWithBytesNoCopy:reinterpret_cast<void*>(begin)
                                     length:end - begin
                                    options:MTLResourceStorageModeShared | MTLResourceHazardTrackingModeUntracked
                                deallocator:nil];
 }
 
+void AppleDevice::keep(const void* data, std::size_t bytes) {
+  if (data == nullptr || bytes == 0) return;
+  Kept kept;
+  kept.buffer = wrap(data, bytes, kept.begin);
+  if (kept.buffer == nil) return;  // larger than a buffer may be: its parts are wrapped when they are bound
+  kept.end = reinterpret_cast<std::uintptr_t>(data) + bytes;
+  const std::lock_guard lock(mutex_);
+  kept_[reinterpret_cast<std::uintptr_t>(data)] = kept;
+}
+
+void AppleDevice::release(const void* data) noexcept {
+  const std::lock_guard lock(mutex_);
+  kept_.erase(reinterpret_cast<std::uintptr_t>(data));
+}
+
+id<MTLBuffer> AppleDevice::share(const void* data, std::size_t bytes, std::size_t& offset) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  {
+    const std::lock_guard lock(mutex_);
+    auto next = kept_.upper_bound(address);
+    if (next != kept_.begin()) {
+      const Kept& kept = std::prev(next)->second;
+      if (address + bytes <= kept.end) {
+        offset = address - kept.begin;
+        return kept.buffer;
+      }
+    }
+  }
+  std::uintptr_t begin = 0;
+  id<MTLBuffer> buffer = wrap(data, bytes, begin);
+  offset = address - begin;
+  return buffer;
+}
+
 Signal AppleDevice::order(id<MTLCommandQueue> queue, id<MTLCommandBuffer> buffer) {
   const std::lock_guard lock(mutex_);
   Signal& last = last_signals_[(__bridge const void*)queue];
-  if (last.event == nil) last.event = [device_ newEvent];
+  if (last.event == nil) last.event = [device_ newSharedEvent];
   if (last.value > 0) [buffer encodeWaitForEvent:last.event value:last.value];
   ++last.value;
   return last;
+}
+
+Signal AppleDevice::last(id<MTLCommandQueue> queue) {
+  const std::lock_guard lock(mutex_);
+  return last_signals_[(__bridge const void*)queue];
 }
 
 CommandRecorder::CommandRecorder() : buffers_([NSMutableArray array]) { recorder = this; }

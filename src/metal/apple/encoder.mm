@@ -1,10 +1,14 @@
 // Launches on a Metal device.
 
 #import "metal/apple/device.h"
+#include "metal/device_stream.h"
 #include "thalweg/error.h"
 
 namespace thalweg::metal {
 namespace {
+
+// That setBytes takes.
+constexpr std::size_t kMostBytes = 4096;
 
 class AppleEncoder final : public Encoder {
  public:
@@ -35,6 +39,12 @@ class AppleEncoder final : public Encoder {
         throw Error(operation_, "kernel " + std::string(launch.kernel),
                     std::to_string(launch.threads) + " threads in a threadgroup",
                     std::to_string(pipeline.maxTotalThreadsPerThreadgroup));
+      }
+      if (launch.threadgroup_bytes > device.device().maxThreadgroupMemoryLength ||
+          launch.parameter_bytes > kMostBytes) {
+        throw Error(
+            operation_, "kernel " + std::string(launch.kernel), "threadgroup memory and arguments of the device",
+            std::to_string(launch.threadgroup_bytes) + " and " + std::to_string(launch.parameter_bytes) + " bytes");
       }
       if (launch.after_previous) [encoder_ memoryBarrierWithScope:MTLBarrierScopeBuffers];
       [encoder_ setComputePipelineState:pipeline];
@@ -77,7 +87,10 @@ class AppleEncoder final : public Encoder {
 }  // namespace
 
 std::unique_ptr<Encoder> make_encoder(std::string_view operation, const Stream& stream) {
+  if (DeviceStream* own = DeviceStream::find(stream)) return own->record(operation);
   return std::make_unique<AppleEncoder>(operation, stream);
 }
+
+std::unique_ptr<Encoder> make_command_buffer() { return std::make_unique<AppleEncoder>("step", Stream{}); }
 
 }  // namespace thalweg::metal

@@ -3,11 +3,14 @@
 #include "metal/host/attach.h"
 #include "core/device_functions.h"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstring>
 #include <new>
 
 #include "metal/backend.h"
+#include "metal/device_stream.h"
 #include "metal/host/executor.h"
 #include "metal/host/programs.h"
 #include "metal/kernels.h"
@@ -17,10 +20,22 @@ namespace {
 
 constexpr std::align_val_t kAlignment{256};
 
-void* allocate(Device, std::size_t bytes) { return ::operator new(bytes, kAlignment); }
-void release(Device, void* memory) noexcept { ::operator delete(memory, kAlignment); }
-void copy(const Stream&, void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
-void synchronize(const Stream&) {}
+void* allocate(Device, std::size_t bytes) {
+  void* memory = ::operator new(bytes, kAlignment);
+  note_allocation(memory, bytes);
+  return memory;
+}
+void release(Device, void* memory) noexcept {
+  forget_allocation(memory);
+  ::operator delete(memory, kAlignment);
+}
+void synchronize(const Stream& stream) {
+  if (DeviceStream* own = DeviceStream::find(stream)) own->finish();
+}
+void copy(const Stream& stream, void* to, const void* from, std::size_t bytes) {
+  synchronize(stream);
+  std::memcpy(to, from, bytes);
+}
 
 std::vector<double> time(Device device, const std::function<void(const Stream&)>& enqueue, int replays) {
   std::vector<double> seconds;
@@ -32,18 +47,46 @@ std::vector<double> time(Device device, const std::function<void(const Stream&)>
   return seconds;
 }
 
-constexpr DeviceFunctions kFunctions{allocate, release, copy, synchronize, time};
+// A launch has finished when its encoder returns.
+constexpr CommandBuffers kCommandBuffers{
+    [] { return std::unique_ptr<Encoder>(std::make_unique<ExecutorEncoder>("step")); }, [] { return std::uint64_t{0}; },
+    [](std::uint64_t) {}};
+
+const ResidentFunctions& resident_functions() {
+  static const ResidentFunctions functions = [] {
+    ResidentFunctions result = stream_functions();
+    result.name = [](Device) { return std::string("executed on the host"); };
+    result.free_memory = [](Device) {
+      return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    };
+    result.create_stream = [](Device) -> void* { return new DeviceStream(kCommandBuffers); };
+    result.destroy_stream = [](Device, void* stream) noexcept { delete static_cast<DeviceStream*>(stream); };
+    result.allocate_pinned = [](std::size_t bytes) { return allocate({}, bytes); };
+    result.release_pinned = [](void* memory) noexcept { release({}, memory); };
+    result.map_host = [](Device, const void*, std::size_t) {};
+    result.unmap_host = [](Device, const void*) noexcept {};
+    result.only_if_named = true;
+    return result;
+  }();
+  return functions;
+}
+
+const DeviceFunctions& device_functions() {
+  static const DeviceFunctions functions{allocate, release, copy, synchronize, time, nullptr, &resident_functions()};
+  return functions;
+}
 
 }  // namespace
 
-std::unique_ptr<Encoder> make_encoder(std::string_view operation, const Stream&) {
+std::unique_ptr<Encoder> make_encoder(std::string_view operation, const Stream& stream) {
+  if (DeviceStream* own = DeviceStream::find(stream)) return own->record(operation);
   return std::make_unique<ExecutorEncoder>(operation);
 }
 
 void attach_executor() {
   static const Backend instance = [] {
     add_programs(kPrograms, kNumPrograms);
-    Backend result{DeviceType::kMetal, "", {}, nullptr, nullptr, &kFunctions, "executed on the host"};
+    Backend result{DeviceType::kMetal, "", {}, nullptr, nullptr, &device_functions(), "executed on the host"};
     add_kernels(result);
     return result;
   }();

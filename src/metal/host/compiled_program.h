@@ -5,7 +5,7 @@
 namespace thalweg {
 namespace metal {
 
-enum { kMaxBuffers = 24, kMaxThreadgroupBuffers = 1, kMaxKernels = 32, kMaxConstants = 48 };
+enum { kMaxBuffers = 24, kMaxThreadgroupBuffers = 1, kMaxKernels = 64, kMaxConstants = 48 };
 
 // A kernel's memory arguments.
 struct Memory {

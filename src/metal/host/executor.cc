@@ -29,9 +29,15 @@ Counts executor_total() {
   return total;
 }
 
+std::uint64_t executor_command_buffers() {
+  const std::lock_guard lock(machine_mutex());
+  return machine().command_buffers;
+}
+
 void reset_executor_counts() {
   const std::lock_guard lock(machine_mutex());
   machine().counts.clear();
+  machine().command_buffers = 0;
 }
 
 void add_programs(const CompiledProgram* const* programs, std::size_t count) {
@@ -41,12 +47,13 @@ void add_programs(const CompiledProgram* const* programs, std::size_t count) {
 
 ExecutorEncoder::ExecutorEncoder(std::string_view operation) : lock_(machine_mutex()), operation_(operation) {
   machine().begin_run();
+  ++machine().command_buffers;
 }
 
 void ExecutorEncoder::launch(const Launch& launch) {
   const bool empty = std::find(launch.grid.begin(), launch.grid.end(), 0U) != launch.grid.end();
   if (launch.indirect_grid == nullptr && empty) return;
-  machine().launch(operation_, launch);
+  machine().launch(launch.operation.empty() ? operation_ : std::string(launch.operation), launch);
 }
 
 }  // namespace thalweg::metal

@@ -37,6 +37,8 @@ struct KernelCounts {
 // Counts since the last reset, by kernel in the order of their first launch.
 std::vector<KernelCounts> executor_counts();
 Counts executor_total();
+// Encoders since the last reset: on a device, each is a command buffer with one compute encoder.
+std::uint64_t executor_command_buffers();
 void reset_executor_counts();
 
 // Runs each launch immediately. Throws thalweg::Error at the first fault, with kernel, threadgroup and thread.

@@ -49,6 +49,7 @@ class Machine {
   void launch(const std::string& operation, const Launch& launch);
 
   std::vector<KernelCounts> counts;
+  std::uint64_t command_buffers = 0;
 
   // Called by kernels.
   void access(const void* address, std::size_t bytes, bool write, bool atomic);

@@ -50,6 +50,21 @@ constant int kFormat [[function_constant(27)]];         // of weights: an elemen
 constant int kPerSlot [[function_constant(28)]];        // x has a row for each slot
 constant int kListsTiles [[function_constant(29)]];     // expert_rows also lists mul_mm_id's tiles
 
+constant int kWidth [[function_constant(30)]];       // D: elements of a row
+constant int kOtherType [[function_constant(31)]];   // of a second input: delta, z, gate
+constant int kHasOther [[function_constant(32)]];    // it is given
+constant int kHasSum [[function_constant(33)]];      // rms_norm's sum
+constant int kCacheType [[function_constant(34)]];   // of keys and values in a cache
+constant int kPaged [[function_constant(35)]];       // pages are given
+constant int kActivation [[function_constant(36)]];  // the host's Activation
+constant int kHasBias [[function_constant(37)]];
+constant int kListed [[function_constant(38)]];    // rows come from expert_rows' lists; otherwise all rows in order
+constant int kGated [[function_constant(39)]];     // two matrices: y = silu(gate x) * (up x)
+constant int kWeighted [[function_constant(40)]];  // experts' outputs are weighted and summed
+constant int kShared [[function_constant(41)]];    // there is a shared expert
+constant int kSplit [[function_constant(42)]];     // of attention: a span of the context in a threadgroup
+constant int kSettings [[function_constant(43)]];  // SampleSetting bits: which settings of sample_tokens are given
+
 // Threads and simdgroups per threadgroup of the matrix kernels.
 constant constexpr uint kThreads = 128;
 constant constexpr uint kSimdgroups = 4;

@@ -37,6 +37,20 @@ enum {
 enum {
   kBadBounds = 1,
   kBadIndices = 2,
+  kBadLogits = 8,
+};
+
+// Which settings of sample_tokens are given.
+enum {
+  kGivenSlots = 1,
+  kGivenTemperature = 2,
+  kGivenTopK = 4,
+  kGivenTopP = 8,
+  kGivenMinP = 16,
+  kGivenPenalty = 32,
+  kGivenLast = 64,
+  kGivenSeed = 128,
+  kGivenHistory = 256,
 };
 
 // Strides in elements of a tensor [B,T,H,..]; the innermost dimension is contiguous.
@@ -237,6 +251,8 @@ struct ExpertMatmulParameters {
   int32_t experts;
   int64_t weight_expert;  // bytes
   int64_t weight_row;     // bytes
+  int64_t up_expert;      // of a second matrix
+  int64_t up_row;
   int64_t x_token;
   int64_t x_slot;  // 0: slots share a row
   int64_t y_token;

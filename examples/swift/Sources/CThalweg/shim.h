@@ -1,0 +1,2 @@
+// The installed header: where it is, pkg-config says.
+#include <thalweg/thalweg.h>

@@ -1,0 +1,63 @@
+#pragma once
+
+// Streams of models that live on a device. What is enqueued is kept until the host needs a result of it, and then
+// encoded into one command buffer with one encoder: a step is neither cut into many, nor does the host wait inside it.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/device_functions.h"
+#include "metal/launch.h"
+
+namespace thalweg::metal {
+
+// How command buffers come about.
+struct CommandBuffers {
+  std::unique_ptr<Encoder> (*make)();  // committed when the encoder is destroyed
+  std::uint64_t (*committed)();        // how many have been
+  void (*wait)(std::uint64_t number);  // until so many have finished
+};
+
+// A launch with its own parameters.
+struct RecordedLaunch {
+  Launch launch;
+  std::vector<std::byte> parameters;
+};
+using LaunchList = std::vector<std::shared_ptr<const RecordedLaunch>>;
+
+class DeviceStream {
+ public:
+  explicit DeviceStream(const CommandBuffers& buffers);
+  ~DeviceStream();
+  DeviceStream(const DeviceStream&) = delete;
+  DeviceStream& operator=(const DeviceStream&) = delete;
+
+  // The one that `stream.native` is; null: a queue of the caller's, or none.
+  static DeviceStream* find(const Stream& stream);
+
+  // An encoder of one operation, which begins when what was enqueued before it has finished.
+  std::unique_ptr<Encoder> record(std::string_view operation);
+  void append(const LaunchList& launches);
+  // Everything that `enqueue` puts into the stream, instead of running it.
+  LaunchList capture(const std::function<void()>& enqueue);
+  void copy(void* to, const void* from, std::size_t bytes);
+  std::uint64_t commit();           // what was enqueued; returns the number of its command buffer
+  void wait(std::uint64_t number);  // for it and all before it
+  void finish() { wait(commit()); }
+
+ private:
+  CommandBuffers buffers_;
+  LaunchList pending_;
+  LaunchList* captured_ = nullptr;
+};
+
+// Memory of the device and of PinnedMemory, which stays as it is until its turn in a stream comes.
+void note_allocation(const void* memory, std::size_t bytes);
+void forget_allocation(const void* memory) noexcept;
+
+// The functions that do not depend on the system; those for names, memory and streams are the caller's.
+ResidentFunctions stream_functions();
+
+}  // namespace thalweg::metal

@@ -1,0 +1,181 @@
+// Attention of few new tokens: the context is split over threadgroups, whose parts a second launch joins. Threadgroup:
+// a token, a span of positions and up to four query heads of a key head, which share the keys and values that are read.
+// Simdgroup: every fourth position; lanes share the elements of a head.
+
+#include "metal/kernels/cache_places.h"
+#include "metal/kernels/gates.h"
+
+constant constexpr int kLaneElements = kMaxHeadSize / 32;
+
+struct HeadRow {
+  float element[kLaneElements];
+};
+
+inline HeadRow load_row(device const void* data, int type, int64_t from, uint lane) {
+  HeadRow row;
+  THALWEG_UNROLL
+  for (int i = 0; i < kLaneElements; ++i) {
+    const int index = i * 32 + int(lane);
+    row.element[i] = i * 32 < kWidth && index < kWidth ? load(data, type, from + index) : 0.0f;
+  }
+  return row;
+}
+
+// The output of a token and head, element by element.
+inline void write_output(device void* o, device const void* gate, constant AttentionParameters& p, int token, int head,
+                         int column, float value) {
+  if (kHasOther) value *= sigmoid(load(gate, kType, at(p.gate, 0, token, head) + column));
+  store(o, kOutType, at(p.o, 0, token, head) + column, value);
+}
+
+inline int visible_positions(Sequence sequence, int token) {
+  return sequence.absent ? 0 : sequence.length - sequence.fresh + token - sequence.begin + 1;
+}
+
+[[max_total_threads_per_threadgroup(128)]] kernel void attention_split(
+    constant AttentionParameters& p [[buffer(0)]],
+    device const void* q [[buffer(1)]],       // [T,HQ,D]
+    device const void* keys [[buffer(2)]],    // [slots,S,HKV,D]
+    device const void* values [[buffer(3)]],  // [slots,S,HKV,D]
+    device const int* bounds [[buffer(4)]],   // [N+1]
+    device const int* lengths [[buffer(5)]],  // [N]
+    device const int* slots [[buffer(6)]],    // [N]
+    device const int* pages [[buffer(7)]],    // [N,P]
+    device const void* gate [[buffer(8)]],    // [T,HQ,D]
+    device void* o [[buffer(9)]],             // [T,HQ,D]
+    device float* parts [[buffer(10)]],       // [T,HQ,splits,D]
+    device float* scales [[buffer(11)]],      // [T,HQ,splits,2]: largest score, sum of weights
+    threadgroup float* scratch [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  const int token = int(group.z);
+  const int split = int(group.x);
+  const int key_head_index = int(group.y) / p.groups;
+  const int ratio = p.heads / p.key_heads;
+  const int within = int(group.y) % p.groups * p.rows_heads;  // first head among those of the key head
+  const int first_head = key_head_index * ratio + within;
+  const int count = min(int(p.rows_heads), ratio - within);
+  const Sequence sequence = sequence_of(p.cache, bounds, lengths, slots, pages, token);
+  if (sequence.index < 0) return;
+  const int visible = visible_positions(sequence, token);
+  const int first = split * p.span;
+  if (first >= visible) {
+    if (kSplit) return;
+    for (int i = int(thread_index); i < count * kWidth; i += kSplitSimdgroups * 32) {
+      write_output(o, gate, p, token, first_head + i / kWidth, i % kWidth, 0.0f);
+    }
+    return;
+  }
+  const int last = min(first + p.span, visible);
+  const float infinity = as_type<float>(0x7F800000u);
+  HeadRow queries[kSplitHeads];
+  HeadRow sums[kSplitHeads];
+  float largest[kSplitHeads];
+  float total[kSplitHeads];
+  THALWEG_UNROLL
+  for (int h = 0; h < kSplitHeads; ++h) {
+    largest[h] = -infinity;
+    total[h] = 0.0f;
+    if (h < count) queries[h] = load_row(q, kType, at(p.q, 0, token, first_head + h), lane);
+    THALWEG_UNROLL
+    for (int i = 0; i < kLaneElements; ++i) sums[h].element[i] = 0.0f;
+  }
+  for (int position = first + int(simdgroup); position < last; position += kSplitSimdgroups) {
+    const int64_t key_row = place_of(p.cache, p.cache.keys, slots, pages, sequence.index, position);
+    const int64_t value_row = place_of(p.cache, p.cache.values, slots, pages, sequence.index, position);
+    if (key_row < 0) continue;
+    const HeadRow key = load_row(keys, kCacheType, key_row + key_head_index * p.cache.keys.head, lane);
+    const HeadRow value = load_row(values, kCacheType, value_row + key_head_index * p.cache.values.head, lane);
+    THALWEG_UNROLL
+    for (int h = 0; h < kSplitHeads; ++h) {
+      if (h >= count) continue;
+      float product = 0.0f;
+      THALWEG_UNROLL
+      for (int i = 0; i < kLaneElements; ++i) {
+        if (i * 32 < kWidth) product += queries[h].element[i] * key.element[i];
+      }
+      const float score = simd_sum(product) * p.scale;
+      const float top = max(largest[h], score);
+      const float correction = precise::exp(largest[h] - top);
+      const float weight = precise::exp(score - top);
+      largest[h] = top;
+      total[h] = total[h] * correction + weight;
+      THALWEG_UNROLL
+      for (int i = 0; i < kLaneElements; ++i) {
+        if (i * 32 < kWidth) sums[h].element[i] = sums[h].element[i] * correction + weight * value.element[i];
+      }
+    }
+  }
+  threadgroup float* staged = scratch;                                         // [simdgroups][4][D]
+  threadgroup float* tops = staged + kSplitSimdgroups * kSplitHeads * kWidth;  // [simdgroups][4]
+  threadgroup float* totals = tops + kSplitSimdgroups * kSplitHeads;           // [simdgroups][4]
+  THALWEG_UNROLL
+  for (int h = 0; h < kSplitHeads; ++h) {
+    const int row = int(simdgroup) * kSplitHeads + h;
+    if (lane == 0) {
+      tops[row] = largest[h];
+      totals[row] = total[h];
+    }
+    THALWEG_UNROLL
+    for (int i = 0; i < kLaneElements; ++i) {
+      const int index = i * 32 + int(lane);
+      if (i * 32 < kWidth && index < kWidth) staged[row * kWidth + index] = sums[h].element[i];
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (int i = int(thread_index); i < count * kWidth; i += kSplitSimdgroups * 32) {
+    const int h = i / kWidth;
+    const int column = i % kWidth;
+    float top = -infinity;
+    for (int s = 0; s < kSplitSimdgroups; ++s) top = max(top, tops[s * kSplitHeads + h]);
+    float sum = 0.0f;
+    float weights = 0.0f;
+    for (int s = 0; s < kSplitSimdgroups && top > -infinity; ++s) {
+      const int row = s * kSplitHeads + h;
+      const float factor = precise::exp(tops[row] - top);
+      sum += factor * staged[row * kWidth + column];
+      weights += factor * totals[row];
+    }
+    if (!kSplit) {
+      write_output(o, gate, p, token, first_head + h, column, weights > 0.0f ? sum / weights : 0.0f);
+      continue;
+    }
+    const int64_t part = (int64_t(token) * p.heads + first_head + h) * p.splits + split;
+    parts[part * kWidth + column] = sum;
+    if (column != 0) continue;
+    scales[part * 2] = top;
+    scales[part * 2 + 1] = weights;
+  }
+}
+
+// Threadgroup: a token and head.
+[[max_total_threads_per_threadgroup(256)]] kernel void attention_join(
+    constant AttentionParameters& p [[buffer(0)]],
+    device const float* parts [[buffer(1)]],   // [T,HQ,splits,D]
+    device const float* scales [[buffer(2)]],  // [T,HQ,splits,2]
+    device const int* bounds [[buffer(3)]],    // [N+1]
+    device const int* lengths [[buffer(4)]],   // [N]
+    device const int* slots [[buffer(5)]],     // [N]
+    device const int* pages [[buffer(6)]],     // [N,P]
+    device const void* gate [[buffer(7)]],     // [T,HQ,D]
+    device void* o [[buffer(8)]],              // [T,HQ,D]
+    uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]]) {
+  const int head = int(group.x);
+  const int token = int(group.y);
+  const int column = int(thread_index);
+  const Sequence sequence = sequence_of(p.cache, bounds, lengths, slots, pages, token);
+  if (sequence.index < 0 || column >= kWidth) return;
+  const int live = (visible_positions(sequence, token) + p.span - 1) / p.span;
+  const int64_t first = (int64_t(token) * p.heads + head) * p.splits;
+  const float infinity = as_type<float>(0x7F800000u);
+  float top = -infinity;
+  for (int split = 0; split < live; ++split) top = max(top, scales[(first + split) * 2]);
+  float sum = 0.0f;
+  float weights = 0.0f;
+  for (int split = 0; split < live && top > -infinity; ++split) {
+    const float factor = precise::exp(scales[(first + split) * 2] - top);
+    sum += factor * parts[(first + split) * kWidth + column];
+    weights += factor * scales[(first + split) * 2 + 1];
+  }
+  write_output(o, gate, p, token, head, column, weights > 0.0f ? sum / weights : 0.0f);
+}

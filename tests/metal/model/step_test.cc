@@ -1,0 +1,118 @@
+// A whole model on the executor: its text, and what a decode step launches and moves.
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <span>
+#include <vector>
+
+#include "io/gguf.h"
+#include "metal/host/executor.h"
+#include "metal/story_model.h"
+#include "model/support.h"
+
+namespace thalweg::metal {
+namespace {
+
+constexpr Device kMetal{DeviceType::kMetal, 0};
+constexpr std::string_view kPrompt = "Tom has the lamp. Who has the lamp?";
+
+struct StepCounts {
+  Counts total;
+  std::uint64_t command_buffers = 0;
+};
+
+StepCounts counts_of_decoding(Model& model, Sequence& sequence, std::int64_t tokens) {
+  Sequence* sequences[] = {&sequence};
+  const Sampling sampling[] = {{}};
+  reset_executor_counts();
+  model.decode(sequences, sampling, tokens, {}, {}, true);
+  return {executor_total(), executor_command_buffers()};
+}
+
+// What a step has to read: every weight but the experts that are not chosen, and one row of the embedding is no more.
+double floor_bytes(const ModelInfo& info) {
+  const io::GgufFile file(THALWEG_MODEL);
+  double bytes = 0.0;
+  for (const auto& tensor : file.tensors()) {
+    const bool experts = tensor.name.find("_exps") != std::string::npos;
+    const double all = static_cast<double>(tensor.bytes);
+    bytes += experts ? all * info.experts_used / info.experts : all;
+  }
+  return bytes;
+}
+
+TEST(MetalModel, GreedyTextIsTheCpus) {
+  Model cpu = load_story(kCpu);
+  Model metal = load_story(kMetal);
+  EXPECT_NE(metal.info().device.find("executed on the host"), std::string::npos);
+  const std::vector<std::int32_t> expected = answer_of(cpu, std::string(kPrompt), 8);
+  EXPECT_GE(expected.size(), 3U);
+  EXPECT_EQ(answer_of(metal, std::string(kPrompt), 8), expected);
+}
+
+TEST(MetalModel, AStepIsOneCommandBuffer) {
+  Model model = load_story(kMetal, false);
+  Sequence sequence = model.start();
+  model.prefill(sequence, model.tokenize("Tom"));
+  counts_of_decoding(model, sequence, 3);  // records both graphs
+  const StepCounts few = counts_of_decoding(model, sequence, 2);
+  const StepCounts more = counts_of_decoding(model, sequence, 4);
+  EXPECT_EQ(more.command_buffers - few.command_buffers, 2U);
+  const std::uint64_t launches = (more.total.launches - few.total.launches) / 2;
+  const std::uint64_t dependencies = (more.total.dependencies - few.total.dependencies) / 2;
+  const double read = static_cast<double>(more.total.device_bytes_read - few.total.device_bytes_read) / 2.0;
+  const double written = static_cast<double>(more.total.device_bytes_written - few.total.device_bytes_written) / 2.0;
+  const double floor = floor_bytes(model.info());
+  std::printf(
+      "A decode step: 1 command buffer, 1 encoder, %llu launches, %llu barriers between launches, %llu "
+      "threadgroups, %llu barriers in them, %.2f MB read, %.3f MB written; floor %.2f MB\n",
+      static_cast<unsigned long long>(launches), static_cast<unsigned long long>(dependencies),
+      static_cast<unsigned long long>((more.total.threadgroups - few.total.threadgroups) / 2),
+      static_cast<unsigned long long>((more.total.barriers - few.total.barriers) / 2), read * 1e-6, written * 1e-6,
+      floor * 1e-6);
+  // Eight layers, each of at most twenty launches, and the ends of the model.
+  EXPECT_LE(launches, 8U * 20 + 8);
+  EXPECT_LE(dependencies, launches);
+  EXPECT_GE(read, floor);
+}
+
+// Other architectures: interleaved projections, dense blocks, value heads on fewer key heads; two sequences that decode
+// together.
+TEST(MetalModel, LogitsOfTinyModelsAreTheCpus) {
+  attach_executor();
+  model::TinySpec next;
+  next.architecture = "qwen3next";
+  next.value_heads = 2;
+  model::TinySpec dense;
+  dense.architecture = "qwen35";
+  dense.experts = 0;
+  dense.value_heads = 8;
+  for (const model::TinySpec& spec : {next, dense}) {
+    SCOPED_TRACE(spec.architecture);
+    const model::TempFolder folder;
+    const std::string path = folder / "model.gguf";
+    model::TinyModel(spec).write_gguf(path);
+    std::vector<std::int32_t> prompt;
+    for (int i = 0; i < 21; ++i) prompt.push_back(i * 37 % spec.vocabulary);
+    std::vector<std::vector<float>> logits;
+    for (const Device device : {kCpu, kMetal}) {
+      ModelOptions options = model::precise(2);
+      options.device = device;
+      options.context = 64;
+      Model loaded = Model::load(path, options);
+      Sequence first = loaded.start();
+      Sequence second = loaded.start();
+      loaded.prefill(first, prompt);
+      loaded.prefill(second, std::span(prompt).first(5));
+      Sequence* const both[] = {&first, &second};
+      const std::int32_t tokens[] = {3, 7};
+      for (int i = 0; i < 3; ++i) loaded.step(both, tokens);
+      for (const Sequence* sequence : both) logits.emplace_back(sequence->logits().begin(), sequence->logits().end());
+    }
+    for (const std::size_t n : {0U, 1U}) EXPECT_LT(model::difference(logits[n + 2], logits[n]), 2e-4);
+  }
+}
+
+}  // namespace
+}  // namespace thalweg::metal
