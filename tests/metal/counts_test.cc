@@ -171,6 +171,7 @@ TEST_F(Counted, StepMakesNormsOncePerKeyHead) {
   args.state_out = tensor(DType::kF32, {1, kShape.hv, kShape.v, kShape.k});
   args.y = tensor(DType::kBF16, {1, 1, kShape.hv, kShape.v});
   args.head_map = HeadMap::kGrouped;
+  args.qk_norm = QkNorm::kRms;
   const Counts counts = counts_of(args);
   EXPECT_EQ(counts.launches, 1U);
   EXPECT_EQ(counts.threadgroups, static_cast<std::uint64_t>(kShape.hk));

@@ -18,7 +18,7 @@ std::vector<std::byte> random_bytes(std::size_t count, std::mt19937& random) {
 
 TEST(StagedCopies, PiecesAreCopiedInOrder) {
   constexpr std::size_t kBufferBytes = 64;
-  const Runtime runtime(kCpu, 2, false);
+  const Runtime runtime(kCpu, 2, {}, false);
   StagedCopies copies(runtime, kBufferBytes);
   std::mt19937 random(std::random_device{}());
   const std::vector<std::vector<std::size_t>> layouts = {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -46,6 +47,10 @@ std::vector<std::byte> pack(const TinyTensor& tensor, DType dtype) {
   const std::int64_t columns = tensor.shape.back();
   const std::int64_t rows = product(tensor.shape) / columns;
   std::vector<std::byte> bytes(static_cast<std::size_t>(bytes_of(dtype, rows * columns)));
+  if (dtype == DType::kF32) {  // as they are: tests write NaN, which quantize refuses
+    std::memcpy(bytes.data(), tensor.values.data(), bytes.size());
+    return bytes;
+  }
   QuantizeArgs args;
   args.values = ConstTensor(tensor.values.data(), DType::kF32, {rows, columns}, kCpu);
   args.blocks = Tensor(bytes.data(), dtype, {rows, columns}, kCpu);
