@@ -22,6 +22,10 @@ inline std::int64_t hidden_size(const MoeFfnArgs& args) { return args.x.dim(1); 
 inline std::int64_t inner_size(const MoeFfnArgs& args) { return args.gate.dim(1); }
 inline std::int64_t shared_inner_size(const MoeFfnArgs& args) { return has_shared(args) ? args.shared_gate.dim(0) : 0; }
 
+// Weights whose rows lie together; without data if `weight` is absent.
+struct WeightRows;
+WeightRows weight_rows(const ConstTensor& weight);
+
 // The router's logits and the choice of experts.
 struct MoeRouting {
   bool wgmma;         // else mma

@@ -49,16 +49,6 @@ struct GroupedPlan {
   }
 };
 
-WeightRows weight_rows(const ConstTensor& weight) {
-  WeightRows rows;
-  if (!weight.defined()) return rows;
-  rows.data = static_cast<const std::uint8_t*>(weight.data);
-  rows.expert_bytes = weight.rank == 3 ? bytes_of(weight.dtype, weight.stride(0)) : 0;
-  rows.row_bytes = static_cast<int>(bytes_of(weight.dtype, weight.dim(weight.rank - 1)));
-  rows.type = weight.dtype;
-  return rows;
-}
-
 // How blocks divide the rows of `first` (and `second`), for `items` items on average.
 GroupedSide side_of(const ConstTensor& first, const ConstTensor& second, double items, const GroupedItems& of,
                     const DeviceProperties& device) {

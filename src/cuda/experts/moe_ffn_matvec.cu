@@ -41,6 +41,8 @@ bool fits_ring(const ConstTensor& weight, const DeviceProperties& device) {
   return rows * bytes_of(weight.dtype, k) <= most_stage_bytes(device);
 }
 
+}  // namespace
+
 WeightRows weight_rows(const ConstTensor& weight) {
   WeightRows rows;
   if (!weight.defined()) return rows;
@@ -50,8 +52,6 @@ WeightRows weight_rows(const ConstTensor& weight) {
   rows.type = weight.dtype;
   return rows;
 }
-
-}  // namespace
 
 std::string moe_matvec_supports(const MoeFfnArgs& args, const Stream& stream) {
   if (!is_float(args.router.dtype)) return "takes a router of F32, F16 or BF16";
