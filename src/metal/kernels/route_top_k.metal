@@ -4,11 +4,10 @@
 #include "metal/kernels/parameters_layers.h"
 
 #include "metal/kernels/common.h"
+#include "metal/kernels/gates.h"
 
 // Whether (a, i) precedes (b, j): the larger logit, among equals the lower id.
 inline bool precedes(float a, int i, float b, int j) { return a > b || (a == b && i < j); }
-
-inline float sigmoid(float x) { return 1.0f / (1.0f + precise::exp(-x)); }
 
 [[max_total_threads_per_threadgroup(32)]] kernel void route_top_k(constant RouteParameters& p [[buffer(0)]],
                                                                   device const void* logits [[buffer(1)]],  // [T,E]
