@@ -106,20 +106,26 @@ void run(const SwigluArgs& args, Workspace, const Stream& stream) {
   run_pairwise("swiglu_rows", args.kName, args.gate, args.up, args.y, stream);
 }
 
-// y_i = table[ids_i], or table[i] without ids.
+// y_i = table[ids_i], or table[i] without ids; then also of several tables [E,R,D].
 void run_unpack(std::string_view operation, const ConstTensor& table, const ConstTensor& ids, const Tensor& y,
                 const Stream& stream) {
   UnpackParameters p{};
-  p.rows = static_cast<std::int32_t>(table.dim(0));
-  p.row_bytes = bytes_of(table.dtype, table.stride(0));
-  p.y_row = y.stride(0);
+  const int row = y.rank - 2;  // the dimension of rows
+  p.rows = static_cast<std::int32_t>(table.dim(table.rank - 2));
+  p.row_bytes = bytes_of(table.dtype, table.stride(table.rank - 2));
+  p.y_row = y.stride(row);
+  if (y.rank == 3) {
+    p.table_bytes = bytes_of(table.dtype, table.stride(0));
+    p.y_table = y.stride(0);
+  }
   Launch launch;
   launch.kernel = "unpack_rows";
   launch.set(p).add(table).add(ids).add(y);
-  launch.constant("kWidth", y.dim(1)).constant("kFormat", table.dtype).constant("kOutType", y.dtype);
+  launch.constant("kWidth", y.dim(y.rank - 1)).constant("kFormat", table.dtype).constant("kOutType", y.dtype);
   launch.constant("kIndexed", ids.defined());
   launch.threads = kMoveThreads;
-  launch.grid = {ceil_div(y.dim(1), 8 * kMoveThreads), static_cast<std::uint32_t>(y.dim(0)), 1};
+  launch.grid = {ceil_div(y.dim(y.rank - 1), 8 * kMoveThreads), static_cast<std::uint32_t>(y.dim(row)),
+                 y.rank == 3 ? static_cast<std::uint32_t>(y.dim(0)) : 1};
   make_encoder(operation, stream)->launch(launch);
 }
 

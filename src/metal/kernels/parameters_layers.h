@@ -61,7 +61,9 @@ struct RopeParameters {
 struct UnpackParameters {
   int32_t rows;  // of the table
   int64_t row_bytes;
+  int64_t table_bytes;
   int64_t y_row;
+  int64_t y_table;
 };
 
 struct ConvParameters {

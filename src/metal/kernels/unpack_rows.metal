@@ -1,12 +1,13 @@
-// Rows of a table, all of them or those that ids name, unpacked. Threadgroup: 1024 columns of a row.
+// Rows of a table, all of them or those that ids name, unpacked; without ids also of several tables. Threadgroup: 1024
+// columns of a row.
 
 #include "metal/kernels/formats.h"
 #include "metal/kernels/parameters_layers.h"
 
 [[max_total_threads_per_threadgroup(128)]] kernel void unpack_rows(constant UnpackParameters& p [[buffer(0)]],
-                                                                   device const uchar* table [[buffer(1)]],  // [R,D]
+                                                                   device const uchar* table [[buffer(1)]],  // [E,R,D]
                                                                    device const int* ids [[buffer(2)]],      // [T]
-                                                                   device void* y [[buffer(3)]],             // [T,D]
+                                                                   device void* y [[buffer(3)]],             // [E,T,D]
                                                                    uint3 group [[threadgroup_position_in_grid]],
                                                                    uint thread_index [[thread_index_in_threadgroup]]) {
   const int octet = int(group.x) * kMoveThreads + int(thread_index);
@@ -14,11 +15,11 @@
   const int row = kIndexed ? ids[group.y] : int(group.y);
   Weights8 eight;
   if (row >= 0 && row < p.rows) {
-    eight = unpack(table + row * p.row_bytes, octet, kWidth);
+    eight = unpack(table + int64_t(group.z) * p.table_bytes + row * p.row_bytes, octet, kWidth);
   } else {
     for (int i = 0; i < 8; ++i) eight.w[i] = 0.0f;
   }
   for (int i = 0; i < 8 && octet * 8 + i < kWidth; ++i) {
-    store(y, kOutType, int64_t(group.y) * p.y_row + octet * 8 + i, eight.w[i]);
+    store(y, kOutType, int64_t(group.z) * p.y_table + int64_t(group.y) * p.y_row + octet * 8 + i, eight.w[i]);
   }
 }
