@@ -44,21 +44,22 @@ bool fill_strides(const BasicTensor<Pointer>& from, BasicTensor<Pointer>& to) {
   std::int64_t run_stride = from.stride(from.rank - 1);
   std::int64_t run_size = 1;
   std::int64_t taken = 1;
-  const auto take = [&] {
-    to.strides[static_cast<std::size_t>(next)] = taken * run_stride;
-    taken *= to.dim(next--);
+  const auto take = [&](int dimension) {  // returns the next one
+    to.strides[static_cast<std::size_t>(dimension)] = taken * run_stride;
+    taken *= to.dim(dimension);
+    return dimension - 1;
   };
   for (int i = from.rank - 1; i >= 0; --i) {
     run_size *= from.dim(i);
     if (i > 0 && (from.dim(i - 1) == 1 || from.stride(i - 1) == run_size * run_stride)) continue;
-    while (next >= 0 && taken < run_size) take();
+    while (next >= 0 && taken < run_size) next = take(next);
     if (taken != run_size) return false;
     if (i == 0) break;
     run_stride = from.stride(i - 1);
     run_size = 1;
     taken = 1;
   }
-  while (next >= 0) take();
+  while (next >= 0) next = take(next);
   return true;
 }
 

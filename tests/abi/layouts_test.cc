@@ -51,6 +51,7 @@ class Describe {
   void add(const char* name, const Member& member) const {
     const auto* base = reinterpret_cast<const char*>(&value);
     const auto offset = static_cast<std::size_t>(reinterpret_cast<const char*>(&member) - base);
+    // Members may be pointers. NOLINTNEXTLINE(bugprone-sizeof-expression)
     const_cast<Described&>(result).fields.push_back({name, offset, sizeof(Member)});
   }
   template <class Member>

@@ -43,7 +43,7 @@ TEST_F(CommandLine, AKernelThatTheEnvironmentMisspellsIsTold) {
     const Result result = run({"verify", "--op", "add"});
     unsetenv("THALWEG_KERNEL");
     EXPECT_NE(result.code, 0) << value;
-    const std::string text = result.out + result.err;
+    std::string text = result.out + result.err;
     EXPECT_NE(text.find("THALWEG_KERNEL"), std::string::npos) << text;
     return text;
   };

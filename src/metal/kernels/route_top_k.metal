@@ -1,5 +1,6 @@
 // The best experts of each token and their weights. Threadgroup: a simdgroup for a token. Each choice is the first that
-// follows the one before it in the order of logits, or with a bias of scores + bias, so that nothing needs to be marked.
+// follows the one before it in the order of logits, or with a bias of scores + bias, so that nothing needs to be
+// marked.
 
 #include "metal/kernels/parameters_layers.h"
 
