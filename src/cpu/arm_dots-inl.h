@@ -33,14 +33,15 @@ HWY_INLINE hn::Vec<I32> arm_dot4(hn::Vec<I32> sum, VU codes, std::int32_t bytes)
 #if THALWEG_ARM_DOTS == 2
 // multiply_group() for an even number of rows: two weight rows times two rows of activations, eight codes at a time.
 template <int kRows>
-HWY_INLINE void multiply_row_pairs(Tile tile, int first, int end, const std::int8_t* const* x, hn::Vec<I32>* dots) {
+HWY_INLINE void multiply_row_pairs(const std::uint32_t* codes, int words, const std::int8_t* const* x,
+                                   hn::Vec<I32>* dots) {
   static_assert(kLanes == 4);
   int32x4_t rows01[kRows / 2];
   int32x4_t rows23[kRows / 2];
   for (int pair = 0; pair < kRows / 2; ++pair) rows01[pair] = rows23[pair] = vdupq_n_s32(0);
-  for (int word = first; word < end; word += 2) {
-    const uint32x4_t even = vld1q_u32(tile.codes + word * kLanes);
-    const uint32x4_t odd = vld1q_u32(tile.codes + (word + 1) * kLanes);
+  for (int word = 0; word < words; word += 2) {
+    const uint32x4_t even = vld1q_u32(codes + word * kLanes);
+    const uint32x4_t odd = vld1q_u32(codes + (word + 1) * kLanes);
     const uint8x16_t codes01 = vreinterpretq_u8_u32(vzip1q_u32(even, odd));
     const uint8x16_t codes23 = vreinterpretq_u8_u32(vzip2q_u32(even, odd));
     for (int pair = 0; pair < kRows / 2; ++pair) {
@@ -50,8 +51,8 @@ HWY_INLINE void multiply_row_pairs(Tile tile, int first, int end, const std::int
     }
   }
   for (int pair = 0; pair < kRows / 2; ++pair) {
-    dots[2 * pair] = hn::Vec<I32>(vuzp1q_s32(rows01[pair], rows23[pair]));
-    dots[2 * pair + 1] = hn::Vec<I32>(vuzp2q_s32(rows01[pair], rows23[pair]));
+    dots[2 * pair] = hn::Add(dots[2 * pair], hn::Vec<I32>(vuzp1q_s32(rows01[pair], rows23[pair])));
+    dots[2 * pair + 1] = hn::Add(dots[2 * pair + 1], hn::Vec<I32>(vuzp2q_s32(rows01[pair], rows23[pair])));
   }
 }
 #endif

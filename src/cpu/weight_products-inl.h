@@ -16,11 +16,9 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include "cpu/code_products-inl.h"
 #include "cpu/weight_matmul.h"
 #include "cpu/weight_tiles-inl.h"
-#if HWY_ARCH_ARM_A64
-#include "cpu/arm_dots-inl.h"
-#endif
 
 THALWEG_MATMUL_BEFORE_NAMESPACE();
 namespace thalweg::cpu {
@@ -30,7 +28,6 @@ namespace {
 // Activation rows that share the loads of a segment of weights: as many as the registers hold sums for.
 constexpr int kExactRows = kLanes == 16 ? 6 : 3;  // times four sums
 constexpr int kFewRows = kLanes == 16 ? 4 : 2;    // multiplied without unpacking the weights to memory
-constexpr int kQ8Rows = kLanes == 16 ? 8 : 4;     // times two
 
 // ---- Scratch
 
@@ -213,173 +210,6 @@ void exact(const WeightRows& weights, const float* const* activations, std::int6
 
 // ---- 8-bit activations
 
-// sum + the products of each lane's four unsigned codes with four signed bytes.
-template <bool kNarrow>
-HWY_INLINE hn::Vec<I32> dot4(hn::Vec<I32> sum, VU codes, std::int32_t bytes) {
-#if HWY_ARCH_ARM_A64
-  return arm_dot4<kNarrow>(sum, codes, bytes);
-#elif HWY_TARGET == HWY_AVX3_DL
-  return hn::Vec<I32>{_mm512_dpbusd_epi32(sum.raw, codes.raw, _mm512_set1_epi32(bytes))};
-#else
-  const hn::Repartition<std::int16_t, I32> d16;
-  const auto x = hn::BitCast(d16, hn::Set(kI32, bytes));
-  const auto w = hn::BitCast(d16, codes);
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4
-  if constexpr (kNarrow) {
-    const auto ones = hn::Set(d16, 1);
-#if HWY_TARGET == HWY_AVX2
-    const auto pairs = _mm256_maddubs_epi16(w.raw, x.raw);
-    return hn::Add(sum, hn::Vec<I32>{_mm256_madd_epi16(pairs, ones.raw)});
-#else
-    const auto pairs = _mm_maddubs_epi16(w.raw, x.raw);
-    return hn::Add(sum, hn::Vec<I32>{_mm_madd_epi16(pairs, ones.raw)});
-#endif
-  }
-#endif
-  // Bytes 0 and 2, then 1 and 3, widened in place: two 16-bit products per lane each.
-  const hn::Repartition<std::uint16_t, I32> du16;
-  const auto w_even = hn::And(w, hn::Set(d16, 255));
-  const auto w_odd = hn::BitCast(d16, hn::ShiftRight<8>(hn::BitCast(du16, w)));
-  const auto x_even = hn::ShiftRight<8>(hn::ShiftLeft<8>(x));
-  const auto x_odd = hn::ShiftRight<8>(x);
-#if HWY_TARGET == HWY_AVX2
-  return hn::Add(sum, hn::Add(hn::Vec<I32>{_mm256_madd_epi16(w_even.raw, x_even.raw)},
-                              hn::Vec<I32>{_mm256_madd_epi16(w_odd.raw, x_odd.raw)}));
-#elif HWY_TARGET == HWY_SSE4
-  return hn::Add(sum, hn::Add(hn::Vec<I32>{_mm_madd_epi16(w_even.raw, x_even.raw)},
-                              hn::Vec<I32>{_mm_madd_epi16(w_odd.raw, x_odd.raw)}));
-#else
-  const auto halves = [](auto v) {  // signed 16-bit halves of each lane
-    const auto lanes = hn::BitCast(kI32, v);
-    return std::pair(hn::ShiftRight<16>(hn::ShiftLeft<16>(lanes)), hn::ShiftRight<16>(lanes));
-  };
-  const auto [w0, w2] = halves(w_even);
-  const auto [w1, w3] = halves(w_odd);
-  const auto [x0, x2] = halves(x_even);
-  const auto [x1, x3] = halves(x_odd);
-  sum = hn::Add(sum, hn::Add(hn::Mul(w0, x0), hn::Mul(w1, x1)));
-  return hn::Add(sum, hn::Add(hn::Mul(w2, x2), hn::Mul(w3, x3)));
-#endif
-#endif
-}
-
-struct Q8Row {
-  const std::int8_t* codes;  // [K]
-  const float* scales;       // [K/32]
-  const float* sums16;       // [K/16]
-  const float* sums32;       // [K/32]
-
-  Q8Row(const float* row, std::int64_t k)
-      : codes(reinterpret_cast<const std::int8_t*>(row)),
-        scales(row + k / 4),
-        sums16(scales + k / 32),
-        sums32(sums16 + k / 16) {}
-};
-
-// dots[i] = the products of words first..end of a tile with row i, whose codes are x[i].
-template <int kRows, bool kNarrow>
-HWY_INLINE void multiply_group(Tile tile, int first, int end, const std::int8_t* const* x, hn::Vec<I32>* dots) {
-#if THALWEG_ARM_DOTS == 2
-  if constexpr (kRows % 2 == 0) return multiply_row_pairs<kRows>(tile, first, end, x, dots);
-#endif
-  for (int i = 0; i < kRows; ++i) dots[i] = hn::Zero(kI32);
-  for (int word = first; word < end; ++word) {
-    const VU codes = hn::LoadU(kU32, tile.codes + word * kLanes);
-    for (int i = 0; i < kRows; ++i) {
-      std::int32_t bytes = 0;
-      std::memcpy(&bytes, x[i] + 4 * word, sizeof(bytes));
-      dots[i] = dot4<kNarrow>(dots[i], codes, bytes);
-    }
-  }
-}
-
-template <int kRows, int kGroup, bool kNarrow>
-HWY_INLINE void multiply_q8(Tile tile, std::int64_t count, const float* const* activations, std::int64_t k,
-                            std::int64_t k0, float* sums) {
-  const std::int8_t* x[kRows];
-  const float* scales[kRows];
-  const float* group_sums[kRows];
-  VF total[kRows];
-  for (int i = 0; i < kRows; ++i) {
-    const Q8Row row(activations[i], k);
-    x[i] = row.codes + k0;
-    scales[i] = row.scales + k0 / 32;
-    group_sums[i] = kGroup == 16 ? row.sums16 + k0 / 16 : row.sums32 + k0 / 32;
-    total[i] = hn::LoadU(kF32, sums + i * kLanes);
-  }
-  for (int g = 0; g < count / kGroup; ++g) {
-    hn::Vec<I32> dots[kRows];
-    multiply_group<kRows, kNarrow>(tile, g * (kGroup / 4), (g + 1) * (kGroup / 4), x, dots);
-    const VF scale = hn::LoadU(kF32, tile.scales + g * kLanes);
-    const VF minimum = hn::LoadU(kF32, tile.minimums + g * kLanes);
-    for (int i = 0; i < kRows; ++i) {
-      const VF product = hn::Mul(hn::ConvertTo(kF32, dots[i]), hn::Set(kF32, scales[i][g * kGroup / 32]));
-      const VF offset = hn::Mul(minimum, hn::Set(kF32, group_sums[i][g]));
-      total[i] = hn::Add(total[i], hn::MulSub(product, scale, offset));
-    }
-  }
-  for (int i = 0; i < kRows; ++i) hn::StoreU(total[i], kF32, sums + i * kLanes);
-}
-
-// A sink of decode() that multiplies the codes at once instead of storing them, for one row of activations.
-template <class Block>
-struct DotSink {
-  static constexpr DTypeInfo kInfo = dtype_info(Block::kDType);
-  static constexpr int kGroupWords = group_size(Block::kDType) / 4;
-  static constexpr int kGroups = kInfo.block_size / group_size(Block::kDType);
-  static constexpr int kLines = (kInfo.block_bytes * kLanes + 63) / 64;
-
-  const std::int8_t* x;  // codes of the activations
-  hn::Vec<I32> dots[kGroups];
-  VF scales[kGroups];
-  VF minimums[kGroups];
-
-  // Prefetches one block of each row: more would fill the core's line fill buffers, less would leave them idle.
-  HWY_INLINE DotSink(const std::int8_t* codes, const std::uint8_t* next) : x(codes) {
-    for (int line = 0; line < kLines; ++line) hwy::Prefetch(next + 64 * line);
-    // A mapped file has small pages: a prefetch some pages ahead starts the address translation early.
-    constexpr int kPagesAhead = 4;
-    hwy::Prefetch(next + 64 * kLines + 4096 * kPagesAhead);
-    for (auto& dot : dots) dot = hn::Zero(kI32);
-  }
-  HWY_INLINE void put(int word, VU codes) {
-    std::int32_t bytes = 0;
-    std::memcpy(&bytes, x + 4 * word, sizeof(bytes));
-    dots[word / kGroupWords] = dot4<narrow_codes(Block::kDType)>(dots[word / kGroupWords], codes, bytes);
-  }
-  HWY_INLINE void put_group(int group, VF scale, VF minimum) {
-    scales[group] = scale;
-    minimums[group] = minimum;
-  }
-};
-
-// The sums of multiply_q8 for one row, with the same bits: weights k0 .. k0 + count of every row. Prefetches `ahead`.
-template <class Block>
-HWY_NOINLINE void dot_rows(const Block* format, Rows rows, std::int64_t count, const std::uint8_t* ahead,
-                           const Q8Row& activations, std::int64_t k0, float* sums) {
-  using Sink = DotSink<Block>;
-  constexpr int kGroup = group_size(Block::kDType);
-  const std::int8_t* x = activations.codes + k0;
-  const float* scales = activations.scales + k0 / 32;
-  const float* group_sums = kGroup == 16 ? activations.sums16 + k0 / 16 : activations.sums32 + k0 / 32;
-  VF total = hn::LoadU(kF32, sums);
-  for (std::int64_t b = 0; b < count / Sink::kInfo.block_size; ++b) {
-    Sink sink(x, ahead);
-    decode(format, rows, sink);
-    unroll<Sink::kGroups>([&](auto i) HWY_ATTR {
-      const VF product = hn::Mul(hn::ConvertTo(kF32, sink.dots[i]), hn::Set(kF32, scales[i * kGroup / 32]));
-      const VF offset = hn::Mul(sink.minimums[i], hn::Set(kF32, group_sums[i]));
-      total = hn::Add(total, hn::MulSub(product, sink.scales[i], offset));
-    });
-    rows = rows + Sink::kInfo.block_bytes;
-    ahead += Sink::kInfo.block_bytes * kLanes;
-    x += Sink::kInfo.block_size;
-    scales += Sink::kInfo.block_size / 32;
-    group_sums += Sink::kGroups;
-  }
-  hn::StoreU(total, kF32, sums);
-}
-
 void q8_one_row(const WeightRows& weights, const Q8Row& x, float* sums, const Buffers& buffers) {
   std::fill_n(sums, kLanes, 0.0F);
   const auto* data = static_cast<const std::uint8_t*>(weights.data);
@@ -400,20 +230,16 @@ void q8_one_row(const WeightRows& weights, const Q8Row& x, float* sums, const Bu
   }
 }
 
-template <int kGroup, bool kNarrow>
-HWY_NOINLINE void multiply_q8_segment(Tile tile, std::int64_t count, const float* const* activations, std::int64_t m,
-                                      std::int64_t k, std::int64_t k0, float* sums) {
-  for_row_bands<kQ8Rows>(m, [&](auto band, std::int64_t i) {
-    multiply_q8<band, kGroup, kNarrow>(tile, count, activations + i, k, k0, sums + i * kLanes);
-  });
+template <class Products>
+HWY_NOINLINE void multiply_q8_segment(const Q8Segment& segment, const float* const* activations, std::int64_t m,
+                                      float* sums) {
+  for_row_bands<kQ8Rows>(
+      m, [&](auto band, std::int64_t i) { multiply_q8<Products, band>(segment, activations + i, sums + i * kLanes); });
 }
 
 void q8(const WeightRows& weights, const float* const* activations, std::int64_t m, float* sums, float* scratch) {
   const Buffers buffers = lay_out(scratch);
   if (m == 1) return q8_one_row(weights, Q8Row(activations[0], weights.k), sums, buffers);
-  const auto multiply = group_size(weights.dtype) == 16 ? multiply_q8_segment<16, true>
-                        : narrow_codes(weights.dtype)   ? multiply_q8_segment<32, true>
-                                                        : multiply_q8_segment<32, false>;
   std::fill_n(sums, m * kLanes, 0.0F);
   for (std::int64_t k0 = 0; k0 < weights.k; k0 += kSegment) {
     const std::int64_t count = std::min<std::int64_t>(kSegment, weights.k - k0);
@@ -421,7 +247,10 @@ void q8(const WeightRows& weights, const float* const* activations, std::int64_t
     prefetch_segment(weights, k0);
     prefetch_next(weights, k0, count);
     decode_segment(weights.dtype, rows, count, buffers.tile);
-    multiply(buffers.tile, count, activations, m, weights.k, k0, sums);
+    const Q8Segment segment{buffers.tile, weights.k, k0, count, code_center(weights.dtype)};
+    with_format(weights.dtype, [&](const auto* format) HWY_ATTR {
+      multiply_q8_segment<ProductsOf<decltype(*format)>>(segment, activations, m, sums);
+    });
   }
 }
 
@@ -447,6 +276,7 @@ void quantize(DType dtype, const void* x, std::int64_t k, float* row) {
   float* scales = row + k / 4;
   float* sums16 = scales + k / 32;
   float* sums32 = sums16 + k / 16;
+  auto* code_sums16 = reinterpret_cast<std::int16_t*>(sums32 + k / 32);
   const hn::Rebind<std::int8_t, I32> d8;
   for (std::int64_t g = 0; g < k / 32; ++g) {
     std::array<float, 32> values;
@@ -461,6 +291,7 @@ void quantize(DType dtype, const void* x, std::int64_t k, float* row) {
     const float largest = hn::GetLane(hn::BitCast(kF32, hn::MaxOfLanes(kI32, largest_bits)));
     if (!(largest <= std::numeric_limits<float>::max())) {
       std::fill_n(codes + 32 * g, 32, std::int8_t{0});
+      code_sums16[2 * g] = code_sums16[2 * g + 1] = 0;
       scales[g] = sums16[2 * g] = sums16[2 * g + 1] = sums32[g] = std::numeric_limits<float>::quiet_NaN();
       continue;
     }
@@ -475,12 +306,14 @@ void quantize(DType dtype, const void* x, std::int64_t k, float* row) {
       hn::StoreU(hn::DemoteTo(d8, code), d8, codes + 32 * g + i);
       (i < 16 ? low : high) = hn::Add(i < 16 ? low : high, code);
     }
-    const auto low_sum = static_cast<float>(hn::GetLane(hn::SumOfLanes(kI32, low)));
-    const auto high_sum = static_cast<float>(hn::GetLane(hn::SumOfLanes(kI32, high)));
+    const std::int32_t low_sum = hn::GetLane(hn::SumOfLanes(kI32, low));
+    const std::int32_t high_sum = hn::GetLane(hn::SumOfLanes(kI32, high));
     scales[g] = scale;
-    sums16[2 * g] = scale * low_sum;
-    sums16[2 * g + 1] = scale * high_sum;
-    sums32[g] = scale * (low_sum + high_sum);
+    sums16[2 * g] = scale * static_cast<float>(low_sum);
+    sums16[2 * g + 1] = scale * static_cast<float>(high_sum);
+    sums32[g] = scale * static_cast<float>(low_sum + high_sum);
+    code_sums16[2 * g] = static_cast<std::int16_t>(low_sum);
+    code_sums16[2 * g + 1] = static_cast<std::int16_t>(high_sum);
   }
 }
 

@@ -40,15 +40,54 @@ struct Tile {
 constexpr int group_size(DType dtype) {
   return dtype == DType::kQ2_K || dtype == DType::kQ3_K || dtype == DType::kQ6_K ? 16 : 32;
 }
-// Codes up to 127: sums of two products with signed bytes fit 16 bits.
-constexpr bool narrow_codes(DType dtype) {
-  return dtype != DType::kQ8_0 && dtype != DType::kIQ4_NL && dtype != DType::kIQ4_XS;
+// The code of weight 0 in the formats whose minimum is scale times that; 0 in those that store minimums.
+constexpr int code_center(DType dtype) {
+  switch (dtype) {
+    case DType::kQ3_K:
+      return 4;
+    case DType::kQ4_0:
+      return 8;
+    case DType::kMXFP4:
+      return 12;
+    case DType::kQ5_0:
+      return 16;
+    case DType::kQ6_K:
+      return 32;
+    case DType::kQ8_0:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS:
+      return 128;
+    default:
+      return 0;
+  }
+}
+constexpr int largest_code(DType dtype) {
+  switch (dtype) {
+    case DType::kQ2_K:
+      return 3;
+    case DType::kQ3_K:
+      return 7;
+    case DType::kMXFP4:
+      return 24;
+    case DType::kQ5_0:
+    case DType::kQ5_1:
+    case DType::kQ5_K:
+      return 31;
+    case DType::kQ6_K:
+      return 63;
+    case DType::kQ8_0:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS:
+      return 255;
+    default:
+      return 15;
+  }
 }
 
-// weight = scale (code - offset); the product is exact, the offsets are powers of two (or the scale is).
+// weight = scale (code - center); the product is exact, the centers are powers of two (or the scale is).
 template <class Sink>
-HWY_INLINE void put_symmetric(Sink& sink, int group, VF scale, float offset) {
-  sink.put_group(group, scale, hn::Mul(scale, hn::Set(kF32, offset)));
+HWY_INLINE void put_symmetric(Sink& sink, int group, VF scale, DType dtype) {
+  sink.put_group(group, scale, hn::Mul(scale, hn::Set(kF32, static_cast<float>(code_center(dtype)))));
 }
 
 // Levels of a table plus kRaise, which makes them unsigned.
@@ -63,7 +102,7 @@ HWY_INLINE VU look_up(const std::array<std::int8_t, 16>& levels, VU nibbles) {
 
 template <class Sink>
 HWY_INLINE void decode(const BlockQ4_0*, Rows rows, Sink& sink) {
-  put_symmetric(sink, 0, f16_low(load_word(rows)), 8.0F);
+  put_symmetric(sink, 0, f16_low(load_word(rows)), DType::kQ4_0);
   for_each_word<1>(rows + offsetof(BlockQ4_0, codes), [&](VU v, int word) {
     sink.put(word, low_nibbles(v));
     sink.put(word + 4, high_nibbles(v));
@@ -98,7 +137,7 @@ HWY_INLINE void decode_five_bits(Rows codes, VU high, Sink& sink) {
 
 template <class Sink>
 HWY_INLINE void decode(const BlockQ5_0*, Rows rows, Sink& sink) {
-  put_symmetric(sink, 0, f16_low(load_word(rows)), 16.0F);
+  put_symmetric(sink, 0, f16_low(load_word(rows)), DType::kQ5_0);
   const VU high = load_word(rows + offsetof(BlockQ5_0, high));
   decode_five_bits(rows + offsetof(BlockQ5_0, codes), high, sink);
 }
@@ -112,14 +151,14 @@ HWY_INLINE void decode(const BlockQ5_1*, Rows rows, Sink& sink) {
 
 template <class Sink>
 HWY_INLINE void decode(const BlockQ8_0*, Rows rows, Sink& sink) {
-  put_symmetric(sink, 0, f16_low(load_word(rows)), 128.0F);
+  put_symmetric(sink, 0, f16_low(load_word(rows)), DType::kQ8_0);
   for_each_word<2>(rows + offsetof(BlockQ8_0, codes),
                    [&](VU v, int word) { sink.put(word, hn::Xor(v, hn::Set(kU32, 0x80808080U))); });
 }
 
 template <class Sink>
 HWY_INLINE void decode(const BlockIQ4_NL*, Rows rows, Sink& sink) {
-  put_symmetric(sink, 0, f16_low(load_word(rows)), 128.0F);
+  put_symmetric(sink, 0, f16_low(load_word(rows)), DType::kIQ4_NL);
   for_each_word<1>(rows + offsetof(BlockIQ4_NL, codes), [&](VU v, int word) {
     sink.put(word, look_up<-128>(kIq4Levels, low_nibbles(v)));
     sink.put(word + 4, look_up<-128>(kIq4Levels, high_nibbles(v)));
@@ -133,7 +172,7 @@ HWY_INLINE void decode(const BlockMXFP4*, Rows rows, Sink& sink) {
   const VU normal = hn::ShiftLeft<23>(hn::Sub(exponent, hn::Set(kU32, 1)));
   const VU tiny = hn::Add(hn::Set(kU32, 0x200000), hn::ShiftLeft<21>(exponent));
   const auto is_tiny = hn::RebindMask(kU32, hn::Lt(hn::BitCast(kI32, exponent), hn::Set(kI32, 2)));
-  put_symmetric(sink, 0, hn::BitCast(kF32, hn::IfThenElse(is_tiny, tiny, normal)), 12.0F);
+  put_symmetric(sink, 0, hn::BitCast(kF32, hn::IfThenElse(is_tiny, tiny, normal)), DType::kMXFP4);
   for_each_word<1>(rows + offsetof(BlockMXFP4, codes), [&](VU v, int word) {
     sink.put(word, look_up<12>(kMxfp4Levels, low_nibbles(v)));
     sink.put(word + 4, look_up<12>(kMxfp4Levels, high_nibbles(v)));
@@ -199,7 +238,7 @@ HWY_INLINE void decode(const BlockQ6_K*, Rows rows, Sink& sink) {
     unroll<4>([&](auto g) {
       // An arithmetic shift of the byte moved to the top keeps its sign.
       const auto top = hn::BitCast(kI32, hn::ShiftLeft<24 - 8 * g>(v));
-      put_symmetric(sink, group++, hn::Mul(scale, hn::ConvertTo(kF32, hn::ShiftRight<24>(top))), 32.0F);
+      put_symmetric(sink, group++, hn::Mul(scale, hn::ConvertTo(kF32, hn::ShiftRight<24>(top))), DType::kQ6_K);
     });
   });
   // w = 128 h + 64 s + l: both halves s of a code byte have their upper bits in the same byte l % 32.
@@ -252,7 +291,7 @@ HWY_INLINE void decode(const BlockQ3_K*, Rows rows, Sink& sink) {
     const VU packed = hn::Or(low, plane<2 * quarter, 4>(header.v3, 3));
     unroll<4>([&](auto g) {
       const VF group_scale = hn::Sub(field<8 * g>(packed, 63), hn::Set(kF32, 32.0F));
-      put_symmetric(sink, 4 * quarter + g, hn::Mul(scale, group_scale), 4.0F);
+      put_symmetric(sink, 4 * quarter + g, hn::Mul(scale, group_scale), DType::kQ3_K);
     });
   });
   unroll<4>([&](auto part) {
@@ -284,7 +323,7 @@ HWY_INLINE void decode(const BlockIQ4_XS*, Rows rows, Sink& sink) {
     const VU low = hn::And(hn::ShiftRight<4 * g>(header.v1), hn::Set(kU32, 15));
     const VU high = hn::And(hn::ShiftRight<16 + 2 * g>(header.v0), hn::Set(kU32, 3));
     const VF group_scale = hn::Sub(to_float(hn::Or(low, hn::ShiftLeft<4>(high))), hn::Set(kF32, 32.0F));
-    put_symmetric(sink, g, hn::Mul(scale, group_scale), 128.0F);
+    put_symmetric(sink, g, hn::Mul(scale, group_scale), DType::kIQ4_XS);
   });
   for_each_word<8>(rows + offsetof(BlockIQ4_XS, codes), [&](VU v, int word) {
     const int to = word / 4 * 8 + word % 4;
