@@ -1,4 +1,4 @@
-// Decoding against the memory's speed: bench --op model.
+// Decoding against the memory's speed, and prompts: bench --op model on the CPU.
 
 #include <fmt/core.h>
 
@@ -92,61 +92,158 @@ double median_of(const std::vector<Round>& rounds, Value value) {
   return values[values.size() / 2];
 }
 
-nlohmann::json measure(const std::string& path, MemoryReader& reader, const BenchOptions& options) {
-  constexpr int kSteps = 4;  // of a round: it is over before the machine's other work has changed much
-  LoadOptions load;
-  load.path = path;
-  load.threads = options.threads;
-  load.device = "cpu";
-  Model model = load_model(load);
-  const ModelInfo& info = model.info();
-  const Stream stream = Stream::cpu(options.threads);
-  Sequence sequence = model.start();
-  std::int32_t token = 0;
-  const auto step = [&] {
-    model.step(sequence, token);
-    token = (token + 1) % static_cast<std::int32_t>(info.vocabulary);
-  };
-  step();  // warms the caches
-  std::vector<Round> rounds;
-  const Clock::time_point begin = Clock::now();
-  constexpr std::size_t kFewest = 8;
-  while (rounds.size() < kFewest || Clock::now() - begin < std::chrono::duration<double>(options.model_seconds)) {
-    if (static_cast<std::int64_t>(sequence.tokens().size()) + kSteps > model.context()) sequence.clear();
-    Round round;
-    round.read = measure_rate(static_cast<double>(reader.bytes()), [&] { reader.pass(stream); });
-    round.decode = measure_rate(static_cast<double>(info.decode_bytes) * kSteps, [&] {
-      for (int i = 0; i < kSteps; ++i) step();
-    });
-    rounds.push_back(round);
+// Time of a prompt, by the clock and by the processors.
+struct PromptTime {
+  double seconds = 0.0;
+  double cpu_seconds = 0.0;
+};
+
+// A prompt's time, least of several runs.
+struct PromptRow {
+  std::string model;
+  std::int64_t tokens = 0;
+  int runs = 0;
+  PromptTime least;
+  double median_seconds = 0.0;
+
+  double rate() const { return static_cast<double>(tokens) / least.seconds; }
+};
+
+class ModelBench {
+ public:
+  ModelBench(const std::string& path, const BenchOptions& options)
+      : options_(options), name_(fs::path(path).filename().string()), model_(load_model(load_options(path, options))) {}
+
+  nlohmann::json decode(MemoryReader& reader) {
+    constexpr int kSteps = 4;  // of a round: it is over before the machine's other work has changed much
+    const ModelInfo& info = model_.info();
+    const Stream stream = Stream::cpu(options_.threads);
+    Sequence sequence = model_.start();
+    std::int32_t token = 0;
+    const auto step = [&] {
+      model_.step(sequence, token);
+      token = (token + 1) % static_cast<std::int32_t>(info.vocabulary);
+    };
+    step();  // warms the caches
+    std::vector<Round> rounds;
+    const Clock::time_point begin = Clock::now();
+    constexpr std::size_t kFewest = 8;
+    while (rounds.size() < kFewest || Clock::now() - begin < std::chrono::duration<double>(options_.model_seconds)) {
+      if (static_cast<std::int64_t>(sequence.tokens().size()) + kSteps > model_.context()) sequence.clear();
+      Round round;
+      round.read = measure_rate(static_cast<double>(reader.bytes()), [&] { reader.pass(stream); });
+      round.decode = measure_rate(static_cast<double>(info.decode_bytes) * kSteps, [&] {
+        for (int i = 0; i < kSteps; ++i) step();
+      });
+      rounds.push_back(round);
+    }
+    const double read = best_of(rounds, [](const Round& round) { return round.read.wall; });
+    const double decode = best_of(rounds, [](const Round& round) { return round.decode.wall; });
+    const double tokens = decode / static_cast<double>(info.decode_bytes);
+    const double median = median_of(rounds, [](const Round& round) { return round.ratio(); });
+    const double cpu = median_of(rounds, [](const Round& round) { return round.cpu_ratio(); });
+    print("{:<24} {:>10} {:>10} {:>10.1f} {:>8.1f} {:>8.1f} {:>8.2f} {:>8.2f} {:>8.2f}\n", name_,
+          format_bytes(info.decode_bytes), format_bytes(2 * info.state_bytes), tokens, decode * 1e-9, read * 1e-9,
+          decode / read, median, cpu);
+    flush_output();
+    return {{"op", "model"},
+            {"phase", "decode"},
+            {"file", name_},
+            {"threads", model_.threads()},
+            {"bytes_per_token", info.decode_bytes},
+            {"tokens_per_second", tokens},
+            {"decode_bytes_per_second", decode},
+            {"read_bytes_per_second", read},
+            {"ratio", decode / read},
+            {"median_ratio", median},
+            {"median_cpu_ratio", cpu},
+            {"rounds", rounds.size()}};
   }
-  const double read = best_of(rounds, [](const Round& round) { return round.read.wall; });
-  const double decode = best_of(rounds, [](const Round& round) { return round.decode.wall; });
-  const double tokens = decode / static_cast<double>(info.decode_bytes);
-  const double median = median_of(rounds, [](const Round& round) { return round.ratio(); });
-  const double cpu = median_of(rounds, [](const Round& round) { return round.cpu_ratio(); });
-  const std::string name = fs::path(path).filename().string();
-  print("{:<24} {:>10} {:>10} {:>10.1f} {:>8.1f} {:>8.1f} {:>8.2f} {:>8.2f} {:>8.2f}\n", name,
-        format_bytes(info.decode_bytes), format_bytes(2 * info.state_bytes), tokens, decode * 1e-9, read * 1e-9,
-        decode / read, median, cpu);
-  flush_output();
-  return {{"op", "model"},
-          {"file", name},
-          {"threads", model.threads()},
-          {"bytes_per_token", info.decode_bytes},
-          {"tokens_per_second", tokens},
-          {"decode_bytes_per_second", decode},
-          {"read_bytes_per_second", read},
-          {"ratio", decode / read},
-          {"median_ratio", median},
-          {"median_cpu_ratio", cpu},
-          {"rounds", rounds.size()}};
+
+  PromptRow prompt(std::int64_t tokens) {
+    constexpr int kFewestRuns = 2;
+    constexpr int kMostRuns = 8;
+    if (tokens > model_.context()) {
+      throw std::runtime_error(
+          fmt::format("--prefill: {} tokens, and the context of {} has {}", tokens, name_, model_.context()));
+    }
+    std::mt19937_64 random(1);
+    std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(model_.info().vocabulary - 1));
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
+    for (std::int32_t& id : ids) id = token(random);
+    WorkBar bar(fmt::format("{}: prompts of {} tokens", name_, tokens));
+    Sequence sequence = model_.start();
+    std::vector<PromptTime> times;
+    const Clock::time_point begin = Clock::now();
+    const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+    while (times.size() < kFewestRuns || (times.size() < kMostRuns && elapsed() < options_.model_seconds)) {
+      sequence.clear();
+      times.push_back(time_prompt(sequence, ids));
+      const double runs = static_cast<double>(times.size());
+      bar.update(std::max(std::min(elapsed() / options_.model_seconds, runs / kFewestRuns), runs / kMostRuns));
+    }
+    return summarize(tokens, times);
+  }
+
+  int threads() const { return model_.threads(); }
+
+ private:
+  static LoadOptions load_options(const std::string& path, const BenchOptions& options) {
+    LoadOptions load;
+    load.path = path;
+    load.threads = options.threads;
+    load.device = "cpu";
+    return load;
+  }
+
+  PromptTime time_prompt(Sequence& sequence, const std::vector<std::int32_t>& ids) {
+    const std::clock_t cpu = std::clock();
+    const Clock::time_point start = Clock::now();
+    model_.prefill(sequence, ids);
+    return {std::chrono::duration<double>(Clock::now() - start).count(),
+            static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC};
+  }
+
+  PromptRow summarize(std::int64_t tokens, const std::vector<PromptTime>& times) const {
+    PromptRow row{name_, tokens, static_cast<int>(times.size()), times.front(), 0.0};
+    std::vector<double> seconds;
+    for (const PromptTime& time : times) {
+      row.least.seconds = std::min(row.least.seconds, time.seconds);
+      row.least.cpu_seconds = std::min(row.least.cpu_seconds, time.cpu_seconds);
+      seconds.push_back(time.seconds);
+    }
+    std::sort(seconds.begin(), seconds.end());
+    row.median_seconds = seconds[seconds.size() / 2];
+    return row;
+  }
+
+  const BenchOptions& options_;
+  std::string name_;
+  Model model_;
+};
+
+void print_prompts(const std::vector<PromptRow>& rows) {
+  if (rows.empty()) return;
+  print(
+      "\nPrompts of random tokens. `tokens/s` is that of the fastest run, `median` that of the middle one, `cpu s` the "
+      "least\ntime of all processors together.\n\n");
+  print("{:<24} {:>8} {:>10} {:>10} {:>10} {:>6}\n", "model", "tokens", "tokens/s", "median", "cpu s", "runs");
+  for (const PromptRow& row : rows) {
+    print("{:<24} {:>8} {:>10.1f} {:>10.1f} {:>10.2f} {:>6}\n", row.model, row.tokens, row.rate(),
+          static_cast<double>(row.tokens) / row.median_seconds, row.least.cpu_seconds, row.runs);
+  }
 }
 
 }  // namespace
 
-int bench_model(const BenchOptions& options) {
-  if (options.device != "cpu") return bench_model_on_device(options);
+int bench_model(const BenchOptions& given) {
+  BenchOptions options = given;
+  const bool on_cpu = options.device == "cpu";
+  if (options.prefills.empty()) {
+    options.prefills = {512, 2048};
+    if (!on_cpu) options.prefills.insert(options.prefills.end(), {8192, 32768});
+  }
+  if (!on_cpu) return bench_model_on_device(options);
   const TemporaryFolder folder;
   std::vector<std::string> paths = options.models;
   if (paths.empty()) {
@@ -161,7 +258,26 @@ int bench_model(const BenchOptions& options) {
   print("{:<24} {:>10} {:>10} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}\n", "model", "weights", "state", "tokens/s", "GB/s",
         "read", "ratio", "median", "cpu");
   nlohmann::json rows = nlohmann::json::array();
-  for (const std::string& path : paths) rows.push_back(measure(path, reader, options));
+  std::vector<PromptRow> prompts;
+  for (const std::string& path : paths) {
+    ModelBench bench(path, options);
+    rows.push_back(bench.decode(reader));
+    for (const std::int64_t tokens : options.prefills) {
+      if (tokens == 0) continue;
+      const PromptRow& row = prompts.emplace_back(bench.prompt(tokens));
+      rows.push_back({{"op", "model"},
+                      {"phase", "prefill"},
+                      {"file", row.model},
+                      {"threads", bench.threads()},
+                      {"tokens", row.tokens},
+                      {"tokens_per_second", row.rate()},
+                      {"seconds", row.least.seconds},
+                      {"median_seconds", row.median_seconds},
+                      {"cpu_seconds", row.least.cpu_seconds},
+                      {"runs", row.runs}});
+    }
+  }
+  print_prompts(prompts);
   if (!options.json.empty()) write_text(options.json, rows.dump(1) + "\n");
   return 0;
 }

@@ -40,13 +40,12 @@ struct BenchOptions {
   bool check = true;                                 // compare results with the oracle before timing them
   std::vector<std::string> types = {"Q4_K", "F16"};  // of weights in the suite "experts"
   // Of bench_model and bench_engine:
-  std::vector<std::string> models;  // empty: synthetic ones
-  double gigabytes = 1.5;           // size of those
-  double model_seconds = 10.0;      // measured time per model, at least
-  std::string device = "cpu";       // that the models run on
-  // On a GPU: prompts that are prefilled, in tokens; decoding as sequences x tokens before it; the time of a step by
-  // operation.
-  std::vector<std::int64_t> prefills = {512, 2048, 8192, 32768};
+  std::vector<std::string> models;     // empty: synthetic ones
+  double gigabytes = 1.5;              // size of those
+  double model_seconds = 10.0;         // measured time per model, at least
+  std::string device = "cpu";          // that the models run on
+  std::vector<std::int64_t> prefills;  // prompts, in tokens; empty: the device's default
+  // On a GPU: decoding as sequences x tokens before it; the time of a step by operation.
   std::vector<std::string> decodes = {"1x512",  "1x32768", "8x512",   "32x512",
                                       "64x512", "128x512", "8x32000", "32x32000"};
   bool profile = false;
@@ -70,7 +69,7 @@ int bench_experts(const BenchOptions& options, const BackendInfo& backend);
 int bench_moe(const BenchOptions& options, const BackendInfo& backend);
 int bench_linear(const BenchOptions& options, const BackendInfo& backend);
 int bench_calls(const BenchOptions& options, const BackendInfo& backend);
-// Decode speed of whole models against the memory bandwidth: what `bench --op model` runs.
+// Decode speed of whole models against the memory bandwidth, and prompts: what `bench --op model` runs.
 int bench_model(const BenchOptions& options);
 // Many requests at once and the prefix cache: `bench --op engine`.
 int bench_engine(const BenchOptions& options);

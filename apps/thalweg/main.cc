@@ -123,10 +123,9 @@ CLI::Validator decode_row() {
 }
 
 void add_bench(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand(
-      "bench",
-      "Time the kernels, after checking what they compute; --op model: decoding of whole models, --op "
-      "engine: many requests at once");
+  CLI::App* command = app.add_subcommand("bench",
+                                         "Time the kernels, after checking what they compute; --op model: whole "
+                                         "models, --op engine: many requests at once");
   auto options = std::make_shared<BenchOptions>();
   add_selection(*command, options->selection);
   add_threads(*command, options->threads);
@@ -148,10 +147,13 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_option("--device", options->device, "Where these models run: cpu, cuda or cuda:N")
       ->check(device_name())
       ->capture_default_str();
-  command->add_option("--prefill", options->prefills, "On a GPU: the prompts' tokens, separated by commas; 0 for none")
+  command
+      ->add_option(
+          "--prefill", options->prefills,
+          "Tokens of --op model's prompts, separated by commas, 0 for none; if not given, 512,2048, and on a GPU "
+          "also 8192,32768")
       ->delimiter(',')
-      ->check(whole_number(0, 1 << 24))
-      ->capture_default_str();
+      ->check(whole_number(0, 1 << 24));
   command
       ->add_option("--decode", options->decodes,
                    "On a GPU: sequences that decode together and tokens before, as in 8x512, separated by commas")
