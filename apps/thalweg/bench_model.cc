@@ -92,13 +92,17 @@ double median_of(const std::vector<Round>& rounds, Value value) {
   return values[values.size() / 2];
 }
 
-nlohmann::json measure(const std::string& path, MemoryReader& reader, const BenchOptions& options) {
-  constexpr int kSteps = 4;  // of a round: it is over before the machine's other work has changed much
+Model load_cpu_model(const std::string& path, const BenchOptions& options) {
   LoadOptions load;
   load.path = path;
   load.threads = options.threads;
   load.device = "cpu";
-  Model model = load_model(load);
+  return load_model(load);
+}
+
+nlohmann::json measure(const std::string& path, MemoryReader& reader, const BenchOptions& options) {
+  constexpr int kSteps = 4;  // of a round: it is over before the machine's other work has changed much
+  Model model = load_cpu_model(path, options);
   const ModelInfo& info = model.info();
   const Stream stream = Stream::cpu(options.threads);
   Sequence sequence = model.start();
@@ -149,6 +153,12 @@ int bench_model(const BenchOptions& options) {
   if (options.device != "cpu") return bench_model_on_device(options);
   const TemporaryFolder folder;
   std::vector<std::string> paths = options.models;
+  if (rank_count() > 1 && paths.size() != 1) {
+    throw std::runtime_error("several ranks run one model, which all of them can read: name it with -m");
+  }
+  if (!is_first_rank()) {
+    load_cpu_model(paths.front(), options);  // and follows rank 0
+  }
   if (paths.empty()) {
     for (const char* type : {"Q4_K", "Q8_0"}) paths.push_back(synthesize_into(folder, type, options.gigabytes));
   }
