@@ -26,7 +26,7 @@ void validate(const MoeFfnArgs& args, Check& check) {
     check.fail("top_k", "1 to E = " + std::to_string(e.value), std::to_string(args.top_k));
   }
   if (l.value < 1 || l.value > e.value) {
-    check.fail("gate", "1 to E = " + std::to_string(e.value) + " experts", to_string(args.gate));
+    check.fail("gate", "1 to E=" + std::to_string(e.value) + " experts", to_string(args.gate));
   }
   if (args.first_expert < 0 || args.first_expert > e.value - l.value) {
     check.fail("first_expert", "0 to E - L = " + std::to_string(e.value - l.value), std::to_string(args.first_expert));
