@@ -109,10 +109,18 @@ struct PromptRow {
   double rate() const { return static_cast<double>(tokens) / least.seconds; }
 };
 
+Model load_cpu_model(const std::string& path, const BenchOptions& options) {
+  LoadOptions load;
+  load.path = path;
+  load.threads = options.threads;
+  load.device = "cpu";
+  return load_model(load);
+}
+
 class ModelBench {
  public:
   ModelBench(const std::string& path, const BenchOptions& options)
-      : options_(options), name_(fs::path(path).filename().string()), model_(load_model(load_options(path, options))) {}
+      : options_(options), name_(fs::path(path).filename().string()), model_(load_cpu_model(path, options)) {}
 
   nlohmann::json decode(MemoryReader& reader) {
     constexpr int kSteps = 4;  // of a round: it is over before the machine's other work has changed much
@@ -188,14 +196,6 @@ class ModelBench {
   int threads() const { return model_.threads(); }
 
  private:
-  static LoadOptions load_options(const std::string& path, const BenchOptions& options) {
-    LoadOptions load;
-    load.path = path;
-    load.threads = options.threads;
-    load.device = "cpu";
-    return load;
-  }
-
   PromptTime time_prompt(Sequence& sequence, const std::vector<std::int32_t>& ids) {
     const std::clock_t cpu = std::clock();
     const Clock::time_point start = Clock::now();
@@ -246,6 +246,12 @@ int bench_model(const BenchOptions& given) {
   if (!on_cpu) return bench_model_on_device(options);
   const TemporaryFolder folder;
   std::vector<std::string> paths = options.models;
+  if (rank_count() > 1 && paths.size() != 1) {
+    throw std::runtime_error("several ranks run one model, which all of them can read: name it with -m");
+  }
+  if (!is_first_rank()) {
+    load_cpu_model(paths.front(), options);  // and follows rank 0
+  }
   if (paths.empty()) {
     for (const char* type : {"Q4_K", "Q8_0"}) paths.push_back(synthesize_into(folder, type, options.gigabytes));
   }

@@ -102,7 +102,8 @@ void print_json(const Options& options, const Generated& generated, const std::s
 
 int generate(const Options& options) {
   std::optional<SessionFile> session;
-  if (!options.session.empty()) session.emplace(options.session, input_files(options), options.session_new);
+  if (!options.session.empty() && is_first_rank())
+    session.emplace(options.session, input_files(options), options.session_new);
   Model model = load_model(options.load);
   Sequence sequence = model.start();
   const bool continues = session && session->restore(sequence);

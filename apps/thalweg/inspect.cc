@@ -22,6 +22,7 @@ struct Options {
   std::optional<std::string> given;
   std::string path;
   bool json = false;
+  int ranks = 1;
 };
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
@@ -120,6 +121,32 @@ void print_info(const ModelInfo& info) {
                                 format_bytes(info.cache_token_bytes)));
 }
 
+void print_ranks(const std::vector<RankMemory>& ranks) {
+  print("{:<6} {:>10} {:>10} {:>10} {:>10} {:>9} {:>11} {:>8} {:>7}\n", "rank", "weights", "copied", "state",
+        "per token", "key heads", "query heads", "kv heads", "experts");
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankMemory& memory = ranks[rank];
+    print("{:<6} {:>10} {:>10} {:>10} {:>10} {:>9} {:>11} {:>8} {:>7}\n", rank, format_bytes(memory.weight_bytes),
+          format_bytes(memory.copied_bytes), format_bytes(memory.state_bytes), format_bytes(memory.cache_token_bytes),
+          memory.key_heads, memory.query_heads, memory.kv_heads, memory.experts);
+  }
+}
+
+nlohmann::json to_json(const std::vector<RankMemory>& ranks) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const RankMemory& memory : ranks) {
+    rows.push_back({{"weight_bytes", memory.weight_bytes},
+                    {"copied_bytes", memory.copied_bytes},
+                    {"state_bytes", memory.state_bytes},
+                    {"cache_token_bytes", memory.cache_token_bytes},
+                    {"key_heads", memory.key_heads},
+                    {"query_heads", memory.query_heads},
+                    {"kv_heads", memory.kv_heads},
+                    {"experts", memory.experts}});
+  }
+  return rows;
+}
+
 nlohmann::json to_json(const std::vector<TensorInfo>& tensors) {
   nlohmann::json rows = nlohmann::json::array();
   for (const TensorInfo& tensor : tensors) {
@@ -207,11 +234,19 @@ int inspect(const Options& options) {
   }
   if (!model) return inspect_unknown(options, reason);
   const ModelInfo& info = model->info();
+  std::vector<RankMemory> ranks;
+  if (options.ranks > 1) ranks = rank_memory(options.path, options.ranks);
   if (options.json) {
-    print("{}\n", to_json(info).dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+    nlohmann::json result = to_json(info);
+    if (!ranks.empty()) result["ranks"] = to_json(ranks);
+    print("{}\n", result.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     print_info(info);
     print("\n");
+    if (!ranks.empty()) {
+      print_ranks(ranks);
+      print("\n");
+    }
     print_types(info.tensors);
     print("\n");
     print_tensors(info.tensors);
@@ -227,6 +262,8 @@ void add_inspect(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<Options>();
   add_model_file(*command, options->given);
   command->add_flag("--json", options->json, "Print as JSON");
+  command->add_option("--ranks", options->ranks, "Also what each of so many ranks would hold, see docs/scaling.md")
+      ->check(whole_number(1, 1024));
   command->callback([options, &exit_code] {
     options->path = model_file(options->given);
     exit_code = inspect(*options);

@@ -327,6 +327,8 @@ int main(int argc, char** argv) {
     const int exit_code = run(argc, argv);
     flush_output();
     return exit_code;
+  } catch (const RankIsDone&) {
+    return 0;
   } catch (const std::exception& error) {
     return fail(describe(error));
   }

@@ -1,7 +1,9 @@
 #include "model_options.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -9,7 +11,9 @@
 #include <filesystem>
 #include <random>
 #include <stdexcept>
+#include <thread>
 
+#include "interrupt.h"
 #include "progress.h"
 #include "streams.h"
 #include "terminal.h"
@@ -92,11 +96,41 @@ void add_load_options(CLI::App& command, LoadOptions& options) {
           "model fits on and else the CPU")
       ->check(device_name())
       ->capture_default_str();
+  command
+      .add_option("--comm-timeout", options.comm_timeout,
+                  "Of several ranks (mpirun, torchrun, srun): seconds after which one that is silent is given up")
+      ->check(number(0.1, 86400.0))
+      ->capture_default_str();
   add_quiet(command);
 }
 
+namespace {
+
+// The connections of this process, which last until it ends.
+std::shared_ptr<Ranks>& process_ranks() {
+  static std::shared_ptr<Ranks> ranks;
+  return ranks;
+}
+
+// Ranks of one machine share its processors; where the launcher has bound them to some, they have those.
+int threads_of_rank(const RankOptions& ranks) {
+  const long online = sysconf(_SC_NPROCESSORS_ONLN);
+  const int share = std::max(1, static_cast<int>(online) / std::max(1, ranks.on_this_host));
+  return std::min(share, std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+}
+
+}  // namespace
+
+bool is_first_rank() { return ranks_from_environment().rank == 0; }
+int rank_count() { return ranks_from_environment().count; }
+std::shared_ptr<Ranks> command_ranks() { return process_ranks(); }
+
 Model load_model(const LoadOptions& options, int sequences) {
   const std::string path = model_file(options.path);
+  RankOptions ranks = ranks_from_environment();
+  ranks.timeout_seconds = options.comm_timeout;
+  if (ranks.count > 1 && process_ranks() == nullptr) process_ranks() = Ranks::connect(ranks);
+  if (ranks.rank > 0) be_quiet();
   WorkBar bar("loading " + path);
   ModelOptions model_options;
   model_options.threads = options.threads;
@@ -107,6 +141,14 @@ Model load_model(const LoadOptions& options, int sequences) {
   if (!options.kv_type.empty()) model_options.kv_dtype = dtype_of(options.kv_type);
   model_options.state_dtype = dtype_of(options.state_type);
   model_options.progress = bar.listener();
+  model_options.ranks = process_ranks();
+  if (ranks.count > 1 && options.threads == 0) model_options.threads = threads_of_rank(ranks);
+  if (ranks.rank > 0) {
+    // Launchers send their signals to all ranks: rank 0 decides what becomes of them.
+    const InterruptWatch ignored;
+    Model::load(path, model_options).follow();
+    throw RankIsDone();
+  }
   Model model = Model::load(path, model_options);
   if (!quiet() && model_options.device) note_stand_in(*model_options.device);
   if (!quiet() && !model.info().device_reason.empty()) note("on the CPU: {}\n", model.info().device_reason);

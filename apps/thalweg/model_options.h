@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -19,7 +20,17 @@ struct LoadOptions {
   std::string device = "auto";     // auto, cpu, cuda, cuda:N, metal
   std::string kv_type;             // f16, bf16, f32, or empty for the default
   std::string state_type = "f32";  // f32, bf16
+  double comm_timeout = 30;        // seconds, of ranks
 };
+
+// Thrown by load_model() on a rank above 0, when rank 0 is done with the model: the process ends well.
+struct RankIsDone {};
+
+// Whether this process is rank 0, or the only one: the one that prints, and writes files.
+bool is_first_rank();
+int rank_count();
+// Null for a process alone, and before load_model().
+std::shared_ptr<Ranks> command_ranks();
 
 void add_load_options(CLI::App& command, LoadOptions& options);
 
@@ -31,7 +42,8 @@ void add_model_file(CLI::App& command, std::optional<std::string>& path);
 // What the command line names, or THALWEG_MODEL; throws where neither names a model.
 std::string model_file(const std::optional<std::string>& path);
 
-// With a progress bar.
+// With a progress bar. Joins the other ranks, if mpirun, torchrun or srun started several; on a rank above 0 it follows
+// rank 0, and throws RankIsDone in the end.
 Model load_model(const LoadOptions& options, int sequences = 1);
 
 // Throws for a model without a tokenizer, for commands that read or write text.

@@ -97,6 +97,9 @@ int serve(Options& options) {
   require_tokenizer(model);
   options.api.model_name = std::filesystem::path(model.info().path).stem().string();
   const std::string device = model.info().device;
+  if (const std::shared_ptr<Ranks> ranks = command_ranks()) {
+    options.api.failure = [ranks] { return ranks->failure(); };
+  }
   const InterruptWatch interrupts;
   Engine engine(std::move(model), options.engine);
   server::Api api(engine, options.api, [&](const server::RequestLog& log) {

@@ -29,6 +29,7 @@
 #include "thalweg/chat.h"
 #include "thalweg/device.h"
 #include "thalweg/dtype.h"
+#include "thalweg/ranks.h"
 #include "thalweg/sampling.h"
 
 namespace thalweg::engine {
@@ -39,15 +40,18 @@ THALWEG_API_BEGIN
 namespace thalweg {
 
 struct ModelOptions {
-  std::optional<Device> device;               // none: a GPU that the model fits on, else the CPU
-  int threads = 0;                            // 0: every hardware thread
-  ThreadPool pool = {};                       // of the caller's; without a `run` the library's
-  std::int64_t context = 0;                   // most tokens of a sequence; 0: as the file says, but at most 32768
-  int sequences = 1;                          // most sequences alive at once
-  int prefill_chunk = 0;                      // tokens of a prefill that run together; 0: 512 on a CPU, 8192 on a GPU
-  bool exact = false;                         // MatmulPrecision::kExact instead of kFast; on a GPU f32 activations too
-  std::optional<DType> kv_dtype;              // of keys and values: kF16, kBF16 or kF32; none: kF32 if exact, else kF16
-  DType state_dtype = DType::kF32;            // of the recurrent states: kF32 or kBF16
+  std::optional<Device> device;     // none: a GPU that the model fits on, else the CPU
+  int threads = 0;                  // 0: every hardware thread
+  ThreadPool pool = {};             // of the caller's; without a `run` the library's
+  std::int64_t context = 0;         // most tokens of a sequence; 0: as the file says, but at most 32768
+  int sequences = 1;                // most sequences alive at once
+  int prefill_chunk = 0;            // tokens of a prefill that run together; 0: 512 on a CPU, 8192 on a GPU
+  bool exact = false;               // MatmulPrecision::kExact instead of kFast; on a GPU f32 activations too
+  std::optional<DType> kv_dtype;    // of keys and values: kF16, kBF16 or kF32; none: kF32 if exact, else kF16
+  DType state_dtype = DType::kF32;  // of the recurrent states: kF32 or kBF16
+  // Of several processes that run the model together (thalweg/ranks.h); none, or one of one: this process alone. Each
+  // gives the same options but for `threads`, `pool` and `progress`. On the CPU.
+  std::shared_ptr<Ranks> ranks = {};
   bool prefetch = true;                       // read the whole file at load; otherwise pages are loaded when first used
   std::function<void(double done)> progress;  // called with the fraction done while loading, and with 1 at the end
 };
@@ -263,6 +267,10 @@ class Model {
   // one by one on a GPU, in the order in which they first run. Sequences that exist lose their contents. Throws Error
   // on a CPU.
   std::vector<OperationTime> profile(std::int64_t tokens, std::int64_t tokens_each, std::int64_t context);
+
+  // On a rank above 0, instead of every other function but info() and those on text: does what rank 0 does, until rank
+  // 0's Model is destroyed. Throws Error if a rank is lost, on every rank that is left.
+  void follow();
 
   struct THALWEG_HIDDEN Impl;
 

@@ -78,13 +78,17 @@ struct MulMatIdArgs : ExpertMatmulArgs {
 // value is f32. kFast: what MatmulPrecision allows in each matmul and, on CUDA, silu(gate x) * (up x) and the experts'
 // outputs in 16 bits; the error is at most twice that of the plain computation that rounds all of these
 // (docs/operations).
+//
+// A rank of several (expert parallelism) holds L of the router's E experts, first_expert to first_expert + L - 1: the
+// choice is among all E, and slots of other experts add nothing to y, so that the ranks' y sum up to the block's. The
+// weights of a token's slots are the same on every rank. CUDA and Metal refuse L < E.
 struct MoeFfnArgs {
   static constexpr std::string_view kName = "moe_ffn";
   ConstTensor x;              // [T,D], f32, f16 or bf16
   ConstTensor router;         // [E,D], any dtype but I32
-  ConstTensor gate;           // [E,I,D], any dtype but I32
-  ConstTensor up;             // [E,I,D], dtype of gate; gate and up may be halves of one fused tensor (strided over E)
-  ConstTensor down;           // [E,D,I], any dtype but I32
+  ConstTensor gate;           // [L,I,D], any dtype but I32; L = E unless this is a rank of several
+  ConstTensor up;             // [L,I,D], dtype of gate; gate and up may be halves of one fused tensor (strided over L)
+  ConstTensor down;           // [L,D,I], any dtype but I32
   ConstTensor shared_gate;    // [J,D], optional: all four shared tensors or none
   ConstTensor shared_up;      // [J,D]
   ConstTensor shared_down;    // [D,J]
@@ -93,6 +97,7 @@ struct MoeFfnArgs {
   int top_k = 0;              // 1..E
   bool renormalize = true;
   MatmulPrecision precision = MatmulPrecision::kExact;
+  std::int64_t first_expert = 0;  // 0..E-L
 };
 
 void route_top_k(const RouteTopKArgs& a, Workspace w, const Stream& s);

@@ -32,7 +32,7 @@ extern "C" {
 #endif
 THALWEG_API_BEGIN
 
-#define THALWEG_ABI_VERSION 5
+#define THALWEG_ABI_VERSION 6
 
 // THALWEG_ABI_VERSION of the library itself. It grows with every field and function that is added.
 int32_t thalweg_abi_version(void);
@@ -559,7 +559,8 @@ typedef struct thalweg_moe_ffn_args {
   thalweg_tensor y;              // written: [T,D], f32 or dtype of x
   int32_t top_k;                 // 1..E
   bool renormalize;
-  int32_t precision;  // thalweg_matmul_precision
+  int32_t precision;     // thalweg_matmul_precision
+  int64_t first_expert;  // where gate, up and down are some of the router's experts: the first of them
 } thalweg_moe_ffn_args;
 
 // From logits to tokens: contracts in sampling.h.

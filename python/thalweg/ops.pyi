@@ -145,7 +145,7 @@ def moe_ffn(
     shared_gate: Array | Blocks | None = None, shared_up: Array | Blocks | None = None,
     shared_down: Array | Blocks | None = None, shared_router: Array | None = None, *, top_k: int,
     y: Array | None = None, renormalize: bool = True, precision: Literal["exact", "fast"] = "exact",
-    stream: Stream | None = None, threads: int = 0,
+    first_expert: int = 0, stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def sample_tokens(
     logits: Array, lengths: Array | None = None, history: Array | None = None, slots: Array | None = None, *,

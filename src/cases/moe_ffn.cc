@@ -30,6 +30,8 @@ struct FfnShape {
   bool strided = false;
   double size = 1.0;
   bool large = false;
+  std::int64_t here = 0;  // of the experts, from `first` on; 0: all
+  std::int64_t first = 0;
 
   std::string name() const {
     std::string text = "M" + std::to_string(tokens) + "_S" + std::to_string(slots) + "_E" + std::to_string(experts) +
@@ -43,6 +45,7 @@ struct FfnShape {
     if (!renormalize) text += "_plain";
     if (fused) text += "_fused";
     if (strided) text += "_strided";
+    if (here > 0) text += "_experts" + std::to_string(first) + "to" + std::to_string(first + here - 1);
     if (size != 1.0) text += "_1e5";
     if (precision == MatmulPrecision::kFast) text += "_fast";
     return text;
@@ -81,17 +84,19 @@ Case ffn_case(const FfnShape& shape) {
     MoeFfnArgs& args = problem.args;
     args.x = memory.input(shape.x, {shape.tokens, shape.hidden}, [&] { return shape.size * random.normal(); });
     args.router = make_weights(memory, shape.router, {shape.experts, shape.hidden}, random);
+    const std::int64_t here = shape.here > 0 ? shape.here : shape.experts;
     if (shape.fused) {
-      const Tensor gate_up = weights(shape.weight, {shape.experts, 2 * shape.inner, shape.hidden});
+      const Tensor gate_up = weights(shape.weight, {here, 2 * shape.inner, shape.hidden});
       args.up = second_half(gate_up);
       Tensor gate = gate_up;
       gate.shape[1] = shape.inner;
       args.gate = gate;
     } else {
-      args.gate = weights(shape.weight, {shape.experts, shape.inner, shape.hidden});
-      args.up = weights(shape.weight, {shape.experts, shape.inner, shape.hidden});
+      args.gate = weights(shape.weight, {here, shape.inner, shape.hidden});
+      args.up = weights(shape.weight, {here, shape.inner, shape.hidden});
     }
-    args.down = weights(shape.down, {shape.experts, shape.hidden, shape.inner});
+    args.down = weights(shape.down, {here, shape.hidden, shape.inner});
+    args.first_expert = shape.first;
     if (shape.shared > 0) {
       args.shared_gate = weights(shape.shared_weight, {shape.shared, shape.hidden});
       args.shared_up = weights(shape.shared_weight, {shape.shared, shape.hidden});
@@ -204,6 +209,18 @@ void add_moe_ffn_cases(std::vector<Case>& cases) {
        .renormalize = false});
   add({.tokens = 100, .slots = 5, .experts = 300, .shared = 256, .weight = DType::kQ6_K, .down = DType::kQ5_K});
   add({.tokens = 2, .hidden = 2304, .inner = 768, .shared = 256, .weight = DType::kQ8_0, .down = DType::kQ6_K});
+  // Some of the router's experts: the first, the last, one alone, and more tokens than any of them has.
+  add({.tokens = 33, .slots = 3, .experts = 12, .shared = 64, .here = 5});
+  add({.tokens = 33, .slots = 3, .experts = 12, .weight = DType::kQ8_0, .down = DType::kQ6_K, .here = 5, .first = 7});
+  add({.tokens = 1, .slots = 4, .experts = 9, .shared = 32, .renormalize = false, .here = 1, .first = 4});
+  add({.tokens = 70,
+       .slots = 2,
+       .experts = 16,
+       .weight = DType::kBF16,
+       .down = DType::kBF16,
+       .fused = true,
+       .here = 4,
+       .first = 8});
   // Many tokens, whose logits are cut into parts and tiles.
   add({.tokens = 1030,
        .experts = 130,

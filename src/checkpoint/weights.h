@@ -16,6 +16,7 @@ namespace thalweg::checkpoint {
 class OwnedMemory {
  public:
   void* allocate(std::size_t bytes);
+  void count(std::size_t bytes) { bytes_ += bytes; }  // of memory that is not taken after all
   std::size_t bytes() const { return bytes_; }
 
  private:
@@ -59,14 +60,15 @@ struct DenseWeights {
 };
 
 struct MoeWeights {
-  ConstTensor router;         // [E,D]
-  ConstTensor gate;           // [E,I,D]
-  ConstTensor up;             // [E,I,D]
-  ConstTensor down;           // [E,D,I]
-  ConstTensor shared_gate;    // [J,D], undefined without a shared expert, as the next three
-  ConstTensor shared_up;      // [J,D]
-  ConstTensor shared_down;    // [D,J]
-  ConstTensor shared_router;  // [D]
+  ConstTensor router;             // [E,D]
+  ConstTensor gate;               // [E,I,D]
+  ConstTensor up;                 // [E,I,D]
+  ConstTensor down;               // [E,D,I]
+  ConstTensor shared_gate;        // [J,D], undefined without a shared expert, as the next three
+  ConstTensor shared_up;          // [J,D]
+  ConstTensor shared_down;        // [D,J]
+  ConstTensor shared_router;      // [D]
+  std::int64_t first_expert = 0;  // gate, up and down may be those of a range of the router's experts, from here on
 };
 
 struct LayerWeights {

@@ -14,10 +14,10 @@ namespace thalweg::cpu {
 
 struct FfnSteps {
   std::int64_t tokens, slots, hidden, inner, shared_inner;
-  Activations x;  // f32
-  float* logits;  // [T,E]
-  std::int32_t* ids;
-  float* weights;  // [T,S]
+  Activations x;      // f32
+  float* logits;      // [T,E]
+  std::int32_t* ids;  // [T,S] among the experts that are here, -1: elsewhere
+  float* weights;     // [T,S]
   ExpertRows lists;
   float* activated;         // [T*S,I] silu(gate x) * (up x)
   float* products;          // [T*S,D] down of them

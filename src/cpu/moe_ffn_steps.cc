@@ -25,7 +25,7 @@ FfnSteps::FfnSteps(const MoeFfnArgs& args, std::int64_t scratch_floats_, const S
       logits(arena.take<float>(tokens * args.router.dim(0))),
       ids(arena.take<std::int32_t>(tokens * slots)),
       weights(arena.take<float>(tokens * slots)),
-      lists(args.router.dim(0), tokens * slots, arena),
+      lists(args.gate.dim(0), tokens * slots, arena),
       activated(arena.take<float>(tokens * slots * inner)),
       products(arena.take<float>(tokens * slots * hidden)),
       shared_activated(arena.take<float>(tokens * shared_inner)),
@@ -47,6 +47,13 @@ void FfnSteps::route(const MoeFfnArgs& args, const Stream& stream) {
     route_row(logits + t * experts, experts, slots, args.renormalize, ids + t * slots, weights + t * slots,
               rows + worker * row_floats(args));
   });
+  // From the router's numbering to that of the experts that are here.
+  const std::int64_t here = args.gate.dim(0);
+  for (std::int64_t pair = 0; pair < tokens * slots; ++pair) {
+    const std::int64_t id = ids[pair] - args.first_expert;
+    ids[pair] = id >= 0 && id < here ? static_cast<std::int32_t>(id) : -1;
+    if (ids[pair] < 0) std::fill_n(activated_row(pair), inner, 0.0F);  // rounded with the others, and not read then
+  }
   lists.build([&](std::int64_t pair) { return ids[pair]; });
 }
 
@@ -58,7 +65,7 @@ void FfnSteps::combine(const MoeFfnArgs& args, const Stream& stream) const {
     float* row = sum + arena_floats(hidden);
     std::fill_n(sum, hidden, 0.0F);
     for (std::int64_t pair = t * slots; pair < (t + 1) * slots; ++pair) {
-      vec.axpy(weights[pair], product_row(pair), hidden, sum);
+      if (ids[pair] >= 0) vec.axpy(weights[pair], product_row(pair), hidden, sum);
     }
     if (args.shared_gate.defined()) {
       vec.load(args.shared_router.dtype, args.shared_router.data, hidden, row);

@@ -1,6 +1,7 @@
 #include "decode/decoder.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace thalweg::decode {
@@ -40,7 +41,7 @@ bool Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsO
     const auto total = static_cast<std::int64_t>(inputs[i].tokens.size());
     for (std::int64_t begin = 0; begin < total; begin += chunk_) {
       const std::int64_t count = std::min(chunk_, total - begin);
-      (count == 1 ? singles : several).push_back({i, begin, count});
+      (count == 1 ? singles : several).push_back({i, begin, count, begin + count == total});
     }
   }
   bool begun = false;
@@ -98,6 +99,7 @@ void Decoder::run_layers(const Activations& activations, StatePool& pool) {
     } else {
       attention_layer(config_, layer.attention, i, pool, step_, activations.x, activations.y);
     }
+    step_.sum_over_ranks(activations.y);
     norm.delta = activations.y;
     norm.sum = activations.h;
     if (i + 1 == config_.layers.size() && late_ffn_) return;
@@ -121,6 +123,7 @@ void Decoder::run_ffn(std::size_t i, const Tensor& h, const Tensor& y, const Ten
   } else {
     dense_ffn(config_, layer.dense, step_, x, y);
   }
+  step_.sum_over_ranks(y);
 }
 
 void Decoder::run_norm_and_head(const ConstTensor& h, const ConstTensor& y, const Activations& activations,
@@ -134,7 +137,15 @@ void Decoder::run_norm_and_head(const ConstTensor& h, const ConstTensor& y, cons
   norm.weight_plus_one = config_.norm_plus_one;
   step_.run(norm);
   const RowHint of_layers = std::exchange(step_.row_hint, step_.head_hint);
-  step_.multiply(norm.y, weights_.head, logits);
+  if (step_.group == nullptr) {
+    step_.multiply(norm.y, weights_.head, logits);
+  } else {
+    // Each rank has some rows of the head; rank 0 chooses tokens.
+    const Tensor mine =
+        lay_out(step_.scratch, [&](Arena& arena) { return step_.take_f32(arena, h.dim(0), weights_.head.dim(0)); });
+    step_.multiply(norm.y, weights_.head, mine);
+    if (!step_.planning) step_.group->gather_columns(mine, logits, config_.vocabulary);
+  }
   step_.row_hint = of_layers;
 }
 
@@ -182,6 +193,44 @@ void Decoder::enqueue_step(const Batch& batch, StatePool& pool, const Tensor& lo
 
 void Decoder::run_chunks(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool,
                          LogitsOf which, const LogitsCallback& on_logits) {
+  if (step_.group == nullptr) return run_chunks_here(chunks, inputs, pool, which, on_logits);
+  std::vector<RankedChunk> ranked;
+  for (const Chunk& chunk : chunks) {
+    const DecoderInput& input = inputs[chunk.input];
+    const auto tokens =
+        input.tokens.subspan(static_cast<std::size_t>(chunk.begin), static_cast<std::size_t>(chunk.count));
+    ranked.push_back({input.slot, pool.length(input.slot), chunk.last, {tokens.begin(), tokens.end()}});
+  }
+  // What the callback throws waits for the end of the run, which the other ranks are in the midst of.
+  std::exception_ptr thrown;
+  const LogitsCallback guarded = [&](std::size_t input, std::int64_t token, std::span<const float> logits) {
+    if (thrown != nullptr) return;
+    try {
+      on_logits(input, token, logits);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  };
+  step_.group->run(ranked, which == LogitsOf::kEach, [&] { run_chunks_here(chunks, inputs, pool, which, guarded); });
+  if (thrown != nullptr) std::rethrow_exception(thrown);
+}
+
+void Decoder::follow(std::span<const RankedChunk> chunks, bool each_logits, StatePool& pool) {
+  std::vector<Chunk> here;
+  std::vector<DecoderInput> inputs;
+  for (const RankedChunk& chunk : chunks) {
+    const auto count = static_cast<std::int64_t>(chunk.tokens.size());
+    pool.set_length(chunk.slot, chunk.seen);
+    pool.reserve(chunk.seen + count);
+    here.push_back({inputs.size(), 0, count, chunk.last});
+    inputs.push_back({chunk.slot, chunk.tokens});
+  }
+  run_chunks_here(here, inputs, pool, each_logits ? LogitsOf::kEach : LogitsOf::kLast,
+                  [](std::size_t, std::int64_t, std::span<const float>) {});
+}
+
+void Decoder::run_chunks_here(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool,
+                              LogitsOf which, const LogitsCallback& on_logits) {
   struct Wanted {
     std::size_t input;
     std::int64_t token;
@@ -190,12 +239,11 @@ void Decoder::run_chunks(std::span<const Chunk> chunks, std::span<const DecoderI
   batch_.clear();
   for (const Chunk& chunk : chunks) {
     const DecoderInput& input = inputs[chunk.input];
-    const auto total = static_cast<std::int64_t>(input.tokens.size());
     const auto row = static_cast<std::int32_t>(batch_.count());
     batch_.add(input.slot, pool.length(input.slot),
                input.tokens.subspan(static_cast<std::size_t>(chunk.begin), static_cast<std::size_t>(chunk.count)));
     for (std::int64_t i = 0; i < chunk.count; ++i) {
-      if (which != LogitsOf::kEach && chunk.begin + i + 1 != total) continue;
+      if (which != LogitsOf::kEach && !(chunk.last && i + 1 == chunk.count)) continue;
       batch_.want(row + static_cast<std::int32_t>(i));
       wanted.push_back({chunk.input, chunk.begin + i});
     }

@@ -53,6 +53,11 @@ class Decoder {
   // Puts the decode step of a batch of single tokens into the stream: all states move on, and logits [N,vocabulary] f32
   // become those of the next tokens. Needs no host, so that a graph can record it.
   void enqueue_step(const Batch& batch, StatePool& pool, const Tensor& logits);
+  // Of several ranks: each runs its own part of every layer. On rank 0 run() has the others follow().
+  void set_group(RankGroup* group) { step_.group = group; }
+  // What rank 0 runs, on another rank.
+  void follow(std::span<const RankedChunk> chunks, bool each_logits, StatePool& pool);
+
   // Changes when memory moves whose addresses a graph of a step contains.
   int generation() const { return step_.generation(); }
 
@@ -69,6 +74,7 @@ class Decoder {
     std::size_t input;
     std::int64_t begin;
     std::int64_t count;
+    bool last;  // of its input
   };
 
   // Of one run of T tokens.
@@ -80,8 +86,11 @@ class Decoder {
     Tensor logits;  // [rows,vocabulary] f32
   };
 
+  // Has the other ranks, if there are any, run them too.
   void run_chunks(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which,
                   const LogitsCallback& on_logits);
+  void run_chunks_here(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool,
+                       LogitsOf which, const LogitsCallback& on_logits);
   Activations lay_out_activations(std::int64_t wanted);
   // Everything up to the residual stream after the last layer; if late_ffn_, up to that layer's mixer.
   void run_layers(const Activations& activations, StatePool& pool);

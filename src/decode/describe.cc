@@ -163,6 +163,7 @@ ModelInfo describe(const Model::Impl& model, const std::string& path) {
   info.state_bytes = model.pool->fixed_bytes();
   info.cache_token_bytes = model.pool->token_bytes();
   info.device = model.runtime->device_name();
+  if (model.group != nullptr) info.device += ", " + std::to_string(model.group->count()) + " ranks";
   info.device_reason = model.device_reason;
   info.device_bytes = model.device_bytes;
   if (model.gguf != nullptr) {

@@ -10,6 +10,7 @@
 #include "checkpoint/weights.h"
 #include "core/arena.h"
 #include "decode/batch.h"
+#include "decode/rank_group.h"
 #include "decode/runtime.h"
 #include "decode/state.h"
 #include "thalweg/moe.h"
@@ -34,6 +35,7 @@ struct Step {
   // Not by the number of rows: a sequence's bits do not depend on its neighbors.
   RowHint row_hint = RowHint::kFew;
   RowHint head_hint = RowHint::kFew;  // of the logits: few rows, unless every token's are wanted
+  RankGroup* group = nullptr;         // whose ranks hold the other heads, experts and rows; null: this one has all
   bool planning = false;              // nothing runs: the step's memory is counted
   // If given, each operation is timed by itself.
   std::function<void(const std::string& operation, const std::string& kernel, double seconds)> on_time;
@@ -76,6 +78,11 @@ struct Step {
     args.y = y;
     args.precision = runtime.precision();
     run(args);
+  }
+
+  // A block's output, of which each rank has the part of its own heads or experts.
+  void sum_over_ranks(const Tensor& y) const {
+    if (group != nullptr && !planning) group->all_reduce(y);
   }
 
   // A matrix without memory, for planning.

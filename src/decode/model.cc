@@ -110,7 +110,9 @@ class Snapshot {
 
 std::uint64_t Model::Impl::fingerprint() {
   if (!fingerprint_) {
-    const std::uint64_t value = decode::fingerprint(config, weights, source());
+    std::uint64_t value = decode::fingerprint(config, weights, source());
+    // Every number of ranks has states of its own form.
+    if (group != nullptr) value += static_cast<std::uint64_t>(group->count()) * 0x9E3779B97F4A7C15U;
     source().require_intact();
     fingerprint_ = value;
   }
@@ -182,27 +184,37 @@ Model::Model(Model&& other) noexcept = default;
 Model& Model::operator=(Model&& other) noexcept = default;
 Model::~Model() = default;
 
+void Model::Impl::open(const std::string& path) {
+  if (std::filesystem::is_directory(path)) {
+    open_hugging_face(*this, path);
+  } else {
+    open_gguf(*this, path);
+  }
+  if (tokenizer) checkpoint::take_end_tokens(config, *tokenizer);
+  weights = checkpoint::bind_weights(config, source());
+  choose_context();
+}
+
 Model Model::load(const std::string& path, const ModelOptions& options) {
   check_options(options);
   auto impl = std::make_shared<Impl>();
   impl->options = options;
-  if (std::filesystem::is_directory(path)) {
-    open_hugging_face(*impl, path);
-  } else {
-    open_gguf(*impl, path);
-  }
-  if (impl->tokenizer) checkpoint::take_end_tokens(impl->config, *impl->tokenizer);
-  impl->weights = checkpoint::bind_weights(impl->config, impl->source());
+  impl->open(path);
+  impl->join_ranks();
   impl->place();
-  impl->info = decode::describe(*impl, path);
   if (impl->device_weights) {
     impl->device_weights->load(options.progress);
+  } else if (impl->shard) {
+    if (options.prefetch) checkpoint::prefetch_shard(impl->shard->weights);
+    if (options.progress) options.progress(1.0);
   } else if (options.prefetch) {
     impl->source().prefetch(options.progress);
   } else if (options.progress) {
     options.progress(1.0);
   }
   impl->source().require_intact();
+  impl->begin_ranks();
+  impl->info = decode::describe(*impl, path);
   return Model(std::move(impl));
 }
 
@@ -218,6 +230,9 @@ bool Model::is_end_token(std::int32_t token) const {
 }
 
 Sequence Model::start() {
+  if (impl_->group != nullptr && !impl_->group->leads()) {
+    throw Error("start", "rank", "rank 0, which leads", std::to_string(impl_->group->rank()) + ": it may follow()");
+  }
   Sequence sequence;
   sequence.impl_ = std::make_unique<Sequence::Impl>();
   sequence.impl_->slot = impl_->pool->acquire();

@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "checkpoint/config.h"
+#include "checkpoint/shard.h"
 #include "checkpoint/tokenizer.h"
 #include "checkpoint/weights.h"
 #include "decode/decode_loop.h"
 #include "decode/decoder.h"
 #include "decode/device_weights.h"
+#include "decode/rank_group.h"
 #include "decode/runtime.h"
 #include "decode/state.h"
 #include "io/gguf.h"
@@ -27,6 +29,13 @@ struct Model::Impl {
   checkpoint::ModelConfig config;
   checkpoint::Weights weights;
   ModelOptions options;
+  // Of several ranks: the others, and what this one holds. Null alone.
+  struct Shard {
+    checkpoint::ModelConfig config;
+    checkpoint::Weights weights;
+  };
+  std::unique_ptr<Shard> shard;
+  std::unique_ptr<decode::RankGroup> group;
   std::int64_t context = 0;
   std::string device_reason;       // ModelInfo::device_reason
   std::uint64_t device_bytes = 0;  // ModelInfo::device_bytes
@@ -45,10 +54,22 @@ struct Model::Impl {
 
   const text::Tokenizer& require_tokenizer() const;
 
+  // Reads the file's configuration, tokenizer and tensors.
+  void open(const std::string& path);
+
+  // Compares with the other ranks, if there are any, and takes this one's share; the other ranks' states are this
+  // model's too from begin_ranks() on.
+  void join_ranks();
+  void begin_ranks();
+
   // Chooses the device and reserves what the model needs on it; loads nothing.
   void place();
   // The weights where the model runs.
-  const checkpoint::Weights& weights_there() const { return device_weights ? device_weights->weights() : weights; }
+  const checkpoint::Weights& weights_there() const {
+    return device_weights ? device_weights->weights() : shard ? shard->weights : weights;
+  }
+  // Of the layers that run here.
+  const checkpoint::ModelConfig& config_there() const { return shard ? shard->config : config; }
 
   // Computed by the first call, which reads from every tensor.
   std::uint64_t fingerprint();
@@ -61,6 +82,7 @@ struct Model::Impl {
            const ShouldContinue& should_continue);
 
  private:
+  void choose_context();
   // Throws Error if the device is absent, or lacks a kernel or the memory.
   void place_on(Device device);
 

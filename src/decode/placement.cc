@@ -38,11 +38,14 @@ std::optional<Device> usable_device() {
 
 }  // namespace
 
-void Model::Impl::place() {
+void Model::Impl::choose_context() {
   const std::int64_t made_for = config.context;
   context = options.context > 0 ? options.context
             : made_for > 0      ? std::min(made_for, kDefaultContext)
                                 : kDefaultContext;
+}
+
+void Model::Impl::place() {
   if (options.device) {
     place_on(*options.device);
     return;
@@ -68,9 +71,11 @@ void Model::Impl::place_on(Device device) {
     device_weights = std::make_unique<decode::DeviceWeights>(config, weights, *runtime);
   }
   const DType cache = options.kv_dtype.value_or(options.exact ? DType::kF32 : DType::kF16);
-  pool = std::make_unique<decode::StatePool>(config, *runtime, options.sequences, context, cache, options.state_dtype);
+  pool = std::make_unique<decode::StatePool>(config_there(), *runtime, options.sequences, context, cache,
+                                             options.state_dtype);
   const int chunk = options.prefill_chunk > 0 ? options.prefill_chunk : runtime->on_host() ? kHostChunk : kDeviceChunk;
-  decoder = std::make_unique<decode::Decoder>(config, weights_there(), *runtime, chunk, options.sequences);
+  decoder = std::make_unique<decode::Decoder>(config_there(), weights_there(), *runtime, chunk, options.sequences);
+  decoder->set_group(group.get());
   if (!runtime->on_host()) {
     loop = std::make_unique<decode::DecodeLoop>(*decoder, *pool, config.vocabulary, config.end_tokens);
     const std::uint64_t steps = decoder->plan(*pool) + loop->plan();

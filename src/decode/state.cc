@@ -82,6 +82,7 @@ void StatePool::release(int slot) {
 
 void StatePool::clear(int slot) {
   for (const Piece& piece : pieces(slot, 0)) runtime_.clear(piece.data, piece.bytes);
+  if (group_ != nullptr) group_->clear(slot);
   set_length(slot, 0);
 }
 
@@ -179,15 +180,26 @@ void StatePool::write_pieces(std::span<const Piece> pieces, const std::byte* fro
   }
 }
 
-void StatePool::read_states(int slot, std::byte* to) const { read_pieces(pieces(slot, 0), to); }
-void StatePool::write_states(int slot, const std::byte* from) { write_pieces(pieces(slot, 0), from); }
+void StatePool::read_states(int slot, std::byte* to) const {
+  read_pieces(pieces(slot, 0), to);
+  if (group_ != nullptr) group_->read({slot, true, 0, 0}, to + fixed_bytes_here());
+}
+
+void StatePool::write_states(int slot, const std::byte* from) {
+  write_pieces(pieces(slot, 0), from);
+  if (group_ != nullptr) group_->write({slot, true, 0, 0}, from + fixed_bytes_here());
+}
 
 void StatePool::read_cache(int slot, std::int64_t first, std::int64_t count, std::byte* to) const {
   read_pieces(cache_pieces(slot, first, count), to);
+  const std::uint64_t here = token_bytes_here() * static_cast<std::uint64_t>(count);
+  if (group_ != nullptr) group_->read({slot, false, first, count}, to + here);
 }
 
 void StatePool::write_cache(int slot, std::int64_t first, std::int64_t count, const std::byte* from) {
   write_pieces(cache_pieces(slot, first, count), from);
+  const std::uint64_t here = token_bytes_here() * static_cast<std::uint64_t>(count);
+  if (group_ != nullptr) group_->write({slot, false, first, count}, from + here);
 }
 
 void StatePool::read(int slot, std::int64_t length, const std::function<void(std::span<const std::byte>)>& take) const {
@@ -201,12 +213,20 @@ void StatePool::read(int slot, std::int64_t length, const std::function<void(std
     runtime_.download(staged.data(), piece.data, piece.bytes);
     take(staged);
   }
+  if (group_ == nullptr) return;
+  const SlotPart part{slot, true, 0, length};
+  staged.resize(group_->others_bytes(part));
+  group_->read(part, staged.data());
+  take(staged);
 }
 
 void StatePool::write(int slot, std::int64_t length,
                       const std::function<std::span<const std::byte>(std::size_t)>& give) {
   for (const Piece& piece : pieces(slot, length)) runtime_.upload(piece.data, give(piece.bytes).data(), piece.bytes);
   runtime_.wait();
+  if (group_ == nullptr) return;
+  const SlotPart part{slot, true, 0, length};
+  group_->write(part, give(group_->others_bytes(part)).data());
 }
 
 std::uint64_t StatePool::row_bytes() const {
@@ -214,12 +234,20 @@ std::uint64_t StatePool::row_bytes() const {
 }
 
 std::uint64_t StatePool::fixed_bytes() const {
+  return fixed_bytes_here() + (group_ != nullptr ? group_->others_bytes({0, true, 0, 0}) : 0);
+}
+
+std::uint64_t StatePool::token_bytes() const {
+  return token_bytes_here() + (group_ != nullptr ? group_->others_bytes({0, false, 0, 1}) : 0);
+}
+
+std::uint64_t StatePool::fixed_bytes_here() const {
   std::uint64_t bytes = 0;
   for (const Piece& piece : pieces(0, 0)) bytes += piece.bytes;
   return bytes;
 }
 
-std::uint64_t StatePool::token_bytes() const {
+std::uint64_t StatePool::token_bytes_here() const {
   const auto layers = std::count(config_.layers.begin(), config_.layers.end(), LayerKind::kAttention);
   return 2 * row_bytes() * static_cast<std::uint64_t>(layers);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "checkpoint/config.h"
+#include "decode/rank_group.h"
 #include "decode/runtime.h"
 #include "decode/staged_copies.h"
 #include "thalweg/tensor.h"
@@ -32,6 +33,8 @@ class StatePool {
   DType state_dtype() const { return state_dtype_; }
 
   void allocate();
+  // On rank 0 of several: from now on a slot's bytes are those of all ranks, this one's first.
+  void set_group(RankGroup* group) { group_ = group; }
   // Of all slots, at the full context.
   std::uint64_t bytes() const;
 
@@ -90,10 +93,13 @@ class StatePool {
   void read_pieces(std::span<const Piece> pieces, std::byte* to) const;
   void write_pieces(std::span<const Piece> pieces, const std::byte* from);
   std::uint64_t row_bytes() const;  // of one token's keys
+  std::uint64_t fixed_bytes_here() const;
+  std::uint64_t token_bytes_here() const;
   Tensor cache(const Memory& memory) const;
 
   ModelConfig config_;
   const Runtime& runtime_;
+  RankGroup* group_ = nullptr;
   int slots_;
   std::int64_t context_;
   DType cache_dtype_;

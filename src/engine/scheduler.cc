@@ -35,14 +35,15 @@ std::int64_t spacing_of(const ModelSlots& slots) {
 }
 
 // Of a request that never ran.
-void report_cancelled(const Accepted& accepted) {
+void report_unrun(const Accepted& accepted, FinishReason reason, const std::string& error = {}) {
   Output output;
-  output.finish = FinishReason::kCancelled;
+  output.finish = reason;
+  output.error = error;
   output.usage.prompt_tokens = static_cast<std::int64_t>(accepted.request.prompt.size());
   output.usage.queue_seconds = seconds_between(accepted.since, Clock::now());
   try {
     accepted.on_output(output);
-  } catch (...) {  // it is cancelled already
+  } catch (...) {  // it has ended already
     return;
   }
 }
@@ -64,7 +65,7 @@ bool Scheduler::cancel(RequestId id) {
   const auto waiting =
       std::find_if(waiting_.begin(), waiting_.end(), [&](const Accepted& accepted) { return accepted.id == id; });
   if (waiting != waiting_.end()) {
-    report_cancelled(*waiting);
+    report_unrun(*waiting, FinishReason::kCancelled);
     waiting_.erase(waiting);
     ++stats_.cancelled;
     return true;
@@ -187,12 +188,19 @@ void Scheduler::take_from_disk(Accepted& accepted) {
 void Scheduler::start(std::list<Accepted>::iterator next) {
   Accepted accepted = std::move(*next);
   waiting_.erase(next);
-  Sequence sequence = model_.start();
+  Sequence sequence;
   const Clock::time_point begin = Clock::now();
   // The logits after the prompt are not in the cache: at least one token is left to run.
   const std::span<const std::int32_t> prompt = accepted.request.prompt;
   const PrefixCache::Hit hit = cache_.find(prompt.first(prompt.size() - 1));
-  if (hit.tokens > 0) slots_.restore(sequence, prompt, hit);
+  try {
+    sequence = model_.start();
+    if (hit.tokens > 0) slots_.restore(sequence, prompt, hit);
+  } catch (const Error& error) {  // a rank is lost
+    report_unrun(accepted, FinishReason::kError, error.what());
+    ++stats_.failed;
+    return;
+  }
   std::vector<std::int64_t> checkpoints;
   if (options_.cache_bytes > 0) checkpoints = checkpoints_of(accepted.request, hit);
   auto running = std::make_unique<Running>(std::move(accepted), std::move(sequence), slots_.tokenizer());
@@ -387,6 +395,8 @@ void Scheduler::keep(Running& running) {
         [&] { return slots_.read_checkpoint(sequence); });
     if (kept && disk_ != nullptr) disk_->store(sequence.tokens(), cache_.find(sequence.tokens()).prefix);
   } catch (const std::bad_alloc&) {
+    cache_.clear();
+  } catch (const Error&) {  // a rank is lost: the next run says so
     cache_.clear();
   }
   stats_.bookkeeping_seconds += seconds_between(begin, Clock::now());

@@ -187,6 +187,7 @@ class Block {
 };
 
 std::string supports_experts(const MoeFfnArgs& args, const Stream&) {
+  if (args.gate.dim(0) != args.router.dim(0)) return "takes all of the router's experts";
   return args.router.dim(0) <= kMaxRoutedExperts ? "" : std::string(kTooManyLogits);
 }
 std::string supports_tiles(const MoeFfnArgs& args, const Stream& stream) {

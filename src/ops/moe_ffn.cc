@@ -4,12 +4,12 @@
 namespace thalweg {
 
 void validate(const MoeFfnArgs& args, Check& check) {
-  Dim t{"T"}, e{"E"}, d{"D"}, i{"I"}, j{"J"};
+  Dim t{"T"}, e{"E"}, l{"L"}, d{"D"}, i{"I"}, j{"J"};
   check.input("x", args.x, kFloatTypes, t, d);
   check.input("router", args.router, kWeightTypes, e, d);
-  check.input("gate", args.gate, kWeightTypes, e, i, d);
-  check.input("up", args.up, {args.gate.dtype}, e, i, d);
-  check.input("down", args.down, kWeightTypes, e, d, i);
+  check.input("gate", args.gate, kWeightTypes, l, i, d);
+  check.input("up", args.up, {args.gate.dtype}, l, i, d);
+  check.input("down", args.down, kWeightTypes, l, d, i);
   const int shared = static_cast<int>(args.shared_gate.defined()) + static_cast<int>(args.shared_up.defined()) +
                      static_cast<int>(args.shared_down.defined()) + static_cast<int>(args.shared_router.defined());
   if (!(shared == 0 || shared == 4)) {
@@ -24,6 +24,12 @@ void validate(const MoeFfnArgs& args, Check& check) {
   check.output("y", args.y, {DType::kF32, args.x.dtype}, t, d);
   if (!(args.top_k >= 1 && args.top_k <= e.value)) {
     check.fail("top_k", "1 to E = " + std::to_string(e.value), std::to_string(args.top_k));
+  }
+  if (l.value < 1 || l.value > e.value) {
+    check.fail("gate", "1 to E=" + std::to_string(e.value) + " experts", to_string(args.gate));
+  }
+  if (args.first_expert < 0 || args.first_expert > e.value - l.value) {
+    check.fail("first_expert", "0 to E - L = " + std::to_string(e.value - l.value), std::to_string(args.first_expert));
   }
   if (!(t.value * args.top_k <= std::int64_t{0x7FFFFFFF} && e.value <= std::int64_t{0x7FFFFFFF})) {
     check.fail("x", "less than 2^31 experts and pairs of token and slot", to_string(args.x));

@@ -218,7 +218,8 @@ Array moe_ffn(const MoeFfnArgs& args, Precision precision) {
     route_row(logits.data(), router.dim(0), args.top_k, args.renormalize, RouterScore::kSoftmax, nullptr, ids.data(),
               weights.data());
     for (std::size_t s = 0; s < ids.size(); ++s) {
-      const auto e = static_cast<std::int64_t>(ids[s]);
+      const auto e = static_cast<std::int64_t>(ids[s]) - args.first_expert;
+      if (e < 0 || e >= args.gate.dim(0)) continue;
       const std::vector<double> output =
           expert_mlp(select(args.gate, e), select(args.up, e), select(args.down, e), token, precision);
       for (std::int64_t d = 0; d < y.dim(1); ++d) y(t, d) += weights[s] * output[static_cast<std::size_t>(d)];

@@ -140,6 +140,11 @@ void Api::send_page(const HttpRequest&, const std::shared_ptr<LoggedResponse>& r
 }
 
 void Api::send_health(const HttpRequest&, const std::shared_ptr<LoggedResponse>& response) {
+  const std::string failure = options_.failure ? options_.failure() : std::string();
+  if (!failure.empty()) {
+    response->send(503, kJson, dump({{"status", "failed"}, {"error", failure}}), {});
+    return;
+  }
   const bool well = !stopping_;
   response->send(well ? 200 : 503, kJson, well ? R"({"status":"ok"})" : R"({"status":"stopping"})", {});
 }

@@ -21,7 +21,9 @@ struct ApiOptions {
   std::vector<std::string> keys;  // one of which a request must bring; empty: none
   std::string model_name;         // as /v1/models gives it; requests may name any
   bool force_chat = false;        // conversations also with a model whose file has no chat template
-  std::string allowed_origin;     // of pages elsewhere that may ask (CORS): an origin or "*"; empty: none
+  // Why no request can be answered any more, for /health; empty while all is well. Called by any thread.
+  std::function<std::string()> failure;
+  std::string allowed_origin;  // of pages elsewhere that may ask (CORS): an origin or "*"; empty: none
 };
 
 // What a request was, without its contents.

@@ -159,6 +159,8 @@ TEST(BadInput, MoeFfn) {
   bad.expect([](Args& a) { a.shared_router.dtype = DType::kQ8_0; }, "shared_router", "F32, F16 or BF16", "Q8_0");
   bad.expect([](Args& a) { a.top_k = 0; }, "top_k", "1 to E = 6", "0");
   bad.expect([](Args& a) { a.top_k = 7; }, "top_k", "1 to E = 6", "7");
+  bad.expect([](Args& a) { a.first_expert = 1; }, "first_expert", "0 to E - L = 0", "1");
+  bad.expect([](Args& a) { a.first_expert = -1; }, "first_expert", "0 to E - L = 0", "-1");
   bad.expect([](Args& a) { a.y.dtype = DType::kF16; }, "y", "F32", "F16");
   bad.expect([](Args& a) { a.y.data = const_cast<void*>(a.x.data); }, "y", "memory of its own", "x");
   bad.expect_workspace_errors();

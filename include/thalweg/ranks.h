@@ -1,0 +1,95 @@
+#pragma once
+
+// Several processes that run one model together (tensor and expert parallelism): each is a rank, holds its share of the
+// weights and of every sequence's state, and takes part in every step.
+//
+//   ModelOptions options;
+//   options.ranks = Ranks::connect(ranks_from_environment());   // under mpirun, torchrun or srun
+//   Model model = Model::load("model.gguf", options);
+//   if (options.ranks->rank() > 0) return model.follow();        // rank 0 leads from here on
+//
+// Rank 0 is used as any model is; what it is told to do the others do too. A rank that dies, or that takes no part for
+// `timeout_seconds`, ends the others: each call on them throws Error that names the rank. The connections are neither
+// encrypted nor authenticated: they belong on a network of one's own.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "thalweg/api.h"
+
+namespace thalweg::comm {
+class Communicator;
+}
+
+THALWEG_API_BEGIN
+namespace thalweg {
+
+// How the ranks' messages travel.
+enum class RankTransport : std::uint8_t {
+  kTcp,  // sockets; rank 0 listens at `address` and `port`, and the others meet there
+  kMpi,  // Open MPI's library, loaded at run time: for processes that mpirun or srun started
+};
+
+struct RankOptions {
+  int rank = 0;
+  int count = 1;
+  RankTransport transport = RankTransport::kTcp;  // ignored if count is 1
+  std::string address = "127.0.0.1";              // of rank 0's host; TCP
+  int port = 29500;                               // TCP
+  double timeout_seconds = 30;                    // a rank that is silent for longer is given up
+  int on_this_host = 1;                           // ranks that share this machine's processors
+};
+
+// What a launcher left in the environment. Open MPI's OMPI_COMM_WORLD_SIZE: MPI. RANK and WORLD_SIZE (torchrun), or
+// SLURM_PROCID and SLURM_NTASKS (srun): TCP to MASTER_ADDR, or else SLURM_LAUNCH_NODE_IPADDR, and MASTER_PORT; where
+// torchrun itself listens at MASTER_PORT, to the port after it. None of them: one rank. Throws Error for values that
+// are no numbers or do not fit each other.
+RankOptions ranks_from_environment();
+
+// The connections of one rank with the others. Any thread may call the functions.
+class Ranks {
+ public:
+  // Waits for the other ranks, at most timeout_seconds. Throws Error for options out of range, for a rank that is
+  // missing or there twice, and where Open MPI's library is absent.
+  static std::shared_ptr<Ranks> connect(const RankOptions& options);
+
+  // `count` ranks of this process, to be used by a thread each.
+  static std::vector<std::shared_ptr<Ranks>> in_process(int count, double timeout_seconds = 30);
+
+  ~Ranks();
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  int rank() const;
+  int count() const;
+  // Why the ranks no longer run together; empty while they do.
+  std::string failure() const;
+
+  struct THALWEG_HIDDEN Impl;
+  // For the library itself.
+  THALWEG_HIDDEN comm::Communicator& communicator() const;
+
+ private:
+  explicit Ranks(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// What a rank needs of its machine's memory for a model.
+struct RankMemory {
+  std::uint64_t weight_bytes = 0;       // of its share, copies included
+  std::uint64_t copied_bytes = 0;       // of them, that are copied at load: columns, and rows that lie apart
+  std::uint64_t state_bytes = 0;        // of a sequence, without keys and values
+  std::uint64_t cache_token_bytes = 0;  // of keys and values, per token; 16 bits a number
+  int key_heads = 0;                    // of the gated delta rule
+  int query_heads = 0;                  // of attention
+  int kv_heads = 0;                     // that its query heads read; replicated where ranks outnumber them
+  int experts = 0;
+};
+
+// For each of `count` ranks. Throws Error for a file that cannot be read, or whose model cannot be cut so often.
+std::vector<RankMemory> rank_memory(const std::string& path, int count);
+
+}  // namespace thalweg
+THALWEG_API_END

@@ -1,0 +1,125 @@
+#pragma once
+
+// The ranks that run a model together, as the decoder sees them. Rank 0 leads: what its Model is told to do it has the
+// others do, by commands that each of them follows in order.
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "thalweg/ranks.h"
+#include "thalweg/tensor.h"
+
+namespace thalweg::decode {
+
+// New tokens of one sequence in a run of the layers.
+struct RankedChunk {
+  int slot = 0;
+  std::int64_t seen = 0;  // tokens of the sequence before
+  bool last = false;      // logits after its last token are wanted
+  std::vector<std::int32_t> tokens;
+};
+
+// Bytes of a slot: the recurrent and convolution states of all layers, or keys and values of some tokens, or both.
+struct SlotPart {
+  int slot = 0;
+  bool states = false;
+  std::int64_t first = 0;  // token
+  std::int64_t count = 0;
+};
+
+// What a rank above 0 does when it is told to.
+class Follower {
+ public:
+  virtual ~Follower() = default;
+  virtual void run(std::span<const RankedChunk> chunks, bool each_logits) = 0;
+  virtual void clear(int slot) = 0;
+  virtual void read(const SlotPart& part, std::byte* to) = 0;
+  virtual void write(const SlotPart& part, const std::byte* from) = 0;
+};
+
+class RankGroup {
+ public:
+  explicit RankGroup(std::shared_ptr<Ranks> ranks);
+  // Rank 0 sends the others home.
+  ~RankGroup();
+  RankGroup(const RankGroup&) = delete;
+  RankGroup& operator=(const RankGroup&) = delete;
+
+  int rank() const { return comm_.rank(); }
+  int count() const { return comm_.size(); }
+  bool leads() const { return rank() == 0; }
+
+  // Something that must be the same everywhere.
+  struct Fact {
+    std::string_view what;  // "file"
+    std::uint64_t value = 0;
+  };
+  // Throws Error on every rank if a fact differs, and names the ranks whose fact is not that of most.
+  void compare(std::span<const Fact> facts);
+  // Every rank's bytes of a slot's state, and of a token's keys and values.
+  void set_sizes(std::uint64_t fixed_bytes, std::uint64_t token_bytes);
+  // Waits until every rank has loaded its share. From here on rank 0 sends commands, and looks after idle ranks.
+  void begin();
+
+  // Of the ranks above 0 together.
+  std::uint64_t others_bytes(const SlotPart& part) const;
+
+  // On every rank, within a run. y, contiguous on the host, becomes the sum of all ranks'.
+  void all_reduce(const Tensor& y) { comm_.all_reduce(y.data, y.dtype, y.size()); }
+  // Rank 0's logits [rows,vocabulary] f32 from each rank's columns [rows,..], which are contiguous and in rank order.
+  void gather_columns(const ConstTensor& mine, const Tensor& logits, std::int64_t vocabulary);
+
+  // On rank 0. Has the others run the chunks while `body` does so here.
+  void run(std::span<const RankedChunk> chunks, bool each_logits, const std::function<void()>& body);
+  void clear(int slot);
+  // The others' bytes, one after the other: others_bytes(part).
+  void read(const SlotPart& part, std::byte* to);
+  void write(const SlotPart& part, const std::byte* from);
+
+  // On the other ranks: what rank 0 says, until it says that all is done. Throws Error if a rank is lost.
+  void follow(Follower& follower);
+
+ private:
+  enum class Kind : std::uint32_t { kEnd, kPing, kRun, kClear, kRead, kWrite };
+  struct Command {
+    Kind kind = Kind::kEnd;
+    std::int32_t slot = 0;
+    std::int32_t flag = 0;
+    std::int32_t unused = 0;
+    std::int64_t first = 0;
+    std::int64_t count = 0;
+    std::uint64_t bytes = 0;  // of the message that follows
+  };
+  static_assert(sizeof(Command) == 40, "sent as it lies in memory");
+
+  std::uint64_t bytes_of_rank(int rank, const SlotPart& part) const;
+  void send(const Command& command, std::span<const std::byte> message = {});
+  void look_after_idle_ranks();
+  void follow(const Command& command, Follower& follower);
+
+  std::shared_ptr<Ranks> ranks_;
+  comm::Communicator& comm_;
+  struct Sizes {
+    std::uint64_t fixed = 0;
+    std::uint64_t token = 0;
+  };
+  std::vector<Sizes> sizes_;         // by rank
+  std::vector<std::byte> received_;  // of gather_columns and follow
+  bool begun_ = false;
+  std::mutex command_mutex_;  // of a whole command, its run included
+  std::mutex ending_mutex_;
+  std::condition_variable ending_changed_;
+  bool ending_ = false;
+  std::thread idle_thread_;
+};
+
+}  // namespace thalweg::decode

@@ -1,0 +1,72 @@
+#pragma once
+
+// A model that several ranks of this process run together, each in a thread of its own.
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "model/support.h"
+#include "thalweg/ranks.h"
+
+namespace thalweg::model {
+
+class RankedModel {
+ public:
+  // `ranks`: other than threads; by rank.
+  RankedModel(const std::string& path, const ModelOptions& options, std::vector<std::shared_ptr<Ranks>> ranks)
+      : ranks_(std::move(ranks)) {
+    for (std::size_t r = 1; r < ranks_.size(); ++r) {
+      threads_.emplace_back([this, path, options, r] {
+        try {
+          ModelOptions mine = options;
+          mine.ranks = ranks_[r];
+          Model model = Model::load(path, mine);
+          model.follow();
+        } catch (const Error& error) {
+          const std::lock_guard lock(mutex_);
+          errors_.emplace_back(error.what());
+        }
+        ranks_[r].reset();
+      });
+    }
+    ModelOptions mine = options;
+    mine.ranks = ranks_[0];
+    try {
+      model_.emplace(Model::load(path, mine));
+    } catch (...) {
+      end();
+      throw;
+    }
+  }
+  RankedModel(const std::string& path, const ModelOptions& options, int count)
+      : RankedModel(path, options, Ranks::in_process(count, 20)) {}
+  ~RankedModel() { end(); }
+  RankedModel(const RankedModel&) = delete;
+  RankedModel& operator=(const RankedModel&) = delete;
+
+  Model& operator*() { return *model_; }
+  Model* operator->() { return &*model_; }
+  Model take() { return std::move(*model_); }
+
+  // Waits for the other ranks, and returns what they threw.
+  std::vector<std::string> end() {
+    model_.reset();
+    ranks_[0].reset();
+    for (std::thread& thread : threads_) {
+      if (thread.joinable()) thread.join();
+    }
+    return errors_;
+  }
+
+ private:
+  std::vector<std::shared_ptr<Ranks>> ranks_;
+  std::optional<Model> model_;
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;
+  std::vector<std::string> errors_;
+};
+
+}  // namespace thalweg::model
