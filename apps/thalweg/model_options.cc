@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <random>
 #include <stdexcept>
 
@@ -95,6 +96,21 @@ void add_load_options(CLI::App& command, LoadOptions& options) {
   add_quiet(command);
 }
 
+void add_draft_options(CLI::App& command, LoadOptions& options) {
+  const auto names = std::map<std::string, DraftMode>{
+      {"off", DraftMode::kOff}, {"lookup", DraftMode::kLookup}, {"auto", DraftMode::kAuto}};
+  command
+      .add_option_function<std::string>(
+          "--draft", [&options, names](const std::string& name) { options.draft = names.at(name); },
+          "Guess tokens and verify several in one run, for the same text sooner: lookup in the text so far, auto for "
+          "as many as pay, or off")
+      ->check(CLI::IsMember({"off", "lookup", "auto"}))
+      ->default_str("off");
+  command.add_option("--draft-max", options.draft_max, "Most tokens that are guessed for one run")
+      ->check(whole_number(1, 64))
+      ->capture_default_str();
+}
+
 Model load_model(const LoadOptions& options, int sequences) {
   const std::string path = model_file(options.path);
   WorkBar bar("loading " + path);
@@ -106,6 +122,8 @@ Model load_model(const LoadOptions& options, int sequences) {
   model_options.device = device_from_name(options.device);
   if (!options.kv_type.empty()) model_options.kv_dtype = dtype_of(options.kv_type);
   model_options.state_dtype = dtype_of(options.state_type);
+  model_options.draft = options.draft;
+  model_options.draft_max = options.draft_max;
   model_options.progress = bar.listener();
   Model model = Model::load(path, model_options);
   if (!quiet() && model_options.device) note_stand_in(*model_options.device);
@@ -157,7 +175,10 @@ std::string describe_speed(const Generated& generated) {
     return fmt::format("{} {} tokens, {:.1f} tokens/s", name, tokens, rate);
   };
   return phase("prefill", generated.prompt_tokens, generated.prefill_seconds) + "; " +
-         phase("decode", generated.steps, generated.decode_seconds);
+         phase("decode", generated.steps, generated.decode_seconds) +
+         (generated.drafts == 0 ? ""
+                                : fmt::format(" in {} runs, {} of {} drafts right", generated.runs,
+                                              generated.drafts_accepted, generated.drafts));
 }
 
 std::string describe_seed(const Sampling& sampling) {

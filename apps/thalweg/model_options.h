@@ -19,9 +19,14 @@ struct LoadOptions {
   std::string device = "auto";     // auto, cpu, cuda, cuda:N, metal
   std::string kv_type;             // f16, bf16, f32, or empty for the default
   std::string state_type = "f32";  // f32, bf16
+  DraftMode draft = DraftMode::kOff;
+  int draft_max = ModelOptions().draft_max;
 };
 
 void add_load_options(CLI::App& command, LoadOptions& options);
+
+// Of commands that generate text.
+void add_draft_options(CLI::App& command, LoadOptions& options);
 
 // A device's name (device_from_name).
 CLI::Validator device_name();
