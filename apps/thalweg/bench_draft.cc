@@ -27,6 +27,7 @@ constexpr Mode kModes[] = {{"off", DraftMode::kOff}, {"lookup", DraftMode::kLook
 struct Prompt {
   const char* name;
   std::vector<std::int32_t> tokens;
+  float temperature = 0;
 };
 
 constexpr std::int64_t kTokens = 256;
@@ -40,16 +41,18 @@ std::string times(const std::string& text, int count) {
 
 std::vector<Prompt> prompts_of(const Model& model) {
   if (!model.info().has_tokenizer) {
-    Prompt repeated{"repeated", {}};
+    Prompt repeated{"repeated", {}, 0};
     for (std::int64_t i = 0; i < 200; ++i) {
       repeated.tokens.push_back(static_cast<std::int32_t>((i % 17 * 7919 + 13) % model.info().vocabulary));
     }
     return {repeated};
   }
-  return {
-      {"story", model.tokenize("Anna put the ball in the box. Ben went to the kitchen. Where is the ball?")},
-      {"repeated", model.tokenize(times("John went to the kitchen. Mary took the ball there. ", 12))},
-      {"records", model.tokenize(times("{\"name\": \"ball\", \"place\": \"kitchen\", \"owner\": \"Mary\"},\n", 12))}};
+  const auto story = model.tokenize("Anna put the ball in the box. Ben went to the kitchen. Where is the ball?");
+  const auto records = times("{\"name\": \"ball\", \"place\": \"kitchen\", \"owner\": \"Mary\"},\n", 12);
+  return {{"story", story},
+          {"drawn", story, 1.0F},
+          {"repeated", model.tokenize(times("John went to the kitchen. Mary took the ball there. ", 12))},
+          {"records", model.tokenize(records)}};
 }
 
 struct Measured {
@@ -60,7 +63,8 @@ struct Measured {
 Measured measure(Model& model, const Prompt& prompt) {
   Sequence sequence = model.start();
   model.prefill(sequence, prompt.tokens);
-  const Sampling sampling;
+  Sampling sampling;
+  sampling.temperature = prompt.temperature;
   Sequence* const sequences[] = {&sequence};
   const DraftCounts before = model.draft_counts();
   const auto begin = std::chrono::steady_clock::now();
@@ -126,7 +130,7 @@ int bench_draft(const BenchOptions& options) {
   nlohmann::json results = nlohmann::json::array();
   for (const std::string& path : options.models) {
     const std::string name = std::filesystem::path(path).filename().string();
-    print("{}: {} tokens, the likeliest each time\n", name, kTokens);
+    print("{}: {} tokens; of the text 'drawn' at temperature 1, else the likeliest\n", name, kTokens);
     results.push_back({{"model", name}, {"results", bench_model(options, path)}});
   }
   if (!options.json.empty()) write_text(options.json, results.dump(1) + "\n");

@@ -17,7 +17,7 @@ Engine engine_with(DraftMode draft) {
   ModelOptions options;
   options.device = kCpu;
   options.threads = 2;
-  options.context = 1024;
+  options.context = 400;
   options.sequences = kSequences;
   options.draft = draft;
   return Engine(Model::load(THALWEG_MODEL, options));
@@ -46,7 +46,7 @@ Request request_of(const Engine& engine, int number) {
   request.prompt = engine.model().tokenize(text);
   request.max_tokens = 1 + 13 * number % 90;
   request.ignore_end = number % 4 != 1;
-  if (number % 5 == 2) request.stop = {"ball th", "office"};
+  if (number % 5 == 2) request.stop = {"qqq", "the "};
   if (number % 3 == 0) request.logprobs = 2;
   if (number % 6 == 5) request.sampling.repeat_penalty = 1.1F;
   if (number % 2 == 1) request.sampling.temperature = 0.7F;
@@ -69,7 +69,7 @@ void expect_same(const Output& drafted, const Output& plain, int number) {
 }
 
 TEST(EngineDrafts, GiveTheSameAnswers) {
-  constexpr int kRequests = 24;
+  constexpr int kRequests = 14;
   std::vector<Output> plain;
   {
     Engine engine = engine_with(DraftMode::kOff);
@@ -104,7 +104,7 @@ TEST(EngineDrafts, GiveTheSameAnswers) {
 TEST(EngineDrafts, KeepToAGrammar) {
   const std::string schema =
       R"({"type": "array", "minItems": 12, "maxItems": 12, "items": {"enum": ["kitchen", "garden"]}})";
-  const Grammar grammar = Grammar::from_json_schema(schema);
+  const Grammar grammar = Grammar::json_schema(schema);
   std::vector<std::string> texts;
   for (const DraftMode mode : {DraftMode::kOff, DraftMode::kLookup}) {
     Engine engine = engine_with(mode);
@@ -115,7 +115,7 @@ TEST(EngineDrafts, KeepToAGrammar) {
     const Output output = read_all(engine.stream(std::move(request)));
     EXPECT_EQ(output.finish, FinishReason::kEndToken);
     texts.push_back(output.text);
-    if (mode == DraftMode::kLookup) EXPECT_GT(output.usage.accepted_tokens, 0);
+    EXPECT_EQ(output.usage.accepted_tokens > 0, mode == DraftMode::kLookup);
   }
   EXPECT_EQ(texts[0], texts[1]);
 }

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/drafts.h"
 #include "core/arena.h"
+#include "core/drafts.h"
 #include "cuda/gated_delta/decode.h"
 #include "cuda/gated_delta/gated_delta.h"
 #include "cuda/gated_delta/prep_step.h"
