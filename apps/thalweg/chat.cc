@@ -109,6 +109,7 @@ void add_chat(CLI::App& app, int& exit_code) {
   options->sampling.top_k = 20;
   options->sampling.top_p = 0.8F;
   add_load_options(*command, options->load);
+  add_draft_options(*command, options->load);
   command->add_option("--system,--system-prompt", options->system, "The system message; -sys is the same");
   command
       ->add_option("--think", options->think,

@@ -39,7 +39,7 @@ struct BenchOptions {
   bool force = false;                                // replace these two
   bool check = true;                                 // compare results with the oracle before timing them
   std::vector<std::string> types = {"Q4_K", "F16"};  // of weights in the suite "experts"
-  // Of bench_model and bench_engine:
+  // Of bench_model, bench_engine and bench_draft:
   std::vector<std::string> models;     // empty: synthetic ones
   double gigabytes = 1.5;              // size of those
   double model_seconds = 10.0;         // measured time per model, at least
@@ -73,6 +73,8 @@ int bench_calls(const BenchOptions& options, const BackendInfo& backend);
 int bench_model(const BenchOptions& options);
 // Many requests at once and the prefix cache: `bench --op engine`.
 int bench_engine(const BenchOptions& options);
+// Decoding with drafts against decoding without: `bench --op draft`.
+int bench_draft(const BenchOptions& options);
 // The same with --device cuda: prefill and decode at several sizes, against what bytes and flops allow.
 int bench_model_on_device(const BenchOptions& options);
 int print_operations(bool markdown);

@@ -94,6 +94,9 @@ void print_json(const Options& options, const Generated& generated, const std::s
         {"seconds", generated.decode_seconds},
         {"tokens_per_second", rate(generated.steps, generated.decode_seconds)}}},
   };
+  if (options.load.draft != DraftMode::kOff) {
+    result["draft"] = {{"runs", generated.runs}, {"drafts", generated.drafts}, {"accepted", generated.drafts_accepted}};
+  }
   if (!options.has_token_ids) result["text"] = text;
   if (options.logprobs) result["logprobs"] = logprobs.json();
   if (options.sampling.temperature > 0) result["seed"] = options.sampling.seed;
@@ -159,6 +162,7 @@ void add_generate(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("generate", "Continue a text");
   auto options = std::make_shared<Options>();
   add_load_options(*command, options->load);
+  add_draft_options(*command, options->load);
   CLI::Option* prompt = command->add_option("-p,--prompt", options->prompt, "The text; without it, see -f, or stdin");
   CLI::Option* file =
       command->add_option("-f,--file", options->file, "Read the text from this file, - for stdin")->excludes(prompt);

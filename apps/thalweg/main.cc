@@ -123,9 +123,10 @@ CLI::Validator decode_row() {
 }
 
 void add_bench(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("bench",
-                                         "Time the kernels, after checking what they compute; --op model: whole "
-                                         "models, --op engine: many requests at once");
+  CLI::App* command = app.add_subcommand(
+      "bench",
+      "Time the kernels, after checking what they compute; --op model: whole models, --op engine: many requests at "
+      "once, --op draft: guessed tokens");
   auto options = std::make_shared<BenchOptions>();
   add_selection(*command, options->selection);
   add_threads(*command, options->threads);
@@ -143,7 +144,7 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--csv", options->csv, "Write a suite's rows to this file");
   command->add_option("-m,--model", options->models,
-                      "Models of --op model, instead of synthetic ones, and of --op engine");
+                      "Models of --op model, instead of synthetic ones, and of --op engine and draft");
   command->add_option("--device", options->device, "Where these models run: cpu, cuda or cuda:N")
       ->check(device_name())
       ->capture_default_str();
@@ -176,6 +177,7 @@ void add_bench(CLI::App& app, int& exit_code) {
     const auto only = [&](const char* name) { return selected == std::vector<std::string>{name}; };
     exit_code = only("model")            ? bench_model(*options)
                 : only("engine")         ? bench_engine(*options)
+                : only("draft")          ? bench_draft(*options)
                 : options->suite.empty() ? bench(*options)
                                          : bench_suite(*options);
   });

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <random>
 #include <stdexcept>
 #include <thread>
@@ -104,6 +105,21 @@ void add_load_options(CLI::App& command, LoadOptions& options) {
   add_quiet(command);
 }
 
+void add_draft_options(CLI::App& command, LoadOptions& options) {
+  const auto names = std::map<std::string, DraftMode>{
+      {"off", DraftMode::kOff}, {"lookup", DraftMode::kLookup}, {"auto", DraftMode::kAuto}};
+  command
+      .add_option_function<std::string>(
+          "--draft", [&options, names](const std::string& name) { options.draft = names.at(name); },
+          "Guess tokens and verify several in one run, for the same text sooner: lookup in the text so far, auto for "
+          "as many as pay, or off")
+      ->check(CLI::IsMember({"off", "lookup", "auto"}))
+      ->default_str("off");
+  command.add_option("--draft-max", options.draft_max, "Most tokens that are guessed for one run")
+      ->check(whole_number(1, 64))
+      ->capture_default_str();
+}
+
 namespace {
 
 // The connections of this process, which last until it ends.
@@ -140,6 +156,8 @@ Model load_model(const LoadOptions& options, int sequences) {
   model_options.device = device_from_name(options.device);
   if (!options.kv_type.empty()) model_options.kv_dtype = dtype_of(options.kv_type);
   model_options.state_dtype = dtype_of(options.state_type);
+  model_options.draft = options.draft;
+  model_options.draft_max = options.draft_max;
   model_options.progress = bar.listener();
   model_options.ranks = process_ranks();
   if (ranks.count > 1 && options.threads == 0) model_options.threads = threads_of_rank(ranks);
@@ -199,7 +217,10 @@ std::string describe_speed(const Generated& generated) {
     return fmt::format("{} {} tokens, {:.1f} tokens/s", name, tokens, rate);
   };
   return phase("prefill", generated.prompt_tokens, generated.prefill_seconds) + "; " +
-         phase("decode", generated.steps, generated.decode_seconds);
+         phase("decode", generated.steps, generated.decode_seconds) +
+         (generated.drafts == 0 ? ""
+                                : fmt::format(" in {} runs, {} of {} drafts right", generated.runs,
+                                              generated.drafts_accepted, generated.drafts));
 }
 
 std::string describe_seed(const Sampling& sampling) {

@@ -21,6 +21,8 @@ struct LoadOptions {
   std::string kv_type;             // f16, bf16, f32, or empty for the default
   std::string state_type = "f32";  // f32, bf16
   double comm_timeout = 30;        // seconds, of ranks
+  DraftMode draft = DraftMode::kOff;
+  int draft_max = ModelOptions().draft_max;
 };
 
 // Thrown by load_model() on a rank above 0, when rank 0 is done with the model: the process ends well.
@@ -33,6 +35,9 @@ int rank_count();
 std::shared_ptr<Ranks> command_ranks();
 
 void add_load_options(CLI::App& command, LoadOptions& options);
+
+// Of commands that generate text.
+void add_draft_options(CLI::App& command, LoadOptions& options);
 
 // A device's name (device_from_name).
 CLI::Validator device_name();

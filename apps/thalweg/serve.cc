@@ -136,6 +136,7 @@ void add_serve(CLI::App& app, int& exit_code) {
       "serve", "Serve a model over HTTP, with OpenAI's and Anthropic's APIs and a page for browsers");
   auto options = std::make_shared<Options>();
   add_load_options(*command, options->load);
+  add_draft_options(*command, options->load);
   command->add_option("--host", options->http.host, "Address to listen at")->capture_default_str();
   command->add_option("--port", options->http.port, "Port to listen at; 0 takes one that is free")
       ->capture_default_str();

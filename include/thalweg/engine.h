@@ -95,6 +95,8 @@ struct Usage {
   double queue_seconds = 0;           // until the first token of the prompt was run
   double prompt_seconds = 0;          // from then until the first token was chosen
   double generation_seconds = 0;      // from then on
+  std::int64_t draft_tokens = 0;      // that were proposed (ModelOptions::draft)
+  std::int64_t accepted_tokens = 0;   // of them, those that were right
 };
 
 // What a request gave since its last output.
@@ -132,6 +134,8 @@ struct EngineStats {
   std::uint64_t cache_dir_evictions = 0;
   std::uint64_t cache_dir_tokens = 0;    // that were read from there
   std::uint64_t cache_dir_failures = 0;  // files that could not be written, or were damaged
+  std::uint64_t draft_tokens = 0;        // that were proposed
+  std::uint64_t accepted_tokens = 0;     // of them, those that were right
 };
 
 // The queue is full, or the engine is being stopped: try again later, or elsewhere.

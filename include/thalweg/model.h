@@ -39,16 +39,26 @@ class ModelSlots;
 THALWEG_API_BEGIN
 namespace thalweg {
 
+// Where drafts of the next tokens come from, which one run of the model verifies together. Tokens are those without
+// drafts, drawn ones too: a draft is right if it is the token that would be chosen in its place.
+enum class DraftMode : std::uint8_t {
+  kOff,
+  kLookup,  // the text so far: what followed the longest earlier match of its last tokens
+  kAuto,    // the same, as many as pay by measured acceptance and cost, and none where none does
+};
+
 struct ModelOptions {
-  std::optional<Device> device;     // none: a GPU that the model fits on, else the CPU
-  int threads = 0;                  // 0: every hardware thread
-  ThreadPool pool = {};             // of the caller's; without a `run` the library's
-  std::int64_t context = 0;         // most tokens of a sequence; 0: as the file says, but at most 32768
-  int sequences = 1;                // most sequences alive at once
-  int prefill_chunk = 0;            // tokens of a prefill that run together; 0: 512 on a CPU, 8192 on a GPU
-  bool exact = false;               // MatmulPrecision::kExact instead of kFast; on a GPU f32 activations too
-  std::optional<DType> kv_dtype;    // of keys and values: kF16, kBF16 or kF32; none: kF32 if exact, else kF16
-  DType state_dtype = DType::kF32;  // of the recurrent states: kF32 or kBF16
+  std::optional<Device> device;       // none: a GPU that the model fits on, else the CPU
+  int threads = 0;                    // 0: every hardware thread
+  ThreadPool pool = {};               // of the caller's; without a `run` the library's
+  std::int64_t context = 0;           // most tokens of a sequence; 0: as the file says, but at most 32768
+  int sequences = 1;                  // most sequences alive at once
+  int prefill_chunk = 0;              // tokens of a prefill that run together; 0: 512 on a CPU, 8192 on a GPU
+  bool exact = false;                 // MatmulPrecision::kExact instead of kFast; on a GPU f32 activations too
+  std::optional<DType> kv_dtype;      // of keys and values: kF16, kBF16 or kF32; none: kF32 if exact, else kF16
+  DType state_dtype = DType::kF32;    // of the recurrent states: kF32 or kBF16
+  DraftMode draft = DraftMode::kOff;  // kLookup needs one process on a CPU and F32 states; kAuto is kOff without
+  int draft_max = 8;                  // most drafts of a sequence in one run; 1 to 64
   // Of several processes that run the model together (thalweg/ranks.h); none, or one of one: this process alone. Each
   // gives the same options but for `threads`, `pool` and `progress`. On the CPU.
   std::shared_ptr<Ranks> ranks = {};
@@ -140,6 +150,16 @@ struct Generated {
   double prefill_seconds = 0;
   std::int64_t steps = 0;  // decode steps, one per token
   double decode_seconds = 0;
+  std::int64_t runs = 0;             // of the model, for these tokens
+  std::int64_t drafts = 0;           // tokens that were proposed
+  std::int64_t drafts_accepted = 0;  // and were right
+};
+
+// Of tokens that were decoded with drafts, since the model was loaded.
+struct DraftCounts {
+  std::int64_t runs = 0;  // of the model
+  std::int64_t drafts = 0;
+  std::int64_t accepted = 0;  // of the drafts
 };
 
 // One text and the model's state after it. Occupies one of the model's slots until it is destroyed, and keeps the model
@@ -241,7 +261,8 @@ class Model {
   // Decodes up to `max_tokens` tokens of each sequence of a batch together: chooses a token by the sequence's own
   // `sampling`, reports it and runs it, step after step. `on_tokens`, if given, is called with the tokens of a step in
   // the order of the sequences, -1 for those that have ended, and returns false to stop after them; `on_logits`, before
-  // it, with the logits [vocabulary] that each token was chosen from. End tokens are neither reported nor run, unless
+  // it, with the logits [vocabulary] that each token was chosen from. A batch of one sequence has drafts
+  // (ModelOptions::draft); several sequences have them in an Engine. End tokens are neither reported nor run, unless
   // `ignore_end`, with which they are tokens like others. Returns why each sequence ended. A GPU is kept busy: the next
   // step is launched before the tokens that it runs are known here.
   std::vector<StopReason> decode(std::span<Sequence* const> sequences, std::span<const Sampling> sampling,
@@ -250,6 +271,8 @@ class Model {
                                  const std::function<void(std::size_t sequence, std::int32_t token,
                                                           std::span<const float> logits)>& on_logits = {},
                                  bool ignore_end = false);
+
+  DraftCounts draft_counts() const;
 
   // Prefills the prompt (may be empty if the sequence has tokens), then up to `max_tokens` tokens, each of which is
   // run through the model. `on_bytes`, if given, is called with the text in UTF-8, in whole characters, and returns

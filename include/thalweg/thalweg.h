@@ -366,6 +366,13 @@ typedef struct thalweg_gated_delta_prep_step_args {
   int32_t qk_norm;             // thalweg_qk_norm
   float qk_norm_eps;
   float norm_eps;
+  thalweg_tensor cu_seqlens;  // [N+1] i32, optional, with B = 1: the states are those of N packed sequences
+  thalweg_tensor replay_x;    // [N or slots,R,2*HK*K + HV*V], dtype of x, optional, in the rows of the states: tokens
+                              // before those of x, without outputs
+  thalweg_tensor replay_a;    // [N or slots,R,HV], dtype of gates.a: their raw gates
+  thalweg_tensor replay_b;    // [N or slots,R,HV], dtype of gates.a
+  thalweg_tensor replay_counts;  // [N] i32: how many of a sequence's R are replayed, the first ones; 0..R
+  bool drafts;                   // tokens after a sequence's first leave no trace in state_out and conv_state
 } thalweg_gated_delta_prep_step_args;
 
 // Dense operations: contracts in nn.h.
@@ -682,6 +689,9 @@ THALWEG_OPERATIONS(THALWEG_DECLARE_OPERATION)
 typedef struct thalweg_model thalweg_model;
 typedef struct thalweg_sequence thalweg_sequence;
 
+// Drafts of the next tokens: none, from the text so far, or as many of these as pay.
+typedef enum { THALWEG_DRAFT_OFF, THALWEG_DRAFT_LOOKUP, THALWEG_DRAFT_AUTO } thalweg_draft_mode;
+
 typedef struct thalweg_model_options {
   size_t struct_size;
   int32_t threads;        // 0: every hardware thread
@@ -697,6 +707,8 @@ typedef struct thalweg_model_options {
   void (*progress)(void* user, double done);  // NULL, or receives the share that is done, up to 1
   void* user;                                 // for progress
   const thalweg_thread_pool* pool;            // the caller's threads, copied; NULL: the library's
+  int32_t draft;                              // thalweg_draft_mode
+  int32_t draft_max;                          // most drafts of a sequence in one run; 1 to 64
 } thalweg_model_options;
 
 typedef struct thalweg_sampling {

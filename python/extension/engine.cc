@@ -132,9 +132,10 @@ void bind_engine(nb::module_& module) {
           [](PyEngine* self, const std::string& path, int queue, std::uint64_t cache_bytes,
              const std::string& cache_dir, std::uint64_t cache_dir_bytes, double prompt_share, int threads,
              std::int64_t context, int sequences, int prefill_chunk, bool exact, bool prefetch,
-             const nb::object& kv_type, const std::string& state_type, const std::string& device) {
+             const nb::object& kv_type, const std::string& state_type, const std::string& device,
+             const std::string& draft, int draft_max) {
             const ModelOptions options = model_options_of(threads, context, sequences, prefill_chunk, exact, prefetch,
-                                                          kv_type, state_type, device);
+                                                          kv_type, state_type, device, draft, draft_max);
             const nb::gil_scoped_release release;
             new (self) PyEngine{
                 std::make_shared<Engine>(Model::load(path, options),
@@ -145,12 +146,14 @@ void bind_engine(nb::module_& module) {
           nb::arg("prompt_share") = 0.3, nb::arg("threads") = 0, nb::arg("context") = 0, nb::arg("sequences") = 8,
           nb::arg("prefill_chunk") = 0, nb::arg("exact") = false, nb::arg("prefetch") = true,
           nb::arg("kv_type") = nb::none(), nb::arg("state_type") = "f32", nb::arg("device") = "auto",
+          nb::arg("draft") = "off", nb::arg("draft_max") = ModelOptions().draft_max,
           nb::sig("def __init__(self, path: str, *, queue: int = 256, cache_bytes: int = 1073741824, "
                   "cache_dir: str = '', cache_dir_bytes: int = 17179869184, prompt_share: float = 0.3, threads: int = "
                   "0, context: int = 0, sequences: int = 8, "
                   "prefill_chunk: int = 0, exact: bool = False, prefetch: bool = True, "
                   "kv_type: typing.Literal['f16', 'bf16', 'f32'] | None = None, "
-                  "state_type: typing.Literal['f32', 'bf16'] = 'f32', device: str = 'auto') -> None"))
+                  "state_type: typing.Literal['f32', 'bf16'] = 'f32', device: str = 'auto', "
+                  "draft: typing.Literal['off', 'lookup', 'auto'] = 'off', draft_max: int = 8) -> None"))
       .def_prop_ro(
           "context", [](const PyEngine& self) { return self.engine->model().context(); }, "Most tokens of a request.")
       .def(

@@ -210,7 +210,8 @@ def recurrent_gated_delta_rule(
 def gated_delta_prep_step(
     x, a, b, a_log, dt_bias, state_in, state_out, *, head_map, conv_weight=None, conv_state=None, q_norm_weight=None,
     k_norm_weight=None, state_indices=None, snapshots=None, z=None, norm_weight=None, y=None, fault=None,
-    state_layout="vk", scale=None, qk_norm="none", qk_norm_eps=1e-6, norm_eps=1e-6, stream=None, threads=0,
+    state_layout="vk", scale=None, qk_norm="none", qk_norm_eps=1e-6, norm_eps=1e-6, cu_seqlens=None, replay_x=None,
+    replay_a=None, replay_b=None, replay_counts=None, drafts=False, stream=None, threads=0,
 ):  # fmt: skip
     """Fused decode: convolution, SiLU, split, norm of q and k, gates, recurrence, gated norm. x [B,T,2*HK*K + HV*V]
     float; the raw gates a, b [B,T,HV], a_log, dt_bias [HV] float; state_in [B,HV,V,K] float32 or bfloat16, or a pool
@@ -219,7 +220,11 @@ def gated_delta_prep_step(
 
     conv_weight [channels,W] float and conv_state [B,channels,W-1], updated: without them x is convolved already. z
     [B,T,HV,V] and norm_weight [V] float, with norm_eps: the gated norm, left out without them. scale: of q, None for
-    K^-1/2. qk_norm: "none", "l2" or "rms", with qk_norm_eps; "rms" takes q_norm_weight, k_norm_weight [HK,K] float."""
+    K^-1/2. qk_norm: "none", "l2" or "rms", with qk_norm_eps; "rms" takes q_norm_weight, k_norm_weight [HK,K] float.
+
+    cu_seqlens int32 [N+1], with B = 1: packed sequences. drafts: tokens after a sequence's first change no state; the
+    next call replays the first replay_counts int32 [N] tokens of replay_x [N or slots,R,channels], with the gates
+    replay_a, replay_b [N or slots,R,HV], before its own. On CPUs alone."""
     op = "gated_delta_prep_step"
     if y is None:
         state = dims(op, "state_in", state_in, 4)
@@ -230,7 +235,8 @@ def gated_delta_prep_step(
         conv_weight=conv_weight, conv_state=conv_state, q_norm_weight=q_norm_weight, k_norm_weight=k_norm_weight,
         state_indices=state_indices, snapshots=snapshots, z=z, norm_weight=norm_weight, y=y, fault=fault,
         head_map=head_map, state_layout=state_layout, scale=scale, qk_norm=qk_norm, qk_norm_eps=qk_norm_eps,
-        norm_eps=norm_eps,
+        norm_eps=norm_eps, cu_seqlens=cu_seqlens, replay_x=replay_x, replay_a=replay_a, replay_b=replay_b,
+        replay_counts=replay_counts, drafts=drafts,
     )  # fmt: skip
     return y
 

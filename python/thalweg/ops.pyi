@@ -70,7 +70,9 @@ def gated_delta_prep_step(
     k_norm_weight: Array | None = None, state_indices: Array | None = None, snapshots: Array | None = None,
     z: Array | None = None, norm_weight: Array | None = None, y: Array | None = None, fault: Array | None = None,
     state_layout: Literal["vk", "kv"] = "vk", scale: float | None = None, qk_norm: Literal["none", "l2", "rms"] = "none",
-    qk_norm_eps: float = 1e-06, norm_eps: float = 1e-06, stream: Stream | None = None, threads: int = 0,
+    qk_norm_eps: float = 1e-06, norm_eps: float = 1e-06, cu_seqlens: Array | None = None, replay_x: Array | None = None,
+    replay_a: Array | None = None, replay_b: Array | None = None, replay_counts: Array | None = None,
+    drafts: bool = False, stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def causal_conv1d(
     x: Array, weight: Array, bias: Array | None = None, initial_state: Array | None = None,

@@ -70,7 +70,9 @@ static thalweg_model_options model_options_defaults() {
           .prefetch = defaults.prefetch,
           .progress = nullptr,
           .user = nullptr,
-          .pool = nullptr};
+          .pool = nullptr,
+          .draft = THALWEG_DRAFT_OFF,
+          .draft_max = defaults.draft_max};
 }
 
 static ModelOptions options_of(const thalweg_model_options& given) {
@@ -86,6 +88,11 @@ static ModelOptions options_of(const thalweg_model_options& given) {
   if (given.device_type != THALWEG_DEFAULT_DEVICE) {
     wanted.device = Device{enum_of<DeviceType>(given.device_type, "model_load", "device_type"), given.device_index};
   }
+  if (given.draft < THALWEG_DRAFT_OFF || given.draft > THALWEG_DRAFT_AUTO) {
+    throw Error("model_load", "draft", "a thalweg_draft_mode", std::to_string(given.draft));
+  }
+  wanted.draft = static_cast<DraftMode>(given.draft);
+  wanted.draft_max = given.draft_max;
   wanted.prefetch = given.prefetch;
   if (given.progress != nullptr) {
     wanted.progress = [progress = given.progress, user = given.user](double done) { progress(user, done); };

@@ -1,6 +1,9 @@
 // Cases of the fused decode step.
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "cases/gated_delta.h"
 #include "reference/gated_delta_rule.h"
@@ -28,10 +31,19 @@ struct StepShape {
   bool in_place = false;
   bool strided = false;
   StateLayout layout = StateLayout::kVK;
+  std::vector<std::int64_t> lengths;  // packed sequences instead of batch and tokens
+  std::int64_t replays = 0;           // R
+  bool drafts = false;
+
+  std::int64_t sequences() const { return lengths.empty() ? batch : static_cast<std::int64_t>(lengths.size()); }
+  std::int64_t rows() const { return lengths.empty() ? batch : 1; }
+  std::int64_t row_tokens() const {
+    return lengths.empty() ? tokens : std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  }
 
   std::string name() const {
-    std::string text = "B" + std::to_string(batch) + "_T" + std::to_string(tokens) + "_H" + std::to_string(hk) + "_" +
-                       std::to_string(hv) + "_K" + std::to_string(k) + "_V" + std::to_string(v) + "_" +
+    std::string text = "B" + std::to_string(rows()) + "_T" + std::to_string(row_tokens()) + "_H" + std::to_string(hk) +
+                       "_" + std::to_string(hv) + "_K" + std::to_string(k) + "_V" + std::to_string(v) + "_" +
                        std::string(dtype_name(dtype)) + "_state" + std::string(dtype_name(state_dtype));
     if (head_map == HeadMap::kTiled) text += "_tiled";
     if (qk_norm == QkNorm::kL2) text += "_l2norm";
@@ -43,12 +55,15 @@ struct StepShape {
     if (in_place) text += "_in_place";
     if (strided) text += "_strided";
     if (layout == StateLayout::kKV) text += "_KV";
+    if (!lengths.empty()) text += "_packed" + std::to_string(sequences());
+    if (replays > 0) text += "_replays" + std::to_string(replays);
+    if (drafts) text += "_drafts";
     return text;
   }
 };
 
 std::int64_t channels_of(const StepShape& shape) { return 2 * shape.hk * shape.k + shape.hv * shape.v; }
-std::int64_t slots_of(const StepShape& shape) { return shape.pool ? 2 * shape.batch + 1 : shape.batch; }
+std::int64_t slots_of(const StepShape& shape) { return shape.pool ? 2 * shape.sequences() + 1 : shape.sequences(); }
 
 // x, the convolution, gates and norms of q and k.
 void fill_inputs(GatedDeltaPrepStepArgs& args, Memory& memory, Random& random, const StepShape& shape) {
@@ -58,7 +73,7 @@ void fill_inputs(GatedDeltaPrepStepArgs& args, Memory& memory, Random& random, c
   const double spread = shape.qk_norm == QkNorm::kNone ? 0.5 / root : 1.0;
   const auto normal = [&] { return random.normal(); };
   std::int64_t channel = 0;
-  args.x = memory.input(shape.dtype, {shape.batch, shape.tokens, channels}, [&] {
+  args.x = memory.input(shape.dtype, {shape.rows(), shape.row_tokens(), channels}, [&] {
     const bool value = channel++ % channels >= 2 * shape.hk * shape.k;
     return (value ? 1.0 : spread) * random.normal();
   });
@@ -67,7 +82,7 @@ void fill_inputs(GatedDeltaPrepStepArgs& args, Memory& memory, Random& random, c
     args.conv_weight = memory.input(shape.dtype, {channels, shape.taps}, [&] { return 0.5 * random.normal(); });
     args.conv_state = memory.in_out(shape.dtype, {slots, channels, shape.taps - 1}, normal);
   }
-  args.gates = make_gates(shape.batch, shape.tokens, shape.hv, shape.dtype, memory, random);
+  args.gates = make_gates(shape.rows(), shape.row_tokens(), shape.hv, shape.dtype, memory, random);
   args.qk_norm = shape.qk_norm;
   if (shape.qk_norm == QkNorm::kRms) {
     // As in published models, the scales are part of the weights: 1/K for q and K^-1/2 for k.
@@ -86,7 +101,7 @@ void fill_states(GatedDeltaPrepStepArgs& args, Memory& memory, Random& random, c
                                                ? std::vector{slots, shape.hv, shape.v, shape.k}
                                                : std::vector{slots, shape.hv, shape.k, shape.v};
   args.state_layout = shape.layout;
-  if (shape.pool) args.state_indices = make_indices(shape.batch, memory);
+  if (shape.pool) args.state_indices = make_indices(shape.sequences(), memory);
   const auto small = [&] { return 0.5 * random.normal(); };
   if (shape.pool || shape.in_place) {
     args.state_out = memory.in_out(shape.state_dtype, states, small);
@@ -97,17 +112,39 @@ void fill_states(GatedDeltaPrepStepArgs& args, Memory& memory, Random& random, c
   }
   if (shape.snapshots) {
     std::vector<std::int64_t> sizes = states;
-    sizes[0] = shape.tokens;
-    sizes.insert(sizes.begin(), shape.batch);
+    sizes[0] = shape.row_tokens();
+    sizes.insert(sizes.begin(), shape.rows());
     args.snapshots = memory.output(DType::kF32, sizes);
   }
-  const std::vector<std::int64_t> outputs = {shape.batch, shape.tokens, shape.hv, shape.v};
+  const std::vector<std::int64_t> outputs = {shape.rows(), shape.row_tokens(), shape.hv, shape.v};
   if (shape.gated_norm) {
     args.z = memory.input(shape.dtype, outputs, normal);
     args.norm_weight = memory.input(DType::kF32, {shape.v}, [&] { return random.uniform(0.5, 1.5); });
   }
   args.y = memory.output(shape.dtype, outputs);
   args.head_map = shape.head_map;
+}
+
+// Packed sequences, and tokens to replay: none of the first sequence, one of the next, and so on.
+void fill_drafts(GatedDeltaPrepStepArgs& args, Memory& memory, Random& random, const StepShape& shape) {
+  args.drafts = shape.drafts;
+  if (!shape.lengths.empty()) {
+    std::size_t n = 0;
+    std::int64_t bound = 0;
+    args.cu_seqlens = memory.input(DType::kI32, {shape.sequences() + 1}, [&] {
+      if (n++ > 0) bound += shape.lengths[n - 2];
+      return static_cast<double>(bound);
+    });
+  }
+  if (shape.replays == 0) return;
+  const std::int64_t slots = slots_of(shape);
+  const auto normal = [&] { return random.normal(); };
+  args.replay_x = memory.input(shape.dtype, {slots, shape.replays, channels_of(shape)}, normal);
+  args.replay_a = memory.input(shape.dtype, {slots, shape.replays, shape.hv}, normal);
+  args.replay_b = memory.input(shape.dtype, {slots, shape.replays, shape.hv}, normal);
+  std::int64_t n = 0;
+  args.replay_counts =
+      memory.input(DType::kI32, {shape.sequences()}, [&] { return static_cast<double>(n++ % (shape.replays + 1)); });
 }
 
 std::vector<Expected> expected_outputs(const GatedDeltaPrepStepArgs& a) {
@@ -127,10 +164,11 @@ std::vector<Expected> expected_outputs(const GatedDeltaPrepStepArgs& a) {
 }
 
 Cost step_cost(const StepShape& shape) {
-  const double state = static_cast<double>(shape.batch * shape.hv * shape.k * shape.v);
-  const auto tokens = static_cast<double>(shape.tokens);
+  const double state = static_cast<double>(shape.sequences() * shape.hv * shape.k * shape.v);
+  const auto tokens = static_cast<double>(shape.row_tokens() * shape.rows()) /
+                      static_cast<double>(std::max<std::int64_t>(1, shape.sequences()));
   return {state * 2.0 * dtype_info(shape.state_dtype).block_bytes +
-              tokens * static_cast<double>(shape.batch * (channels_of(shape) + 2 * shape.hv * (shape.v + 1))) *
+              tokens * static_cast<double>(shape.sequences() * (channels_of(shape) + 2 * shape.hv * (shape.v + 1))) *
                   dtype_info(shape.dtype).block_bytes,
           tokens * state * 6.0};
 }
@@ -141,6 +179,7 @@ Case step_case(const StepShape& shape) {
         problem.memory.set_layout(shape.strided ? Memory::Layout::kStrided : Memory::Layout::kContiguous);
         fill_inputs(problem.args, problem.memory, random, shape);
         fill_states(problem.args, problem.memory, random, shape);
+        fill_drafts(problem.args, problem.memory, random, shape);
         problem.find_expected = expected_outputs;
         problem.cost = step_cost(shape);
       });
@@ -250,12 +289,60 @@ void add_large_cases(std::vector<Case>& cases) {
   cases.push_back(for_bench(step_case(batch)));
 }
 
+// Rounds with drafts: ragged, with and without replays, down to calls that only replay.
+void add_draft_cases(std::vector<Case>& cases) {
+  const std::vector<std::int64_t> ragged = {1, 4, 0, 3, 9, 2};
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    StepShape shape{.dtype = dtype, .qk_norm = QkNorm::kL2, .taps = 4, .gated_norm = true, .pool = true};
+    shape.lengths = ragged;
+    cases.push_back(step_case(shape));
+    shape.drafts = true;
+    cases.push_back(step_case(shape));
+    shape.replays = 4;
+    shape.head_map = HeadMap::kTiled;
+    cases.push_back(step_case(shape));
+    shape.drafts = false;
+    shape.strided = true;
+    cases.push_back(step_case(shape));
+  }
+  StepShape shape{
+      .batch = 3, .tokens = 4, .k = 32, .v = 96, .taps = 3, .gated_norm = true, .replays = 3, .drafts = true};
+  cases.push_back(step_case(shape));
+  shape.layout = StateLayout::kKV;
+  cases.push_back(step_case(shape));
+  shape.taps = 0;
+  shape.in_place = true;
+  cases.push_back(step_case(shape));
+  shape.tokens = 0;
+  cases.push_back(step_case(shape));
+  shape.taps = 8;
+  shape.layout = StateLayout::kVK;
+  cases.push_back(step_case(shape));
+  shape.replays = 0;
+  shape.tokens = 1;
+  cases.push_back(step_case(shape));
+  cases.push_back(step_case({.snapshots = true, .pool = true, .lengths = {2, 1, 3}}));
+  StepShape model{.hk = 16,
+                  .hv = 32,
+                  .k = 128,
+                  .v = 128,
+                  .qk_norm = QkNorm::kL2,
+                  .taps = 4,
+                  .gated_norm = true,
+                  .in_place = true,
+                  .lengths = {4},
+                  .replays = 3,
+                  .drafts = true};
+  cases.push_back(for_bench(step_case(model)));
+}
+
 }  // namespace
 
 void add_gated_delta_prep_step_cases(std::vector<Case>& cases) {
   add_small_cases(cases);
   add_few_token_cases(cases);
   add_large_cases(cases);
+  add_draft_cases(cases);
 }
 
 }  // namespace thalweg::cases

@@ -111,7 +111,7 @@ THALWEG_FIELDS_WITH_BASE(ChunkGatedDeltaRuleArgs, GatedDeltaRuleArgs, checkpoint
 THALWEG_FIELDS_WITH_BASE(RecurrentGatedDeltaRuleArgs, GatedDeltaRuleArgs, snapshots);
 THALWEG_FIELDS(GatedDeltaPrepStepArgs, x, conv_weight, conv_state, gates, q_norm_weight, k_norm_weight, state_in,
                state_out, state_indices, snapshots, z, norm_weight, y, fault, head_map, state_layout, scale, qk_norm,
-               qk_norm_eps, norm_eps);
+               qk_norm_eps, norm_eps, cu_seqlens, replay_x, replay_a, replay_b, replay_counts, drafts);
 THALWEG_FIELDS(CausalConv1dArgs, x, weight, bias, initial_state, final_state, state_indices, cu_seqlens, y, activation);
 THALWEG_FIELDS(CausalConv1dUpdateArgs, x, weight, bias, conv_state, state_indices, y, activation);
 THALWEG_FIELDS(RmsNormArgs, x, delta, weight, sum, y, eps, weight_plus_one);

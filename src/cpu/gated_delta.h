@@ -120,4 +120,12 @@ constexpr std::int64_t sequence_floats(std::int64_t v, std::int64_t k) {
 void run_sequence(const GatedDeltaRuleArgs& args, const Tensor& snapshots, const Sequences& sequences, std::int64_t n,
                   std::int64_t h, Arena scratch);
 
+// The end of a fused step's token: o [V] through the gated norm, if there is one, to y. z has V floats of scratch.
+void store_step_output(const GatedDeltaPrepStepArgs& args, const Chunk& token, std::int64_t head, float* o, float* z,
+                       float* staging);
+
+// The fused step with packed sequences, replays and drafts.
+std::size_t replay_step_workspace(const GatedDeltaPrepStepArgs& args, const Stream& stream);
+void run_replay_step(const GatedDeltaPrepStepArgs& args, Workspace workspace, const Stream& stream);
+
 }  // namespace thalweg::cpu

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/drafts.h"
 #include "core/threads.h"
 #include "cpu/gated_delta.h"
 #include "cpu/gated_delta_rule.h"
@@ -111,15 +112,7 @@ void run(const GatedDeltaPrepStepArgs& args, Workspace memory, const Stream& str
         store_state(state_pool(args.snapshots, token.row, token.begin), args.state_layout, 0, h, s.v, s.k,
                     Orientation::kVK, state, staging);
       }
-      if (args.z.defined()) {
-        const float squares = vec.dot(o, o, s.v);
-        vec.scale(1.0F / std::sqrt(squares / static_cast<float>(s.v) + args.norm_eps), o, s.v, o);
-        vec.load(args.norm_weight.dtype, args.norm_weight.row(), s.v, staging);
-        vec.multiply(o, staging, s.v, o);
-        load_head(args.z, token, h, z);
-        vec.silu_multiply(z, o, s.v, o);
-      }
-      store_head(args.y, token, h, o);
+      store_step_output(args, token, h, o, z, staging);
     }
     if (in_place == nullptr) {
       store_state(args.state_out, args.state_layout, slot, h, s.v, s.k, Orientation::kVK, state, staging);
@@ -127,10 +120,28 @@ void run(const GatedDeltaPrepStepArgs& args, Workspace memory, const Stream& str
   });
 }
 
+std::string supports(const GatedDeltaPrepStepArgs& args, const Stream&) { return no_drafts_reason(args); }
+
 constexpr Kernel<GatedDeltaPrepStepArgs> kKernels[] = {
-    {"three_pass", always_supported<GatedDeltaPrepStepArgs>, workspace, run}};
+    {"three_pass", supports, workspace, run},
+    {"replay", always_supported<GatedDeltaPrepStepArgs>, replay_step_workspace, run_replay_step}};
 
 }  // namespace
+
+void store_step_output(const GatedDeltaPrepStepArgs& args, const Chunk& token, std::int64_t head, float* o, float* z,
+                       float* staging) {
+  const VectorOps& vec = vector_ops();
+  if (args.z.defined()) {
+    const std::int64_t v = args.y.dim(3);
+    const float squares = vec.dot(o, o, v);
+    vec.scale(1.0F / std::sqrt(squares / static_cast<float>(v) + args.norm_eps), o, v, o);
+    vec.load(args.norm_weight.dtype, args.norm_weight.row(), v, staging);
+    vec.multiply(o, staging, v, o);
+    load_head(args.z, token, head, z);
+    vec.silu_multiply(z, o, v, o);
+  }
+  store_head(args.y, token, head, o);
+}
 
 KernelList<GatedDeltaPrepStepArgs> gated_delta_prep_step_kernels() { return kKernels; }
 

@@ -16,22 +16,23 @@ std::int64_t padded(std::int64_t count) {
 Batch::Batch(const Runtime& runtime, std::int64_t most_tokens, std::int64_t most_sequences)
     : runtime_(runtime),
       memory_(runtime.device(), static_cast<std::size_t>(3 * padded(most_tokens) + padded(most_sequences + 1) +
-                                                         2 * padded(most_sequences)) *
+                                                         3 * padded(most_sequences)) *
                                     sizeof(std::int32_t)) {
   clear();
 }
 
 void Batch::clear() {
-  for (auto* values : {&tokens_, &positions_, &slots_, &lengths_, &rows_}) values->clear();
+  for (auto* values : {&tokens_, &positions_, &slots_, &lengths_, &rows_, &replays_}) values->clear();
   cu_seqlens_.assign(1, 0);
 }
 
-void Batch::add(int slot, std::int64_t seen, std::span<const std::int32_t> tokens) {
+void Batch::add(int slot, std::int64_t seen, std::span<const std::int32_t> tokens, std::int64_t replayed) {
   for (const std::int32_t token : tokens) {
     tokens_.push_back(token);
     positions_.push_back(static_cast<std::int32_t>(seen++));
   }
   slots_.push_back(slot);
+  replays_.push_back(static_cast<std::int32_t>(replayed));
   lengths_.push_back(static_cast<std::int32_t>(seen));
   cu_seqlens_.push_back(static_cast<std::int32_t>(tokens_.size()));
 }
@@ -40,7 +41,7 @@ void Batch::upload() {
   staged_.clear();
   auto* base = static_cast<std::int32_t*>(memory_.data());
   std::size_t i = 0;
-  for (const auto* values : {&tokens_, &positions_, &cu_seqlens_, &slots_, &lengths_, &rows_}) {
+  for (const auto* values : {&tokens_, &positions_, &cu_seqlens_, &slots_, &lengths_, &rows_, &replays_}) {
     const auto count = static_cast<std::int64_t>(values->size());
     views_[i++] = Tensor(base + staged_.size(), DType::kI32, {count}, runtime_.device());
     const std::size_t begin = staged_.size();

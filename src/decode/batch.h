@@ -17,8 +17,9 @@ class Batch {
   Batch(const Runtime& runtime, std::int64_t most_tokens, std::int64_t most_sequences);
 
   void clear();
-  // The next `tokens` of the sequence in `slot`, which has seen `seen` before.
-  void add(int slot, std::int64_t seen, std::span<const std::int32_t> tokens);
+  // The next `tokens` of the sequence in `slot`, which has seen `seen` before; the last `replayed` of those are not in
+  // its state yet.
+  void add(int slot, std::int64_t seen, std::span<const std::int32_t> tokens, std::int64_t replayed = 0);
   // A row of the step whose logits are wanted.
   void want(std::int32_t row) { rows_.push_back(row); }
   // Lays the arrays out where the operations read them; the views below are valid afterwards.
@@ -30,6 +31,7 @@ class Batch {
   std::span<const std::int32_t> slots_on_host() const { return slots_; }
   std::span<const std::int32_t> lengths_on_host() const { return lengths_; }
   std::span<const std::int32_t> rows_on_host() const { return rows_; }
+  std::span<const std::int32_t> cu_seqlens_on_host() const { return cu_seqlens_; }
 
   // Where the operations read them; writable for those that make the next step's.
   const Tensor& tokens() const { return views_[0]; }      // [T]
@@ -38,9 +40,10 @@ class Batch {
   const Tensor& slots() const { return views_[3]; }       // [N]
   const Tensor& lengths() const { return views_[4]; }     // [N], the new tokens included
   const Tensor& rows() const { return views_[5]; }        // [wanted]
+  const Tensor& replays() const { return views_[6]; }     // [N], tokens that are not in the states yet
 
  private:
-  static constexpr std::size_t kArrays = 6;
+  static constexpr std::size_t kArrays = 7;
 
   const Runtime& runtime_;
   std::vector<std::int32_t> tokens_;
@@ -49,6 +52,7 @@ class Batch {
   std::vector<std::int32_t> slots_;
   std::vector<std::int32_t> lengths_;
   std::vector<std::int32_t> rows_;
+  std::vector<std::int32_t> replays_;
   std::vector<std::int32_t> staged_;  // all of them, as they lie on the device
   DeviceMemory memory_;
   Tensor views_[kArrays];

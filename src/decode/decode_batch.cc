@@ -39,13 +39,18 @@ class Decoding {
 
   bool full(std::size_t i) const { return static_cast<std::int64_t>(sequences_[i]->tokens.size()) >= model_.context; }
 
+  // Whether a sequence ends at this token.
+  bool is_end(std::int32_t token) const {
+    const std::vector<std::int32_t>& ends = model_.config.end_tokens;
+    return !ignore_end_ && std::find(ends.begin(), ends.end(), token) != ends.end();
+  }
+
   // Takes a sequence's next token; false if the sequence ends instead.
   bool take(std::size_t i, std::int32_t token) {
-    const std::vector<std::int32_t>& ends = model_.config.end_tokens;
-    const bool is_end = !ignore_end_ && std::find(ends.begin(), ends.end(), token) != ends.end();
-    tokens_[i] = is_end || full(i) ? -1 : token;
+    const bool ends = is_end(token);
+    tokens_[i] = ends || full(i) ? -1 : token;
     if (tokens_[i] >= 0) return true;
-    reasons_[i] = is_end ? StopReason::kEndToken : StopReason::kContext;
+    reasons_[i] = ends ? StopReason::kEndToken : StopReason::kContext;
     return false;
   }
 
@@ -101,6 +106,75 @@ void decode_on_host(Model::Impl& model, Decoding& decoding, std::span<Sequence* 
     if (!goes_on) return;
   }
 }
+
+// One sequence with drafts: of each run the tokens are reported that turned out to be right.
+class DraftDecoding {
+ public:
+  DraftDecoding(Model::Impl& model, Decoding& decoding, Sequence* handle)
+      : model_(model),
+        decoding_(decoding),
+        handle_(handle),
+        sequence_(decoding.sequence(0)),
+        drafter_(model.draft, model.options.draft_max, sequence_.tokens) {}
+
+  void run(std::int64_t max_tokens) {
+    std::int64_t left = max_tokens;
+    while (left > 0) {
+      decoding_.next([&](std::size_t i) { return take_sampled(decoding_, i); });
+      if (!decoding_.any()) return;
+      if (decoding_.wants_logits()) decoding_.report_logits(0, sequence_.logits);
+      const bool goes_on = decoding_.report();
+      --left;
+      verify(decoding_.token(0), goes_on ? left : 0);
+      if (!goes_on || !report_accepted(left)) return;
+    }
+  }
+
+ private:
+  // Runs the token with at most `most` drafts.
+  void verify(std::int32_t token, std::int64_t most) {
+    drafter_.add(std::span(&token, 1));
+    const auto length = static_cast<std::int64_t>(sequence_.tokens.size()) + 1;
+    const std::span<const std::int32_t> drafts =
+        drafter_.propose(std::min(most, model_.context - length), 1, model_.round_costs);
+    std::vector<std::int32_t> tokens = {token};
+    tokens.insert(tokens.end(), drafts.begin(), drafts.end());
+    accepted_.clear();
+    logits_.clear();
+    const SequenceInput input{handle_, tokens};
+    model_.run_drafts(std::span(&input, 1), [&](std::size_t, std::int32_t draft) {
+      const bool right = !decoding_.is_end(draft) &&
+                         decode::sample_token(sequence_.logits, sequence_.tokens, decoding_.sampling(0)) == draft;
+      if (right) accepted_.push_back(draft);
+      if (right) logits_.push_back(sequence_.logits);
+      return right;
+    });
+    drafter_.judge(static_cast<std::int64_t>(accepted_.size()), 1, model_.round_costs);
+    drafter_.add(accepted_);
+  }
+
+  // False if the caller stops, at which the tokens after the last reported one are taken back.
+  bool report_accepted(std::int64_t& left) {
+    for (std::size_t n = 0; n < accepted_.size(); ++n) {
+      decoding_.take(0, accepted_[n]);
+      if (decoding_.wants_logits()) decoding_.report_logits(0, logits_[n]);
+      --left;
+      if (decoding_.report()) continue;
+      const std::size_t rest = accepted_.size() - n - 1;
+      if (rest > 0) sequence_.take_back(static_cast<std::int64_t>(rest), std::move(logits_[n + 1]));
+      return false;
+    }
+    return true;
+  }
+
+  Model::Impl& model_;
+  Decoding& decoding_;
+  Sequence* handle_;
+  Sequence::Impl& sequence_;
+  decode::Drafter drafter_;
+  std::vector<std::int32_t> accepted_;
+  std::vector<std::vector<float>> logits_;  // that they were chosen from
+};
 
 class DeviceDecoding {
  public:
@@ -189,7 +263,9 @@ std::vector<StopReason> Model::decode(std::span<Sequence* const> sequences, std:
     if (state->logits.empty()) throw Error("decode", "sequences", "at least one token in each", "none");
   }
   Decoding decoding(*impl_, states, sampling, on_tokens, on_logits, ignore_end);
-  if (max_tokens > 0 && impl_->loop == nullptr) {
+  if (max_tokens > 0 && impl_->draft != DraftMode::kOff && sequences.size() == 1) {
+    DraftDecoding(*impl_, decoding, sequences.front()).run(max_tokens);
+  } else if (max_tokens > 0 && impl_->loop == nullptr) {
     decode_on_host(*impl_, decoding, sequences, max_tokens);
   } else if (max_tokens > 0) {
     for (Sequence::Impl* state : states) state->damaged = true;

@@ -14,24 +14,29 @@ constexpr std::int64_t kDeviceLogitRows = 128;
 }  // namespace
 
 Decoder::Decoder(const ModelConfig& config, const Weights& weights, const Runtime& runtime, std::int64_t chunk,
-                 std::int64_t sequences)
+                 std::int64_t sequences, std::int64_t drafts)
     : config_(config),
       weights_(weights),
       runtime_(runtime),
       chunk_(chunk),
       sequences_(sequences),
-      batch_(runtime, std::max(chunk, sequences), sequences),
+      batch_(runtime, std::max(chunk, sequences * (1 + drafts)), sequences),
       step_(runtime, batch_) {}
 
 std::int64_t Decoder::logit_rows() const { return runtime_.on_host() ? kLogitRows : kDeviceLogitRows; }
 
-bool Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which,
-                  const LogitsCallback& on_logits, const std::function<bool()>& should_continue) {
+void Decoder::reserve(std::span<const DecoderInput> inputs, StatePool& pool) {
   std::int64_t longest = 0;
   for (const DecoderInput& input : inputs) {
     longest = std::max(longest, pool.length(input.slot) + static_cast<std::int64_t>(input.tokens.size()));
   }
   pool.reserve(longest);
+}
+
+bool Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which,
+                  const LogitsCallback& on_logits, const std::function<bool()>& should_continue) {
+  settle(inputs, pool);
+  reserve(inputs, pool);
 
   // The chunks of a sequence run in order: within a list they keep it, and the single token that may be left over is a
   // sequence's last chunk.
@@ -56,11 +61,39 @@ bool Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsO
       }
       if (begun && should_continue && !should_continue()) return false;
       begun = true;
-      run_chunks(std::span(*chunks).subspan(first, end - first), inputs, pool, which, on_logits);
+      run_chunks(std::span(*chunks).subspan(first, end - first), inputs, pool, which, on_logits, false);
       first = end;
     }
   }
   return true;
+}
+
+void Decoder::run_drafts(std::span<const DecoderInput> inputs, StatePool& pool, const LogitsCallback& on_logits) {
+  reserve(inputs, pool);
+  std::vector<Chunk> chunks;
+  bool plain = true;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    chunks.push_back({i, 0, static_cast<std::int64_t>(inputs[i].tokens.size())});
+    plain = plain && inputs[i].tokens.size() == 1 && pool.pending(inputs[i].slot) == 0;
+  }
+  if (!chunks.empty()) run_chunks(chunks, inputs, pool, LogitsOf::kEach, on_logits, !plain);
+}
+
+void Decoder::settle(std::span<const DecoderInput> inputs, StatePool& pool) {
+  batch_.clear();
+  for (const DecoderInput& input : inputs) {
+    const std::int64_t pending = pool.pending(input.slot);
+    if (pending > 0) batch_.add(input.slot, pool.length(input.slot), {}, pending);
+  }
+  if (batch_.sequences() == 0) return;
+  batch_.upload();
+  step_.batch = &batch_;
+  step_.set_decode(true);
+  for (std::size_t i = 0; i < config_.layers.size(); ++i) {
+    if (config_.layers[i] != LayerKind::kGatedDelta) continue;
+    settle_gated_delta(config_, weights_.layers[i].gated_delta, i, pool, step_);
+  }
+  for (const int slot : batch_.slots_on_host()) pool.set_pending(slot, 0);
 }
 
 Decoder::Activations Decoder::lay_out_activations(std::int64_t wanted) {
@@ -192,8 +225,8 @@ void Decoder::enqueue_step(const Batch& batch, StatePool& pool, const Tensor& lo
 }
 
 void Decoder::run_chunks(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool,
-                         LogitsOf which, const LogitsCallback& on_logits) {
-  if (step_.group == nullptr) return run_chunks_here(chunks, inputs, pool, which, on_logits);
+                         LogitsOf which, const LogitsCallback& on_logits, bool drafts) {
+  if (step_.group == nullptr) return run_chunks_here(chunks, inputs, pool, which, on_logits, drafts);
   std::vector<RankedChunk> ranked;
   for (const Chunk& chunk : chunks) {
     const DecoderInput& input = inputs[chunk.input];
@@ -211,7 +244,8 @@ void Decoder::run_chunks(std::span<const Chunk> chunks, std::span<const DecoderI
       thrown = std::current_exception();
     }
   };
-  step_.group->run(ranked, which == LogitsOf::kEach, [&] { run_chunks_here(chunks, inputs, pool, which, guarded); });
+  step_.group->run(ranked, which == LogitsOf::kEach,
+                   [&] { run_chunks_here(chunks, inputs, pool, which, guarded, drafts); });
   if (thrown != nullptr) std::rethrow_exception(thrown);
 }
 
@@ -225,12 +259,13 @@ void Decoder::follow(std::span<const RankedChunk> chunks, bool each_logits, Stat
     here.push_back({inputs.size(), 0, count, chunk.last});
     inputs.push_back({chunk.slot, chunk.tokens});
   }
-  run_chunks_here(here, inputs, pool, each_logits ? LogitsOf::kEach : LogitsOf::kLast,
-                  [](std::size_t, std::int64_t, std::span<const float>) {});
+  run_chunks_here(
+      here, inputs, pool, each_logits ? LogitsOf::kEach : LogitsOf::kLast,
+      [](std::size_t, std::int64_t, std::span<const float>) {}, false);
 }
 
 void Decoder::run_chunks_here(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool,
-                              LogitsOf which, const LogitsCallback& on_logits) {
+                              LogitsOf which, const LogitsCallback& on_logits, bool drafts) {
   struct Wanted {
     std::size_t input;
     std::int64_t token;
@@ -241,7 +276,8 @@ void Decoder::run_chunks_here(std::span<const Chunk> chunks, std::span<const Dec
     const DecoderInput& input = inputs[chunk.input];
     const auto row = static_cast<std::int32_t>(batch_.count());
     batch_.add(input.slot, pool.length(input.slot),
-               input.tokens.subspan(static_cast<std::size_t>(chunk.begin), static_cast<std::size_t>(chunk.count)));
+               input.tokens.subspan(static_cast<std::size_t>(chunk.begin), static_cast<std::size_t>(chunk.count)),
+               pool.pending(input.slot));
     for (std::int64_t i = 0; i < chunk.count; ++i) {
       if (which != LogitsOf::kEach && !(chunk.last && i + 1 == chunk.count)) continue;
       batch_.want(row + static_cast<std::int32_t>(i));
@@ -250,12 +286,14 @@ void Decoder::run_chunks_here(std::span<const Chunk> chunks, std::span<const Dec
   }
   batch_.upload();
   step_.batch = &batch_;
-  step_.set_decode(chunks.front().count == 1);
+  step_.set_decode(drafts || chunks.front().count == 1);
+  step_.drafts = drafts;
   late_ffn_ = batch_.wanted() < batch_.count() && batch_.wanted() <= logit_rows();
   const Activations activations = lay_out_activations(batch_.wanted());
   run_layers(activations, pool);
   for (std::size_t n = 0; n < chunks.size(); ++n) {
     pool.set_length(batch_.slots_on_host()[n], batch_.lengths_on_host()[n]);
+    if (drafts) pool.set_pending(batch_.slots_on_host()[n], chunks[n].count - 1);
   }
   if (which == LogitsOf::kEach) step_.head_hint = step_.row_hint;
   const auto vocabulary = static_cast<std::size_t>(config_.vocabulary);

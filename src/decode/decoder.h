@@ -31,10 +31,10 @@ using LogitsCallback = std::function<void(std::size_t input, std::int64_t token,
 // The layers, from token ids to logits. It calls operations; the device of the runtime decides what runs them.
 class Decoder {
  public:
-  // Tokens of a prefill run in chunks of at most `chunk`; at most `sequences` are in a batch. `weights` are on the
-  // runtime's device, with or without memory yet.
+  // Tokens of a prefill run in chunks of at most `chunk`; at most `sequences` are in a batch, each with at most
+  // `drafts` drafts. `weights` are on the runtime's device, with or without memory yet.
   Decoder(const ModelConfig& config, const Weights& weights, const Runtime& runtime, std::int64_t chunk,
-          std::int64_t sequences);
+          std::int64_t sequences, std::int64_t drafts);
 
   // The bytes that steps need besides weights and states, counted by a walk through steps of many sizes that runs
   // nothing. Throws Error if an operation has no kernel for this model.
@@ -49,6 +49,12 @@ class Decoder {
   // remaining tokens are not run and this returns false.
   bool run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which, const LogitsCallback& on_logits,
            const std::function<bool()>& should_continue);
+
+  // Runs a token and drafts of what follows it of each input, with logits of each. The bits are those of single tokens.
+  // The drafts' lengths count, and they are pending: StatePool::drop() takes those away that turn out to be wrong.
+  void run_drafts(std::span<const DecoderInput> inputs, StatePool& pool, const LogitsCallback& on_logits);
+  // Brings the states of slots with pending tokens up to their lengths.
+  void settle(std::span<const DecoderInput> inputs, StatePool& pool);
 
   // Puts the decode step of a batch of single tokens into the stream: all states move on, and logits [N,vocabulary] f32
   // become those of the next tokens. Needs no host, so that a graph can record it.
@@ -88,9 +94,10 @@ class Decoder {
 
   // Has the other ranks, if there are any, run them too.
   void run_chunks(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which,
-                  const LogitsCallback& on_logits);
+                  const LogitsCallback& on_logits, bool drafts);
   void run_chunks_here(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool,
-                       LogitsOf which, const LogitsCallback& on_logits);
+                       LogitsOf which, const LogitsCallback& on_logits, bool drafts);
+  static void reserve(std::span<const DecoderInput> inputs, StatePool& pool);
   Activations lay_out_activations(std::int64_t wanted);
   // Everything up to the residual stream after the last layer; if late_ffn_, up to that layer's mixer.
   void run_layers(const Activations& activations, StatePool& pool);

@@ -160,7 +160,7 @@ ModelInfo describe(const Model::Impl& model, const std::string& path) {
   info.has_chat_template = !model.chat_template.empty();
   info.end_tokens = config.end_tokens;
   info.copied_bytes = model.weights.owned.bytes();
-  info.state_bytes = model.pool->fixed_bytes();
+  info.state_bytes = model.pool->fixed_bytes() + model.pool->draft_bytes();
   info.cache_token_bytes = model.pool->token_bytes();
   info.device = model.runtime->device_name();
   if (model.group != nullptr) info.device += ", " + std::to_string(model.group->count()) + " ranks";

@@ -85,26 +85,54 @@ GateInputs raw_gates(const ModelConfig& config, const GatedDeltaWeights& w, cons
           w.a_log, w.dt_bias};
 }
 
-// One token of each sequence: everything between the projections in one operation.
-void decode_step(const ModelConfig& config, const GatedDeltaWeights& w, std::size_t layer, StatePool& pool, Step& step,
-                 const Scratch& scratch) {
-  const std::int64_t count = step.count();
+// Everything between the projections in one operation, for tokens in `batch` rows.
+GatedDeltaPrepStepArgs step_args(const ModelConfig& config, const GatedDeltaWeights& w, std::size_t layer,
+                                 const StatePool& pool, const Step& step, const Scratch& scratch, std::int64_t batch) {
   GatedDeltaPrepStepArgs args;
-  args.x = batched(scratch.qkv, count);
+  args.x = batched(scratch.qkv, batch);
   args.conv_weight = w.conv;
   args.conv_state = pool.conv(layer);
-  args.gates = raw_gates(config, w, scratch, count);
+  args.gates = raw_gates(config, w, scratch, batch);
   args.state_in = pool.recurrent(layer);
   args.state_out = pool.recurrent(layer);
   args.state_indices = step.batch->slots();
-  args.z = batched_heads(scratch.z, count, 0, config.value_heads, config.value_dim);
+  args.z = batched_heads(scratch.z, batch, 0, config.value_heads, config.value_dim);
   args.norm_weight = w.norm;
-  args.y = batched_heads(scratch.o, count, 0, config.value_heads, config.value_dim);
+  args.y = batched_heads(scratch.o, batch, 0, config.value_heads, config.value_dim);
   args.head_map = config.head_map;
   args.qk_norm = QkNorm::kL2;
   args.qk_norm_eps = kL2Eps;
   args.norm_eps = config.norm_eps;
-  step.run(args);
+  return args;
+}
+
+// Packed sequences of a first token and drafts, after what is pending.
+void set_drafts(const ModelConfig& config, std::size_t layer, const StatePool& pool, const Step& step,
+                GatedDeltaPrepStepArgs& args) {
+  args.cu_seqlens = step.batch->cu_seqlens();
+  args.replay_x = pool.draft_inputs(layer);
+  const Tensor gates = pool.draft_gates(layer);
+  args.replay_a = column_range(gates, config.value_heads, config.value_heads);
+  args.replay_b = column_range(gates, 0, config.value_heads);
+  args.replay_counts = step.batch->replays();
+  args.drafts = true;
+}
+
+// Keeps the inputs of a round's drafts, which may be replayed in the next one.
+void keep_drafts(std::size_t layer, StatePool& pool, const Step& step, const Scratch& scratch) {
+  const Tensor inputs = pool.draft_inputs(layer);
+  const Tensor gates = pool.draft_gates(layer);
+  const std::span<const std::int32_t> bounds = step.batch->cu_seqlens_on_host();
+  const auto keep = [&](const Tensor& from, std::int64_t row, void* to) {
+    step.runtime.copy(to, from.row(row), static_cast<std::size_t>(bytes_of(from.dtype, from.dim(1))));
+  };
+  for (std::size_t n = 0; n + 1 < bounds.size(); ++n) {
+    const int slot = step.batch->slots_on_host()[n];
+    for (std::int64_t i = 0; bounds[n] + 1 + i < bounds[n + 1]; ++i) {
+      keep(scratch.qkv, bounds[n] + 1 + i, inputs.row(slot, i));
+      keep(scratch.gates, bounds[n] + 1 + i, gates.row(slot, i));
+    }
+  }
 }
 
 void prefill(const ModelConfig& config, const GatedDeltaWeights& w, std::size_t layer, StatePool& pool, Step& step,
@@ -151,12 +179,26 @@ void gated_delta_layer(const ModelConfig& config, const GatedDeltaWeights& w, st
                        Step& step, const ConstTensor& x, const Tensor& y) {
   const Scratch scratch = lay_out(step.scratch, [&](Arena& arena) { return take_scratch(config, w, step, arena); });
   project(config, w, step, x, scratch);
-  if (step.decode) {
-    decode_step(config, w, layer, pool, step, scratch);
+  if (step.drafts) {
+    GatedDeltaPrepStepArgs args = step_args(config, w, layer, pool, step, scratch, 1);
+    set_drafts(config, layer, pool, step, args);
+    step.run(args);
+    keep_drafts(layer, pool, step, scratch);
+  } else if (step.decode) {
+    step.run(step_args(config, w, layer, pool, step, scratch, step.count()));
   } else {
     prefill(config, w, layer, pool, step, scratch);
   }
   step.multiply(scratch.o, w.out, y);
+}
+
+void settle_gated_delta(const ModelConfig& config, const GatedDeltaWeights& w, std::size_t layer, StatePool& pool,
+                        Step& step) {
+  const Scratch scratch = lay_out(step.scratch, [&](Arena& arena) { return take_scratch(config, w, step, arena); });
+  GatedDeltaPrepStepArgs args;
+  args = step_args(config, w, layer, pool, step, scratch, 1);
+  set_drafts(config, layer, pool, step, args);
+  step.run(args);
 }
 
 }  // namespace thalweg::decode

@@ -44,6 +44,7 @@ Generated Model::generate(Sequence& sequence, std::span<const std::int32_t> prom
   if (on_bytes) text.emplace(impl_->require_tokenizer());
   const auto report = [&](const std::string& bytes) { return bytes.empty() || on_bytes(bytes); };
   const Stopwatch decode_time;
+  const DraftCounts before = impl_->draft_counts;
   Sequence* const sequences[] = {&sequence};
   bool wanted = !should_continue || should_continue();
   const auto take = [&](std::span<const std::int32_t> tokens) {
@@ -64,6 +65,10 @@ Generated Model::generate(Sequence& sequence, std::span<const std::int32_t> prom
   if (!wanted) result.reason = StopReason::kCaller;
   if (text && wanted) report(text->finish());
   result.decode_seconds = decode_time.seconds();
+  const bool drafts = impl_->draft != DraftMode::kOff;
+  result.runs = drafts ? impl_->draft_counts.runs - before.runs : result.steps;
+  result.drafts = impl_->draft_counts.drafts - before.drafts;
+  result.drafts_accepted = impl_->draft_counts.accepted - before.accepted;
   return result;
 }
 

@@ -31,7 +31,8 @@ struct Step {
   const Runtime& runtime;
   const Batch* batch;
   ConstTensor rope_frequencies;  // Weights::rope_frequencies
-  bool decode = false;           // every sequence has one token
+  bool decode = false;           // every sequence has one token, or drafts are run, with the same kernels
+  bool drafts = false;           // tokens after a sequence's first are drafts; pending tokens are replayed
   // Not by the number of rows: a sequence's bits do not depend on its neighbors.
   RowHint row_hint = RowHint::kFew;
   RowHint head_hint = RowHint::kFew;  // of the logits: few rows, unless every token's are wanted
@@ -45,6 +46,7 @@ struct Step {
 
   void set_decode(bool one_token_each) {
     decode = one_token_each;
+    drafts = false;
     row_hint = decode ? RowHint::kFew : RowHint::kMany;
     head_hint = RowHint::kFew;
   }
@@ -115,6 +117,9 @@ auto lay_out(StepMemory& memory, const Layout& layout) {
 // The blocks between two norms: x [T,D] to y [T,D], in the activations' type.
 void gated_delta_layer(const ModelConfig& config, const GatedDeltaWeights& weights, std::size_t layer, StatePool& pool,
                        Step& step, const ConstTensor& x, const Tensor& y);
+// Replays the pending tokens of the batch's sequences, which have none of their own.
+void settle_gated_delta(const ModelConfig& config, const GatedDeltaWeights& weights, std::size_t layer, StatePool& pool,
+                        Step& step);
 void attention_layer(const ModelConfig& config, const AttentionWeights& weights, std::size_t layer, StatePool& pool,
                      Step& step, const ConstTensor& x, const Tensor& y);
 void dense_ffn(const ModelConfig& config, const DenseWeights& weights, Step& step, const ConstTensor& x,

@@ -31,6 +31,8 @@ void check_options(const ModelOptions& options) {
   require(options.sequences >= 1, "sequences", "1 or more", std::to_string(options.sequences));
   require(options.prefill_chunk >= 0 && options.prefill_chunk <= 65536, "prefill_chunk", "a number from 0 to 65536",
           std::to_string(options.prefill_chunk));
+  require(options.draft_max >= 1 && options.draft_max <= 64, "draft_max", "a number from 1 to 64",
+          std::to_string(options.draft_max));
   const DType kv = kv_dtype(options);
   require(is_float(kv), "kv_dtype", "F16, BF16 or F32", std::string(dtype_name(kv)));
   require(options.state_dtype == DType::kF32 || options.state_dtype == DType::kBF16, "state_dtype", "F32 or BF16",
@@ -133,11 +135,8 @@ std::vector<Sequence::Impl*> Model::Impl::sequences_of(std::span<Sequence* const
   return states;
 }
 
-bool Model::Impl::run(std::span<const SequenceInput> batch, decode::LogitsOf which,
-                      const decode::LogitsCallback& on_logits, const ShouldContinue& should_continue) {
-  std::vector<Sequence*> handles;
-  for (const SequenceInput& input : batch) handles.push_back(input.sequence);
-  const std::vector<Sequence::Impl*> sequences = sequences_of(handles, "prefill");
+std::vector<decode::DecoderInput> Model::Impl::inputs_of(std::span<const SequenceInput> batch,
+                                                         std::span<Sequence::Impl* const> sequences) const {
   std::vector<decode::DecoderInput> inputs;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     for (std::int32_t token : batch[i].tokens) {
@@ -151,11 +150,21 @@ bool Model::Impl::run(std::span<const SequenceInput> batch, decode::LogitsOf whi
     }
     inputs.push_back({sequences[i]->slot, batch[i].tokens});
   }
+  return inputs;
+}
+
+bool Model::Impl::run(std::span<const SequenceInput> batch, decode::LogitsOf which,
+                      const decode::LogitsCallback& on_logits, const ShouldContinue& should_continue) {
+  std::vector<Sequence*> handles;
+  for (const SequenceInput& input : batch) handles.push_back(input.sequence);
+  const std::vector<Sequence::Impl*> sequences = sequences_of(handles, "prefill");
+  const std::vector<decode::DecoderInput> inputs = inputs_of(batch, sequences);
   std::size_t total = 0;
   for (const decode::DecoderInput& input : inputs) total += input.tokens.size();
   // A run of one chunk cannot be stopped.
   const bool may_stop = should_continue && total > static_cast<std::size_t>(decoder->chunk());
   std::optional<Snapshot> snapshot;
+  if (may_stop) decoder->settle(inputs, *pool);
   if (may_stop) snapshot.emplace(*pool, inputs);
 
   std::vector<std::vector<float>> last(inputs.size());
@@ -302,6 +311,7 @@ void Sequence::clear() {
 
 void Sequence::save(const std::string& path) const {
   const Impl& state = used(impl_);
+  state.settle();
   decode::save_session(path, state.model->fingerprint(), *state.model->pool, state.slot, state.tokens, state.logits);
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "decode/decode_loop.h"
 #include "decode/decoder.h"
 #include "decode/device_weights.h"
+#include "decode/drafter.h"
 #include "decode/rank_group.h"
 #include "decode/runtime.h"
 #include "decode/state.h"
@@ -44,6 +46,9 @@ struct Model::Impl {
   std::unique_ptr<decode::StatePool> pool;
   std::unique_ptr<decode::Decoder> decoder;
   std::unique_ptr<decode::DecodeLoop> loop;  // null on the host
+  DraftMode draft = DraftMode::kOff;         // ModelOptions::draft, where the device has it
+  decode::RoundCosts round_costs;
+  DraftCounts draft_counts;
   std::optional<text::Tokenizer> tokenizer;
   std::string chat_template;  // as the file has it; empty without one
   ModelInfo info;
@@ -81,8 +86,17 @@ struct Model::Impl {
   bool run(std::span<const SequenceInput> batch, decode::LogitsOf which, const decode::LogitsCallback& on_logits,
            const ShouldContinue& should_continue);
 
+  // Whether the draft is the next token of a sequence of the batch, whose tokens and logits are those before it.
+  using AcceptDraft = std::function<bool(std::size_t sequence, std::int32_t draft)>;
+  // Runs the next token of each sequence and drafts of those that follow. Each draft is judged in order; from the first
+  // that is wrong on, they are taken back.
+  void run_drafts(std::span<const SequenceInput> batch, const AcceptDraft& accept);
+
  private:
   void choose_context();
+  std::vector<decode::DecoderInput> inputs_of(std::span<const SequenceInput> batch,
+                                              std::span<Sequence::Impl* const> sequences) const;
+
   // Throws Error if the device is absent, or lacks a kernel or the memory.
   void place_on(Device device);
 
@@ -95,6 +109,15 @@ struct Sequence::Impl {
   std::vector<std::int32_t> tokens;
   std::vector<float> logits;
   bool damaged = false;  // an error ended a run, and the slot's state belongs to no token
+
+  // Brings the state in the slot up to the tokens.
+  void settle() const {
+    const decode::DecoderInput input{slot, {}};
+    model->decoder->settle(std::span(&input, 1), *model->pool);
+  }
+
+  // Takes the last tokens back, which were drafts of the last run, to where the logits were these.
+  void take_back(std::int64_t count, std::vector<float> logits_before);
 
   ~Impl() {
     if (model != nullptr && slot >= 0) model->pool->release(slot);

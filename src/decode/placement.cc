@@ -70,11 +70,20 @@ void Model::Impl::place_on(Device device) {
   if (!runtime->on_host()) {
     device_weights = std::make_unique<decode::DeviceWeights>(config, weights, *runtime);
   }
+  draft = options.draft;
+  const bool can_draft = runtime->on_host() && group == nullptr && options.state_dtype == DType::kF32;
+  if (!can_draft && draft == DraftMode::kLookup) {
+    throw Error("ModelOptions", "draft", "off or auto, unless one process runs the model on the CPU with states in F32",
+                "lookup");
+  }
+  if (!can_draft) draft = DraftMode::kOff;
+  const int drafts = draft == DraftMode::kOff ? 0 : options.draft_max;
   const DType cache = options.kv_dtype.value_or(options.exact ? DType::kF32 : DType::kF16);
   pool = std::make_unique<decode::StatePool>(config_there(), *runtime, options.sequences, context, cache,
-                                             options.state_dtype);
+                                             options.state_dtype, drafts);
   const int chunk = options.prefill_chunk > 0 ? options.prefill_chunk : runtime->on_host() ? kHostChunk : kDeviceChunk;
-  decoder = std::make_unique<decode::Decoder>(config_there(), weights_there(), *runtime, chunk, options.sequences);
+  decoder =
+      std::make_unique<decode::Decoder>(config_there(), weights_there(), *runtime, chunk, options.sequences, drafts);
   decoder->set_group(group.get());
   if (!runtime->on_host()) {
     loop = std::make_unique<decode::DecodeLoop>(*decoder, *pool, config.vocabulary, config.end_tokens);

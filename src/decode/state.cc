@@ -30,16 +30,18 @@ StatePool::Memory StatePool::zeros(std::uint64_t bytes) const {
 }
 
 StatePool::StatePool(const ModelConfig& config, const Runtime& runtime, int slots, std::int64_t context,
-                     DType cache_dtype, DType state_dtype)
+                     DType cache_dtype, DType state_dtype, std::int64_t drafts)
     : config_(config),
       runtime_(runtime),
       slots_(slots),
       context_(context),
       cache_dtype_(cache_dtype),
       state_dtype_(state_dtype),
+      drafts_(drafts),
       capacity_(runtime.on_host() ? 0 : context),
       layers_(config.layers.size()),
       lengths_(static_cast<std::size_t>(slots), 0),
+      pending_(static_cast<std::size_t>(slots), 0),
       taken_(static_cast<std::size_t>(slots), false),
       copies_(runtime) {}
 
@@ -51,6 +53,9 @@ void StatePool::allocate() {
       };
       layers_[i].first = zeros(bytes(recurrent(i)));
       layers_[i].second = zeros(bytes(conv(i)));
+      if (drafts_ == 0) continue;
+      layers_[i].drafts = zeros(bytes(draft_inputs(i)));
+      layers_[i].draft_gates = zeros(bytes(draft_gates(i)));
     } else if (capacity_ > 0) {
       for (Memory* memory : {&layers_[i].first, &layers_[i].second}) {
         *memory = zeros(row_bytes() * static_cast<std::uint64_t>(capacity_ * slots_));
@@ -60,7 +65,8 @@ void StatePool::allocate() {
 }
 
 std::uint64_t StatePool::bytes() const {
-  return static_cast<std::uint64_t>(slots_) * (fixed_bytes() + token_bytes() * static_cast<std::uint64_t>(context_));
+  return static_cast<std::uint64_t>(slots_) *
+         (fixed_bytes() + draft_bytes() + token_bytes() * static_cast<std::uint64_t>(context_));
 }
 
 int StatePool::acquire() {
@@ -84,6 +90,12 @@ void StatePool::clear(int slot) {
   for (const Piece& piece : pieces(slot, 0)) runtime_.clear(piece.data, piece.bytes);
   if (group_ != nullptr) group_->clear(slot);
   set_length(slot, 0);
+  set_pending(slot, 0);
+}
+
+void StatePool::drop(int slot, std::int64_t tokens) {
+  set_length(slot, length(slot) - tokens);
+  set_pending(slot, pending(slot) - tokens);
 }
 
 void StatePool::reserve(std::int64_t tokens) {
@@ -117,6 +129,20 @@ Tensor StatePool::conv(std::size_t layer) const {
   return {layers_[layer].second.data(),
           DType::kF32,
           {slots_, config_.conv_channels(), config_.conv_width - 1},
+          runtime_.device()};
+}
+
+Tensor StatePool::draft_inputs(std::size_t layer) const {
+  return {layers_[layer].drafts.data(),
+          runtime_.activations(),
+          {slots_, drafts_, config_.conv_channels()},
+          runtime_.device()};
+}
+
+Tensor StatePool::draft_gates(std::size_t layer) const {
+  return {layers_[layer].draft_gates.data(),
+          DType::kF32,
+          {slots_, drafts_, std::int64_t{2} * config_.value_heads},
           runtime_.device()};
 }
 
@@ -187,6 +213,7 @@ void StatePool::read_states(int slot, std::byte* to) const {
 
 void StatePool::write_states(int slot, const std::byte* from) {
   write_pieces(pieces(slot, 0), from);
+  set_pending(slot, 0);
   if (group_ != nullptr) group_->write({slot, true, 0, 0}, from + fixed_bytes_here());
 }
 
@@ -222,6 +249,7 @@ void StatePool::read(int slot, std::int64_t length, const std::function<void(std
 
 void StatePool::write(int slot, std::int64_t length,
                       const std::function<std::span<const std::byte>(std::size_t)>& give) {
+  set_pending(slot, 0);
   for (const Piece& piece : pieces(slot, length)) runtime_.upload(piece.data, give(piece.bytes).data(), piece.bytes);
   runtime_.wait();
   if (group_ == nullptr) return;
@@ -250,6 +278,17 @@ std::uint64_t StatePool::fixed_bytes_here() const {
 std::uint64_t StatePool::token_bytes_here() const {
   const auto layers = std::count(config_.layers.begin(), config_.layers.end(), LayerKind::kAttention);
   return 2 * row_bytes() * static_cast<std::uint64_t>(layers);
+}
+
+std::uint64_t StatePool::draft_bytes() const {
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < layers_.size() && drafts_ > 0; ++i) {
+    if (config_.layers[i] != LayerKind::kGatedDelta) continue;
+    for (const Tensor& kept : {draft_inputs(i), draft_gates(i)}) {
+      bytes += static_cast<std::uint64_t>(bytes_of(kept.dtype, kept.stride(0)));
+    }
+  }
+  return bytes;
 }
 
 }  // namespace thalweg::decode

@@ -20,12 +20,15 @@ using checkpoint::ModelConfig;
 // The states of a model's sequences where the model runs, one slot each. A Gated DeltaNet layer has the recurrent state
 // [slots,HV,V,K] and the last inputs of its convolution f32 [slots,C,W-1]; a full-attention layer has keys and values
 // [slots,S,HKV,A]. On the host S grows in steps as sequences do, up to the context; elsewhere it is the context from
-// the start, so that no step allocates.
+// the start, so that no step allocates. With drafts a slot also keeps the inputs of a round's drafts, from which those
+// that were accepted reach the state by a replay in the next round: until then the state is that of length - pending
+// tokens.
 class StatePool {
  public:
-  // `state_dtype` is that of the recurrent state, F32 or BF16. Nothing is allocated before allocate().
+  // `state_dtype` is that of the recurrent state, F32 or BF16. `drafts`: most drafts of a round. Nothing is allocated
+  // before allocate().
   StatePool(const ModelConfig& config, const Runtime& runtime, int slots, std::int64_t context, DType cache_dtype,
-            DType state_dtype);
+            DType state_dtype, std::int64_t drafts);
 
   int slots() const { return slots_; }
   std::int64_t context() const { return context_; }
@@ -46,6 +49,12 @@ class StatePool {
   std::int64_t length(int slot) const { return lengths_[static_cast<std::size_t>(slot)]; }  // tokens seen
   void set_length(int slot, std::int64_t length) { lengths_[static_cast<std::size_t>(slot)] = length; }
 
+  // The last tokens of a slot, which are not in its recurrent and convolution states.
+  std::int64_t pending(int slot) const { return pending_[static_cast<std::size_t>(slot)]; }
+  void set_pending(int slot, std::int64_t tokens) { pending_[static_cast<std::size_t>(slot)] = tokens; }
+  // Takes the last of them away: drafts that were wrong.
+  void drop(int slot, std::int64_t tokens);
+
   // Makes room for sequences of this many tokens; at most the context.
   void reserve(std::int64_t tokens);
 
@@ -53,6 +62,10 @@ class StatePool {
   Tensor conv(std::size_t layer) const;
   Tensor keys(std::size_t layer) const;
   Tensor values(std::size_t layer) const;
+  Tensor draft_inputs(std::size_t layer) const;  // [slots,drafts,C], before the convolution
+  Tensor draft_gates(std::size_t layer) const;   // [slots,drafts,2*HV], b | a
+
+  // What follows is about slots without pending tokens.
 
   // A slot's state, piece by piece in a fixed order, for a length that reserve() has made room for: the recurrent and
   // convolution states of all layers, and `length` tokens of keys and values.
@@ -70,6 +83,7 @@ class StatePool {
 
   std::uint64_t fixed_bytes() const;  // of a slot, without keys and values
   std::uint64_t token_bytes() const;  // of keys and values
+  std::uint64_t draft_bytes() const;  // of a slot
 
  private:
   // Host memory is zeroed by the system, page by page on first use: slots that are never used take no memory.
@@ -84,6 +98,8 @@ class StatePool {
   struct Layer {
     Memory first;   // recurrent state, or keys
     Memory second;  // inputs of the convolution, or values
+    Memory drafts;  // inputs of drafts, of a Gated DeltaNet layer
+    Memory draft_gates;
   };
   Memory zeros(std::uint64_t bytes) const;
   std::vector<Piece> pieces(int slot, std::int64_t length) const;
@@ -104,9 +120,11 @@ class StatePool {
   std::int64_t context_;
   DType cache_dtype_;
   DType state_dtype_;
+  std::int64_t drafts_;
   std::int64_t capacity_ = 0;  // S
   std::vector<Layer> layers_;
   std::vector<std::int64_t> lengths_;
+  std::vector<std::int64_t> pending_;
   std::vector<bool> taken_;
   mutable StagedCopies copies_;
 };

@@ -9,6 +9,15 @@ int ModelSlots::slots() const { return model_.impl_->pool->slots(); }
 std::int64_t ModelSlots::vocabulary() const { return model_.impl_->config.vocabulary; }
 bool ModelSlots::on_host() const { return model_.impl_->runtime->on_host(); }
 
+DraftMode ModelSlots::draft() const { return model_.impl_->draft; }
+int ModelSlots::draft_max() const { return model_.impl_->options.draft_max; }
+const decode::RoundCosts& ModelSlots::round_costs() const { return model_.impl_->round_costs; }
+
+void ModelSlots::run_drafts(std::span<const SequenceInput> batch,
+                            const std::function<bool(std::size_t sequence, std::int32_t draft)>& accept) {
+  model_.impl_->run_drafts(batch, accept);
+}
+
 const text::Tokenizer* ModelSlots::tokenizer() const {
   return model_.impl_->tokenizer ? &*model_.impl_->tokenizer : nullptr;
 }
@@ -35,6 +44,7 @@ PrefixCache::Memory ModelSlots::read_block(const Sequence& sequence, std::int64_
 }
 
 PrefixCache::Memory ModelSlots::read_checkpoint(const Sequence& sequence) const {
+  sequence.impl_->settle();
   std::shared_ptr<std::byte[]> checkpoint(new std::byte[checkpoint_bytes()]);
   model_.impl_->pool->read_states(sequence.impl_->slot, checkpoint.get());
   return checkpoint;

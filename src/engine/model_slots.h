@@ -2,10 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "decode/drafter.h"
 #include "engine/prefix_cache.h"
 #include "text/tokenizer.h"
 #include "thalweg/model.h"
@@ -20,6 +22,15 @@ class ModelSlots {
   int slots() const;
   std::int64_t vocabulary() const;
   bool on_host() const;
+  DraftMode draft() const;  // kOff where the model has none
+  int draft_max() const;
+  const decode::RoundCosts& round_costs() const;
+  // A run of the next token of each sequence and drafts of those that follow. Each draft is judged in order, when the
+  // sequence's tokens and logits are those before it, and taken back with those after it if it is wrong. `accept` must
+  // not throw.
+  void run_drafts(std::span<const SequenceInput> batch,
+                  const std::function<bool(std::size_t sequence, std::int32_t draft)>& accept);
+
   const text::Tokenizer* tokenizer() const;  // null: the model has none
 
   std::size_t block_bytes() const;       // keys and values of PrefixCache::kBlock tokens

@@ -37,7 +37,25 @@ std::int64_t Running::tokens_left() const {
 
 bool Running::is_plain() const { return accepted_.request.constraint == nullptr && !accepted_.request.logprobs; }
 
-std::int32_t Running::choose() const {
+std::int32_t Running::choose() {
+  if (!chosen_) chosen_ = draw();
+  return *chosen_;
+}
+
+std::span<const std::int32_t> Running::propose(std::int64_t context, std::int64_t sequences,
+                                               const decode::RoundCosts& costs) {
+  const std::int64_t room = context - usage_.prompt_tokens - usage_.generated_tokens;
+  return drafter_->propose(std::min(room, tokens_left()), sequences, costs);
+}
+
+void Running::judge(std::int64_t drafts, std::int64_t accepted, std::int64_t sequences,
+                    const decode::RoundCosts& costs) {
+  drafter_->judge(accepted, sequences, costs);
+  usage_.draft_tokens += drafts;
+  usage_.accepted_tokens += accepted;
+}
+
+std::int32_t Running::draw() const {
   const Sampling& sampling = accepted_.request.sampling;
   if (accepted_.request.constraint == nullptr) {
     return decode::sample_token(sequence_.logits(), sequence_.tokens(), sampling);
@@ -52,6 +70,7 @@ std::int32_t Running::choose() const {
 }
 
 void Running::take(std::int32_t token, bool is_end, std::int64_t context) {
+  chosen_.reset();
   if (!first_token_) {
     first_token_ = Clock::now();
     usage_.prompt_seconds = seconds_between(started_, *first_token_);
@@ -59,6 +78,7 @@ void Running::take(std::int32_t token, bool is_end, std::int64_t context) {
   if (is_end && !accepted_.request.ignore_end) return finish(FinishReason::kEndToken);
   if (accepted_.request.logprobs) add_logprobs(token);
   if (accepted_.request.constraint != nullptr) accepted_.request.constraint->accept(token);
+  if (drafter_) drafter_->add(std::span(&token, 1));
   output_.tokens.push_back(token);
   ++usage_.generated_tokens;
   if (decoder_) add_text(decoder_->push(token));

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "decode/drafter.h"
 #include "engine/disk_cache.h"
 #include "engine/stop_text.h"
 #include "text/tokenizer.h"
@@ -58,8 +59,15 @@ class Running {
   // Whether what is left needs neither logits nor a constraint here.
   bool is_plain() const;
 
+  // Drafts from the prompt and the tokens so far, from now on.
+  void begin_drafts(DraftMode mode, int most) { drafter_.emplace(mode, most, accepted_.request.prompt); }
+  // Of the next round, in which so many sequences are. Valid until the next call.
+  std::span<const std::int32_t> propose(std::int64_t context, std::int64_t sequences, const decode::RoundCosts& costs);
+  // What became of them.
+  void judge(std::int64_t drafts, std::int64_t accepted, std::int64_t sequences, const decode::RoundCosts& costs);
+
   // The next token by sampling and constraint. Throws Error for logits that are no numbers.
-  std::int32_t choose() const;
+  std::int32_t choose();
   // Takes the next token. `context`: most tokens of a sequence.
   void take(std::int32_t token, bool is_end, std::int64_t context);
   void finish(FinishReason reason, const std::string& error = {});
@@ -68,6 +76,7 @@ class Running {
   void report();
 
  private:
+  std::int32_t draw() const;
   void add_text(const std::string& text);
   void add_logprobs(std::int32_t token);
 
@@ -76,6 +85,8 @@ class Running {
   std::int64_t computed_ = 0;
   std::vector<std::int64_t> checkpoints_;
   std::optional<text::StreamDecoder> decoder_;
+  std::optional<decode::Drafter> drafter_;
+  std::optional<std::int32_t> chosen_;  // and not taken yet
   StopText stop_;
   Usage usage_;
   Clock::time_point started_;

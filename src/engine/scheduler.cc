@@ -205,6 +205,7 @@ void Scheduler::start(std::list<Accepted>::iterator next) {
   if (options_.cache_bytes > 0) checkpoints = checkpoints_of(accepted.request, hit);
   auto running = std::make_unique<Running>(std::move(accepted), std::move(sequence), slots_.tokenizer());
   running->set_checkpoints(std::move(checkpoints));
+  if (slots_.draft() != DraftMode::kOff) running->begin_drafts(slots_.draft(), slots_.draft_max());
   stats_.prompt_tokens += static_cast<std::uint64_t>(running->prompt_size());
   stats_.prompt_tokens_cached += static_cast<std::uint64_t>(hit.tokens);
   stats_.bookkeeping_seconds += seconds_between(begin, Clock::now());
@@ -283,7 +284,12 @@ void Scheduler::generate_one(std::span<Running* const> generating) {
     batch.push_back(generating[i]);
     inputs.push_back({&generating[i]->sequence(), std::span(&tokens[i], 1)});
   }
-  if (!batch.empty()) run(batch, inputs);
+  if (batch.empty()) return;
+  if (slots_.draft() != DraftMode::kOff) {
+    run_drafts(batch, inputs);
+  } else {
+    run(batch, inputs);
+  }
 }
 
 void Scheduler::generate_several(std::span<Running* const> generating, bool ignore_end,

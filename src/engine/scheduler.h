@@ -49,6 +49,10 @@ class Scheduler {
 
   void generate(std::span<Running* const> generating, std::size_t prompts, const std::function<bool()>& interrupted);
   void generate_one(std::span<Running* const> generating);
+  // Runs the tokens that were chosen with drafts of what follows, and takes those that are right.
+  void run_drafts(std::span<Running* const> batch, std::span<const SequenceInput> inputs);
+  // Whether the draft is the request's next token, which it takes then.
+  bool take_draft(Running& running, std::int32_t draft);
   // Many steps without a look at the logits, for a device that works ahead. All of the requests have this `ignore_end`.
   void generate_several(std::span<Running* const> generating, bool ignore_end,
                         const std::function<bool()>& interrupted);

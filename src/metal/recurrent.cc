@@ -1,6 +1,7 @@
 // Launches of the recurrence and of the fused decode step.
 
 #include "core/arena.h"
+#include "core/drafts.h"
 #include "metal/gated_delta.h"
 #include "metal/kernels.h"
 #include "metal/layers.h"
@@ -60,6 +61,7 @@ void run(const RecurrentGatedDeltaRuleArgs& args, Workspace, const Stream& strea
 }
 
 std::string supports(const GatedDeltaPrepStepArgs& args, const Stream&) {
+  if (std::string reason = no_drafts_reason(args); !reason.empty()) return reason;
   return args.x.dim(1) <= kStepTokens ? "" : "needs at most 8 tokens of each sequence";
 }
 
@@ -209,11 +211,12 @@ void run_stages(const GatedDeltaPrepStepArgs& args, Workspace workspace, const S
   }
 }
 
+std::string stages_supports(const GatedDeltaPrepStepArgs& args, const Stream&) { return no_drafts_reason(args); }
+
 constexpr Kernel<RecurrentGatedDeltaRuleArgs> kRecurrent[] = {
     {"state_rows", always_supported<RecurrentGatedDeltaRuleArgs>, no_workspace<RecurrentGatedDeltaRuleArgs>, run}};
-constexpr Kernel<GatedDeltaPrepStepArgs> kStep[] = {
-    {"fused", supports, no_workspace<GatedDeltaPrepStepArgs>, run},
-    {"stages", always_supported<GatedDeltaPrepStepArgs>, stages_workspace, run_stages}};
+constexpr Kernel<GatedDeltaPrepStepArgs> kStep[] = {{"fused", supports, no_workspace<GatedDeltaPrepStepArgs>, run},
+                                                    {"stages", stages_supports, stages_workspace, run_stages}};
 
 }  // namespace
 

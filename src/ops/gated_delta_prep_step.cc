@@ -1,13 +1,52 @@
+#include <utility>
+
 #include "ops/dispatch.h"
 #include "ops/gated_delta_checks.h"
 
 namespace thalweg {
+namespace {
+
+void check_drafts(Check& check, const GatedDeltaPrepStepArgs& args, Dim& n, Dim& channels, Dim& hv) {
+  const bool replays = args.replay_x.defined();
+  if (!replays && !args.drafts) {
+    for (const auto& [name, tensor] : {std::pair("replay_a", args.replay_a), std::pair("replay_b", args.replay_b),
+                                       std::pair("replay_counts", args.replay_counts)}) {
+      if (tensor.defined()) check.fail(name, "nothing without replay_x", to_string(tensor));
+    }
+    return;
+  }
+  const std::string with = replays ? " with replay_x" : " with drafts";
+  if (args.state_in.dtype != DType::kF32) {
+    check.fail("state_in", "F32" + with, std::string(dtype_name(args.state_in.dtype)));
+  }
+  const DType window = args.conv_state.dtype;
+  if (args.conv_state.defined() && window != DType::kF32 && window != args.x.dtype) {
+    check.fail("conv_state", "F32 or the dtype of x" + with, std::string(dtype_name(window)));
+  }
+  if (args.snapshots.defined()) check.fail("snapshots", "nothing" + with, to_string(args.snapshots));
+  if (!replays) return;
+  Dim slots{"slots", args.state_in.dim(0)}, replayed{"R"};
+  check.input("replay_x", args.replay_x, {args.x.dtype}, slots, replayed, channels);
+  check.input("replay_a", args.replay_a, {args.gates.a.dtype}, slots, replayed, hv);
+  check.input("replay_b", args.replay_b, {args.gates.a.dtype}, slots, replayed, hv);
+  check.input("replay_counts", args.replay_counts, {DType::kI32}, n);
+  if (!check.host_values()) return;
+  const auto* counts = static_cast<const std::int32_t*>(args.replay_counts.data);
+  for (std::int64_t i = 0; i < n.value; ++i) {
+    if (counts[i] < 0 || counts[i] > replayed.value) {
+      check.fail("replay_counts", "numbers from 0 to R=" + std::to_string(replayed.value), std::to_string(counts[i]));
+    }
+  }
+}
+
+}  // namespace
 
 void validate(const GatedDeltaPrepStepArgs& args, Check& check) {
-  Dim b{"B"}, t{"T"}, channels{"2*HK*K+HV*V"}, hk{"HK"}, hv{"HV"}, v{"V"}, k{"K"}, taps{"W"};
+  Dim b{"B"}, t{"T"}, n{"N"}, channels{"2*HK*K+HV*V"}, hk{"HK"}, hv{"HV"}, v{"V"}, k{"K"}, taps{"W"};
   check.input("x", args.x, kFloatTypes, b, t, channels);
+  check.cu_seqlens(args.cu_seqlens, b, t, n);
   check_states(check, "state_in", args.state_in, "state_out", args.state_out, args.state_indices, args.state_layout,
-               {DType::kF32, DType::kBF16}, b, hv, v, k);
+               {DType::kF32, DType::kBF16}, n, hv, v, k);
   if (!args.state_in.defined()) check.fail("state_in", "a state [B,HV,V,K] or a pool", "nothing");
   if (!args.state_out.defined()) check.fail("state_out", "a state like state_in", "nothing");
   check_head_sizes(check, k, v);
@@ -43,6 +82,7 @@ void validate(const GatedDeltaPrepStepArgs& args, Check& check) {
   }
   check.output("y", args.y, {DType::kF32, args.x.dtype}, b, t, hv, v);
   check.fault(args.fault);
+  check_drafts(check, args, n, channels, hv);
 }
 
 THALWEG_OPERATION(gated_delta_prep_step, GatedDeltaPrepStepArgs);

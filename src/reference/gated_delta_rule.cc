@@ -46,9 +46,7 @@ void normalize(Array& x, QkNorm norm, double eps, const Array& weight) {
 double softplus(double x) { return x > 20.0 ? x : std::log1p(std::exp(x)); }
 double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
-void compute_gates(const GateInputs& gates, Array& g, Array& beta) {
-  const Array a = read(gates.a);
-  const Array b = read(gates.b);
+void compute_gates(const GateInputs& gates, const Array& a, const Array& b, Array& g, Array& beta) {
   const Array a_log = read(gates.a_log);
   const Array dt_bias = read(gates.dt_bias);
   g = Array(a.shape());
@@ -247,7 +245,7 @@ Rule read_rule(const GatedDeltaRuleArgs& args) {
   rule.v = read(args.v);
   rule.g = read(args.g);
   rule.beta = read(args.beta);
-  if (args.gates.a.defined()) compute_gates(args.gates, rule.g, rule.beta);
+  if (args.gates.a.defined()) compute_gates(args.gates, read(args.gates.a), read(args.gates.b), rule.g, rule.beta);
   normalize(rule.q, args.qk_norm, args.qk_norm_eps, read(args.q_norm_weight));
   normalize(rule.k, args.qk_norm, args.qk_norm_eps, read(args.k_norm_weight));
   rule.scale = args.scale ? *args.scale : 1.0 / std::sqrt(static_cast<double>(rule.k.dim(3)));
@@ -277,47 +275,103 @@ Array checkpoints(const GatedDeltaRuleArgs& args, const Tensor& checkpoints, std
   return lay_out_snapshots(result, checkpoints, args.state_layout, precision);
 }
 
-GatedDeltaResult gated_delta_prep_step(const GatedDeltaPrepStepArgs& args, Precision precision) {
-  Array x = read(args.x);
-  const std::int64_t batch = x.dim(0);
-  const std::int64_t tokens = x.dim(1);
-  const std::int64_t channels = x.dim(2);
-  GatedDeltaResult out;
-  if (args.conv_weight.defined()) {
-    const Array weight = read(args.conv_weight);
-    const std::int64_t taps = weight.dim(1);
-    out.conv_state = read(args.conv_state);
-    Array y(x.shape());
-    for (std::int64_t b = 0; b < batch; ++b) {
-      const std::int64_t slot = state_slot(args.state_indices, b);
-      for (std::int64_t c = 0; c < channels; ++c) {
-        std::vector<double> inputs(static_cast<std::size_t>(taps - 1), 0.0);
-        for (std::int64_t j = 0; slot >= 0 && j < taps - 1; ++j)
-          inputs[static_cast<std::size_t>(j)] = out.conv_state(slot, c, j);
-        for (std::int64_t t = 0; t < tokens; ++t) {
-          inputs.push_back(x(b, t, c));
-          double sum = 0.0;
-          for (std::int64_t j = 0; j < taps; ++j) sum += weight(c, j) * inputs[static_cast<std::size_t>(t + j)];
-          y(b, t, c) = sum * sigmoid(sum);
-        }
-        for (std::int64_t j = 0; slot >= 0 && j < taps - 1; ++j) {
-          out.conv_state(slot, c, j) =
-              rounded(args.conv_state.dtype, inputs[static_cast<std::size_t>(tokens + j)], precision);
+namespace {
+
+// The tokens of a fused step, packed: of each sequence those that are replayed, then its own.
+struct StepTokens {
+  Array x;                             // [1,T,channels]
+  Array a;                             // [1,T,HV]
+  Array b;                             // [1,T,HV]
+  std::vector<std::int64_t> bounds;    // [N+1]
+  std::vector<std::int64_t> replayed;  // [N]
+};
+
+// `committed`: only those that change the states.
+StepTokens tokens_of(const GatedDeltaPrepStepArgs& args, bool committed) {
+  std::vector<std::int64_t> own;
+  for (const double bound : read(args.cu_seqlens).values) own.push_back(static_cast<std::int64_t>(bound));
+  if (own.empty()) {
+    for (std::int64_t b = 0; b <= args.x.dim(0); ++b) own.push_back(b * args.x.dim(1));
+  }
+  const Array counts = read(args.replay_counts);
+  StepTokens tokens;
+  tokens.bounds.push_back(0);
+  const auto sequences = static_cast<std::int64_t>(own.size()) - 1;
+  for (std::int64_t n = 0; n < sequences; ++n) {
+    const std::int64_t slot = state_slot(args.state_indices, n);
+    const std::int64_t replayed = args.replay_x.defined() && slot >= 0 ? static_cast<std::int64_t>(counts(n)) : 0;
+    const std::int64_t length = own[static_cast<std::size_t>(n) + 1] - own[static_cast<std::size_t>(n)];
+    tokens.replayed.push_back(replayed);
+    tokens.bounds.push_back(tokens.bounds.back() + replayed +
+                            (committed && args.drafts ? std::min<std::int64_t>(1, length) : length));
+  }
+  const auto gather = [&](const ConstTensor& of_call, const ConstTensor& of_replay) {
+    const Array from = read(of_call);
+    const Array before = read(of_replay);
+    const std::int64_t width = of_call.dim(2);
+    Array packed({1, tokens.bounds.back(), width});
+    for (std::int64_t n = 0; n < sequences; ++n) {
+      const auto at = static_cast<std::size_t>(n);
+      for (std::int64_t t = tokens.bounds[at]; t < tokens.bounds[at + 1]; ++t) {
+        const std::int64_t i = t - tokens.bounds[at];
+        for (std::int64_t c = 0; c < width; ++c) {
+          packed(0, t, c) =
+              i < tokens.replayed[at]
+                  ? before(state_slot(args.state_indices, n), i, c)
+                  : from.values[static_cast<std::size_t>((own[at] + i - tokens.replayed[at]) * width + c)];
         }
       }
     }
-    x = y;
+    return packed;
+  };
+  tokens.x = gather(args.x, args.replay_x);
+  tokens.a = gather(args.gates.a, args.replay_a);
+  tokens.b = gather(args.gates.b, args.replay_b);
+  return tokens;
+}
+
+// Convolves and activates the tokens' x, and returns the pool of windows after them.
+Array convolve(const GatedDeltaPrepStepArgs& args, StepTokens& tokens, Precision precision) {
+  const Array weight = read(args.conv_weight);
+  const std::int64_t taps = weight.dim(1);
+  Array windows = read(args.conv_state);
+  Array y(tokens.x.shape());
+  for (std::size_t n = 0; n + 1 < tokens.bounds.size(); ++n) {
+    const std::int64_t slot = state_slot(args.state_indices, static_cast<std::int64_t>(n));
+    const std::int64_t length = tokens.bounds[n + 1] - tokens.bounds[n];
+    for (std::int64_t c = 0; c < tokens.x.dim(2); ++c) {
+      std::vector<double> inputs(static_cast<std::size_t>(taps - 1), 0.0);
+      for (std::int64_t j = 0; slot >= 0 && j < taps - 1; ++j)
+        inputs[static_cast<std::size_t>(j)] = windows(slot, c, j);
+      for (std::int64_t t = 0; t < length; ++t) {
+        inputs.push_back(tokens.x(0, tokens.bounds[n] + t, c));
+        double sum = 0.0;
+        for (std::int64_t j = 0; j < taps; ++j) sum += weight(c, j) * inputs[static_cast<std::size_t>(t + j)];
+        y(0, tokens.bounds[n] + t, c) = sum * sigmoid(sum);
+      }
+      for (std::int64_t j = 0; slot >= 0 && j < taps - 1; ++j) {
+        windows(slot, c, j) = rounded(args.conv_state.dtype, inputs[static_cast<std::size_t>(length + j)], precision);
+      }
+    }
   }
+  tokens.x = y;
+  return windows;
+}
+
+// The recurrence of convolved tokens.
+Rule rule_of(const GatedDeltaPrepStepArgs& args, const StepTokens& tokens) {
   const bool vk = args.state_layout == StateLayout::kVK;
   const std::int64_t hv = args.state_in.dim(1);
   const std::int64_t vs = args.state_in.dim(vk ? 2 : 3);
   const std::int64_t ks = args.state_in.dim(vk ? 3 : 2);
+  const std::int64_t channels = tokens.x.dim(2);
+  const std::int64_t count = tokens.x.dim(1);
   const std::int64_t hk = (channels - hv * vs) / (2 * ks);
   Rule rule;
   const auto slice = [&](std::int64_t first, std::int64_t heads, std::int64_t width) {
-    Array head_rows({batch, tokens, heads, width});
-    for (std::int64_t row = 0; row < batch * tokens; ++row) {
-      std::copy_n(x.values.begin() + row * channels + first, heads * width,
+    Array head_rows({1, count, heads, width});
+    for (std::int64_t row = 0; row < count; ++row) {
+      std::copy_n(tokens.x.values.begin() + row * channels + first, heads * width,
                   head_rows.values.begin() + row * heads * width);
     }
     return head_rows;
@@ -327,30 +381,68 @@ GatedDeltaResult gated_delta_prep_step(const GatedDeltaPrepStepArgs& args, Preci
   rule.v = slice(2 * hk * ks, hv, vs);
   normalize(rule.q, args.qk_norm, args.qk_norm_eps, read(args.q_norm_weight));
   normalize(rule.k, args.qk_norm, args.qk_norm_eps, read(args.k_norm_weight));
-  compute_gates(args.gates, rule.g, rule.beta);
+  compute_gates(args.gates, tokens.a, tokens.b, rule.g, rule.beta);
   rule.scale = args.scale ? *args.scale : 1.0 / std::sqrt(static_cast<double>(ks));
   rule.head_map = args.head_map;
-  rule.initial_state = gather_states(args.state_in, args.state_indices, args.state_layout, batch, hv, vs, ks);
-  RuleResult result = recurrence(rule, args.snapshots.defined());
-  if (args.z.defined()) {
-    const Array z = read(args.z);
-    const Array weight = read(args.norm_weight);
-    for (std::int64_t row = 0; row < result.o.size() / vs; ++row) {
-      double* o = result.o.values.data() + row * vs;
-      double squares = 0.0;
-      for (std::int64_t i = 0; i < vs; ++i) squares += o[i] * o[i];
-      const double norm = 1.0 / std::sqrt(squares / static_cast<double>(vs) + args.norm_eps);
-      for (std::int64_t i = 0; i < vs; ++i) {
-        const double gate = z.values[static_cast<std::size_t>(row * vs + i)];
-        o[i] *= norm * weight(i) * gate * sigmoid(gate);
-      }
+  rule.bounds = tokens.bounds;
+  rule.initial_state = gather_states(args.state_in, args.state_indices, args.state_layout,
+                                     static_cast<std::int64_t>(tokens.bounds.size()) - 1, hv, vs, ks);
+  return rule;
+}
+
+// Rows of all tokens [1,T',...] without those that were replayed, in the shape of the call's own.
+Array without_replayed(const Array& rows, const StepTokens& tokens, std::vector<std::int64_t> shape) {
+  Array own(std::move(shape));
+  const std::int64_t width = rows.dim(1) > 0 ? rows.size() / rows.dim(1) : 0;
+  auto to = own.values.begin();
+  for (std::size_t n = 0; n < tokens.replayed.size(); ++n) {
+    const std::int64_t begin = tokens.bounds[n] + tokens.replayed[n];
+    to = std::copy_n(rows.values.begin() + begin * width, (tokens.bounds[n + 1] - begin) * width, to);
+  }
+  return own;
+}
+
+// The gated norm of outputs [B,T,HV,V].
+void gate_outputs(const GatedDeltaPrepStepArgs& args, Array& outputs) {
+  const Array z = read(args.z);
+  const Array weight = read(args.norm_weight);
+  const std::int64_t vs = outputs.dim(3);
+  for (std::int64_t row = 0; row < outputs.size() / vs; ++row) {
+    double* o = outputs.values.data() + row * vs;
+    double squares = 0.0;
+    for (std::int64_t i = 0; i < vs; ++i) squares += o[i] * o[i];
+    const double norm = 1.0 / std::sqrt(squares / static_cast<double>(vs) + args.norm_eps);
+    for (std::int64_t i = 0; i < vs; ++i) {
+      const double gate = z.values[static_cast<std::size_t>(row * vs + i)];
+      o[i] *= norm * weight(i) * gate * sigmoid(gate);
     }
   }
-  round_all(result.o, args.y.dtype, precision);
-  out.o = std::move(result.o);
-  out.final_state =
-      scatter_states(result.final_state, args.state_out, args.state_indices, args.state_layout, precision);
-  out.snapshots = lay_out_snapshots(result.snapshots, args.snapshots, args.state_layout, precision);
+}
+
+}  // namespace
+
+GatedDeltaResult gated_delta_prep_step(const GatedDeltaPrepStepArgs& args, Precision precision) {
+  GatedDeltaResult out;
+  StepTokens tokens = tokens_of(args, false);
+  StepTokens committed = tokens_of(args, true);
+  if (args.conv_weight.defined()) {
+    convolve(args, tokens, precision);
+    out.conv_state = convolve(args, committed, precision);
+  }
+  RuleResult result = recurrence(rule_of(args, tokens), args.snapshots.defined());
+  const std::int64_t b = args.x.dim(0);
+  const std::int64_t t = args.x.dim(1);
+  out.o = without_replayed(result.o, tokens, {b, t, result.o.dim(2), result.o.dim(3)});
+  if (args.z.defined()) gate_outputs(args, out.o);
+  round_all(out.o, args.y.dtype, precision);
+  out.final_state = scatter_states(recurrence(rule_of(args, committed), false).final_state, args.state_out,
+                                   args.state_indices, args.state_layout, precision);
+  if (args.snapshots.defined()) {
+    const Array& states = result.snapshots;
+    out.snapshots =
+        lay_out_snapshots(without_replayed(states, tokens, {b, t, states.dim(2), states.dim(3), states.dim(4)}),
+                          args.snapshots, args.state_layout, precision);
+  }
   return out;
 }
 

@@ -20,6 +20,8 @@ std::string metrics_text(const EngineStats& stats) {
   add("prompt_tokens_cached_total", "counter", "Of them, found in the prefix cache.", stats.prompt_tokens_cached);
   add("prompt_tokens_computed_total", "counter", "Of them, run through the model.", stats.prompt_tokens_computed);
   add("generated_tokens_total", "counter", "Tokens that were generated.", stats.generated_tokens);
+  add("draft_tokens_total", "counter", "Tokens that were guessed.", stats.draft_tokens);
+  add("draft_tokens_accepted_total", "counter", "Of them, those that were right.", stats.accepted_tokens);
   add("steps_total", "counter", "Runs of the model.", stats.steps);
   add("step_sequences_total", "counter", "Sequences in these runs.", stats.step_sequences);
   add("step_seconds_total", "counter", "Time in the model.", stats.step_seconds);

@@ -86,7 +86,7 @@ std::map<std::string, Described> describe_all() {
   DESCRIBE(tensor, data, dtype, rank, device, shape, strides, alignment, reserved);
   DESCRIBE(gate_inputs, a, b, a_log, dt_bias);
   DESCRIBE(model_options, struct_size, threads, context, sequences, prefill_chunk, exact, kv_dtype, state_dtype,
-           device_type, device_index, prefetch, progress, user, pool);
+           device_type, device_index, prefetch, progress, user, pool, draft, draft_max);
   DESCRIBE(sampling, struct_size, temperature, top_k, top_p, min_p, repeat_penalty, repeat_last, seed);
   DESCRIBE(chat_message, role, content);
   DESCRIBE(generated, struct_size, tokens, reason, prompt_tokens, prefill_seconds, steps, decode_seconds);

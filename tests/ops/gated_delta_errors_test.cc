@@ -226,6 +226,36 @@ TEST(BadInput, GatedDeltaPrepStep) {
   bad.expect_workspace_errors();
 }
 
+TEST(BadInput, DraftsOfGatedDeltaPrepStep) {
+  BadInput<GatedDeltaPrepStepArgs> bad(
+      "B1_T19_H2_4_K64_V64_F32_stateF32_tiled_l2norm_conv4_gatednorm_pool_packed6_replays4_drafts");
+  using Args = GatedDeltaPrepStepArgs;
+  bad.expect([](Args& a) { a.replay_x.shape[2] -= 1; }, "replay_x", "2*HK*K+HV*V=512", "[13,4,511]");
+  bad.expect([](Args& a) { a.replay_x.shape[0] = 6; }, "replay_x", "slots=13", "[6,4,512]");
+  bad.expect([](Args& a) { a.replay_x.dtype = DType::kF16; }, "replay_x", "F32", "F16");
+  bad.expect([](Args& a) { a.replay_a.shape[1] = 3; }, "replay_a", "R=4", "[13,3,4]");
+  bad.expect([](Args& a) { a.replay_b = {}; }, "replay_b", "R=4", "nothing");
+  bad.expect([](Args& a) { a.replay_counts = {}; }, "replay_counts", "[N=6]", "nothing");
+  bad.expect([](Args& a) { a.replay_x.shape[1] = a.replay_a.shape[1] = a.replay_b.shape[1] = 3; }, "replay_counts",
+             "0 to R=3", "4");
+  bad.expect([](Args& a) { a.state_in.dtype = a.state_out.dtype = DType::kBF16; }, "state_in", "F32 with replay_x",
+             "BF16");
+  bad.expect([](Args& a) { a.conv_state.dtype = DType::kF16; }, "conv_state", "F32 or the dtype of x", "F16");
+  bad.expect(
+      [](Args& a) {
+        a.snapshots = a.y;
+        a.snapshots.rank = 5;
+        a.snapshots.shape = {1, 19, 4, 64, 64};
+      },
+      "snapshots", "", "");
+  bad.expect(
+      [](Args& a) {
+        a.replay_x = {};
+        a.drafts = false;
+      },
+      "replay_a", "nothing without replay_x", "[13,4,4]");
+}
+
 // Interleaved views of one packed tensor, as q, k and v of a projection, are disjoint.
 TEST(BadInput, SlicesOfOnePackedTensorDoNotOverlap) {
   constexpr std::int64_t kTokens = 5;

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "core/arena.h"
+#include "core/drafts.h"
 #include "cuda/gated_delta/decode.h"
 #include "cuda/gated_delta/gated_delta.h"
 #include "cuda/gated_delta/prep_step.h"
@@ -81,6 +82,7 @@ PrepStepKernel block_kernel(const GatedDeltaPrepStepArgs& args, const Sizes& s) 
 }
 
 std::string block_supports(const GatedDeltaPrepStepArgs& args, const Stream&) {
+  if (std::string reason = no_drafts_reason(args); !reason.empty()) return reason;
   const Sizes s(args);
   const bool fits = s.batch * s.hk <= std::numeric_limits<std::int32_t>::max();
   return fits ? "" : "needs fewer than 2^31 key heads";
@@ -135,6 +137,7 @@ int cluster_row_blocks(const Sizes& s, const PrepStepKernel& kernel, int multipr
 }
 
 std::string cluster_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  if (std::string reason = no_drafts_reason(args); !reason.empty()) return reason;
   const Sizes s(args);
   const DeviceProperties& device = properties(stream.device.index);
   const PrepStepKernel kernel = cluster_kernel(args, s);
@@ -215,6 +218,7 @@ DecodeStepShape decode_step_shape(const Sizes& s, bool together, int multiproces
 }
 
 std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  if (std::string reason = no_drafts_reason(args); !reason.empty()) return reason;
   const Sizes s(args);
   const DeviceProperties& device = properties(stream.device.index);
   if (decode_step_kernel(128, DType::kF32, Tokens::kAll, false) == nullptr) return "is not in this build";
@@ -286,6 +290,7 @@ void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& str
 }
 
 std::string together_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  if (std::string reason = no_drafts_reason(args); !reason.empty()) return reason;
   if (Sizes(args).tokens < 2) return "needs 2 to 8 tokens, not " + std::to_string(Sizes(args).tokens);
   if (args.snapshots.defined()) return "does not take snapshots";
   return decode_supports(args, stream);

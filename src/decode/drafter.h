@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "decode/lookup.h"
+#include "thalweg/model.h"
+
+namespace thalweg::decode {
+
+// What rounds of a model cost, measured: a round runs one token of each of some sequences, and drafts of some of them.
+class RoundCosts {
+ public:
+  void add(std::int64_t sequences, std::int64_t drafts, double seconds);
+  // Seconds of a round without drafts; 0: not measured yet.
+  double plain(std::int64_t sequences) const;
+  // Seconds that a draft adds to a round; 0: not measured yet.
+  double draft() const { return draft_; }
+
+ private:
+  std::map<std::int64_t, double> plain_;
+  double draft_ = 0;
+};
+
+// Proposes the drafts of one sequence, and learns from what becomes of them.
+class Drafter {
+ public:
+  // `mode` is not kOff. At most `most` drafts in a round. `tokens`: the sequence so far.
+  Drafter(DraftMode mode, int most, std::span<const std::int32_t> tokens);
+
+  // Tokens that the sequence has been given.
+  void add(std::span<const std::int32_t> tokens) { lookup_.add(tokens); }
+  // Of the next round, at most `room`; `sequences` are in it. Valid until the next call.
+  std::span<const std::int32_t> propose(std::int64_t room, std::int64_t sequences, const RoundCosts& costs);
+  // What became of them: the first `accepted` were right.
+  void judge(std::int64_t accepted, std::int64_t sequences, const RoundCosts& costs);
+
+ private:
+  // How many drafts gain time, by measured acceptance and costs, or may be tried.
+  std::int64_t worthwhile(std::int64_t sequences, const RoundCosts& costs) const;
+
+  DraftMode mode_;
+  std::int64_t most_;
+  std::int64_t limit_;  // kLookup: grows while all drafts are right
+  Lookup lookup_;
+  std::vector<std::int32_t> drafts_;
+  double right_ = 1;  // of the drafts that were looked at; older ones count less
+  double looked_ = 2;
+  double spent_ = 0;   // kAuto: seconds of rounds
+  double gained_ = 0;  // and those that the same tokens would have taken without drafts
+};
+
+}  // namespace thalweg::decode
