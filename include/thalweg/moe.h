@@ -97,7 +97,7 @@ struct MoeFfnArgs {
   int top_k = 0;              // 1..E
   bool renormalize = true;
   MatmulPrecision precision = MatmulPrecision::kExact;
-  std::int64_t first_expert = 0;  // 0..E-L
+  int first_expert = 0;  // 0..E-L
 };
 
 void route_top_k(const RouteTopKArgs& a, Workspace w, const Stream& s);

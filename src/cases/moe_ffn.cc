@@ -96,7 +96,7 @@ Case ffn_case(const FfnShape& shape) {
       args.up = weights(shape.weight, {here, shape.inner, shape.hidden});
     }
     args.down = weights(shape.down, {here, shape.hidden, shape.inner});
-    args.first_expert = shape.first;
+    args.first_expert = static_cast<int>(shape.first);
     if (shape.shared > 0) {
       args.shared_gate = weights(shape.shared_weight, {shape.shared, shape.hidden});
       args.shared_up = weights(shape.shared_weight, {shape.shared, shape.hidden});

@@ -21,9 +21,10 @@ constexpr int kNoLongerUsed = MADV_NORMAL;
 // Calls `advise` with the whole pages that a contiguous run of bytes covers.
 void advise_pages(const void* data, std::size_t bytes, int advice) {
   static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
-  const auto end = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
-  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, advice);
+  const std::uintptr_t skipped = (page - reinterpret_cast<std::uintptr_t>(data) % page) % page;
+  if (bytes < skipped + page) return;
+  auto* first = const_cast<char*>(static_cast<const char*>(data)) + skipped;
+  madvise(first, (bytes - skipped) / page * page, advice);
 }
 
 std::size_t size_in_bytes(const ConstTensor& tensor) {

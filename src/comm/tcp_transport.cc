@@ -138,7 +138,7 @@ Socket listen_at(const Address& like, std::uint32_t port) {
   return socket;
 }
 
-class TcpTransport : public Transport {
+class TcpTransport final : public Transport {
  public:
   explicit TcpTransport(const TcpOptions& options)
       : options_(options),
@@ -164,11 +164,11 @@ class TcpTransport : public Transport {
   double seconds_left() const { return std::max(0.1, std::chrono::duration<double>(until_ - Clock::now()).count()); }
   void send_to(int rank, const void* data, std::size_t bytes) {
     const Send one{rank, data, bytes};
-    exchange(std::span(&one, 1), {}, seconds_left());
+    TcpTransport::exchange(std::span(&one, 1), {}, seconds_left());
   }
   void receive_from(int rank, void* data, std::size_t bytes) {
     const Receive one{rank, data, bytes};
-    exchange({}, std::span(&one, 1), seconds_left());
+    TcpTransport::exchange({}, std::span(&one, 1), seconds_left());
   }
 
   Hello accept_one(const Socket& listener, Address& from);

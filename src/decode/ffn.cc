@@ -32,7 +32,7 @@ MoeFfnArgs expert_args(const ModelConfig& config, const MoeWeights& w, MatmulPre
   args.shared_up = w.shared_up;
   args.shared_down = w.shared_down;
   args.shared_router = w.shared_router;
-  args.first_expert = w.first_expert;
+  args.first_expert = static_cast<int>(w.first_expert);
   args.top_k = config.experts_used;
   args.renormalize = config.renormalize;
   args.precision = precision;

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -84,7 +84,8 @@ TEST_P(CommunicatorThreads, SumsInTheOrderOfTheRanksToTheBit) {
       for (std::int64_t i = 0; i < count; ++i) {
         float sum = value(0, i);
         for (int r = 1; r < c.size(); ++r) sum += value(r, i);
-        ASSERT_EQ(std::memcmp(&sum, &data[static_cast<std::size_t>(i)], 4), 0) << count << " elements, at " << i;
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(sum), std::bit_cast<std::uint32_t>(data[static_cast<std::size_t>(i)]))
+            << count << " elements, at " << i;
       }
     }
   });
