@@ -87,7 +87,7 @@ DraftMode draft_mode_of(const std::string& name) {
   if (name == "off") return DraftMode::kOff;
   if (name == "lookup") return DraftMode::kLookup;
   if (name == "auto") return DraftMode::kAuto;
-  throw Error("Model", "draft", "'off', 'lookup' or 'auto'", name);
+  throw Error("Engine", "draft", "'off', 'lookup' or 'auto'", name);
 }
 
 nb::dict info_of(const PyModel& self) {
@@ -184,21 +184,19 @@ void bind_model(nb::module_& module) {
           "__init__",
           [](PyModel* self, const std::string& path, int threads, std::int64_t context, int sequences,
              int prefill_chunk, bool exact, bool prefetch, const nb::object& kv_type, const std::string& state_type,
-             const std::string& device, const std::string& draft, int draft_max) {
+             const std::string& device) {
             const ModelOptions options = model_options_of(threads, context, sequences, prefill_chunk, exact, prefetch,
-                                                          kv_type, state_type, device, draft, draft_max);
+                                                          kv_type, state_type, device, "off", ModelOptions().draft_max);
             const nb::gil_scoped_release release;
             new (self) PyModel{std::make_shared<std::mutex>(), Model::load(path, options)};
           },
           nb::arg("path"), nb::kw_only(), nb::arg("threads") = 0, nb::arg("context") = 0, nb::arg("sequences") = 1,
           nb::arg("prefill_chunk") = 0, nb::arg("exact") = false, nb::arg("prefetch") = true,
           nb::arg("kv_type") = nb::none(), nb::arg("state_type") = "f32", nb::arg("device") = "auto",
-          nb::arg("draft") = "off", nb::arg("draft_max") = ModelOptions().draft_max,
           nb::sig("def __init__(self, path: str, *, threads: int = 0, context: int = 0, sequences: int = 1, "
                   "prefill_chunk: int = 0, exact: bool = False, prefetch: bool = True, "
                   "kv_type: typing.Literal['f16', 'bf16', 'f32'] | None = None, "
-                  "state_type: typing.Literal['f32', 'bf16'] = 'f32', device: str = 'auto', "
-                  "draft: typing.Literal['off', 'lookup', 'auto'] = 'off', draft_max: int = 8) -> None"))
+                  "state_type: typing.Literal['f32', 'bf16'] = 'f32', device: str = 'auto') -> None"))
       .def_prop_ro("info", &info_of, "What the file says, a dict.")
       .def_prop_ro(
           "context", [](const PyModel& self) { return self.model.context(); }, "Most tokens of a sequence.")

@@ -16,9 +16,8 @@ class Model(_core.Model):
     threads: 0 for all. context: most tokens of a sequence, 0 for what the file says, at most 32768. sequences: how
     many are alive at once. exact: no 8-bit or 16-bit activations. kv_type: of cached keys and values, "f16", "bf16" or
     "f32"; None for "f32" if exact, else "f16". state_type: of recurrent states, "f32" or "bf16". device: "cpu", "cuda",
-    "cuda:1", or "auto" for a GPU that the model fits on and else the CPU; info["device"] says which it is. draft:
-    "lookup" guesses tokens from the text so far, at most draft_max for one run, which verifies them, for the same text
-    sooner; "auto" as many as pay. Raises thalweg.Error, naming the argument or the file's key or tensor.
+    "cuda:1", or "auto" for a GPU that the model fits on and else the CPU; info["device"] says which it is. Raises
+    thalweg.Error, naming the argument or the file's key or tensor.
 
         model = Model("models/story-q4_k.gguf")
         for text in model.generate_text("Anna put the ball in the box. Where is the ball?", max_tokens=16):
