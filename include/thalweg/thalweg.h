@@ -567,7 +567,7 @@ typedef struct thalweg_moe_ffn_args {
   int32_t top_k;                 // 1..E
   bool renormalize;
   int32_t precision;     // thalweg_matmul_precision
-  int32_t first_expert;  // where gate, up and down are some of the router's experts: the first of them
+  int64_t first_expert;  // where gate, up and down are some of the router's experts: the first of them
 } thalweg_moe_ffn_args;
 
 // From logits to tokens: contracts in sampling.h.

@@ -2,6 +2,8 @@
 
 // Converts the C structs to the C++ ones, field by field, and checks every value that the C++ type cannot hold.
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -83,6 +85,10 @@ class FromC {
     }
   }
   void operator()(const char*, int& to, std::int32_t from) const { to = from; }
+  // What is beyond an int is out of range for the operation too.
+  void operator()(const char*, int& to, std::int64_t from) const {
+    to = static_cast<int>(std::clamp<std::int64_t>(from, INT32_MIN, INT32_MAX));
+  }
   void operator()(const char*, float& to, float from) const { to = from; }
   void operator()(const char*, bool& to, bool from) const { to = from; }
   void operator()(const char*, std::optional<float>& to, const float* from) const {
@@ -104,6 +110,7 @@ struct DefaultsToC {
   void operator()(const char*, const GateInputs&, thalweg_gate_inputs&) const {}
   void operator()(const char*, const std::optional<float>&, const float*&) const {}
   void operator()(const char*, int from, std::int32_t& to) const { to = from; }
+  void operator()(const char*, int from, std::int64_t& to) const { to = from; }
   void operator()(const char*, float from, float& to) const { to = from; }
   void operator()(const char*, bool from, bool& to) const { to = from; }
   template <class Enum>

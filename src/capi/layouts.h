@@ -46,7 +46,7 @@ inline constexpr Layout kLayouts[] = {
     {"model_options", 5, 80, 0x6F2A60389B960266},
     {"model_options", 6, 88, 0xEA5BCF8DD4C033AF},
     {"moe_ffn_args", 5, 1144, 0xCC96B9E929C47E21},
-    {"moe_ffn_args", 6, 1144, 0xA676D72C7EB7A6D5},
+    {"moe_ffn_args", 6, 1152, 0x2595AF4DD6E176AD},
     {"mul_mat_id_args", 5, 576, 0x262E241CFCB94562},
     {"mul_mm_id_args", 5, 576, 0x262E241CFCB94562},
     {"mul_mv_id_args", 5, 576, 0x262E241CFCB94562},

@@ -29,8 +29,8 @@ struct MirrorTypes<NoBase, Mirror> {
 template <class Args, class Mirror>
 constexpr bool mirrors() {
   using All = decltype(detail::joined(TypeList<std::size_t>{}, typename MirrorTypes<Args, Mirror>::type{}));
-  return detail::Exactly<Mirror, thalweg_tensor, thalweg_gate_inputs, std::int32_t, float, bool, const float*>::by(
-      All{});
+  return detail::Exactly<Mirror, thalweg_tensor, thalweg_gate_inputs, std::int32_t, std::int64_t, float, bool,
+                         const float*>::by(All{});
 }
 
 template <class Args, class Mirror>

@@ -2,7 +2,7 @@
 """Several ranks of the command line: tests/apps/ranks.py THALWEG
 
 Text of two ranks over TCP and under mpirun, where that is installed; sessions; bench; a rank that is killed, which must
-end `generate`, and one that hangs, which must turn /health of `serve` to 503. More ranks than two: test_model.
+end the other, and one that hangs, which must turn /health of `serve` to 503. More ranks than two: test_model.
 """
 
 import json
@@ -87,8 +87,8 @@ def check_inspect(model):
 
 
 def check_killed(model):
-    long = ["generate", "-m", model, "--token-ids", "1,2,3", "-n", "100000", "-c", "200000", "-q", "--comm-timeout", "5"]
-    processes = start_tcp(2, long)
+    # Ten seconds of steps, which no end token cuts short.
+    processes = start_tcp(2, ["bench", "--op", "model", "-m", model, "-q"])
     time.sleep(3)
     processes[1].send_signal(signal.SIGKILL)
     begin = time.monotonic()
