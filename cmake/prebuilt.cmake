@@ -3,7 +3,7 @@
 
 add_library(thalweg INTERFACE)
 set(layers "")
-foreach(layer engine grammar convert decode checkpoint text io ops cpu cuda metal quant core)
+foreach(layer engine grammar convert decode comm checkpoint text io ops cpu cuda metal quant core)
   list(APPEND layers ${THALWEG_PREBUILT}/src/libthalweg_${layer}.a)
 endforeach()
 target_include_directories(thalweg INTERFACE ${PROJECT_SOURCE_DIR}/include)

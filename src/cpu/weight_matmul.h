@@ -42,8 +42,8 @@ struct MatmulOps {
   void (*quantize)(DType dtype, const void* x, std::int64_t k, float* row);
 };
 
-// A quantized row: codes, then per 32 a scale, then scale times the sums of the codes per 16 and per 32, then these sums
-// per 16 as 16-bit integers.
+// A quantized row: codes, then per 32 a scale, then scale times the sums of the codes per 16 and per 32, then these
+// sums per 16 as 16-bit integers.
 constexpr std::int64_t q8_row_floats(std::int64_t k) { return k / 4 + k / 32 + k / 16 + k / 32 + k / 32; }
 
 // The functions of the selected instruction set.

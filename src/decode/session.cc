@@ -121,7 +121,8 @@ SessionText restore_session(io::Bytes bytes, const std::string& path, std::uint6
     reader.fail("the checksum " + hex(stored), hex(sum.value()) + ": the file is damaged");
   }
   if (header.model != model) {
-    reader.fail("a session of this model and number of ranks, " + hex(model), "one of another, " + hex(header.model));
+    reader.fail("a session of this model and number of ranks, " + hex(model),
+                "one of another model or number, " + hex(header.model));
   }
   if (header.cache_dtype != static_cast<std::uint32_t>(pool.cache_dtype())) {
     reader.fail("keys and values in " + std::string(dtype_name(pool.cache_dtype())), "another type");

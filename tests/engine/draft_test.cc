@@ -46,7 +46,7 @@ Request request_of(const Engine& engine, int number) {
   request.prompt = engine.model().tokenize(text);
   request.max_tokens = 1 + 13 * number % 90;
   request.ignore_end = number % 4 != 1;
-  if (number % 5 == 2) request.stop = {"qqq", "the "};
+  if (number % 5 == 2) request.stop = {"qqq", " is "};
   if (number % 3 == 0) request.logprobs = 2;
   if (number % 6 == 5) request.sampling.repeat_penalty = 1.1F;
   if (number % 2 == 1) request.sampling.temperature = 0.7F;
