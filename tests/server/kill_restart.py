@@ -125,9 +125,13 @@ def main():
                 print(f"{kill + 1} of {arguments.kills} kills", flush=True)
 
         server = Server(arguments.binary, arguments.model, more)
-        failures = server.metric("cache_dir_failures_total")
         checkpoints = server.metric("cache_dir_checkpoints")
+        waited = time.monotonic()  # the engine's thread publishes it
+        while not checkpoints and time.monotonic() - waited < 10:
+            time.sleep(0.05)
+            checkpoints = server.metric("cache_dir_checkpoints")
         ask(server, range(arguments.prompts))
+        failures = server.metric("cache_dir_failures_total")
         code = server.stop()
     print(f"{counts['answers']} answers, {counts['cached']} of them with cached tokens; {checkpoints:.0f} checkpoints at the end")
     if wrong or failures or not checkpoints or not counts["cached"] or code != 0:
