@@ -113,7 +113,7 @@ Tokens repetitive(int vocabulary) {
   Tokens text = random_tokens(24, vocabulary, 5);
   for (int i = 0; i < 4; ++i) {
     Tokens again(text.begin(), text.begin() + 24);
-    again[static_cast<std::size_t>(5 * i + 3)] = i;
+    again[5 * static_cast<std::size_t>(i) + 3] = i;
     text.insert(text.end(), again.begin(), again.end());
   }
   return text;
@@ -353,13 +353,16 @@ TEST(Drafts, KeepTheDistributionOfDraws) {
         },
         {}, true);
     ASSERT_EQ(pair.size(), 2U);
-    counted[static_cast<std::size_t>(pair[0] * kVocabulary + pair[1])] += 1;
+    counted[static_cast<std::size_t>(pair[0]) * kVocabulary + static_cast<std::size_t>(pair[1])] += 1;
     const bool right = pair[1] == (pair[0] * 5 + 2) % kVocabulary;
     ++drafts;
     accepted += right ? 1 : 0;
   }
   EXPECT_GT(accepted, 100);
   EXPECT_LT(accepted, drafts - 100);
+  const DraftCounts made = model.draft_counts();
+  EXPECT_GT(made.accepted, 100);
+  EXPECT_GT(made.drafts, made.accepted + 100);
   double statistic = 0;
   double freedom = -1;
   double rare_expected = 0;
