@@ -123,7 +123,7 @@ HWY_INLINE hn::Vec<I32> dot4(hn::Vec<I32> sum, VU codes, std::int32_t bytes) {
 #else
   const auto w = hn::BitCast(kI32, codes);
   const auto x = hn::Set(kI32, bytes);
-  unroll<4>([&](auto byte) HWY_ATTR {
+  unroll<4>([&](auto byte) {
     const auto code = hn::And(hn::ShiftRight<8 * byte>(w), hn::Set(kI32, 255));
     sum = hn::Add(sum, hn::Mul(code, hn::ShiftRight<24>(hn::ShiftLeft<24 - 8 * byte>(x))));
   });
@@ -139,26 +139,26 @@ HWY_INLINE void multiply_group(const std::uint32_t* codes, const std::int8_t* co
   if constexpr (kRows % 2 == 0) return multiply_row_pairs<kRows>(codes, kWords, x, dots);
 #elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4
   if constexpr (Products::kSumWords > 1) {
-    unroll<kWords / Products::kSumWords>([&](auto part) HWY_ATTR {
+    unroll<kWords / Products::kSumWords>([&](auto part) {
       V16 sums[kRows];
-      unroll<Products::kSumWords>([&](auto j) HWY_ATTR {
+      unroll<Products::kSumWords>([&](auto j) {
         constexpr int kWord = part * Products::kSumWords + j;
         const VU four = hn::LoadU(kU32, codes + kWord * kLanes);
-        unroll<kRows>([&](auto i) HWY_ATTR {
+        unroll<kRows>([&](auto i) {
           const V16 pairs = pair_products(four, hn::Set(kI32, load_four(x[i] + 4 * kWord)));
           V16 sum = j == 0 ? pairs : hn::Add(sums[i], pairs);
           asm("" : "+x"(sum.raw));  // else GCC makes all products first and has no registers for them
           sums[i] = sum;
         });
       });
-      unroll<kRows>([&](auto i) HWY_ATTR { dots[i] = hn::Add(dots[i], add_pairs(sums[i])); });
+      unroll<kRows>([&](auto i) { dots[i] = hn::Add(dots[i], add_pairs(sums[i])); });
     });
     return;
   }
 #endif
-  unroll<kWords>([&](auto word) HWY_ATTR {
+  unroll<kWords>([&](auto word) {
     const VU four = hn::LoadU(kU32, codes + word * kLanes);
-    unroll<kRows>([&](auto i) HWY_ATTR { dots[i] = dot4<Products>(dots[i], four, load_four(x[i] + 4 * word)); });
+    unroll<kRows>([&](auto i) { dots[i] = dot4<Products>(dots[i], four, load_four(x[i] + 4 * word)); });
   });
 }
 
@@ -215,34 +215,33 @@ HWY_INLINE void multiply_q8(const Q8Segment& segment, const float* const* activa
   std::ptrdiff_t code_at = offset_of(first.codes + k0);
   std::ptrdiff_t scale_at = offset_of(first.scales + k0 / 32);
   std::ptrdiff_t sum_at = offset_of(kGroup == 16 ? first.sums16 + k0 / 16 : first.sums32 + k0 / 32);
-  const auto broadcast = [&](int i, std::ptrdiff_t at) HWY_ATTR {
+  const auto broadcast = [&](int i, std::ptrdiff_t at) {
     float value = 0.0F;
     std::memcpy(&value, rows[i] + at, sizeof(value));
     return hn::Set(kF32, value);
   };
   for (int g = 0; g < segment.count / kGroup; g += 32 / kGroup) {
     VF scaled[kRows];
-    unroll<32 / kGroup>([&](auto half) HWY_ATTR {
+    unroll<32 / kGroup>([&](auto half) {
       hn::Vec<I32> dots[kRows];
       const std::int8_t* x[kRows];
-      unroll<kRows>([&](auto i) HWY_ATTR {
+      unroll<kRows>([&](auto i) {
         x[i] = reinterpret_cast<const std::int8_t*>(rows[i] + code_at + half * kGroup);
         dots[i] = Products::kStarts ? hn::Set(kI32, starts[i][g + half]) : hn::Zero(kI32);
       });
       multiply_group<Products, kRows>(segment.tile.codes + (g + half) * (kGroup / 4) * kLanes, x, dots);
       const VF scale = hn::LoadU(kF32, segment.tile.scales + (g + half) * kLanes);
-      unroll<kRows>([&](auto i) HWY_ATTR {
+      unroll<kRows>([&](auto i) {
         const VF dot = hn::ConvertTo(kF32, dots[i]);
         scaled[i] = half == 0 ? hn::Mul(dot, scale) : hn::MulAdd(dot, scale, scaled[i]);
       });
     });
-    unroll<kRows>([&](auto i) HWY_ATTR { total[i] = hn::MulAdd(scaled[i], broadcast(i, scale_at), total[i]); });
+    unroll<kRows>([&](auto i) { total[i] = hn::MulAdd(scaled[i], broadcast(i, scale_at), total[i]); });
     if constexpr (Products::kMinimums) {
-      unroll<32 / kGroup>([&](auto half) HWY_ATTR {
+      unroll<32 / kGroup>([&](auto half) {
         const VF minimum = hn::LoadU(kF32, segment.tile.minimums + (g + half) * kLanes);
-        unroll<kRows>([&](auto i) HWY_ATTR {
-          total[i] = hn::NegMulAdd(minimum, broadcast(i, sum_at + half * sizeof(float)), total[i]);
-        });
+        unroll<kRows>(
+            [&](auto i) { total[i] = hn::NegMulAdd(minimum, broadcast(i, sum_at + half * sizeof(float)), total[i]); });
       });
     }
     code_at += 32;
@@ -328,17 +327,17 @@ HWY_NOINLINE void dot_rows(const Block* format, Rows rows, std::int64_t count, c
   for (std::int64_t b = 0; b < count / Sink::kInfo.block_size; ++b) {
     Sink sink(x, ahead);
     decode(format, rows, sink);
-    unroll<Sink::kInfo.block_size / 32>([&](auto j) HWY_ATTR {
+    unroll<Sink::kInfo.block_size / 32>([&](auto j) {
       constexpr int kHalves = 32 / kGroup;
       VF scaled = hn::Zero(kF32);
-      unroll<kHalves>([&](auto half) HWY_ATTR {
+      unroll<kHalves>([&](auto half) {
         constexpr int kIndex = j * kHalves + half;
         const VF dot = sink.dot(kIndex, Kind::kStarts ? -kCenter * activations.code_sums16[group + kIndex] : 0);
         scaled = half == 0 ? hn::Mul(dot, sink.scales[kIndex]) : hn::MulAdd(dot, sink.scales[kIndex], scaled);
       });
       total = hn::MulAdd(scaled, hn::Set(kF32, scales[j]), total);
       if constexpr (Kind::kMinimums) {
-        unroll<kHalves>([&](auto half) HWY_ATTR {
+        unroll<kHalves>([&](auto half) {
           constexpr int kIndex = j * kHalves + half;
           total = hn::NegMulAdd(sink.minimums[kIndex], hn::Set(kF32, group_sums[kIndex]), total);
         });
