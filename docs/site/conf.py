@@ -27,3 +27,4 @@ html_static_path = ["_static"]
 html_css_files = ["thalweg.css"]
 html_show_sphinx = False
 html_copy_source = False
+cpp_id_attributes = ["THALWEG_HIDDEN"]  # of a member that stays inside the library
