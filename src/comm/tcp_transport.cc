@@ -1,5 +1,5 @@
 // Ranks as processes on one machine or several: a TCP connection between each two. Rank 0 listens where all can find it
-// and tells them each other's addresses; of two others the higher one connects to the lower.
+// and sends them each other's addresses; of two others the higher one connects to the lower.
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -91,8 +91,7 @@ HWY_INLINE std::int32_t load_four(const std::int8_t* x) {
 using I16 = hn::Repartition<std::int16_t, I32>;
 using V16 = hn::Vec<I16>;
 
-// Sums of two products of unsigned and signed bytes; the second also of absolute values of `codes - 128` and x with
-// their signs.
+// Sums of two products of unsigned and signed bytes. The second takes 128 from the codes, and moves their signs to x.
 #if HWY_TARGET == HWY_AVX2
 HWY_INLINE V16 pair_products(VU codes, hn::Vec<I32> x) { return V16{_mm256_maddubs_epi16(codes.raw, x.raw)}; }
 HWY_INLINE V16 signed_pair_products(VU codes, hn::Vec<I32> x) {
@@ -201,7 +200,7 @@ HWY_INLINE void multiply_q8(const Q8Segment& segment, const float* const* activa
   for (int i = 0; i < kRows; ++i) {
     rows[i] = reinterpret_cast<const char*>(activations[i]);
     total[i] = hn::LoadU(kF32, sums + i * kLanes);
-    if constexpr (Products::kStarts) {
+    if constexpr (Products::kStarts) {  // in formats whose blocks are a whole segment
       const std::int16_t* code_sums = Q8Row(activations[i], k).code_sums16 + k0 / 16;
       for (int g = 0; g < kSegment / 16; g += kLanes) {
         const hn::Rebind<std::int16_t, I32> d16;

@@ -195,8 +195,7 @@ void gated_delta_layer(const ModelConfig& config, const GatedDeltaWeights& w, st
 void settle_gated_delta(const ModelConfig& config, const GatedDeltaWeights& w, std::size_t layer, StatePool& pool,
                         Step& step) {
   const Scratch scratch = lay_out(step.scratch, [&](Arena& arena) { return take_scratch(config, w, step, arena); });
-  GatedDeltaPrepStepArgs args;
-  args = step_args(config, w, layer, pool, step, scratch, 1);
+  GatedDeltaPrepStepArgs args = step_args(config, w, layer, pool, step, scratch, 1);
   set_drafts(config, layer, pool, step, args);
   step.run(args);
 }
