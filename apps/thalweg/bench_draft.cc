@@ -131,7 +131,8 @@ int bench_draft(const BenchOptions& options) {
   for (const std::string& path : options.models) {
     const std::string name = std::filesystem::path(path).filename().string();
     print("{}: {} tokens; of the text 'drawn' at temperature 1, else the likeliest\n", name, kTokens);
-    results.push_back({{"model", name}, {"results", bench_model(options, path)}});
+    nlohmann::json texts = bench_model(options, path);
+    results.push_back({{"model", name}, {"results", std::move(texts)}, {"rounds", bench_rounds(options, path)}});
   }
   if (!options.json.empty()) write_text(options.json, results.dump(1) + "\n");
   return 0;

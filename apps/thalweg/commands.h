@@ -75,6 +75,8 @@ int bench_model(const BenchOptions& options);
 int bench_engine(const BenchOptions& options);
 // Decoding with drafts against decoding without: `bench --op draft`.
 int bench_draft(const BenchOptions& options);
+// Its rows of rounds with drafts that are right with a known probability.
+nlohmann::json bench_rounds(const BenchOptions& options, const std::string& path);
 // The same with --device cuda: prefill and decode at several sizes, against what bytes and flops allow.
 int bench_model_on_device(const BenchOptions& options);
 int print_operations(bool markdown);

@@ -115,6 +115,7 @@ enum DeviceFault : std::int32_t {
   kFaultStateIndices = 2,  // a state index is neither -1 nor a slot of the pool
   kFaultExpertIds = 4,     // an expert id is neither -1 nor in 0..E-1
   kFaultLogits = 8,        // a sequence's logits are NaN or +infinity, or all -infinity
+  kFaultReplays = 16,      // a replay count is not in 0..R, or a sequence has more drafts than R
 };
 
 // How a kernel multiplies.

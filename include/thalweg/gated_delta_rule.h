@@ -213,10 +213,11 @@ struct RecurrentGatedDeltaRuleArgs : GatedDeltaRuleArgs {
 // round once. HV, K and V are the state's; HK = (channels of x - HV V) / (2 K).
 //
 // Verification of drafts without a state per token: with `drafts` only the first token of each sequence changes the
-// states, the others have outputs alone. The caller keeps their rows of x and of the gates, and the next call replays
-// those that were accepted, which moves the states on before its own tokens. On the CPU the outputs are bit for bit
-// those of single tokens, and so are the states. Replays and drafts need f32 states, and conv_state in f32 or the dtype
-// of x, which round nothing between two calls. The kernels for CUDA and Metal take neither them nor cu_seqlens.
+// states, the others have outputs alone: drafts. Their rows of x and of the gates are kept in replay_x, replay_a and
+// replay_b, and the next call replays the first replay_counts of them, which moves the states on before its own tokens.
+// On the CPU the outputs are bit for bit those of single tokens, and so are the states; on a GPU they are those of
+// another kernel. Replays and drafts need f32 states, and conv_state in f32 or the dtype of x, which round nothing
+// between two calls. The kernel for Metal takes neither them nor cu_seqlens.
 struct GatedDeltaPrepStepArgs {
   static constexpr std::string_view kName = "gated_delta_prep_step";
   ConstTensor x;  // [B,T,2*HK*K + HV*V], q | k | v; f32, f16 or bf16. The convolution's output, or its input if
@@ -242,12 +243,13 @@ struct GatedDeltaPrepStepArgs {
   float qk_norm_eps = 1e-6F;
   float norm_eps = 1e-6F;
   ConstTensor cu_seqlens;     // [N+1] i32, optional, with B = 1: the states are those of N packed sequences
-  ConstTensor replay_x;       // [N or slots,R,2*HK*K + HV*V], dtype of x, optional, in the rows of the states: tokens
-                              // before those of x, without outputs
-  ConstTensor replay_a;       // [N or slots,R,HV], dtype of gates.a: their raw gates
-  ConstTensor replay_b;       // [N or slots,R,HV], dtype of gates.a
+  Tensor replay_x;            // [N or slots,R,2*HK*K + HV*V], dtype of x, optional, in the rows of the states: tokens
+                              // before those of x, without outputs; with drafts, these replace a sequence's first rows
+  Tensor replay_a;            // [N or slots,R,HV], dtype of gates.a: their raw gates
+  Tensor replay_b;            // [N or slots,R,HV], dtype of gates.a
   ConstTensor replay_counts;  // [N] i32: how many of a sequence's R are replayed, the first ones; 0..R
-  bool drafts = false;        // tokens after a sequence's first leave no trace in state_out and conv_state
+  bool drafts = false;        // tokens after a sequence's first, at most R with replay_x, leave no trace in state_out
+                              // and conv_state
 };
 
 // The operations by name; workspace_size(args, stream) and explain(args, stream) go with each (operation.h).

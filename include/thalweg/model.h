@@ -57,7 +57,8 @@ struct ModelOptions {
   bool exact = false;                 // MatmulPrecision::kExact instead of kFast; on a GPU f32 activations too
   std::optional<DType> kv_dtype;      // of keys and values: kF16, kBF16 or kF32; none: kF32 if exact, else kF16
   DType state_dtype = DType::kF32;    // of the recurrent states: kF32 or kBF16
-  DraftMode draft = DraftMode::kOff;  // kLookup needs one process on a CPU and F32 states; kAuto is kOff without
+  // kLookup needs one process, on a CPU or with CUDA, and F32 states; kAuto is kOff without.
+  DraftMode draft = DraftMode::kOff;
   int draft_max = 8;                  // most drafts of a sequence in one run; 1 to 64
   // Of several processes that run the model together (thalweg/ranks.h); none, or one of one: this process alone. Each
   // gives the same options but for `threads`, `pool` and `progress`. On the CPU.
@@ -272,6 +273,15 @@ class Model {
                                                           std::span<const float> logits)>& on_logits = {},
                                  bool ignore_end = false);
 
+  // One round with drafts of the caller's own, for several sequences: of each tokens[0] is its next token and the rest
+  // are guesses of what follows, at most draft_max. They run together, and each is kept that sampling would choose in
+  // its place, up to the first that it would not. Returns how many of each sequence's tokens were kept; it has those,
+  // and the logits after them. `accept`, if given, judges guess `draft` instead, while the sequence's tokens are those
+  // before it. Throws Error where ModelOptions::draft is off, or is none on the device; a GPU takes round_tokens().
+  using AcceptDraft = std::function<bool(std::size_t sequence, std::int32_t draft)>;
+  std::vector<std::int64_t> verify(std::span<const SequenceInput> batch, std::span<const Sampling> sampling,
+                                   const AcceptDraft& accept = {});
+  std::int64_t round_tokens() const;
   DraftCounts draft_counts() const;
 
   // Prefills the prompt (may be empty if the sequence has tokens), then up to `max_tokens` tokens, each of which is

@@ -23,6 +23,8 @@ struct Sampling {
   float repeat_penalty = 1.0F;  // logits of recent tokens: divided by it if positive, else multiplied; 1: off
   int repeat_last = 64;         // how many tokens are recent; 0: none, -1: all
   std::uint64_t seed = 0;
+
+  bool operator==(const Sampling&) const = default;
 };
 
 // Chooses the next token of each of N sequences as Sampling says, each by its own settings; a setting without a tensor

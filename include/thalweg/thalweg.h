@@ -367,12 +367,14 @@ typedef struct thalweg_gated_delta_prep_step_args {
   float qk_norm_eps;
   float norm_eps;
   thalweg_tensor cu_seqlens;  // [N+1] i32, optional, with B = 1: the states are those of N packed sequences
-  thalweg_tensor replay_x;    // [N or slots,R,2*HK*K + HV*V], dtype of x, optional, in the rows of the states: tokens
-                              // before those of x, without outputs
-  thalweg_tensor replay_a;    // [N or slots,R,HV], dtype of gates.a: their raw gates
-  thalweg_tensor replay_b;    // [N or slots,R,HV], dtype of gates.a
+  thalweg_tensor
+      replay_x;  // written: [N or slots,R,2*HK*K + HV*V], dtype of x, optional, in the rows of the states: tokens
+                 // before those of x, without outputs; with drafts, these replace a sequence's first rows
+  thalweg_tensor replay_a;  // written: [N or slots,R,HV], dtype of gates.a: their raw gates
+  thalweg_tensor replay_b;  // written: [N or slots,R,HV], dtype of gates.a
   thalweg_tensor replay_counts;  // [N] i32: how many of a sequence's R are replayed, the first ones; 0..R
-  bool drafts;                   // tokens after a sequence's first leave no trace in state_out and conv_state
+  bool drafts;                   // tokens after a sequence's first, at most R with replay_x, leave no trace in
+                                 // state_out and conv_state
 } thalweg_gated_delta_prep_step_args;
 
 // Dense operations: contracts in nn.h.

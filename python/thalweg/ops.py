@@ -222,9 +222,9 @@ def gated_delta_prep_step(
     [B,T,HV,V] and norm_weight [V] float, with norm_eps: the gated norm, left out without them. scale: of q, None for
     K^-1/2. qk_norm: "none", "l2" or "rms", with qk_norm_eps; "rms" takes q_norm_weight, k_norm_weight [HK,K] float.
 
-    cu_seqlens int32 [N+1], with B = 1: packed sequences. drafts: tokens after a sequence's first change no state; the
-    next call replays the first replay_counts int32 [N] tokens of replay_x [N or slots,R,channels], with the gates
-    replay_a, replay_b [N or slots,R,HV], before its own. On CPUs alone."""
+    cu_seqlens int32 [N+1], with B = 1: packed sequences. drafts: tokens after a sequence's first change no state, and
+    are kept in replay_x [N or slots,R,channels], with their gates in replay_a, replay_b [N or slots,R,HV]; the next
+    call replays the first replay_counts int32 [N] of them before its own."""
     op = "gated_delta_prep_step"
     if y is None:
         state = dims(op, "state_in", state_in, 4)

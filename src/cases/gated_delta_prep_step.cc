@@ -139,9 +139,9 @@ void fill_drafts(GatedDeltaPrepStepArgs& args, Memory& memory, Random& random, c
   if (shape.replays == 0) return;
   const std::int64_t slots = slots_of(shape);
   const auto normal = [&] { return random.normal(); };
-  args.replay_x = memory.input(shape.dtype, {slots, shape.replays, channels_of(shape)}, normal);
-  args.replay_a = memory.input(shape.dtype, {slots, shape.replays, shape.hv}, normal);
-  args.replay_b = memory.input(shape.dtype, {slots, shape.replays, shape.hv}, normal);
+  args.replay_x = memory.in_out(shape.dtype, {slots, shape.replays, channels_of(shape)}, normal);
+  args.replay_a = memory.in_out(shape.dtype, {slots, shape.replays, shape.hv}, normal);
+  args.replay_b = memory.in_out(shape.dtype, {slots, shape.replays, shape.hv}, normal);
   std::int64_t n = 0;
   args.replay_counts =
       memory.input(DType::kI32, {shape.sequences()}, [&] { return static_cast<double>(n++ % (shape.replays + 1)); });
@@ -159,6 +159,11 @@ std::vector<Expected> expected_outputs(const GatedDeltaPrepStepArgs& a) {
   }
   if (a.conv_state.defined()) {
     list.push_back(expect_equal("conv_state", a.conv_state, rounded.conv_state));
+  }
+  if (a.replay_x.defined()) {
+    list.push_back(expect_equal("replay_x", a.replay_x, exact.replay_x));
+    list.push_back(expect_equal("replay_a", a.replay_a, exact.replay_a));
+    list.push_back(expect_equal("replay_b", a.replay_b, exact.replay_b));
   }
   return list;
 }
@@ -291,7 +296,7 @@ void add_large_cases(std::vector<Case>& cases) {
 
 // Rounds with drafts: ragged, with and without replays, down to calls that only replay.
 void add_draft_cases(std::vector<Case>& cases) {
-  const std::vector<std::int64_t> ragged = {1, 4, 0, 3, 9, 2};
+  const std::vector<std::int64_t> ragged = {1, 4, 0, 3, 5, 2};
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     StepShape shape{.dtype = dtype, .qk_norm = QkNorm::kL2, .taps = 4, .gated_norm = true, .pool = true};
     shape.lengths = ragged;
@@ -322,6 +327,12 @@ void add_draft_cases(std::vector<Case>& cases) {
   shape.tokens = 1;
   cases.push_back(step_case(shape));
   cases.push_back(step_case({.snapshots = true, .pool = true, .lengths = {2, 1, 3}}));
+  // More tokens than a kernel stages at a time, most of them drafts.
+  shape = {.k = 64, .v = 96, .dtype = DType::kBF16, .qk_norm = QkNorm::kL2, .taps = 4, .gated_norm = true, .pool = true};
+  shape.lengths = {1, 20, 3, 17};
+  shape.replays = 20;
+  shape.drafts = true;
+  cases.push_back(step_case(shape));
   StepShape model{.hk = 16,
                   .hv = 32,
                   .k = 128,

@@ -170,6 +170,20 @@ void run_head(const GatedDeltaPrepStepArgs& args, const Sizes& s, const Part& pa
   if (part.committed == part.count()) commit();
 }
 
+// Keeps the inputs of a sequence's drafts where the next call replays them.
+void keep_drafts(const GatedDeltaPrepStepArgs& args, const Part& part) {
+  if (part.slot < 0) return;
+  const auto keep = [&](const ConstTensor& from, const Tensor& to) {
+    for (std::int64_t t = 0; t + 1 < part.own; ++t) {
+      std::memcpy(to.row(part.slot, t), from.row(part.row, part.begin + 1 + t),
+                  static_cast<std::size_t>(bytes_of(from.dtype, from.dim(2))));
+    }
+  };
+  keep(args.x, args.replay_x);
+  keep(args.gates.a, args.replay_a);
+  keep(args.gates.b, args.replay_b);
+}
+
 // Scratch of a call: the rows of all tokens, a window, and what a kernel's workers need.
 struct Memory {
   Memory(const GatedDeltaPrepStepArgs& args, const Sizes& s, const Workspace& workspace) {
@@ -226,6 +240,8 @@ void run_replay_step(const GatedDeltaPrepStepArgs& args, Workspace workspace, co
     run_head(args, s, Part(args, s, task / s.hv), task % s.hv, memory.prepared,
              worker_arena(memory.rest, s.per_worker(), worker));
   });
+  if (!args.drafts || s.most_replayed == 0) return;
+  for (std::int64_t n = 0; n < s.sequences.count(); ++n) keep_drafts(args, Part(args, s, n));
 }
 
 }  // namespace thalweg::cpu

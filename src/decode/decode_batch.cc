@@ -85,8 +85,7 @@ class Decoding {
 };
 
 bool take_sampled(Decoding& decoding, std::size_t i) {
-  const Sequence::Impl& sequence = decoding.sequence(i);
-  return decoding.take(i, decode::sample_token(sequence.logits, sequence.tokens, decoding.sampling(i)));
+  return decoding.take(i, decoding.sequence(i).choose(decoding.sampling(i)));
 }
 
 void decode_on_host(Model::Impl& model, Decoding& decoding, std::span<Sequence* const> handles,
@@ -98,7 +97,7 @@ void decode_on_host(Model::Impl& model, Decoding& decoding, std::span<Sequence* 
     std::vector<std::int32_t> tokens;
     for (const std::size_t i : decoding.active()) tokens.push_back(decoding.token(i));
     for (const std::size_t i : decoding.active()) {
-      if (decoding.wants_logits()) decoding.report_logits(i, decoding.sequence(i).logits);
+      if (decoding.wants_logits()) decoding.report_logits(i, decoding.sequence(i).read_logits());
       batch.push_back({handles[i], std::span(tokens).subspan(batch.size(), 1)});
     }
     const bool goes_on = decoding.report();
@@ -115,6 +114,7 @@ class DraftDecoding {
         decoding_(decoding),
         handle_(handle),
         sequence_(decoding.sequence(0)),
+        on_device_(!decoding.wants_logits() && model.can_choose(decoding.sampling(0))),
         drafter_(model.draft, model.options.draft_max, sequence_.tokens) {}
 
   void run(std::int64_t max_tokens) {
@@ -122,7 +122,7 @@ class DraftDecoding {
     while (left > 0) {
       decoding_.next([&](std::size_t i) { return take_sampled(decoding_, i); });
       if (!decoding_.any()) return;
-      if (decoding_.wants_logits()) decoding_.report_logits(0, sequence_.logits);
+      if (decoding_.wants_logits()) decoding_.report_logits(0, sequence_.read_logits());
       const bool goes_on = decoding_.report();
       --left;
       verify(decoding_.token(0), goes_on ? left : 0);
@@ -142,11 +142,11 @@ class DraftDecoding {
     accepted_.clear();
     logits_.clear();
     const SequenceInput input{handle_, tokens};
-    model_.run_drafts(std::span(&input, 1), [&](std::size_t, std::int32_t draft) {
-      const bool right = !decoding_.is_end(draft) &&
-                         decode::sample_token(sequence_.logits, sequence_.tokens, decoding_.sampling(0)) == draft;
+    const std::span<const Sampling> sampling(&decoding_.sampling(0), on_device_ ? 1 : 0);
+    model_.run_drafts(std::span(&input, 1), sampling, [&](std::size_t, std::int32_t draft) {
+      const bool right = !decoding_.is_end(draft) && sequence_.choose(decoding_.sampling(0)) == draft;
       if (right) accepted_.push_back(draft);
-      if (right) logits_.push_back(sequence_.logits);
+      if (right && !on_device_) logits_.push_back(sequence_.logits);
       return right;
     });
     drafter_.judge(static_cast<std::int64_t>(accepted_.size()), 1, model_.round_costs);
@@ -160,8 +160,9 @@ class DraftDecoding {
       if (decoding_.wants_logits()) decoding_.report_logits(0, logits_[n]);
       --left;
       if (decoding_.report()) continue;
-      const std::size_t rest = accepted_.size() - n - 1;
-      if (rest > 0) sequence_.take_back(static_cast<std::int64_t>(rest), std::move(logits_[n + 1]));
+      const auto rest = static_cast<std::int64_t>(accepted_.size() - n - 1);
+      if (rest > 0 && on_device_) sequence_.take_back(rest, static_cast<std::int64_t>(n) + 1);
+      if (rest > 0 && !on_device_) sequence_.take_back(rest, std::move(logits_[n + 1]));
       return false;
     }
     return true;
@@ -171,6 +172,7 @@ class DraftDecoding {
   Decoding& decoding_;
   Sequence* handle_;
   Sequence::Impl& sequence_;
+  bool on_device_;  // tokens are chosen where the logits are
   decode::Drafter drafter_;
   std::vector<std::int32_t> accepted_;
   std::vector<std::vector<float>> logits_;  // that they were chosen from
@@ -231,14 +233,17 @@ class DeviceDecoding {
   void finish(std::size_t i) {
     Sequence::Impl& sequence = decoding_.sequence(i);
     model_.pool->set_length(sequence.slot, static_cast<std::int64_t>(sequence.tokens.size()));
+    sequence.set_logits({});
     loop_.read_logits(row_of(i), sequence.logits);
   }
 
   // Those that the running tokens were chosen from.
   void report_logits(std::int64_t step) {
     for (const std::size_t i : decoding_.active()) {
-      if (step > 0) loop_.read_logits(row_of(i), decoding_.sequence(i).logits);
-      decoding_.report_logits(i, decoding_.sequence(i).logits);
+      Sequence::Impl& sequence = decoding_.sequence(i);
+      if (step > 0) sequence.set_logits({});
+      if (step > 0) loop_.read_logits(row_of(i), sequence.logits);
+      decoding_.report_logits(i, sequence.read_logits());
     }
   }
 
@@ -260,7 +265,7 @@ std::vector<StopReason> Model::decode(std::span<Sequence* const> sequences, std:
   for (const Sampling& settings : sampling) decode::check_sampling(settings);
   std::vector<Sequence::Impl*> states = impl_->sequences_of(sequences, "decode");
   for (const Sequence::Impl* state : states) {
-    if (state->logits.empty()) throw Error("decode", "sequences", "at least one token in each", "none");
+    if (!state->has_logits()) throw Error("decode", "sequences", "at least one token in each", "none");
   }
   Decoding decoding(*impl_, states, sampling, on_tokens, on_logits, ignore_end);
   if (max_tokens > 0 && impl_->draft != DraftMode::kOff && sequences.size() == 1) {

@@ -20,10 +20,16 @@ Decoder::Decoder(const ModelConfig& config, const Weights& weights, const Runtim
       runtime_(runtime),
       chunk_(chunk),
       sequences_(sequences),
+      drafts_(drafts),
       batch_(runtime, std::max(chunk, sequences * (1 + drafts)), sequences),
       step_(runtime, batch_) {}
 
 std::int64_t Decoder::logit_rows() const { return runtime_.on_host() ? kLogitRows : kDeviceLogitRows; }
+
+std::int64_t Decoder::round_tokens() const {
+  const std::int64_t all = sequences_ * (1 + drafts_);
+  return runtime_.on_host() ? all : std::max(sequences_, std::min(all, kDeviceLogitRows));
+}
 
 void Decoder::reserve(std::span<const DecoderInput> inputs, StatePool& pool) {
   std::int64_t longest = 0;
@@ -224,6 +230,16 @@ void Decoder::enqueue_step(const Batch& batch, StatePool& pool, const Tensor& lo
   run_head(rows_of(activations, 0, step_.count()), activations, logits);
 }
 
+void Decoder::enqueue_drafts(const Batch& batch, StatePool& pool, const Tensor& logits, bool plain) {
+  step_.batch = &batch;
+  step_.set_decode(true);
+  step_.drafts = !plain;
+  late_ffn_ = false;
+  const Activations activations = lay_out_activations(0);
+  run_layers(activations, pool);
+  run_head(rows_of(activations, 0, step_.count()), activations, logits);
+}
+
 void Decoder::run_chunks(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool,
                          LogitsOf which, const LogitsCallback& on_logits, bool drafts) {
   if (step_.group == nullptr) return run_chunks_here(chunks, inputs, pool, which, on_logits, drafts);
@@ -371,6 +387,20 @@ void Decoder::plan_step(std::int64_t tokens, std::int64_t sequences, StatePool& 
   }
 }
 
+void Decoder::plan_drafts(std::int64_t tokens, std::int64_t sequences, StatePool& pool) {
+  const std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens), 0);
+  batch_.clear();
+  std::int64_t begin = 0;
+  for (std::int64_t n = 0; n < sequences; ++n) {
+    const std::int64_t end = tokens * (n + 1) / sequences;
+    batch_.add(static_cast<int>(n), 0,
+               std::span(ids).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+    begin = end;
+  }
+  batch_.upload();
+  enqueue_drafts(batch_, pool, step_.tensor(DType::kF32, tokens, config_.vocabulary), false);
+}
+
 std::size_t Decoder::plan(StatePool& pool) {
   step_.planning = true;
   StepMemory* const memories[] = {&step_.workspace, &step_.scratch, &step_.activations};
@@ -380,6 +410,11 @@ std::size_t Decoder::plan(StatePool& pool) {
     if (tokens > 1) plan_step(tokens, 1, pool);
     if (tokens <= sequences_) plan_step(tokens, tokens, pool);
     if (tokens > sequences_ && sequences_ > 1) plan_step(tokens, sequences_, pool);
+  }
+  // Rounds with drafts: of one sequence, and of all of them.
+  for (std::int64_t tokens = 2; drafts_ > 0 && tokens <= round_tokens(); ++tokens) {
+    if (tokens <= 1 + drafts_) plan_drafts(tokens, 1, pool);
+    if (sequences_ > 1 && tokens > sequences_) plan_drafts(tokens, sequences_, pool);
   }
   std::size_t bytes = 0;
   for (const StepMemory* memory : memories) bytes += memory->counted();

@@ -59,6 +59,9 @@ class Decoder {
   // Puts the decode step of a batch of single tokens into the stream: all states move on, and logits [N,vocabulary] f32
   // become those of the next tokens. Needs no host, so that a graph can record it.
   void enqueue_step(const Batch& batch, StatePool& pool, const Tensor& logits);
+  // The same of a batch with drafts, with logits [T,vocabulary] of every token. `plain`: it has none after all, and no
+  // token is pending.
+  void enqueue_drafts(const Batch& batch, StatePool& pool, const Tensor& logits, bool plain);
   // Of several ranks: each runs its own part of every layer. On rank 0 run() has the others follow().
   void set_group(RankGroup* group) { step_.group = group; }
   // What rank 0 runs, on another rank.
@@ -73,6 +76,8 @@ class Decoder {
 
   const Runtime& runtime() const { return runtime_; }
   std::int64_t chunk() const { return chunk_; }
+  // Tokens of a round with drafts, at most. Each sequence has one; on a device drafts share what logits have room for.
+  std::int64_t round_tokens() const;
 
  private:
   // Tokens [begin, begin + count) of an input.
@@ -120,6 +125,7 @@ class Decoder {
   // Of the wanted rows [first, first + count).
   void run_wanted(const Activations& activations, std::int64_t first, std::int64_t count);
   void plan_step(std::int64_t tokens, std::int64_t sequences, StatePool& pool);
+  void plan_drafts(std::int64_t tokens, std::int64_t sequences, StatePool& pool);
   std::int64_t logit_rows() const;
 
   const ModelConfig& config_;
@@ -127,6 +133,7 @@ class Decoder {
   const Runtime& runtime_;
   std::int64_t chunk_;
   std::int64_t sequences_;
+  std::int64_t drafts_;
   Batch batch_;
   Step step_;
   // The last layer's feed-forward block runs for the rows whose logits are wanted alone, where these are few: nothing

@@ -3,27 +3,22 @@
 #include <chrono>
 
 #include "decode/model_impl.h"
+#include "decode/sampler.h"
+#include "thalweg/error.h"
 
 namespace thalweg {
 
-void Model::Impl::run_drafts(std::span<const SequenceInput> batch, const AcceptDraft& accept) {
-  std::vector<Sequence*> handles;
-  for (const SequenceInput& input : batch) handles.push_back(input.sequence);
-  const std::vector<Sequence::Impl*> sequences = sequences_of(handles, "decode");
-  const std::vector<decode::DecoderInput> inputs = inputs_of(batch, sequences);
-  for (Sequence::Impl* sequence : sequences) sequence->damaged = true;
-  std::vector<std::int64_t> kept(inputs.size(), 0);
+void Model::Impl::judge_here(std::span<const decode::DecoderInput> inputs, std::span<Sequence::Impl* const> sequences,
+                             std::span<std::int64_t> kept, const AcceptDraft& accept) {
   std::vector<bool> wrong(inputs.size(), false);
-  std::int64_t drafts = 0;
-  std::int64_t accepted = 0;
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point begin = Clock::now();
   decoder->run_drafts(inputs, *pool, [&](std::size_t i, std::int64_t token, std::span<const float> logits) {
     if (wrong[i]) return;
     Sequence::Impl& sequence = *sequences[i];
     const std::span<const std::int32_t> tokens = inputs[i].tokens;
     sequence.tokens.push_back(tokens[static_cast<std::size_t>(token)]);
     sequence.logits.assign(logits.begin(), logits.end());
+    sequence.away = false;
+    sequence.chosen.reset();
     kept[i] = token + 1;
     const auto next = static_cast<std::size_t>(token) + 1;
     if (next == tokens.size()) return;
@@ -31,6 +26,49 @@ void Model::Impl::run_drafts(std::span<const SequenceInput> batch, const AcceptD
     wrong[i] = !accept(i, tokens[next]);
     sequence.damaged = true;
   });
+}
+
+void Model::Impl::judge_on_device(std::span<const decode::DecoderInput> inputs,
+                                  std::span<Sequence::Impl* const> sequences, std::span<const Sampling> sampling,
+                                  std::span<std::int64_t> kept, const AcceptDraft& accept) {
+  std::vector<decode::RoundInput> round;
+  for (std::size_t i = 0; i < inputs.size(); ++i) round.push_back({inputs[i].slot, inputs[i].tokens, sampling[i]});
+  const std::span<const std::int32_t> chosen = rounds->run(round);
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    Sequence::Impl& sequence = *sequences[i];
+    const std::span<const std::int32_t> tokens = inputs[i].tokens;
+    sequence.damaged = false;
+    sequence.away = true;
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      sequence.tokens.push_back(tokens[t]);
+      sequence.chosen = {sampling[i], chosen[static_cast<std::size_t>(first) + t]};
+      kept[i] = static_cast<std::int64_t>(t) + 1;
+      if (t + 1 < tokens.size() && !accept(i, tokens[t + 1])) break;
+    }
+    sequence.damaged = true;
+    rounds->keep_logits(first + kept[i] - 1, sequence.slot);
+    first += static_cast<std::int64_t>(tokens.size());
+  }
+}
+
+std::vector<std::int64_t> Model::Impl::run_drafts(std::span<const SequenceInput> batch,
+                                                  std::span<const Sampling> sampling, const AcceptDraft& accept) {
+  std::vector<Sequence*> handles;
+  for (const SequenceInput& input : batch) handles.push_back(input.sequence);
+  const std::vector<Sequence::Impl*> sequences = sequences_of(handles, "decode");
+  const std::vector<decode::DecoderInput> inputs = inputs_of(batch, sequences);
+  for (Sequence::Impl* sequence : sequences) sequence->damaged = true;
+  std::vector<std::int64_t> kept(inputs.size(), 0);
+  std::int64_t drafts = 0;
+  std::int64_t accepted = 0;
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  if (sampling.empty()) {
+    judge_here(inputs, sequences, kept, accept);
+  } else {
+    judge_on_device(inputs, sequences, sampling, kept, accept);
+  }
   source().require_intact();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const auto count = static_cast<std::int64_t>(inputs[i].tokens.size());
@@ -44,15 +82,70 @@ void Model::Impl::run_drafts(std::span<const SequenceInput> batch, const AcceptD
   draft_counts.drafts += drafts;
   draft_counts.accepted += accepted;
   for (Sequence::Impl* sequence : sequences) sequence->damaged = false;
+  return kept;
 }
 
+std::vector<std::int64_t> Model::verify(std::span<const SequenceInput> batch, std::span<const Sampling> sampling,
+                                        const AcceptDraft& accept) {
+  const auto require = [](bool condition, std::string_view argument, const std::string& expected, std::size_t given) {
+    if (!condition) throw Error("verify", argument, expected, std::to_string(given));
+  };
+  if (impl_->draft == DraftMode::kOff) throw Error("verify", "draft", "a model that was loaded with drafts", "off");
+  require(sampling.size() == batch.size(), "sampling", "one for each of " + std::to_string(batch.size()) + " sequences",
+          sampling.size());
+  const auto most = static_cast<std::size_t>(impl_->options.draft_max);
+  std::size_t total = 0;
+  bool choose = true;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const std::size_t count = batch[i].tokens.size();
+    require(count >= 1 && count <= 1 + most, "tokens", "1 token and at most " + std::to_string(most) + " drafts",
+            count);
+    decode::check_sampling(sampling[i]);
+    choose = choose && impl_->can_choose(sampling[i]);
+    total += count;
+  }
+  require(total <= static_cast<std::size_t>(round_tokens()), "tokens",
+          "at most " + std::to_string(round_tokens()) + " in a round", total);
+  const auto chosen = [&](std::size_t i, std::int32_t draft) {
+    return batch[i].sequence->impl_->choose(sampling[i]) == draft;
+  };
+  return impl_->run_drafts(batch, choose ? sampling : std::span<const Sampling>(),
+                           accept ? accept : AcceptDraft(chosen));
+}
+
+std::int64_t Model::round_tokens() const { return impl_->decoder->round_tokens(); }
 DraftCounts Model::draft_counts() const { return impl_->draft_counts; }
+
+const std::vector<float>& Sequence::Impl::read_logits() {
+  if (away) model->rounds->read_logits(slot, logits);
+  away = false;
+  return logits;
+}
+
+void Sequence::Impl::set_logits(std::vector<float> values) {
+  logits = std::move(values);
+  away = false;
+  chosen.reset();
+}
+
+std::int32_t Sequence::Impl::choose(const Sampling& sampling) {
+  if (!chosen || chosen->sampling != sampling) return decode::sample_token(read_logits(), tokens, sampling);
+  if (chosen->token < 0) throw Error("sample", "logits", "numbers", "NaN or infinity");
+  return chosen->token;
+}
 
 void Sequence::Impl::take_back(std::int64_t count, std::vector<float> logits_before) {
   if (count == 0) return;
   model->pool->drop(slot, count);
   tokens.resize(tokens.size() - static_cast<std::size_t>(count));
-  logits = std::move(logits_before);
+  set_logits(std::move(logits_before));
+}
+
+void Sequence::Impl::take_back(std::int64_t count, std::int64_t row_before) {
+  if (count == 0) return;
+  take_back(count, std::vector<float>());
+  model->rounds->keep_logits(row_before, slot);
+  away = true;
 }
 
 }  // namespace thalweg

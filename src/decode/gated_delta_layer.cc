@@ -106,7 +106,7 @@ GatedDeltaPrepStepArgs step_args(const ModelConfig& config, const GatedDeltaWeig
   return args;
 }
 
-// Packed sequences of a first token and drafts, after what is pending.
+// Packed sequences of a first token and drafts, after what is pending; the drafts' inputs are kept for the next round.
 void set_drafts(const ModelConfig& config, std::size_t layer, const StatePool& pool, const Step& step,
                 GatedDeltaPrepStepArgs& args) {
   args.cu_seqlens = step.batch->cu_seqlens();
@@ -116,23 +116,6 @@ void set_drafts(const ModelConfig& config, std::size_t layer, const StatePool& p
   args.replay_b = column_range(gates, 0, config.value_heads);
   args.replay_counts = step.batch->replays();
   args.drafts = true;
-}
-
-// Keeps the inputs of a round's drafts, which may be replayed in the next one.
-void keep_drafts(std::size_t layer, StatePool& pool, const Step& step, const Scratch& scratch) {
-  const Tensor inputs = pool.draft_inputs(layer);
-  const Tensor gates = pool.draft_gates(layer);
-  const std::span<const std::int32_t> bounds = step.batch->cu_seqlens_on_host();
-  const auto keep = [&](const Tensor& from, std::int64_t row, void* to) {
-    step.runtime.copy(to, from.row(row), static_cast<std::size_t>(bytes_of(from.dtype, from.dim(1))));
-  };
-  for (std::size_t n = 0; n + 1 < bounds.size(); ++n) {
-    const int slot = step.batch->slots_on_host()[n];
-    for (std::int64_t i = 0; bounds[n] + 1 + i < bounds[n + 1]; ++i) {
-      keep(scratch.qkv, bounds[n] + 1 + i, inputs.row(slot, i));
-      keep(scratch.gates, bounds[n] + 1 + i, gates.row(slot, i));
-    }
-  }
 }
 
 void prefill(const ModelConfig& config, const GatedDeltaWeights& w, std::size_t layer, StatePool& pool, Step& step,
@@ -183,7 +166,6 @@ void gated_delta_layer(const ModelConfig& config, const GatedDeltaWeights& w, st
     GatedDeltaPrepStepArgs args = step_args(config, w, layer, pool, step, scratch, 1);
     set_drafts(config, layer, pool, step, args);
     step.run(args);
-    keep_drafts(layer, pool, step, scratch);
   } else if (step.decode) {
     step.run(step_args(config, w, layer, pool, step, scratch, step.count()));
   } else {

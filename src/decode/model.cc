@@ -181,7 +181,7 @@ bool Model::Impl::run(std::span<const SequenceInput> batch, decode::LogitsOf whi
   source().require_intact();
   for (std::size_t i = 0; i < inputs.size() && completed; ++i) {
     sequences[i]->tokens.insert(sequences[i]->tokens.end(), inputs[i].tokens.begin(), inputs[i].tokens.end());
-    if (!inputs[i].tokens.empty()) sequences[i]->logits = std::move(last[i]);
+    if (!inputs[i].tokens.empty()) sequences[i]->set_logits(std::move(last[i]));
   }
   if (!completed) snapshot->restore();
   for (Sequence::Impl* sequence : sequences) sequence->damaged = false;
@@ -288,9 +288,10 @@ std::vector<double> Model::score(Sequence& sequence, std::span<const std::int32_
 }
 
 std::int32_t Model::sample(const Sequence& sequence, const Sampling& sampling) const {
-  const Sequence::Impl& state = used(sequence.impl_);
-  if (state.logits.empty()) throw Error("sample", "sequence", "at least one token", "none");
-  return decode::sample_token(state.logits, state.tokens, sampling);
+  Sequence::Impl& state = used(sequence.impl_);
+  if (!state.has_logits()) throw Error("sample", "sequence", "at least one token", "none");
+  decode::check_sampling(sampling);
+  return state.choose(sampling);
 }
 
 Sequence::Sequence() = default;
@@ -299,20 +300,21 @@ Sequence::Sequence(Sequence&& other) noexcept = default;
 Sequence& Sequence::operator=(Sequence&& other) noexcept = default;
 
 std::span<const std::int32_t> Sequence::tokens() const { return used(impl_).tokens; }
-std::span<const float> Sequence::logits() const { return used(impl_).logits; }
+std::span<const float> Sequence::logits() const { return used(impl_).read_logits(); }
 
 void Sequence::clear() {
   Impl& state = present(impl_);
   state.damaged = false;
   state.model->pool->clear(state.slot);
   state.tokens.clear();
-  state.logits.clear();
+  state.set_logits({});
 }
 
 void Sequence::save(const std::string& path) const {
-  const Impl& state = used(impl_);
+  Impl& state = used(impl_);
   state.settle();
-  decode::save_session(path, state.model->fingerprint(), *state.model->pool, state.slot, state.tokens, state.logits);
+  decode::save_session(path, state.model->fingerprint(), *state.model->pool, state.slot, state.tokens,
+                       state.read_logits());
 }
 
 void Sequence::restore(const std::string& path) {
@@ -320,7 +322,7 @@ void Sequence::restore(const std::string& path) {
   decode::SessionText text = decode::restore_session(path, state.model->fingerprint(), state.model->config.vocabulary,
                                                      *state.model->pool, state.slot);
   state.tokens = std::move(text.tokens);
-  state.logits = std::move(text.logits);
+  state.set_logits(std::move(text.logits));
   state.damaged = false;
 }
 

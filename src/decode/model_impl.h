@@ -14,6 +14,7 @@
 #include "decode/decode_loop.h"
 #include "decode/decoder.h"
 #include "decode/device_weights.h"
+#include "decode/draft_rounds.h"
 #include "decode/drafter.h"
 #include "decode/rank_group.h"
 #include "decode/runtime.h"
@@ -45,8 +46,9 @@ struct Model::Impl {
   std::unique_ptr<decode::DeviceWeights> device_weights;  // null on the host
   std::unique_ptr<decode::StatePool> pool;
   std::unique_ptr<decode::Decoder> decoder;
-  std::unique_ptr<decode::DecodeLoop> loop;  // null on the host
-  DraftMode draft = DraftMode::kOff;         // ModelOptions::draft, where the device has it
+  std::unique_ptr<decode::DecodeLoop> loop;     // null on the host
+  std::unique_ptr<decode::DraftRounds> rounds;  // null on the host and without drafts
+  DraftMode draft = DraftMode::kOff;            // ModelOptions::draft, where the device has it
   decode::RoundCosts round_costs;
   DraftCounts draft_counts;
   std::optional<text::Tokenizer> tokenizer;
@@ -87,13 +89,20 @@ struct Model::Impl {
            const ShouldContinue& should_continue);
 
   // Whether the draft is the next token of a sequence of the batch, whose tokens and logits are those before it.
-  using AcceptDraft = std::function<bool(std::size_t sequence, std::int32_t draft)>;
+  using AcceptDraft = Model::AcceptDraft;
   // Runs the next token of each sequence and drafts of those that follow. Each draft is judged in order; from the first
-  // that is wrong on, they are taken back.
-  void run_drafts(std::span<const SequenceInput> batch, const AcceptDraft& accept);
+  // that is wrong on, they are taken back. `sampling`, one for each where can_choose() of all: what follows is chosen on
+  // the device, and a sequence has its logits there. Returns how many tokens of each were kept.
+  std::vector<std::int64_t> run_drafts(std::span<const SequenceInput> batch, std::span<const Sampling> sampling,
+                                       const AcceptDraft& accept);
+  bool can_choose(const Sampling& sampling) const { return rounds != nullptr && sampling.repeat_penalty == 1.0F; }
 
  private:
   void choose_context();
+  void judge_here(std::span<const decode::DecoderInput> inputs, std::span<Sequence::Impl* const> sequences,
+                  std::span<std::int64_t> kept, const AcceptDraft& accept);
+  void judge_on_device(std::span<const decode::DecoderInput> inputs, std::span<Sequence::Impl* const> sequences,
+                       std::span<const Sampling> sampling, std::span<std::int64_t> kept, const AcceptDraft& accept);
   std::vector<decode::DecoderInput> inputs_of(std::span<const SequenceInput> batch,
                                               std::span<Sequence::Impl* const> sequences) const;
 
@@ -107,7 +116,13 @@ struct Sequence::Impl {
   std::shared_ptr<Model::Impl> model;
   int slot = -1;
   std::vector<std::int32_t> tokens;
-  std::vector<float> logits;
+  std::vector<float> logits;    // after the tokens; empty before the first, or if `away`
+  bool away = false;    // the logits are those that Model::Impl::rounds keeps for the slot
+  struct Chosen {
+    Sampling sampling;
+    std::int32_t token = 0;
+  };
+  std::optional<Chosen> chosen;  // the next token, where it has been chosen already
   bool damaged = false;  // an error ended a run, and the slot's state belongs to no token
 
   // Brings the state in the slot up to the tokens.
@@ -116,8 +131,16 @@ struct Sequence::Impl {
     model->decoder->settle(std::span(&input, 1), *model->pool);
   }
 
-  // Takes the last tokens back, which were drafts of the last run, to where the logits were these.
+  bool has_logits() const { return away || !logits.empty(); }
+  const std::vector<float>& read_logits();
+  void set_logits(std::vector<float> values);
+  // The next token. Throws Error for logits that are not numbers.
+  std::int32_t choose(const Sampling& sampling);
+
+  // Takes the last tokens back, which were drafts of the last run, to where the logits were these, or those of a row of
+  // the device's last round.
   void take_back(std::int64_t count, std::vector<float> logits_before);
+  void take_back(std::int64_t count, std::int64_t row_before);
 
   ~Impl() {
     if (model != nullptr && slot >= 0) model->pool->release(slot);

@@ -62,6 +62,7 @@ void Model::Impl::place() {
 }
 
 void Model::Impl::place_on(Device device) {
+  rounds.reset();
   loop.reset();
   decoder.reset();
   pool.reset();
@@ -71,10 +72,10 @@ void Model::Impl::place_on(Device device) {
     device_weights = std::make_unique<decode::DeviceWeights>(config, weights, *runtime);
   }
   draft = options.draft;
-  const bool can_draft = runtime->on_host() && group == nullptr && options.state_dtype == DType::kF32;
+  const bool can_draft = !runtime->reads_host_memory() && group == nullptr && options.state_dtype == DType::kF32;
   if (!can_draft && draft == DraftMode::kLookup) {
-    throw Error("ModelOptions", "draft", "off or auto, unless one process runs the model on the CPU with states in F32",
-                "lookup");
+    throw Error("ModelOptions", "draft",
+                "off or auto, unless one process runs the model on the CPU or with CUDA, with states in F32", "lookup");
   }
   if (!can_draft) draft = DraftMode::kOff;
   const int drafts = draft == DraftMode::kOff ? 0 : options.draft_max;
@@ -87,7 +88,10 @@ void Model::Impl::place_on(Device device) {
   decoder->set_group(group.get());
   if (!runtime->on_host()) {
     loop = std::make_unique<decode::DecodeLoop>(*decoder, *pool, config.vocabulary, config.end_tokens);
-    const std::uint64_t steps = decoder->plan(*pool) + loop->plan();
+    if (draft != DraftMode::kOff) {
+      rounds = std::make_unique<decode::DraftRounds>(*decoder, *pool, config.vocabulary);
+    }
+    const std::uint64_t steps = decoder->plan(*pool) + loop->plan() + (rounds ? rounds->plan() : 0);
     device_bytes = device_weights->bytes() + pool->bytes() + steps;
     const std::uint64_t free = runtime->free_memory();
     if (device_bytes + kDriverBytes > free) {
@@ -100,6 +104,7 @@ void Model::Impl::place_on(Device device) {
     }
     decoder->allocate();
     loop->allocate();
+    if (rounds) rounds->allocate();
   }
   pool->allocate();
 }

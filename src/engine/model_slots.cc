@@ -13,9 +13,11 @@ DraftMode ModelSlots::draft() const { return model_.impl_->draft; }
 int ModelSlots::draft_max() const { return model_.impl_->options.draft_max; }
 const decode::RoundCosts& ModelSlots::round_costs() const { return model_.impl_->round_costs; }
 
-void ModelSlots::run_drafts(std::span<const SequenceInput> batch,
+bool ModelSlots::can_choose(const Sampling& sampling) const { return model_.impl_->can_choose(sampling); }
+
+void ModelSlots::run_drafts(std::span<const SequenceInput> batch, std::span<const Sampling> sampling,
                             const std::function<bool(std::size_t sequence, std::int32_t draft)>& accept) {
-  model_.impl_->run_drafts(batch, accept);
+  model_.impl_->run_drafts(batch, sampling, accept);
 }
 
 const text::Tokenizer* ModelSlots::tokenizer() const {
@@ -61,6 +63,7 @@ void ModelSlots::restore(Sequence& sequence, std::span<const std::int32_t> text,
   }
   pool.write_states(state.slot, hit.prefix.checkpoint.get());
   pool.set_length(state.slot, hit.tokens);
+  state.set_logits({});
   state.tokens.assign(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(hit.tokens));
 }
 

@@ -25,10 +25,11 @@ class ModelSlots {
   DraftMode draft() const;  // kOff where the model has none
   int draft_max() const;
   const decode::RoundCosts& round_costs() const;
+  bool can_choose(const Sampling& sampling) const;
   // A run of the next token of each sequence and drafts of those that follow. Each draft is judged in order, when the
   // sequence's tokens and logits are those before it, and taken back with those after it if it is wrong. `accept` must
-  // not throw.
-  void run_drafts(std::span<const SequenceInput> batch,
+  // not throw. `sampling`, one for each where can_choose() of all: what follows is chosen on the device.
+  void run_drafts(std::span<const SequenceInput> batch, std::span<const Sampling> sampling,
                   const std::function<bool(std::size_t sequence, std::int32_t draft)>& accept);
 
   const text::Tokenizer* tokenizer() const;  // null: the model has none

@@ -37,15 +37,15 @@ std::int64_t Running::tokens_left() const {
 
 bool Running::is_plain() const { return accepted_.request.constraint == nullptr && !accepted_.request.logprobs; }
 
-std::int32_t Running::choose() {
-  if (!chosen_) chosen_ = draw();
+std::int32_t Running::choose(const Model& model) {
+  if (!chosen_) chosen_ = draw(model);
   return *chosen_;
 }
 
-std::span<const std::int32_t> Running::propose(std::int64_t context, std::int64_t sequences,
+std::span<const std::int32_t> Running::propose(std::int64_t context, std::int64_t most, std::int64_t sequences,
                                                const decode::RoundCosts& costs) {
   const std::int64_t room = context - usage_.prompt_tokens - usage_.generated_tokens;
-  return drafter_->propose(std::min(room, tokens_left()), sequences, costs);
+  return drafter_->propose(std::min({room, tokens_left(), most}), sequences, costs);
 }
 
 void Running::judge(std::int64_t drafts, std::int64_t accepted, std::int64_t sequences,
@@ -55,10 +55,10 @@ void Running::judge(std::int64_t drafts, std::int64_t accepted, std::int64_t seq
   usage_.accepted_tokens += accepted;
 }
 
-std::int32_t Running::draw() const {
+std::int32_t Running::draw(const Model& model) const {
   const Sampling& sampling = accepted_.request.sampling;
   if (accepted_.request.constraint == nullptr) {
-    return decode::sample_token(sequence_.logits(), sequence_.tokens(), sampling);
+    return model.sample(sequence_, sampling);
   }
   const std::span<const std::uint32_t> allowed = accepted_.request.constraint->allowed();
   std::vector<float> logits(sequence_.logits().begin(), sequence_.logits().end());

@@ -61,13 +61,14 @@ class Running {
 
   // Drafts from the prompt and the tokens so far, from now on.
   void begin_drafts(DraftMode mode, int most) { drafter_.emplace(mode, most, accepted_.request.prompt); }
-  // Of the next round, in which so many sequences are. Valid until the next call.
-  std::span<const std::int32_t> propose(std::int64_t context, std::int64_t sequences, const decode::RoundCosts& costs);
+  // Of the next round, in which so many sequences are, at most `most`. Valid until the next call.
+  std::span<const std::int32_t> propose(std::int64_t context, std::int64_t most, std::int64_t sequences,
+                                        const decode::RoundCosts& costs);
   // What became of them.
   void judge(std::int64_t drafts, std::int64_t accepted, std::int64_t sequences, const decode::RoundCosts& costs);
 
   // The next token by sampling and constraint. Throws Error for logits that are no numbers.
-  std::int32_t choose();
+  std::int32_t choose(const Model& model);
   // Takes the next token. `context`: most tokens of a sequence.
   void take(std::int32_t token, bool is_end, std::int64_t context);
   void finish(FinishReason reason, const std::string& error = {});
@@ -76,7 +77,7 @@ class Running {
   void report();
 
  private:
-  std::int32_t draw() const;
+  std::int32_t draw(const Model& model) const;
   void add_text(const std::string& text);
   void add_logprobs(std::int32_t token);
 

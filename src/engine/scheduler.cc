@@ -242,7 +242,7 @@ void Scheduler::generate(std::span<Running* const> generating, std::size_t promp
   const bool plain = std::all_of(generating.begin(), generating.end(), [&](const Running* running) {
     return running->is_plain() && running->request().ignore_end == ignore_end;
   });
-  if (plain && !slots_.on_host()) {
+  if (plain && !slots_.on_host() && slots_.draft() == DraftMode::kOff) {
     generate_several(generating, ignore_end, [&] {
       return interrupted() || (prompts > 0 && seconds_between(begin, Clock::now()) > kLongestTurn);
     });
@@ -268,7 +268,7 @@ void Scheduler::generate_one(std::span<Running* const> generating) {
       if (running.tokens_left() <= 0) {
         running.finish(FinishReason::kLength);
       } else {
-        tokens[i] = running.choose();
+        tokens[i] = running.choose(model_);
         take(running, tokens[i]);
       }
     } catch (const std::exception& error) {

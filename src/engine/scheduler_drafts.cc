@@ -1,5 +1,6 @@
 // The scheduler's rounds with drafts.
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -11,7 +12,7 @@ bool Scheduler::take_draft(Running& running, std::int32_t draft) {
   if (running.finished()) return false;
   try {
     // An end token is not run.
-    if (running.choose() != draft || (model_.is_end_token(draft) && !running.request().ignore_end)) return false;
+    if (running.choose(model_) != draft || (model_.is_end_token(draft) && !running.request().ignore_end)) return false;
     take(running, draft);
   } catch (const std::exception& error) {
     running.finish(FinishReason::kError, error.what());
@@ -24,16 +25,24 @@ void Scheduler::run_drafts(std::span<Running* const> batch, std::span<const Sequ
   const auto count = static_cast<std::int64_t>(batch.size());
   std::vector<std::vector<std::int32_t>> tokens;
   std::vector<SequenceInput> with_drafts;
+  std::vector<Sampling> sampling;
+  std::int64_t room = model_.round_tokens() - count;
   for (std::size_t i = 0; i < batch.size(); ++i) {
-    const std::span<const std::int32_t> drafts = batch[i]->propose(model_.context(), count, slots_.round_costs());
+    const std::span<const std::int32_t> drafts = batch[i]->propose(model_.context(), room, count, slots_.round_costs());
+    room -= static_cast<std::int64_t>(drafts.size());
+    sampling.push_back(batch[i]->request().sampling);
     tokens.emplace_back(inputs[i].tokens.begin(), inputs[i].tokens.end());
     tokens.back().insert(tokens.back().end(), drafts.begin(), drafts.end());
   }
   for (std::size_t i = 0; i < batch.size(); ++i) with_drafts.push_back({inputs[i].sequence, tokens[i]});
+  const bool choose = std::all_of(batch.begin(), batch.end(), [&](const Running* running) {
+    return running->is_plain() && slots_.can_choose(running->request().sampling);
+  });
+  if (!choose) sampling.clear();
   std::vector<std::int64_t> accepted(batch.size(), 0);
   const Clock::time_point begin = Clock::now();
   try {
-    slots_.run_drafts(with_drafts, [&](std::size_t i, std::int32_t draft) {
+    slots_.run_drafts(with_drafts, sampling, [&](std::size_t i, std::int32_t draft) {
       const bool right = take_draft(*batch[i], draft);
       accepted[i] += right ? 1 : 0;
       return right;

@@ -9,8 +9,9 @@ namespace {
 void check_drafts(Check& check, const GatedDeltaPrepStepArgs& args, Dim& n, Dim& channels, Dim& hv) {
   const bool replays = args.replay_x.defined();
   if (!replays && !args.drafts) {
-    for (const auto& [name, tensor] : {std::pair("replay_a", args.replay_a), std::pair("replay_b", args.replay_b),
-                                       std::pair("replay_counts", args.replay_counts)}) {
+    using Named = std::pair<const char*, ConstTensor>;
+    for (const auto& [name, tensor] : {Named("replay_a", args.replay_a), Named("replay_b", args.replay_b),
+                                       Named("replay_counts", args.replay_counts)}) {
       if (tensor.defined()) check.fail(name, "nothing without replay_x", to_string(tensor));
     }
     return;
@@ -26,9 +27,9 @@ void check_drafts(Check& check, const GatedDeltaPrepStepArgs& args, Dim& n, Dim&
   if (args.snapshots.defined()) check.fail("snapshots", "nothing" + with, to_string(args.snapshots));
   if (!replays) return;
   Dim slots{"slots", args.state_in.dim(0)}, replayed{"R"};
-  check.input("replay_x", args.replay_x, {args.x.dtype}, slots, replayed, channels);
-  check.input("replay_a", args.replay_a, {args.gates.a.dtype}, slots, replayed, hv);
-  check.input("replay_b", args.replay_b, {args.gates.a.dtype}, slots, replayed, hv);
+  check.output("replay_x", args.replay_x, {args.x.dtype}, slots, replayed, channels);
+  check.output("replay_a", args.replay_a, {args.gates.a.dtype}, slots, replayed, hv);
+  check.output("replay_b", args.replay_b, {args.gates.a.dtype}, slots, replayed, hv);
   check.input("replay_counts", args.replay_counts, {DType::kI32}, n);
   if (!check.host_values()) return;
   const auto* counts = static_cast<const std::int32_t*>(args.replay_counts.data);
@@ -36,6 +37,14 @@ void check_drafts(Check& check, const GatedDeltaPrepStepArgs& args, Dim& n, Dim&
     if (counts[i] < 0 || counts[i] > replayed.value) {
       check.fail("replay_counts", "numbers from 0 to R=" + std::to_string(replayed.value), std::to_string(counts[i]));
     }
+  }
+  if (!args.drafts) return;
+  const auto* bounds = static_cast<const std::int32_t*>(args.cu_seqlens.data);
+  for (std::int64_t i = 0; i < n.value; ++i) {
+    const std::int64_t tokens = args.cu_seqlens.defined() ? bounds[i + 1] - bounds[i] : args.x.dim(1);
+    if (tokens <= replayed.value + 1) continue;
+    check.fail("replay_x", "room for the " + std::to_string(tokens - 1) + " drafts of a sequence",
+               "R=" + std::to_string(replayed.value));
   }
 }
 

@@ -402,6 +402,33 @@ Array without_replayed(const Array& rows, const StepTokens& tokens, std::vector<
   return own;
 }
 
+// What the next call may replay: with drafts, their inputs in place of those that this one replays.
+void keep_drafts(const GatedDeltaPrepStepArgs& args, GatedDeltaResult& out) {
+  if (!args.replay_x.defined()) return;
+  const Array bounds = read(args.cu_seqlens);
+  const std::int64_t sequences = args.cu_seqlens.defined() ? bounds.dim(0) - 1 : args.x.dim(0);
+  const auto kept = [&](const ConstTensor& of_call, const ConstTensor& of_replay) {
+    const Array from = read(of_call);
+    const std::int64_t width = of_call.dim(2);
+    Array to = read(of_replay);
+    for (std::int64_t n = 0; n < sequences && args.drafts; ++n) {
+      const std::int64_t slot = state_slot(args.state_indices, n);
+      const auto bound = [&](std::int64_t i) {
+        return args.cu_seqlens.defined() ? static_cast<std::int64_t>(bounds(i)) : i * args.x.dim(1);
+      };
+      for (std::int64_t row = bound(n) + 1; row < bound(n + 1) && slot >= 0; ++row) {
+        for (std::int64_t c = 0; c < width; ++c) {
+          to(slot, row - bound(n) - 1, c) = from.values[static_cast<std::size_t>(row * width + c)];
+        }
+      }
+    }
+    return to;
+  };
+  out.replay_x = kept(args.x, args.replay_x);
+  out.replay_a = kept(args.gates.a, args.replay_a);
+  out.replay_b = kept(args.gates.b, args.replay_b);
+}
+
 // The gated norm of outputs [B,T,HV,V].
 void gate_outputs(const GatedDeltaPrepStepArgs& args, Array& outputs) {
   const Array z = read(args.z);
@@ -429,6 +456,7 @@ GatedDeltaResult gated_delta_prep_step(const GatedDeltaPrepStepArgs& args, Preci
     convolve(args, tokens, precision);
     out.conv_state = convolve(args, committed, precision);
   }
+  keep_drafts(args, out);
   RuleResult result = recurrence(rule_of(args, tokens), args.snapshots.defined());
   const std::int64_t b = args.x.dim(0);
   const std::int64_t t = args.x.dim(1);

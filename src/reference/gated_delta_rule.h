@@ -59,6 +59,9 @@ struct GatedDeltaResult {
   Array final_state;  // like args.final_state; empty without one
   Array snapshots;    // like args.snapshots; empty without one
   Array conv_state;   // of gated_delta_prep_step with a convolution
+  Array replay_x;     // of gated_delta_prep_step with replays, as the next two
+  Array replay_a;
+  Array replay_b;
 };
 GatedDeltaResult gated_delta_rule(const GatedDeltaRuleArgs& args, const Tensor& snapshots, Precision precision);
 // The states before every `tokens` tokens of each sequence, like `checkpoints`.

@@ -23,8 +23,9 @@ bool has_gpu() {
 #define NEEDS_GPU() \
   if (!has_gpu()) GTEST_SKIP() << "no GPU"
 
-Model shipped_model(DeviceType device, int sequences) {
+Model shipped_model(DeviceType device, int sequences, DraftMode draft = DraftMode::kOff) {
   ModelOptions options;
+  options.draft = draft;
   options.device = Device{device, 0};
   options.context = 4096;
   options.sequences = sequences;
@@ -103,6 +104,23 @@ TEST(EngineOnDevice, AnswersAreTheCpusAloneAndInCompany) {
     }
     // The second time, prompts came from the cache.
     EXPECT_GT(gpu.stats().prompt_tokens_cached, gpu.stats().prompt_tokens / 3);
+  }
+}
+
+TEST(EngineOnDevice, AnswersWithDraftsAreTheCpus) {
+  NEEDS_GPU();
+  Engine cpu(shipped_model(DeviceType::kCpu, 4));
+  const std::vector<Output> expected = outputs_of(cpu, true);
+  for (const DraftMode draft : {DraftMode::kLookup, DraftMode::kAuto}) {
+    Engine gpu(shipped_model(DeviceType::kCuda, 4, draft));
+    for (const bool together : {false, true}) {
+      SCOPED_TRACE(together ? "together" : "one by one");
+      expect_same(outputs_of(gpu, together), expected);
+    }
+    if (draft == DraftMode::kLookup) EXPECT_GT(gpu.stats().accepted_tokens, 0U);
+    // Some need their logits here, in the company of others that do not.
+    const std::vector<Output> with_logprobs = outputs_of(gpu, true, true);
+    expect_same(with_logprobs, expected);
   }
 }
 

@@ -192,6 +192,149 @@ TEST(Device, BatchesDecodeAsSequencesDoAlone) {
   EXPECT_GE(same, 4U);  // other kernels run for other sizes: a close call may go the other way
 }
 
+// A text that repeats itself, with differences, of few different tokens: some drafts are right, some are not.
+std::vector<std::int32_t> repetitive(int vocabulary) {
+  std::vector<std::int32_t> text;
+  for (int i = 0; i < 5; ++i) {
+    std::vector<std::int32_t> again = some_tokens(24, vocabulary, 5);
+    again[static_cast<std::size_t>(5 * i + 3) % again.size()] = i % vocabulary;
+    text.insert(text.end(), again.begin(), again.end());
+  }
+  return text;
+}
+
+// Whatever the text, the state must be the one that a prefill of it reaches: what was replayed, taken back, kept.
+TEST(Device, DraftsLeaveTheStateOfTheText) {
+  NEEDS_GPU();
+  for (TinySpec spec : specs()) {
+    SCOPED_TRACE(spec.architecture + " of " + std::to_string(spec.value_heads) + " value heads");
+    spec.vocabulary = 5;
+    const TempFolder folder;
+    const std::string path = folder / "model.gguf";
+    TinyModel(spec).write_gguf(path);
+    for (const bool exact : {true, false}) {
+      ModelOptions options = on_gpu(2, exact);
+      options.draft = DraftMode::kLookup;
+      Model model = Model::load(path, options);
+      for (const float temperature : {0.0F, 0.2F}) {
+        Sampling sampling;
+        sampling.temperature = temperature;
+        sampling.seed = 3;
+        // With a penalty tokens are chosen on the host.
+        for (const float penalty : {1.0F, 1.02F}) {
+          sampling.repeat_penalty = penalty;
+          Sequence sequence = model.start();
+          model.prefill(sequence, repetitive(spec.vocabulary));
+          const DraftCounts before = model.draft_counts();
+          Sequence* const sequences[] = {&sequence};
+          std::size_t reported = 0;
+          model.decode(
+              sequences, std::span(&sampling, 1), 300,
+              [&](std::span<const std::int32_t>) { return ++reported < 270; }, {}, true);
+          EXPECT_GT(model.draft_counts().accepted, before.accepted);
+          EXPECT_GT(model.draft_counts().drafts - before.drafts, model.draft_counts().accepted - before.accepted);
+          EXPECT_EQ(sequence.tokens().size(), repetitive(spec.vocabulary).size() + reported);
+          Sequence fresh = model.start();
+          model.prefill(fresh, std::vector<std::int32_t>(sequence.tokens().begin(), sequence.tokens().end()));
+          const double bound = exact ? kExactBound : kFastBound;
+          EXPECT_LT(difference(copy(sequence.logits()), copy(fresh.logits())), bound) << temperature << " " << penalty;
+          const std::vector<std::int32_t> more = some_tokens(5, spec.vocabulary, 3);
+          model.prefill(sequence, more);
+          model.prefill(fresh, more);
+          EXPECT_LT(difference(copy(sequence.logits()), copy(fresh.logits())), bound) << temperature << " " << penalty;
+        }
+      }
+    }
+  }
+}
+
+// The margin rule: with drafts other kernels run, whose sums have another order. So the text is the one without drafts
+// up to the first token whose margin is within the bound of the arithmetic.
+TEST(Device, DraftsKeepTheTextBeyondMargins) {
+  NEEDS_GPU();
+  TinySpec spec;
+  spec.vocabulary = 5;
+  const TempFolder folder;
+  const std::string path = folder / "model.gguf";
+  TinyModel(spec).write_gguf(path);
+  ModelOptions options = on_gpu(1, true);
+  Model plain = Model::load(path, options);
+  options.draft = DraftMode::kLookup;
+  Model drafted = Model::load(path, options);
+  const auto text_of = [&](Model& model, Logits* logits) {
+    Sequence sequence = model.start();
+    model.prefill(sequence, repetitive(spec.vocabulary));
+    Sequence* const sequences[] = {&sequence};
+    const Sampling greedy;
+    std::vector<std::int32_t> tokens;
+    model.decode(
+        sequences, std::span(&greedy, 1), 300,
+        [&](std::span<const std::int32_t> next) {
+          tokens.push_back(next.front());
+          return true;
+        },
+        logits == nullptr
+            ? std::function<void(std::size_t, std::int32_t, std::span<const float>)>()
+            : [&](std::size_t, std::int32_t, std::span<const float> row) { logits->push_back(copy(row)); },
+        true);
+    return tokens;
+  };
+  Logits logits;
+  const std::vector<std::int32_t> expected = text_of(plain, &logits);
+  const std::vector<std::int32_t> given = text_of(drafted, nullptr);
+  ASSERT_EQ(given.size(), expected.size());
+  EXPECT_GT(drafted.draft_counts().accepted, 100);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (given[i] == expected[i]) continue;
+    const auto [low, high] = std::minmax_element(logits[i].begin(), logits[i].end());
+    const float margin = *high - logits[i][static_cast<std::size_t>(given[i])];
+    EXPECT_LT(margin, 2 * kExactBound * (*high - *low)) << "token " << i;
+    break;
+  }
+}
+
+TEST(Device, VerifiesDraftsOfTheCaller) {
+  NEEDS_GPU();
+  const Loaded file;
+  ModelOptions options = on_gpu(3, true);
+  options.draft = DraftMode::kLookup;
+  options.draft_max = 4;
+  Model model = Model::load(file.path, options);
+  const std::vector<Sampling> sampling(3);
+  std::vector<Sequence> sequences;
+  for (std::int64_t n = 0; n < 3; ++n) {
+    sequences.push_back(model.start());
+    model.prefill(sequences.back(), some_tokens(20 + n, file.spec.vocabulary, n));
+  }
+  // The right tokens of each, found step by step on a sequence of its own text.
+  for (int round = 0; round < 6; ++round) {
+    std::vector<std::vector<std::int32_t>> tokens(3);
+    std::vector<std::int64_t> right(3);
+    std::vector<SequenceInput> batch;
+    for (std::size_t n = 0; n < 3; ++n) {
+      Model other = Model::load(file.path, on_gpu(1, true));
+      Sequence probe = other.start();
+      other.prefill(probe, std::vector<std::int32_t>(sequences[n].tokens().begin(), sequences[n].tokens().end()));
+      const std::size_t drafts = (n + static_cast<std::size_t>(round)) % 5;
+      const std::size_t wrong_at = 1 + (n + 2 * static_cast<std::size_t>(round)) % 4;
+      for (std::size_t i = 0; i <= drafts; ++i) {
+        std::int32_t token = other.sample(probe, sampling[n]);
+        if (i == wrong_at) token = (token + 1) % file.spec.vocabulary;
+        tokens[n].push_back(token);
+        other.step(probe, token);
+      }
+      right[n] = static_cast<std::int64_t>(std::min(drafts + 1, wrong_at));
+      batch.push_back({&sequences[n], tokens[n]});
+    }
+    EXPECT_EQ(model.verify(batch, sampling), right) << "round " << round;
+  }
+  EXPECT_EQ(model.round_tokens(), 15);
+  const std::vector<std::int32_t> many(6, 1);
+  const SequenceInput input{&sequences[0], many};
+  expect_error([&] { (void)model.verify(std::span(&input, 1), std::span(sampling).first(1)); },
+               {"verify", "tokens", "at most 4 drafts", "6"});
+}
+
 TEST(Device, SessionsMoveBetweenDevices) {
   NEEDS_GPU();
   const Loaded file;

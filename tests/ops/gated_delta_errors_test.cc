@@ -228,7 +228,7 @@ TEST(BadInput, GatedDeltaPrepStep) {
 
 TEST(BadInput, DraftsOfGatedDeltaPrepStep) {
   BadInput<GatedDeltaPrepStepArgs> bad(
-      "B1_T19_H2_4_K64_V64_F32_stateF32_tiled_l2norm_conv4_gatednorm_pool_packed6_replays4_drafts");
+      "B1_T15_H2_4_K64_V64_F32_stateF32_tiled_l2norm_conv4_gatednorm_pool_packed6_replays4_drafts");
   using Args = GatedDeltaPrepStepArgs;
   bad.expect([](Args& a) { a.replay_x.shape[2] -= 1; }, "replay_x", "2*HK*K+HV*V=512", "[13,4,511]");
   bad.expect([](Args& a) { a.replay_x.shape[0] = 6; }, "replay_x", "slots=13", "[6,4,512]");
@@ -245,7 +245,7 @@ TEST(BadInput, DraftsOfGatedDeltaPrepStep) {
       [](Args& a) {
         a.snapshots = a.y;
         a.snapshots.rank = 5;
-        a.snapshots.shape = {1, 19, 4, 64, 64};
+        a.snapshots.shape = {1, 15, 4, 64, 64};
       },
       "snapshots", "", "");
   bad.expect(

@@ -14,10 +14,12 @@ namespace thalweg::cu {
 namespace {
 
 struct Sizes {
-  std::int64_t batch, tokens, hk, hv, k, v;
+  std::int64_t batch;   // sequences
+  std::int64_t tokens;  // of a row of x
+  std::int64_t hk, hv, k, v;
 
   explicit Sizes(const GatedDeltaPrepStepArgs& args)
-      : batch(args.x.dim(0)),
+      : batch(args.cu_seqlens.defined() ? args.cu_seqlens.dim(0) - 1 : args.x.dim(0)),
         tokens(args.x.dim(1)),
         hv(args.state_in.dim(1)),
         k(args.state_in.dim(args.state_layout == StateLayout::kVK ? 3 : 2)),
@@ -42,7 +44,7 @@ PrepStep parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s, const Pr
   p.z = elements(args.z);
   p.norm_weight = elements(args.norm_weight);
   p.y = elements(args.y);
-  p.sequences = {nullptr, integers(args.state_indices),
+  p.sequences = {integers(args.cu_seqlens), integers(args.state_indices),
                  args.fault.defined() ? static_cast<std::int32_t*>(args.fault.data) : nullptr, s.tokens,
                  args.state_in.dim(0)};
   p.hk = static_cast<int>(s.hk);
@@ -52,7 +54,12 @@ PrepStep parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s, const Pr
   p.taps = args.conv_weight.defined() ? static_cast<int>(args.conv_weight.dim(1)) : 0;
   p.tile_warps = static_cast<int>(s.v / row_blocks / kernel.warp_rows);
   p.row_blocks = row_blocks;
-  p.block_tokens = static_cast<int>(std::clamp<std::int64_t>(s.tokens, 1, kBlockTokens));
+  p.replay_x = elements(args.replay_x);
+  p.replay_gates = gate_views({args.replay_a, args.replay_b, args.gates.a_log, args.gates.dt_bias});
+  p.replay_counts = integers(args.replay_counts);
+  p.most_replayed = args.replay_x.defined() ? static_cast<int>(args.replay_x.dim(1)) : 0;
+  p.drafts = args.drafts;
+  p.block_tokens = static_cast<int>(std::clamp<std::int64_t>(s.tokens + p.most_replayed, 1, kBlockTokens));
   p.head_map = args.head_map;
   p.scale = resolve_scale(args.scale, s.k);
   p.norm_eps = args.norm_eps;
@@ -82,7 +89,6 @@ PrepStepKernel block_kernel(const GatedDeltaPrepStepArgs& args, const Sizes& s) 
 }
 
 std::string block_supports(const GatedDeltaPrepStepArgs& args, const Stream&) {
-  if (std::string reason = no_drafts_reason(args); !reason.empty()) return reason;
   const Sizes s(args);
   const bool fits = s.batch * s.hk <= std::numeric_limits<std::int32_t>::max();
   return fits ? "" : "needs fewer than 2^31 key heads";
@@ -92,7 +98,7 @@ std::string block_supports(const GatedDeltaPrepStepArgs& args, const Stream&) {
 float* take_outputs(const GatedDeltaPrepStepArgs& args, Arena& arena) {
   const Sizes s(args);
   if (!args.z.defined() || block_row_blocks(s, block_kernel(args, s)) == 1) return nullptr;
-  return arena.take<float>(s.batch * s.tokens * s.hv * s.v);
+  return arena.take<float>(args.x.dim(0) * s.tokens * s.hv * s.v);
 }
 
 std::size_t block_workspace(const GatedDeltaPrepStepArgs& args, const Stream&) {
@@ -137,13 +143,11 @@ int cluster_row_blocks(const Sizes& s, const PrepStepKernel& kernel, int multipr
 }
 
 std::string cluster_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
-  if (std::string reason = no_drafts_reason(args); !reason.empty()) return reason;
   const Sizes s(args);
   const DeviceProperties& device = properties(stream.device.index);
   const PrepStepKernel kernel = cluster_kernel(args, s);
   if (kernel.kernel == nullptr) return "is not in this build";
   if (const std::string reason = sm90_reason(device); !reason.empty()) return reason;
-  if (s.tokens > kBlockTokens) return "needs at most 16 tokens";
   if (s.batch * s.hk > std::numeric_limits<std::int32_t>::max() / kMaxCluster) return "needs fewer than 2^28 key heads";
   return cluster_row_blocks(s, kernel, device.multiprocessors) > 0 ? "" : "needs a key head to fit into 8 blocks";
 }
