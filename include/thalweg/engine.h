@@ -12,8 +12,8 @@
 // any.
 //
 // A request's tokens and text do not depend on what else runs: with equal settings they are those of a run alone. On a
-// CPU its logits are so bit for bit, and also if its prompt's beginning comes from the prefix cache, unless that kept an
-// answer (EngineOptions::cache_answers).
+// CPU its logits are so bit for bit, and also if its prompt's beginning comes from the prefix cache, unless that kept
+// an answer (EngineOptions::cache_answers).
 
 #include <cstddef>
 #include <cstdint>
