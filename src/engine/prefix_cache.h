@@ -24,7 +24,6 @@ namespace thalweg::engine {
 class PrefixCache {
  public:
   static constexpr std::int64_t kBlock = 64;
-  static constexpr std::int64_t whole_blocks(std::int64_t tokens) { return tokens / kBlock * kBlock; }
 
   // Of the keys and values of a block, and of a checkpoint.
   PrefixCache(std::size_t block_bytes, std::size_t checkpoint_bytes, std::uint64_t budget);
@@ -84,5 +83,8 @@ class PrefixCache {
   std::uint64_t uses_ = 0;
   double inflation_ = 0;  // the priority of what was dropped last
 };
+
+// Of so many tokens those in whole blocks.
+constexpr std::int64_t whole_blocks(std::int64_t tokens) { return tokens / PrefixCache::kBlock * PrefixCache::kBlock; }
 
 }  // namespace thalweg::engine

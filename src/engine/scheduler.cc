@@ -9,7 +9,6 @@ namespace thalweg::engine {
 namespace {
 
 constexpr std::int64_t kBlock = PrefixCache::kBlock;
-constexpr auto whole_blocks = PrefixCache::whole_blocks;
 // A prompt that has waited for a second goes before one that is this many tokens shorter.
 constexpr double kTokensPerSecondWaited = 1000;
 // A coarse grid of checkpoints, where nothing tells which positions come again.

@@ -11,7 +11,6 @@ namespace thalweg::engine {
 namespace {
 
 constexpr std::int64_t kBlock = PrefixCache::kBlock;
-constexpr auto whole_blocks = PrefixCache::whole_blocks;
 constexpr std::chrono::milliseconds kDiskWait{5};
 
 }  // namespace

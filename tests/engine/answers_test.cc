@@ -122,8 +122,9 @@ void expect_same_bits(const Output& given, const Output& expected, const std::st
 }
 
 // Of a run of the same text whose sums were rounded otherwise: as far as the tokens agree, their log-probabilities are
-// close, and the first that does not was a close call.
-constexpr double kRounding = 0.1;
+// close, and the first that does not was a close call. With activations in 8 bits these turns differ by 0.08 at most,
+// with AVX-512; other instruction sets round otherwise.
+constexpr double kRounding = 0.25;
 void expect_close(const Output& given, const Output& cold, const std::string& what) {
   for (std::size_t i = 0; i < given.tokens.size(); ++i) {
     const auto& likeliest = cold.logprobs[i].likeliest;
