@@ -36,11 +36,11 @@ struct BenchOptions {
   bool all_kernels = false;
   std::string json;
   std::string suite;                                 // of shapes on a GPU (bench_suite.cc); empty: the cases
-  std::string csv;                                   // of a suite
+  std::string csv;                                   // of a suite, of bench_conversation and bench_grammar
   bool force = false;                                // replace these two
   bool check = true;                                 // compare results with the oracle before timing them
   std::vector<std::string> types = {"Q4_K", "F16"};  // of weights in the suite "experts"
-  // Of bench_model, bench_engine and bench_draft:
+  // Of bench_model, bench_engine, bench_conversation, bench_grammar and bench_draft:
   std::vector<std::string> models;     // empty: synthetic ones
   double gigabytes = 1.5;              // size of those
   double model_seconds = 10.0;         // measured time per model, at least
@@ -74,6 +74,10 @@ int bench_calls(const BenchOptions& options, const BackendInfo& backend);
 int bench_model(const BenchOptions& options);
 // Many requests at once and the prefix cache: `bench --op engine`.
 int bench_engine(const BenchOptions& options);
+// What conversations compute with the prefix cache: `bench --op conversation`.
+int bench_conversation(const BenchOptions& options);
+// Schemas compiled, masks of a large vocabulary, decoding with and without: `bench --op grammar`.
+int bench_grammar(const BenchOptions& options);
 // Decoding with drafts against decoding without: `bench --op draft`.
 int bench_draft(const BenchOptions& options);
 // Its rows of rounds with drafts that are right with a known probability.

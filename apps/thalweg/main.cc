@@ -126,7 +126,8 @@ void add_bench(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "bench",
       "Time the kernels, after checking what they compute; --op model: whole models, --op engine: many requests at "
-      "once, --op draft: guessed tokens");
+      "once, --op conversation: turns and the prefix cache, --op grammar: constrained decoding, --op draft: guessed "
+      "tokens");
   auto options = std::make_shared<BenchOptions>();
   add_selection(*command, options->selection);
   add_threads(*command, options->threads);
@@ -142,9 +143,11 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_option("--types", options->types, "Weights of the suite 'experts', separated by commas")
       ->delimiter(',')
       ->capture_default_str();
-  command->add_option("--csv", options->csv, "Write a suite's rows to this file");
-  command->add_option("-m,--model", options->models,
-                      "Models of --op model, instead of synthetic ones, and of --op engine and draft");
+  command->add_option("--csv", options->csv,
+                      "Write the rows of a suite, or of --op conversation or grammar, to this file");
+  command->add_option(
+      "-m,--model", options->models,
+      "Models of --op model, instead of synthetic ones, and of --op engine, conversation, grammar and draft");
   command->add_option("--device", options->device, "Where these models run: cpu, cuda or cuda:N")
       ->check(device_name())
       ->capture_default_str();
@@ -152,7 +155,7 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->add_option(
           "--prefill", options->prefills,
           "Tokens of --op model's prompts, separated by commas, 0 for none; if not given, 512,2048, and on a GPU "
-          "also 8192,32768")
+          "also 8192,32768; for --op conversation the long one alone, if not given 30000")
       ->delimiter(',')
       ->check(whole_number(0, 1 << 24));
   command
@@ -177,6 +180,8 @@ void add_bench(CLI::App& app, int& exit_code) {
     const auto only = [&](const char* name) { return selected == std::vector<std::string>{name}; };
     exit_code = only("model")            ? bench_model(*options)
                 : only("engine")         ? bench_engine(*options)
+                : only("conversation")   ? bench_conversation(*options)
+                : only("grammar")        ? bench_grammar(*options)
                 : only("draft")          ? bench_draft(*options)
                 : options->suite.empty() ? bench(*options)
                                          : bench_suite(*options);

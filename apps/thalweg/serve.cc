@@ -159,6 +159,12 @@ void add_serve(CLI::App& app, int& exit_code) {
       ->transform(CLI::AsSizeValue(false))
       ->default_str("16GiB");
   command
+      ->add_option_function<std::string>(
+          "--cache-answers", [options](const std::string& mode) { options->engine.cache_answers = mode == "on"; },
+          "Keep answers as well: the next turn computes what is new alone, by other roundings than a cold run")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->default_str("off");
+  command
       ->add_option("--prompt-share", options->engine.prompt_share, "Part of the time for prompts while others generate")
       ->check(number(0.01, 0.99))
       ->capture_default_str();

@@ -12,7 +12,8 @@
 // any.
 //
 // A request's tokens and text do not depend on what else runs: with equal settings they are those of a run alone. On a
-// CPU its logits are so bit for bit, and also if its prompt's beginning comes from the prefix cache.
+// CPU its logits are so bit for bit, and also if its prompt's beginning comes from the prefix cache, unless that kept
+// an answer (EngineOptions::cache_answers).
 
 #include <cstddef>
 #include <cstdint>
@@ -43,6 +44,11 @@ struct EngineOptions {
   // Of the time, this part goes to prompts while other requests generate, or their part of the requests if that is
   // more; a quarter of a second may be saved up. Above 0, below 1.
   double prompt_share = 0.3;
+  // Keeps answers in the prefix cache as well, so that the next turn of a conversation, whose prompt begins with the
+  // last one and its answer, computes what is new alone. Its tokens are then those of a Sequence that goes on after the
+  // answer, and no longer bit for bit those of a cold run: generated tokens are added up in another order than a
+  // prompt's. Files in cache_dir are of one kind or the other.
+  bool cache_answers = false;
 };
 
 // Which tokens may come next, by a grammar say. Used by the engine's thread alone.

@@ -809,6 +809,7 @@ typedef struct thalweg_engine_options {
   const char* cache_dir;     // a folder that keeps the cache beyond the process; NULL: none
   uint64_t cache_dir_bytes;  // most bytes of its files
   double prompt_share;       // of the time, for prompts while others generate
+  bool cache_answers;        // keeps answers too: the next turn goes on from there, by other roundings than a cold run
 } thalweg_engine_options;
 
 typedef struct thalweg_request {

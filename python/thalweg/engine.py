@@ -40,7 +40,8 @@ class Engine(_core.Engine):
 
     queue: how many requests may wait. cache_bytes: of memory for what is kept of prompts, 0 for none. cache_dir: a
     folder that keeps it beyond the process, with at most cache_dir_bytes. prompt_share: the part of the time that
-    prompts get while other requests generate. Everything else as Model has it. A request's tokens do not depend on
+    prompts get while other requests generate. cache_answers: the next turn of a conversation goes on from the answer
+    that it begins with, by other roundings than a cold run. Everything else as Model has it. A request's tokens do not depend on
     what else runs. Safe to use from several threads.
 
         engine = Engine("models/story-q4_k.gguf")

@@ -84,7 +84,8 @@ static thalweg_engine_options engine_options_defaults() {
           .cache_bytes = defaults.cache_bytes,
           .cache_dir = nullptr,
           .cache_dir_bytes = defaults.cache_dir_bytes,
-          .prompt_share = defaults.prompt_share};
+          .prompt_share = defaults.prompt_share,
+          .cache_answers = defaults.cache_answers};
 }
 
 static thalweg_request request_defaults() {
@@ -121,6 +122,7 @@ thalweg_status thalweg_engine_create(thalweg_model* model, const thalweg_engine_
       if (given.cache_dir != nullptr) wanted.cache_dir = given.cache_dir;
       wanted.cache_dir_bytes = given.cache_dir_bytes;
       wanted.prompt_share = given.prompt_share;
+      wanted.cache_answers = given.cache_answers;
     }
     auto created = std::make_unique<thalweg_engine>(std::move(own), wanted);
     model->own.reset();

@@ -34,6 +34,7 @@ inline constexpr Layout kLayouts[] = {
     {"embedding_args", 5, 344, 0x8CC2CC926F222DF1},
     {"engine_counts", 5, 128, 0xCB3B39AD30196CC9},
     {"engine_options", 5, 48, 0x2B682AEBDC49F05D},
+    {"engine_options", 6, 56, 0x460DDF0B21AE86AD},
     {"expert_rows_args", 5, 456, 0x8C0ABFF716415719},
     {"gate_inputs", 5, 448, 0x4B6B8AD00606788C},
     {"gated_delta_prep_step_args", 5, 1944, 0x07F648B499E01CA2},

@@ -24,8 +24,21 @@ std::string hex(std::uint64_t value) {
   return text;
 }
 
+std::size_t blocks_of(std::span<const std::int32_t> text) { return (text.size() + kBlock - 1) / kBlock; }
+
 std::span<const std::int32_t> block_of(std::span<const std::int32_t> text, std::size_t block) {
-  return text.subspan(block * kBlock, kBlock);
+  return text.subspan(block * kBlock, std::min(text.size() - block * kBlock, kBlock));
+}
+
+bool begins_with(std::span<const std::int32_t> text, std::span<const std::int32_t> beginning) {
+  return beginning.size() <= text.size() && std::equal(beginning.begin(), beginning.end(), text.begin());
+}
+
+// The text's hash before the short block at the file's end.
+std::uint64_t hash_before_short_block(const DiskEntry& file) {
+  std::uint64_t hash = file.before;
+  for (std::size_t i = 0; i + 1 < file.blocks(); ++i) hash = hash_block(hash, file.block(i));
+  return hash;
 }
 
 struct Found {
@@ -64,11 +77,10 @@ DiskCache::~DiskCache() {
 
 std::string DiskCache::path_of(Hash hash) const { return folder_ + "/" + hex(hash) + std::string(kSuffix); }
 
-// After each whole block.
 std::vector<DiskCache::Hash> DiskCache::hashes_of(std::span<const std::int32_t> text) const {
   std::vector<Hash> hashes;
   Hash hash = shape_.model;
-  for (std::size_t i = 0; (i + 1) * kBlock <= text.size(); ++i) {
+  for (std::size_t i = 0; i < blocks_of(text); ++i) {
     hash = hash_block(hash, block_of(text, i));
     hashes.push_back(hash);
   }
@@ -93,6 +105,9 @@ void DiskCache::read_folder() {
         others.push_back({one.time, {one.path, fs::file_size(item.path(), error)}});
         stats_.bytes += others.back().second.bytes;
         break;
+      case EntryState::kOfAnotherVersion:
+        fs::remove(item.path(), error);
+        break;
       case EntryState::kDamaged:
         fs::remove(item.path(), error);
         ++stats_.failures;
@@ -106,7 +121,7 @@ void DiskCache::read_folder() {
   std::vector<std::pair<fs::file_time_type, Hash>> uses;
   for (Found& one : found) {
     Hash hash = one.file.before;
-    for (std::size_t i = 0; i < one.file.blocks(); ++i) hash = hash_block(hash, block_of(one.file.tokens, i));
+    for (std::size_t i = 0; i < one.file.blocks(); ++i) hash = hash_block(hash, one.file.block(i));
     const bool begins = one.file.first == 0 && one.file.before == shape_.model;
     if (path_of(hash) != one.path || (!begins && !owners_.contains(one.file.before))) {
       fs::remove(one.path, error);
@@ -129,9 +144,10 @@ void DiskCache::enter(Hash hash, DiskEntry file) {
   }
   Hash at = file.before;
   for (std::size_t i = 0; i < file.blocks(); ++i) {
-    at = hash_block(at, block_of(file.tokens, i));
+    at = hash_block(at, file.block(i));
     owners_.emplace(at, hash);
   }
+  if (!file.short_block().empty()) short_.emplace(hash_before_short_block(file), hash);
   stats_.bytes += file.bytes(shape_);
   entry.file = std::move(file);
   entry.last_use = ++uses_;
@@ -141,11 +157,25 @@ void DiskCache::enter(Hash hash, DiskEntry file) {
 std::int64_t DiskCache::find(std::span<const std::int32_t> text) const {
   const std::vector<Hash> hashes = hashes_of(text);
   const std::lock_guard lock(mutex_);
-  std::size_t blocks = 0;
-  for (std::size_t i = 0; i < hashes.size() && owners_.contains(hashes[i]); ++i) {
-    if (entries_.contains(hashes[i])) blocks = i + 1;
+  std::size_t tokens = 0;
+  Hash before = shape_.model;
+  for (std::size_t i = 0; true; ++i) {
+    const auto rest = text.subspan(i * kBlock);
+    if (const std::size_t found = longest_short_block(before, rest)) tokens = i * kBlock + found;
+    if (rest.size() < kBlock || !owners_.contains(hashes[i])) break;
+    before = hashes[i];
+    if (entries_.contains(before)) tokens = (i + 1) * kBlock;
   }
-  return static_cast<std::int64_t>(blocks * kBlock);
+  return static_cast<std::int64_t>(tokens);
+}
+
+std::size_t DiskCache::longest_short_block(Hash before, std::span<const std::int32_t> rest) const {
+  std::size_t longest = 0;
+  for (auto [at, end] = short_.equal_range(before); at != end; ++at) {
+    const auto own = entries_.at(at->second).file.short_block();
+    if (own.size() > longest && begins_with(rest, own)) longest = own.size();
+  }
+  return longest;
 }
 
 DiskCache::Loaded DiskCache::load(std::span<const std::int32_t> text, std::int64_t tokens) {
@@ -214,6 +244,7 @@ DiskCache::Stats DiskCache::stats() const {
 std::optional<PrefixCache::Prefix> DiskCache::read(std::span<const std::int32_t> text) {
   const std::vector<Hash> hashes = hashes_of(text);
   PrefixCache::Prefix prefix;
+  prefix.tokens = static_cast<std::int64_t>(text.size());
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     PrefixCache::Memory block = read_block(text, i, hashes[i]);
     if (block == nullptr) return std::nullopt;
@@ -238,8 +269,9 @@ PrefixCache::Memory DiskCache::read_block(std::span<const std::int32_t> text, st
   // Equal hashes of different texts are as good as impossible; a state of another text would not be noticed.
   const std::size_t index = block - static_cast<std::size_t>(file.first);
   if (block < file.first || index >= file.blocks()) return nullptr;
-  const auto own = block_of(file.tokens, index);
-  if (!std::equal(own.begin(), own.end(), block_of(text, block).begin())) return nullptr;
+  const auto own = file.block(index);
+  const auto asked = block_of(text, block);
+  if (!std::equal(own.begin(), own.end(), asked.begin(), asked.end())) return nullptr;
   PrefixCache::Memory memory = read_part(path_of(key), shape_, file, index);
   if (memory == nullptr) remove_damaged(key);
   return memory;
@@ -264,11 +296,20 @@ void DiskCache::write(std::span<const std::int32_t> text, const PrefixCache::Pre
   try {
     file = write_entry(path_of(hashes.back()), shape_, std::move(file), prefix);
     const std::lock_guard lock(mutex_);
+    forget_other(path_of(hashes.back()));
     enter(hashes.back(), std::move(file));
   } catch (const std::exception&) {  // the disk is full, say: requests run all the same
     const std::lock_guard lock(mutex_);
     ++stats_.failures;
   }
+}
+
+// A file that seemed to be another model's, and was replaced by this one's.
+void DiskCache::forget_other(const std::string& path) {
+  const auto other = std::find_if(others_.begin(), others_.end(), [&](const Other& one) { return one.path == path; });
+  if (other == others_.end()) return;
+  stats_.bytes -= other->bytes;
+  others_.erase(other);
 }
 
 bool DiskCache::make_room(std::uint64_t bytes) {
@@ -308,8 +349,12 @@ void DiskCache::remove(Hash hash) {
   if (const auto parent = entries_.find(entry->second.parent); parent != entries_.end()) --parent->second.children;
   Hash at = file.before;
   for (std::size_t i = 0; i < file.blocks(); ++i) {
-    at = hash_block(at, block_of(file.tokens, i));
+    at = hash_block(at, file.block(i));
     if (const auto owner = owners_.find(at); owner != owners_.end() && owner->second == hash) owners_.erase(owner);
+  }
+  if (!file.short_block().empty()) {
+    const auto [begin, end] = short_.equal_range(hash_before_short_block(file));
+    short_.erase(std::find_if(begin, end, [&](const auto& one) { return one.second == hash; }));
   }
   std::error_code error;
   fs::remove(path_of(hash), error);

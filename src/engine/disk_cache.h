@@ -70,15 +70,18 @@ class DiskCache {
   };
 
   std::string path_of(Hash hash) const;
+  // After each block, the last of which may be short.
   std::vector<Hash> hashes_of(std::span<const std::int32_t> text) const;
   void read_folder();
   void enter(Hash hash, DiskEntry file);
+  std::size_t longest_short_block(Hash before, std::span<const std::int32_t> rest) const;
 
   void work();
   void add_job(std::function<void()> job, bool first);
   std::optional<PrefixCache::Prefix> read(std::span<const std::int32_t> text);
   PrefixCache::Memory read_block(std::span<const std::int32_t> text, std::size_t block, Hash hash);
   void write(std::span<const std::int32_t> text, const PrefixCache::Prefix& prefix);
+  void forget_other(const std::string& path);
   bool make_room(std::uint64_t bytes);
   bool evict_one();
   void remove(Hash hash);
@@ -90,10 +93,11 @@ class DiskCache {
   const std::uint64_t budget_;
   std::unique_ptr<io::FileLock> lock_;
 
-  mutable std::mutex mutex_;                 // of everything below; the index is changed by the thread alone
-  std::unordered_map<Hash, Entry> entries_;  // by the hash of the text that ends with the checkpoint
-  std::unordered_map<Hash, Hash> owners_;    // the entry that has the last block of a text
-  std::vector<Other> others_;                // oldest last
+  mutable std::mutex mutex_;                   // of everything below; the index is changed by the thread alone
+  std::unordered_map<Hash, Entry> entries_;    // by the hash of the text that ends with the checkpoint
+  std::unordered_map<Hash, Hash> owners_;      // the entry that has the last block of a text
+  std::unordered_multimap<Hash, Hash> short_;  // entries that end with a short block, by the hash of the text before it
+  std::vector<Other> others_;                  // oldest last
   Stats stats_;
   std::uint64_t uses_ = 0;
   std::deque<std::function<void()>> jobs_;

@@ -1,5 +1,6 @@
 #include "engine/disk_entry.h"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -13,7 +14,7 @@ namespace {
 
 constexpr std::array<char, 8> kMagic = {'T', 'H', 'A', 'L', 'P', 'R', 'E', '\n'};
 // To be raised when the format changes, or the bits that a text leaves in a model.
-constexpr std::uint64_t kVersion = 1;
+constexpr std::uint64_t kVersion = 2;
 
 struct Header {
   std::array<char, 8> magic = kMagic;
@@ -21,7 +22,7 @@ struct Header {
   EntryShape shape;
   std::uint64_t before = 0;
   std::uint64_t first = 0;
-  std::uint64_t blocks = 0;
+  std::uint64_t tokens = 0;
 };
 static_assert(sizeof(Header) == 64, "a header without padding: it is written as it lies in memory");
 
@@ -31,8 +32,8 @@ std::uint64_t checksum_of(const PrefixCache::Memory& memory, std::uint64_t bytes
   return sum.value();
 }
 
-std::uint64_t head_bytes_of(std::uint64_t blocks) {
-  return sizeof(Header) + blocks * PrefixCache::kBlock * sizeof(std::int32_t) +
+std::uint64_t head_bytes_of(std::uint64_t tokens, std::uint64_t blocks) {
+  return sizeof(Header) + tokens * sizeof(std::int32_t) +
          (blocks + 2) * sizeof(std::uint64_t);  // of blocks, checkpoint and head
 }
 
@@ -62,7 +63,16 @@ std::uint64_t hash_block(std::uint64_t before, std::span<const std::int32_t> blo
   return sum.value();
 }
 
-std::uint64_t DiskEntry::head_bytes() const { return head_bytes_of(blocks()); }
+std::span<const std::int32_t> DiskEntry::block(std::size_t index) const {
+  const auto rest = std::span(tokens).subspan(index * PrefixCache::kBlock);
+  return rest.first(std::min<std::size_t>(rest.size(), PrefixCache::kBlock));
+}
+
+std::span<const std::int32_t> DiskEntry::short_block() const {
+  return std::span(tokens).last(tokens.size() % PrefixCache::kBlock);
+}
+
+std::uint64_t DiskEntry::head_bytes() const { return head_bytes_of(tokens.size(), blocks()); }
 
 std::uint64_t DiskEntry::bytes(const EntryShape& shape) const {
   return head_bytes() + blocks() * shape.block_bytes + shape.checkpoint_bytes;
@@ -79,7 +89,7 @@ DiskEntry write_entry(const std::string& path, const EntryShape& shape, DiskEntr
   header.shape = shape;
   header.before = entry.before;
   header.first = entry.first;
-  header.blocks = entry.blocks();
+  header.tokens = entry.tokens.size();
   const std::uint64_t sum = checksum_of(header, entry);
   // What was said to a model is nobody else's business.
   io::AtomicFile file(path, 0600);
@@ -99,13 +109,14 @@ EntryState read_entry(const std::string& path, const EntryShape& shape, DiskEntr
   std::ifstream file(path, std::ios::binary);
   Header header;
   if (error || !read(file, &header, sizeof header) || header.magic != kMagic) return EntryState::kDamaged;
-  if (header.version != kVersion || !is_same(header.shape, shape)) return EntryState::kOfAnotherModel;
-  // The number of blocks is not to be trusted yet: it must fit the file before memory is taken for it.
-  if (header.blocks > bytes || head_bytes_of(header.blocks) > bytes) return EntryState::kDamaged;
+  if (header.version != kVersion) return EntryState::kOfAnotherVersion;
+  if (!is_same(header.shape, shape)) return EntryState::kOfAnotherModel;
+  // The number of tokens is not to be trusted yet: it must fit the file before memory is taken for it.
+  if (header.tokens > bytes || head_bytes_of(header.tokens, 0) > bytes) return EntryState::kDamaged;
   entry.before = header.before;
   entry.first = header.first;
-  entry.tokens.resize(static_cast<std::size_t>(header.blocks) * PrefixCache::kBlock);
-  entry.checksums.resize(static_cast<std::size_t>(header.blocks) + 1);
+  entry.tokens.resize(static_cast<std::size_t>(header.tokens));
+  entry.checksums.resize(entry.blocks() + 1);
   std::uint64_t sum = 0;
   const bool whole = read(file, entry.tokens.data(), entry.tokens.size() * sizeof(std::int32_t)) &&
                      read(file, entry.checksums.data(), entry.checksums.size() * sizeof(std::uint64_t)) &&

@@ -1,5 +1,7 @@
 #include "engine/model_slots.h"
 
+#include <algorithm>
+
 #include "decode/checksum.h"
 #include "decode/model_impl.h"
 
@@ -30,18 +32,23 @@ std::size_t ModelSlots::block_bytes() const {
 
 std::size_t ModelSlots::checkpoint_bytes() const { return model_.impl_->pool->fixed_bytes(); }
 
-std::uint64_t ModelSlots::key() const {
+std::uint64_t ModelSlots::key(bool with_answers) const {
   decode::Checksum sum;
   sum.add_value(model_.impl_->fingerprint());
   sum.add_value(model_.impl_->pool->cache_dtype());
   sum.add_value(model_.impl_->pool->state_dtype());
   sum.add(model_.impl_->info.device);
+  if (with_answers) sum.add("answers");
   return sum.value();
 }
 
-PrefixCache::Memory ModelSlots::read_block(const Sequence& sequence, std::int64_t first_token) const {
-  std::shared_ptr<std::byte[]> block(new std::byte[block_bytes()]);
-  model_.impl_->pool->read_cache(sequence.impl_->slot, first_token, PrefixCache::kBlock, block.get());
+PrefixCache::Memory ModelSlots::read_block(const Sequence& sequence, std::int64_t first_token,
+                                           std::int64_t count) const {
+  const std::size_t bytes = block_bytes();
+  std::shared_ptr<std::byte[]> block(new std::byte[bytes]);
+  const std::size_t used = bytes / PrefixCache::kBlock * static_cast<std::size_t>(count);
+  std::fill(block.get() + used, block.get() + bytes, std::byte{0});
+  model_.impl_->pool->read_cache(sequence.impl_->slot, first_token, count, block.get());
   return block;
 }
 
@@ -58,8 +65,9 @@ void ModelSlots::restore(Sequence& sequence, std::span<const std::int32_t> text,
   pool.reserve(hit.tokens);
   std::int64_t first = 0;
   for (const PrefixCache::Memory& block : hit.prefix.blocks) {
-    pool.write_cache(state.slot, first, PrefixCache::kBlock, block.get());
-    first += PrefixCache::kBlock;
+    const std::int64_t count = std::min(PrefixCache::kBlock, hit.tokens - first);
+    pool.write_cache(state.slot, first, count, block.get());
+    first += count;
   }
   pool.write_states(state.slot, hit.prefix.checkpoint.get());
   pool.set_length(state.slot, hit.tokens);

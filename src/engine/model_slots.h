@@ -37,10 +37,12 @@ class ModelSlots {
   std::size_t block_bytes() const;       // keys and values of PrefixCache::kBlock tokens
   std::size_t checkpoint_bytes() const;  // the recurrent state
 
-  // Differs between models, and between what may leave other bits of the same text: types, devices.
-  std::uint64_t key() const;
+  // Differs between models, and between what may leave other bits of the same text: types, devices, and whether
+  // states that decoding left are gone on from.
+  std::uint64_t key(bool with_answers) const;
 
-  PrefixCache::Memory read_block(const Sequence& sequence, std::int64_t first_token) const;
+  // `count` tokens, at most a block; the rest of the block's memory is zero.
+  PrefixCache::Memory read_block(const Sequence& sequence, std::int64_t first_token, std::int64_t count) const;
   PrefixCache::Memory read_checkpoint(const Sequence& sequence) const;
   // Makes an empty sequence the beginning of `text` that the cache holds. There are no logits before more tokens run.
   void restore(Sequence& sequence, std::span<const std::int32_t> text, const PrefixCache::Hit& hit);

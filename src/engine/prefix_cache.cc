@@ -8,12 +8,17 @@ namespace thalweg::engine {
 struct PrefixCache::Node {
   Node* parent = nullptr;
   const Tokens* tokens = nullptr;  // the key in the parent's map
-  std::int64_t blocks = 0;         // from the root to here
+  std::int64_t end = 0;            // tokens from the root to here
   Memory block;
   Memory checkpoint;
   double priority = 0;         // of the checkpoint
   std::uint64_t last_use = 0;  // of the checkpoint; decides between equal priorities
-  std::map<Tokens, std::unique_ptr<Node>> children;
+  using Children = std::map<Tokens, std::unique_ptr<Node>>;
+  Children children;
+  Children short_blocks;
+
+  bool is_short() const { return end % kBlock != 0; }
+  Children& siblings() const { return is_short() ? parent->short_blocks : parent->children; }
 };
 
 PrefixCache::PrefixCache(std::size_t block_bytes, std::size_t checkpoint_bytes, std::uint64_t budget)
@@ -37,8 +42,27 @@ void PrefixCache::clear() {
 
 PrefixCache::Tokens PrefixCache::tokens_of(std::span<const std::int32_t> text, std::size_t block) {
   Tokens tokens;
-  std::copy_n(text.begin() + static_cast<std::ptrdiff_t>(block * kBlock), kBlock, tokens.begin());
+  tokens.fill(-1);
+  const auto rest = text.subspan(block * kBlock);
+  std::copy_n(rest.begin(), std::min(rest.size(), tokens.size()), tokens.begin());
   return tokens;
+}
+
+// There are as many as answers end in this block: few.
+PrefixCache::Node* PrefixCache::longest_short_block(const Node& node, std::span<const std::int32_t> rest) {
+  Node* longest = nullptr;
+  for (const auto& [tokens, child] : node.short_blocks) {
+    const std::span own = std::span(tokens).first(static_cast<std::size_t>(child->end % kBlock));
+    if (own.size() > rest.size() || !std::equal(own.begin(), own.end(), rest.begin())) continue;
+    if (longest == nullptr || child->end > longest->end) longest = child.get();
+  }
+  return longest;
+}
+
+PrefixCache::Node* PrefixCache::child_of(const Node& node, const Tokens& tokens) {
+  const Node::Children& among = tokens.back() < 0 ? node.short_blocks : node.children;
+  const auto child = among.find(tokens);
+  return child != among.end() ? child->second.get() : nullptr;
 }
 
 PrefixCache::Hit PrefixCache::find(std::span<const std::int32_t> text) {
@@ -46,36 +70,39 @@ PrefixCache::Hit PrefixCache::find(std::span<const std::int32_t> text) {
   std::vector<Memory> blocks;
   Node* node = root_.get();
   Node* last = nullptr;
-  for (std::size_t i = 0; (i + 1) * kBlock <= text.size(); ++i) {
-    const auto child = node->children.find(tokens_of(text, i));
-    if (child == node->children.end()) break;
-    node = child->second.get();
+  for (std::size_t i = 0; true; ++i) {
+    const auto rest = text.subspan(i * kBlock);
+    if (Node* found = longest_short_block(*node, rest)) last = found;
+    Node* child = rest.size() >= kBlock ? child_of(*node, tokens_of(text, i)) : nullptr;
+    if (child == nullptr) break;
+    node = child;
     blocks.push_back(node->block);
     if (node->checkpoint != nullptr) last = node;
   }
-  hit.known = node->blocks * kBlock;
+  hit.known = node->end;
   if (last == nullptr) return hit;
   touch(*last);
-  hit.tokens = last->blocks * kBlock;
+  hit.tokens = last->end;
+  hit.prefix.tokens = last->end;
   hit.prefix.checkpoint = last->checkpoint;
-  blocks.resize(static_cast<std::size_t>(last->blocks));
+  blocks.resize(static_cast<std::size_t>(last->end / kBlock));
+  if (last->is_short()) blocks.push_back(last->block);
   hit.prefix.blocks = std::move(blocks);
   return hit;
 }
 
 std::uint64_t PrefixCache::missing_bytes(std::span<const std::int32_t> text) const {
-  const std::size_t blocks = text.size() / kBlock;
+  const std::size_t blocks = blocks_of(text.size());
   const Node* node = root_.get();
   for (std::size_t i = 0; i < blocks; ++i) {
-    const auto child = node->children.find(tokens_of(text, i));
-    if (child == node->children.end()) return (blocks - i) * block_bytes_ + checkpoint_bytes_;
-    node = child->second.get();
+    node = child_of(*node, tokens_of(text, i));
+    if (node == nullptr) return (blocks - i) * block_bytes_ + checkpoint_bytes_;
   }
   return node->checkpoint != nullptr ? 0 : checkpoint_bytes_;
 }
 
 bool PrefixCache::make_room(std::span<const std::int32_t> text) {
-  if (text.size() / kBlock * block_bytes_ + checkpoint_bytes_ > budget_) return false;
+  if (blocks_of(text.size()) * block_bytes_ + checkpoint_bytes_ > budget_) return false;
   // What is dropped may be a part of the text, which is then missing.
   while (bytes_ + missing_bytes(text) > budget_) evict_one();
   return true;
@@ -83,8 +110,7 @@ bool PrefixCache::make_room(std::span<const std::int32_t> text) {
 
 bool PrefixCache::insert(std::span<const std::int32_t> text, const BlockOf& block_of,
                          const CheckpointOf& checkpoint_of) {
-  const std::size_t blocks = text.size() / kBlock;
-  if (blocks == 0 || !make_room(text)) return false;
+  if (text.empty() || !make_room(text)) return false;
   Node* node = root_.get();
   // Nodes without a checkpoint below them must not stay behind.
   struct Guard {
@@ -92,19 +118,19 @@ bool PrefixCache::insert(std::span<const std::int32_t> text, const BlockOf& bloc
     Node*& node;
     ~Guard() { cache.prune(node); }
   } guard{*this, node};
-  for (std::size_t i = 0; i < blocks; ++i) {
+  for (std::size_t i = 0; i < blocks_of(text.size()); ++i) {
     const Tokens tokens = tokens_of(text, i);
-    auto child = node->children.find(tokens);
-    if (child == node->children.end()) {
+    Node* child = child_of(*node, tokens);
+    if (child == nullptr) {
       auto created = std::make_unique<Node>();
-      created->parent = node;
-      created->blocks = node->blocks + 1;
-      created->block = block_of(static_cast<std::int64_t>(i) * kBlock);
-      child = node->children.emplace(tokens, std::move(created)).first;
-      child->second->tokens = &child->first;
+      child = created.get();
+      child->parent = node;
+      child->end = std::min((static_cast<std::int64_t>(i) + 1) * kBlock, static_cast<std::int64_t>(text.size()));
+      child->block = block_of(node->end, child->end - node->end);
+      child->tokens = &child->siblings().emplace(tokens, std::move(created)).first->first;
       bytes_ += block_bytes_;
     }
-    node = child->second.get();
+    node = child;
   }
   if (node->checkpoint == nullptr) {
     Memory checkpoint = checkpoint_of();
@@ -119,10 +145,10 @@ bool PrefixCache::insert(std::span<const std::int32_t> text, const BlockOf& bloc
 void PrefixCache::touch(Node& node) {
   const Node* before = node.parent;
   while (before != nullptr && before->checkpoint == nullptr) before = before->parent;
-  const auto blocks = static_cast<double>(node.blocks - (before != nullptr ? before->blocks : 0));
-  const double bytes = blocks * static_cast<double>(block_bytes_) + static_cast<double>(checkpoint_bytes_);
+  const std::int64_t tokens = node.end - (before != nullptr ? before->end : 0);
+  const std::size_t bytes = blocks_of(static_cast<std::size_t>(tokens)) * block_bytes_ + checkpoint_bytes_;
   node.last_use = ++uses_;
-  node.priority = inflation_ + blocks * kBlock / bytes;
+  node.priority = inflation_ + static_cast<double>(tokens) / static_cast<double>(bytes);
 }
 
 void PrefixCache::evict_one() {
@@ -141,9 +167,11 @@ void PrefixCache::evict_one() {
 
 // Removes a node that leads to no checkpoint, and those above it.
 void PrefixCache::prune(Node* node) {
-  while (node->parent != nullptr && node->checkpoint == nullptr && node->children.empty()) {
+  while (node->parent != nullptr && node->checkpoint == nullptr && node->children.empty() &&
+         node->short_blocks.empty()) {
     Node* parent = node->parent;
-    parent->children.erase(parent->children.find(*node->tokens));
+    Node::Children& siblings = node->siblings();
+    siblings.erase(siblings.find(*node->tokens));
     bytes_ -= block_bytes_;
     node = parent;
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <new>
 #include <optional>
 #include <utility>
 
@@ -15,7 +14,6 @@ constexpr double kTokensPerSecondWaited = 1000;
 // A coarse grid of checkpoints, where nothing tells which positions come again.
 constexpr std::int64_t kLeastSpacing = 512;
 constexpr std::int64_t kMostSpacing = 8192;
-constexpr std::chrono::milliseconds kDiskWait{5};
 // Seconds of steps on a device, which works ahead, before waiting prompts get their share. Each turn costs one look at
 // the logits.
 constexpr double kLongestTurn = 0.1;
@@ -23,8 +21,6 @@ constexpr double kLongestTurn = 0.1;
 bool is_ready(const DiskCache::Loaded& loaded) {
   return loaded.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
-
-std::int64_t whole_blocks(std::int64_t tokens) { return tokens / kBlock * kBlock; }
 
 // A checkpoint takes about as much memory as the keys and values between two.
 std::int64_t spacing_of(const ModelSlots& slots) {
@@ -57,7 +53,7 @@ Scheduler::Scheduler(Model& model, const EngineOptions& options)
       cache_(slots_.block_bytes(), slots_.checkpoint_bytes(), options.cache_bytes),
       checkpoint_spacing_(spacing_of(slots_)) {
   if (options.cache_dir.empty()) return;
-  const EntryShape shape{slots_.key(), slots_.block_bytes(), slots_.checkpoint_bytes()};
+  const EntryShape shape{slots_.key(options.cache_answers), slots_.block_bytes(), slots_.checkpoint_bytes()};
   disk_ = std::make_unique<DiskCache>(options.cache_dir, shape, options.cache_dir_bytes);
 }
 
@@ -74,15 +70,19 @@ bool Scheduler::cancel(RequestId id) {
     if (running->id() != id) continue;
     running->finish(FinishReason::kCancelled);
     running->report();
+    keep_answers();
     remove_finished();
     return true;
   }
   return false;
 }
 
+// The end of the engine, mostly: it does not wait until all that they have is kept.
 void Scheduler::cancel_all() {
   while (!waiting_.empty()) cancel(waiting_.front().id);
-  while (!running_.empty()) cancel(running_.front()->id());
+  for (const std::unique_ptr<Running>& running : running_) running->finish(FinishReason::kCancelled);
+  report();
+  remove_finished();
 }
 
 void Scheduler::step(const std::function<bool()>& interrupted) {
@@ -108,6 +108,7 @@ void Scheduler::step(const std::function<bool()>& interrupted) {
     if (prompts_first && !generating.empty()) stalled_seconds_ += seconds;
   }
   report();
+  keep_answers();
   remove_finished();
 }
 
@@ -150,41 +151,6 @@ void Scheduler::admit() {
   }
 }
 
-// With nothing to run, but not so long that new requests would wait.
-void Scheduler::wait_for_disk() {
-  const auto loading =
-      std::find_if(waiting_.begin(), waiting_.end(), [](const Accepted& accepted) { return accepted.loaded.valid(); });
-  if (loading != waiting_.end()) loading->loaded.wait_for(kDiskWait);
-}
-
-// Begins to read what the disk has of a prompt and the memory has not; false if there is nothing, or it is here.
-bool Scheduler::load_from_disk(Accepted& accepted) {
-  if (disk_ == nullptr || std::exchange(accepted.looked_on_disk, true)) return false;
-  const std::span<const std::int32_t> prompt = accepted.request.prompt;
-  const auto before_last = prompt.first(prompt.size() - 1);
-  const std::int64_t tokens = disk_->find(before_last);
-  if (tokens <= cache_.find(before_last).tokens) return false;
-  accepted.loaded = disk_->load(before_last, tokens);
-  return true;
-}
-
-void Scheduler::take_from_disk(Accepted& accepted) {
-  const Clock::time_point begin = Clock::now();
-  try {
-    const std::optional<PrefixCache::Prefix> prefix = accepted.loaded.get();
-    if (!prefix) return;
-    const std::size_t tokens = prefix->blocks.size() * static_cast<std::size_t>(kBlock);
-    cache_.insert(
-        std::span(accepted.request.prompt).first(tokens),
-        [&](std::int64_t first) { return prefix->blocks[static_cast<std::size_t>(first / kBlock)]; },
-        [&] { return prefix->checkpoint; });
-    stats_.cache_dir_tokens += tokens;
-  } catch (const std::bad_alloc&) {
-    cache_.clear();
-  }
-  stats_.bookkeeping_seconds += seconds_between(begin, Clock::now());
-}
-
 void Scheduler::start(std::list<Accepted>::iterator next) {
   Accepted accepted = std::move(*next);
   waiting_.erase(next);
@@ -210,29 +176,6 @@ void Scheduler::start(std::list<Accepted>::iterator next) {
   stats_.prompt_tokens_cached += static_cast<std::uint64_t>(hit.tokens);
   stats_.bookkeeping_seconds += seconds_between(begin, Clock::now());
   running_.push_back(std::move(running));
-}
-
-// At the end of the prompt, at the ends of messages, where another text parts from this one, and on a grid. A state
-// that is not far from the next is left out, but for the last two messages' ends, which are where a conversation
-// continues and where its last message is edited.
-std::vector<std::int64_t> Scheduler::checkpoints_of(const Request& request, const PrefixCache::Hit& hit) const {
-  const auto size = static_cast<std::int64_t>(request.prompt.size());
-  std::vector<std::int64_t> positions = {whole_blocks(size), hit.known};
-  std::vector<std::int64_t> ends = request.boundaries;
-  std::sort(ends.rbegin(), ends.rend());
-  const std::int64_t least_distance = std::max(kBlock, whole_blocks(checkpoint_spacing_ / 4));
-  std::int64_t last = size;
-  for (std::size_t i = 0; i < ends.size(); ++i) {
-    const std::int64_t position = whole_blocks(ends[i]);
-    if (i >= 2 && last - position < least_distance) continue;
-    positions.push_back(position);
-    last = position;
-  }
-  for (std::int64_t at = checkpoint_spacing_; at < size; at += checkpoint_spacing_) positions.push_back(at);
-  std::erase_if(positions, [&](std::int64_t position) { return position <= hit.tokens; });
-  std::sort(positions.begin(), positions.end());
-  positions.erase(std::unique(positions.begin(), positions.end()), positions.end());
-  return positions;
 }
 
 void Scheduler::generate(std::span<Running* const> generating, std::size_t prompts,
@@ -347,11 +290,12 @@ std::int64_t Scheduler::affordable_tokens() const {
 }
 
 // Whole blocks up to the next checkpoint or the last block's end, or what is left after it: cut in this way, a prompt
-// gives the same bits wherever it was begun.
+// gives the same bits wherever it was begun. After an answer the block that it ended in comes first.
 std::int64_t Scheduler::next_piece(const Running& running, std::int64_t most) const {
   const std::int64_t begin = running.computed();
   const std::int64_t blocks_end = whole_blocks(running.prompt_size());
   if (begin >= blocks_end) return running.prompt_size() - begin;
+  if (begin % kBlock != 0) return kBlock - begin % kBlock;
   const std::int64_t end = std::min(blocks_end, running.next_checkpoint());
   return std::min(end - begin, std::max(kBlock, whole_blocks(most)));
 }
@@ -389,23 +333,6 @@ void Scheduler::run_prompts(std::vector<Running*> prompts, std::int64_t most) {
     batch[i]->advance(static_cast<std::int64_t>(inputs[i].tokens.size()));
     if (batch[i]->is_at_checkpoint()) keep(*batch[i]);
   }
-}
-
-// The cache is a help: without memory for it, requests run all the same.
-void Scheduler::keep(Running& running) {
-  const Clock::time_point begin = Clock::now();
-  const Sequence& sequence = running.sequence();
-  try {
-    const bool kept = cache_.insert(
-        sequence.tokens(), [&](std::int64_t first) { return slots_.read_block(sequence, first); },
-        [&] { return slots_.read_checkpoint(sequence); });
-    if (kept && disk_ != nullptr) disk_->store(sequence.tokens(), cache_.find(sequence.tokens()).prefix);
-  } catch (const std::bad_alloc&) {
-    cache_.clear();
-  } catch (const Error&) {  // a rank is lost: the next run says so
-    cache_.clear();
-  }
-  stats_.bookkeeping_seconds += seconds_between(begin, Clock::now());
 }
 
 bool Scheduler::run(std::span<Running* const> batch, std::span<const SequenceInput> inputs) {

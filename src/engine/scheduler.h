@@ -64,6 +64,8 @@ class Scheduler {
   std::int64_t most_tokens() const;
   std::int64_t affordable_tokens() const;
   void keep(Running& running);
+  // Of requests that have ended.
+  void keep_answers();
 
   // Runs new tokens. An error of the run ends the requests whose tokens they were.
   bool run(std::span<Running* const> batch, std::span<const SequenceInput> inputs);

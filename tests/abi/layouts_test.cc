@@ -90,7 +90,7 @@ std::map<std::string, Described> describe_all() {
   DESCRIBE(sampling, struct_size, temperature, top_k, top_p, min_p, repeat_penalty, repeat_last, seed);
   DESCRIBE(chat_message, role, content);
   DESCRIBE(generated, struct_size, tokens, reason, prompt_tokens, prefill_seconds, steps, decode_seconds);
-  DESCRIBE(engine_options, struct_size, queue, cache_bytes, cache_dir, cache_dir_bytes, prompt_share);
+  DESCRIBE(engine_options, struct_size, queue, cache_bytes, cache_dir, cache_dir_bytes, prompt_share, cache_answers);
   DESCRIBE(request, struct_size, prompt, prompt_count, boundaries, boundary_count, sampling, max_tokens, stop,
            stop_count, logprobs, ignore_end);
   DESCRIBE(output, struct_size, text, text_size, tokens, token_count, logprobs, likeliest_tokens, likeliest_logprobs,

@@ -329,6 +329,8 @@ static void test_engine(const char* path, const char* folder) {
   CHECK(thalweg_sequence_start(model, &sequence) == THALWEG_OK);
   thalweg_sequence_free(sequence);
   options.cache_dir = cache;
+  CHECK(!options.cache_answers);
+  options.cache_answers = true;
   CHECK(thalweg_engine_create(model, &options, &engine) == THALWEG_OK);
   CHECK(thalweg_sequence_start(model, &sequence) == THALWEG_INVALID);
   CHECK(thalweg_model_context(model) == 512);

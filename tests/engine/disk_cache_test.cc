@@ -64,16 +64,18 @@ PrefixCache::Memory content_of(const Text& text, std::size_t end, std::size_t by
 
 PrefixCache::Prefix prefix_of(const Text& text) {
   PrefixCache::Prefix prefix;
-  for (std::size_t end = kBlock; end <= text.size(); end += kBlock) {
+  for (std::size_t begin = 0; begin < text.size(); begin += kBlock) {
+    const std::size_t end = std::min(begin + kBlock, text.size());
     prefix.blocks.push_back(content_of(text, end, kShape.block_bytes));
   }
+  prefix.tokens = static_cast<std::int64_t>(text.size());
   prefix.checkpoint = content_of(text, text.size(), kShape.checkpoint_bytes);
   return prefix;
 }
 
 bool is_prefix_of(const PrefixCache::Prefix& prefix, const Text& text) {
   const PrefixCache::Prefix expected = prefix_of(text);
-  if (prefix.blocks.size() != expected.blocks.size()) return false;
+  if (prefix.tokens != expected.tokens || prefix.blocks.size() != expected.blocks.size()) return false;
   for (std::size_t i = 0; i < prefix.blocks.size(); ++i) {
     if (std::memcmp(prefix.blocks[i].get(), expected.blocks[i].get(), kShape.block_bytes) != 0) return false;
   }
@@ -86,6 +88,8 @@ Text random_text(std::mt19937& random, std::size_t most_blocks, int kinds) {
   for (std::size_t b = 0; b < blocks; ++b) {
     text.insert(text.end(), kBlock, static_cast<std::int32_t>(random() % static_cast<unsigned>(kinds)));
   }
+  // As answers do.
+  if (random() % 2 == 0) text.resize(text.size() - random() % kBlock);
   return text;
 }
 
@@ -116,12 +120,12 @@ TEST(DiskCache, RandomTextsOverRestarts) {
         stored.push_back(random_text(random, 6, 3));
         store(cache, stored.back());
         Text other = random_text(random, 6, 3);
+        other.resize(other.size() + random() % kBlock, 1);
         std::size_t longest = 0;
         for (const Text& text : stored) {
           const bool begins = text.size() <= other.size() && std::equal(text.begin(), text.end(), other.begin());
           if (begins) longest = std::max(longest, text.size());
         }
-        other.resize(other.size() + random() % kBlock, 1);
         EXPECT_EQ(cache.find(other), static_cast<std::int64_t>(longest));
         has(cache, other);
       }
@@ -218,6 +222,51 @@ TEST(DiskCache, AnotherModelsFilesAreNotReadAndLeaveFirst) {
   store(cache, text);
   EXPECT_TRUE(has(cache, text));
   EXPECT_EQ(folder.files().size(), 1U);
+}
+
+TEST(DiskCache, FilesOfAnotherVersionAreRemoved) {
+  const Folder folder;
+  const Text text(100, 1);
+  {
+    DiskCache cache(folder.path(), kShape, kPlenty);
+    store(cache, text);
+  }
+  ASSERT_EQ(folder.files().size(), 1U);
+  {
+    std::fstream file(folder.files().front(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(8);  // behind the magic number
+    const std::uint64_t version = 1;
+    file.write(reinterpret_cast<const char*>(&version), sizeof version);
+  }
+  DiskCache cache(folder.path(), kShape, kPlenty);
+  EXPECT_TRUE(folder.files().empty());
+  EXPECT_EQ(cache.stats().failures, 0U);
+  EXPECT_EQ(cache.stats().bytes, 0U);
+  EXPECT_EQ(cache.find(text), 0);
+  store(cache, text);
+  EXPECT_TRUE(has(cache, text));
+}
+
+TEST(DiskCache, AFileThatReplacesAnothersIsCountedOnce) {
+  const Folder folder;
+  const Text text(100, 1);
+  {
+    DiskCache cache(folder.path(), kShape, kPlenty);
+    store(cache, text);
+  }
+  {
+    std::fstream file(folder.files().front(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(16);  // the model's key
+    file.put('x');
+  }
+  const std::uint64_t bytes = folder.bytes();
+  DiskCache cache(folder.path(), kShape, 2 * bytes);
+  EXPECT_EQ(cache.stats().bytes, bytes);
+  store(cache, text);
+  EXPECT_EQ(cache.stats().bytes, bytes);
+  store(cache, Text(100, 2));
+  EXPECT_TRUE(has(cache, text));
+  EXPECT_EQ(cache.stats().bytes, folder.bytes());
 }
 
 TEST(DiskCache, OneProcessAtATime) {

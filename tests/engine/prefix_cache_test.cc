@@ -38,18 +38,33 @@ bool holds(const PrefixCache::Memory& memory, std::size_t bytes, std::uint64_t v
 bool insert(PrefixCache& cache, const Text& text) {
   return cache.insert(
       text,
-      [&](std::int64_t first) {
-        return filled(kBlockBytes, content_of(text, static_cast<std::size_t>(first + kBlock), 0));
+      [&](std::int64_t first, std::int64_t count) {
+        return filled(kBlockBytes, content_of(text, static_cast<std::size_t>(first + count), 0));
       },
       [&] { return filled(kCheckpointBytes, content_of(text, text.size(), 1)); });
 }
 
+std::size_t blocks_of(std::size_t tokens) { return (tokens + kBlock - 1) / kBlock; }
+
+// Every other one ends within a block.
+Text random_text(std::mt19937& random, std::size_t most_blocks, std::uint32_t kinds) {
+  Text text;
+  const std::size_t blocks = 1 + random() % most_blocks;
+  for (std::size_t b = 0; b < blocks; ++b) {
+    text.insert(text.end(), kBlock, static_cast<std::int32_t>(random() % kinds));
+  }
+  if (random() % 2 == 0) text.resize(text.size() - random() % kBlock);
+  return text;
+}
+
 void check(const PrefixCache::Hit& hit, const Text& text) {
   ASSERT_LE(static_cast<std::size_t>(hit.tokens), text.size());
-  ASSERT_EQ(hit.tokens, static_cast<std::int64_t>(hit.prefix.blocks.size()) * kBlock);
-  EXPECT_GE(hit.known, hit.tokens);
+  ASSERT_EQ(hit.prefix.tokens, hit.tokens);
+  ASSERT_EQ(hit.prefix.blocks.size(), blocks_of(static_cast<std::size_t>(hit.tokens)));
+  EXPECT_GE(hit.known, hit.tokens / kBlock * kBlock);
   for (std::size_t i = 0; i < hit.prefix.blocks.size(); ++i) {
-    EXPECT_TRUE(holds(hit.prefix.blocks[i], kBlockBytes, content_of(text, (i + 1) * kBlock, 0)));
+    const auto end = std::min((i + 1) * kBlock, static_cast<std::size_t>(hit.tokens));
+    EXPECT_TRUE(holds(hit.prefix.blocks[i], kBlockBytes, content_of(text, end, 0)));
   }
   if (hit.tokens > 0) {
     EXPECT_TRUE(
@@ -69,9 +84,7 @@ TEST(PrefixCache, RandomTextsAgainstAList) {
     PrefixCache cache(kBlockBytes, kCheckpointBytes, std::uint64_t{1} << 30);
     std::vector<Text> inserted;
     for (int i = 0; i < 200; ++i) {
-      Text text;
-      const std::size_t blocks = 1 + random() % 6;
-      for (std::size_t b = 0; b < blocks; ++b) text.insert(text.end(), kBlock, static_cast<std::int32_t>(random() % 3));
+      Text text = random_text(random, 6, 3);
       if (random() % 2 == 0) {
         EXPECT_TRUE(insert(cache, text));
         inserted.push_back(text);
@@ -102,10 +115,8 @@ TEST(PrefixCache, StaysWithinItsBudgetAndTrue) {
     const std::uint64_t budget = 1000 + random() % 3000;
     PrefixCache cache(kBlockBytes, kCheckpointBytes, budget);
     for (int i = 0; i < 1000; ++i) {
-      Text text;
-      const std::size_t blocks = 1 + random() % 30;
-      for (std::size_t b = 0; b < blocks; ++b) text.insert(text.end(), kBlock, static_cast<std::int32_t>(random() % 2));
-      const bool fits = blocks * kBlockBytes + kCheckpointBytes <= budget;
+      const Text text = random_text(random, 30, 2);
+      const bool fits = blocks_of(text.size()) * kBlockBytes + kCheckpointBytes <= budget;
       EXPECT_EQ(insert(cache, text), fits);
       EXPECT_LE(cache.bytes(), budget);
       const PrefixCache::Hit hit = cache.find(text);
@@ -146,13 +157,39 @@ TEST(PrefixCache, DropsWhatSavesLittleBeforeWhatSavesMuch) {
   EXPECT_EQ(cache.find(all).tokens, static_cast<std::int64_t>(most.size()));
 }
 
+TEST(PrefixCache, TextsEndWithinABlock) {
+  PrefixCache cache(kBlockBytes, kCheckpointBytes, 1 << 20);
+  Text answer = blocks_of({1, 2});
+  answer.resize(100);
+  Text longer = answer;
+  longer.resize(110, 2);
+  insert(cache, answer);
+  insert(cache, longer);
+  EXPECT_EQ(cache.bytes(), 3 * kBlockBytes + 2 * kCheckpointBytes);
+  Text text = longer;
+  EXPECT_EQ(cache.find(text).tokens, 110);
+  text.resize(300, 2);
+  EXPECT_EQ(cache.find(text).tokens, 110);
+  EXPECT_EQ(cache.find(text).known, kBlock);
+  text[109] = 3;
+  EXPECT_EQ(cache.find(text).tokens, 100);
+  check(cache.find(text), text);
+  text[99] = 3;
+  EXPECT_EQ(cache.find(text).tokens, 0);
+  EXPECT_EQ(cache.find(std::span(longer).first(99)).tokens, 0);
+  // A whole block of the same beginning is another one.
+  insert(cache, blocks_of({1, 2}));
+  EXPECT_EQ(cache.find(longer).tokens, 110);
+  EXPECT_EQ(cache.find(blocks_of({1, 2, 2})).tokens, 2 * kBlock);
+}
+
 TEST(PrefixCache, KeepsNothingOfAnInsertionThatFailed) {
   PrefixCache cache(kBlockBytes, kCheckpointBytes, 1 << 20);
   insert(cache, blocks_of({1}));
   const std::uint64_t before = cache.bytes();
   const Text text = blocks_of({1, 2, 3});
   EXPECT_THROW(cache.insert(
-                   text, [](std::int64_t) { return PrefixCache::Memory(); },
+                   text, [](std::int64_t, std::int64_t) { return PrefixCache::Memory(); },
                    []() -> PrefixCache::Memory { throw std::bad_alloc(); }),
                std::bad_alloc);
   EXPECT_EQ(cache.bytes(), before);
@@ -163,7 +200,8 @@ TEST(PrefixCache, LongTextsNeedNoDeepStack) {
   PrefixCache cache(kBlockBytes, kCheckpointBytes, std::uint64_t{1} << 30);
   Text text(static_cast<std::size_t>(kBlock) * 100'000, 7);
   EXPECT_TRUE(cache.insert(
-      text, [](std::int64_t) { return PrefixCache::Memory(); }, [] { return filled(kCheckpointBytes, 0); }));
+      text, [](std::int64_t, std::int64_t) { return PrefixCache::Memory(); },
+      [] { return filled(kCheckpointBytes, 0); }));
   EXPECT_EQ(cache.find(text).tokens, static_cast<std::int64_t>(text.size()));
 }
 

@@ -2,26 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
+#include "cases/grammars.h"
 
 namespace thalweg::grammar {
 namespace {
-
-std::string random_token(std::mt19937& random) {
-  static const std::string_view kSigns[] = {"{",  "}",  "\"", ":",  ",",    "[",    "]",  " ", "\n", "\\", "e", "-",
-                                            "0",  "1",  "9",  ".",  "true", "null", "a",  "b", "c",  "x",  "A", "Z",
-                                            "  ", "\t", "\"", "\"", "ü",    "你",   "</", ">", "<",  "_",  "u", "00"};
-  const auto any = [&](std::size_t size) { return random() % size; };
-  std::string text;
-  if (any(3) == 0) {
-    for (std::size_t i = 1 + any(5); i > 0; --i) text += kSigns[any(std::size(kSigns))];
-  } else {
-    if (any(2) == 0) text += ' ';
-    for (std::size_t i = 1 + any(9); i > 0; --i) text += static_cast<char>('a' + any(26));
-    if (any(6) == 0) text += kSigns[any(std::size(kSigns))];
-  }
-  return text;
-}
 
 bool leads_on(const Matcher& start, ConfigId config, std::string_view text) {
   Matcher& matcher = const_cast<Matcher&>(start);
@@ -46,46 +30,9 @@ std::int32_t closing(const Tokens& tokens, std::span<const std::uint32_t> mask) 
 
 Tokens make_tokens(std::size_t count, std::uint32_t seed) {
   Tokens tokens;
-  std::mt19937 random(seed);
-  std::set<std::string> known;
-  const auto add = [&](const std::string& text) {
-    if (known.insert(text).second) tokens.texts.push_back(text);
-  };
-  for (int byte = 0; byte < 256; ++byte) add(std::string(1, static_cast<char>(byte)));
-  for (const char* text : {"{\"",
-                           "\":",
-                           "\": ",
-                           "\",",
-                           "\", \"",
-                           "\"}",
-                           "\"]",
-                           "}}",
-                           "]}",
-                           "[[",
-                           "{}",
-                           "[]",
-                           "\"},{\"",
-                           "\",\"",
-                           "\\\"",
-                           "\\u",
-                           "\\n",
-                           "<tool_call>",
-                           "</tool_call>",
-                           "</think>",
-                           "\xe4\xbd",
-                           "\n\n",
-                           "                                ",
-                           "0123456789",
-                           "true",
-                           "false",
-                           "null"}) {
-    add(text);
-  }
-  while (tokens.texts.size() + 2 < count) add(random_token(random));
-  tokens.end = static_cast<std::int32_t>(tokens.texts.size());
-  tokens.texts.emplace_back("<|im_end|>");
-  tokens.control = static_cast<std::int32_t>(tokens.texts.size());
-  tokens.texts.emplace_back("<|other|>");
+  tokens.texts = cases::synthetic_vocabulary(count, seed);
+  tokens.end = static_cast<std::int32_t>(tokens.texts.size()) - 2;
+  tokens.control = tokens.end + 1;
   tokens.vocabulary =
       std::make_shared<const Vocabulary>(std::vector<std::string_view>(tokens.texts.begin(), tokens.texts.end()),
                                          std::vector{tokens.end}, std::vector{tokens.control});

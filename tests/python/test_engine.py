@@ -90,6 +90,18 @@ def test_drain_refuses_more():
         engine.complete(PROMPTS[0])
 
 
+def test_a_turn_goes_on_from_the_answer():
+    cached = []
+    for cache_answers in (False, True):
+        engine = thalweg.Engine(PATH, sequences=1, context=512, device="cpu", cache_answers=cache_answers)
+        prompt = engine.tokenize(PROMPTS[0])
+        answer = engine.complete(prompt, max_tokens=20, ignore_end=True)
+        turn = engine.complete(prompt + answer.tokens + prompt, max_tokens=1)
+        cached.append(turn.usage["cached_tokens"])
+    assert cached[0] < len(prompt)
+    assert cached[1] == len(prompt) + 19  # the last one has not been run
+
+
 def test_a_folder_keeps_the_cache(tmp_path):
     prompt = PROMPTS[0] * 20
     outputs = []

@@ -154,6 +154,24 @@ TEST(Api, AConversationIsCached) {
   EXPECT_GE(second["prompt_tokens_details"]["cached_tokens"].get<int>() + 64, first["prompt_tokens"].get<int>());
 }
 
+TEST(Api, AnAnswerThatIsKeptIsNotComputedAgain) {
+  EngineOptions options;
+  options.cache_answers = true;
+  Server server(shipped_model(), {}, options);
+  Json messages = {{{"role", "user"}, {"content", "Anna put the ball in the box. Tom went to the attic."}}};
+  int known = 0;
+  for (const char* question : {"Where is the ball?", "Where is Tom?", "And Anna?", ""}) {
+    const Json answer =
+        server.post("/v1/chat/completions", {{"messages", messages}, {"temperature", 0}, {"max_tokens", 40}});
+    const Json& usage = answer["usage"];
+    EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], known);
+    EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
+    known = usage["prompt_tokens"].get<int>() + usage["completion_tokens"].get<int>();
+    messages.push_back(answer["choices"][0]["message"]);
+    messages.push_back({{"role", "user"}, {"content", question}});
+  }
+}
+
 TEST(Api, BadRequestsNameTheField) {
   Server server;
   const auto expect = [&](const char* path, const Json& body, const char* parameter) {
