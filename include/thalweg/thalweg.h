@@ -689,8 +689,8 @@ THALWEG_OPERATIONS(THALWEG_DECLARE_OPERATION)
 typedef struct thalweg_model thalweg_model;
 typedef struct thalweg_sequence thalweg_sequence;
 
-// Drafts of the next tokens: none, from the text so far, or as many of these as pay.
-typedef enum { THALWEG_DRAFT_OFF, THALWEG_DRAFT_LOOKUP, THALWEG_DRAFT_AUTO } thalweg_draft_mode;
+// Drafts of the next tokens: none, from the text so far, as many as pay, or from the model's MTP layer.
+typedef enum { THALWEG_DRAFT_OFF, THALWEG_DRAFT_LOOKUP, THALWEG_DRAFT_AUTO, THALWEG_DRAFT_MTP } thalweg_draft_mode;
 
 typedef struct thalweg_model_options {
   size_t struct_size;

@@ -5,6 +5,11 @@
 #include "decode/model_impl.h"
 
 namespace thalweg {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
 
 void Model::Impl::run_drafts(std::span<const SequenceInput> batch, const AcceptDraft& accept) {
   std::vector<Sequence*> handles;
@@ -16,7 +21,6 @@ void Model::Impl::run_drafts(std::span<const SequenceInput> batch, const AcceptD
   std::vector<bool> wrong(inputs.size(), false);
   std::int64_t drafts = 0;
   std::int64_t accepted = 0;
-  using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   decoder->run_drafts(inputs, *pool, [&](std::size_t i, std::int64_t token, std::span<const float> logits) {
     if (wrong[i]) return;
@@ -44,6 +48,32 @@ void Model::Impl::run_drafts(std::span<const SequenceInput> batch, const AcceptD
   draft_counts.drafts += drafts;
   draft_counts.accepted += accepted;
   for (Sequence::Impl* sequence : sequences) sequence->damaged = false;
+}
+
+void Model::Impl::make_drafts(std::span<const Drafted> batch) {
+  std::vector<decode::MtpLayer::Request> requests;
+  std::vector<decode::Drafter*> drafters;
+  for (const Drafted& drafted : batch) {
+    const int slot = drafted.sequence->slot;
+    const std::int64_t most =
+        drafted.drafter->wanted(drafted.room, static_cast<std::int64_t>(batch.size()), round_costs);
+    if (most == 0 || !draft_by_mtp || pool->mtp_rows(slot).lost) {
+      drafted.drafter->look_up(most);
+      continue;
+    }
+    requests.push_back({slot, drafted.next, most});
+    drafters.push_back(drafted.drafter);
+  }
+  if (requests.empty()) return;
+  const Clock::time_point begin = Clock::now();
+  std::vector<std::vector<std::int32_t>> drafts(requests.size());
+  decoder->draft(requests, *pool, drafts);
+  std::int64_t made = 0;
+  for (std::size_t i = 0; i < drafts.size(); ++i) {
+    made += static_cast<std::int64_t>(drafts[i].size());
+    drafters[i]->take(std::move(drafts[i]));
+  }
+  round_costs.add_making(made, std::chrono::duration<double>(Clock::now() - begin).count());
 }
 
 DraftCounts Model::draft_counts() const { return impl_->draft_counts; }

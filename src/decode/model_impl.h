@@ -47,6 +47,7 @@ struct Model::Impl {
   std::unique_ptr<decode::Decoder> decoder;
   std::unique_ptr<decode::DecodeLoop> loop;  // null on the host
   DraftMode draft = DraftMode::kOff;         // ModelOptions::draft, where the device has it
+  bool draft_by_mtp = false;                 // drafts come from the MTP layer, else from the text so far
   decode::RoundCosts round_costs;
   DraftCounts draft_counts;
   std::optional<text::Tokenizer> tokenizer;
@@ -85,6 +86,16 @@ struct Model::Impl {
   // Stores the logits of each input's last token in its sequence. Returns false if `should_continue` did.
   bool run(std::span<const SequenceInput> batch, decode::LogitsOf which, const decode::LogitsCallback& on_logits,
            const ShouldContinue& should_continue);
+
+  // A sequence of the next round, and what drafts for it.
+  struct Drafted {
+    Sequence::Impl* sequence = nullptr;
+    std::int32_t next = 0;  // its next token
+    std::int64_t room = 0;  // for drafts
+    decode::Drafter* drafter = nullptr;
+  };
+  // Gives each drafter its drafts of what follows the next token.
+  void make_drafts(std::span<const Drafted> batch);
 
   // Whether the draft is the next token of a sequence of the batch, whose tokens and logits are those before it.
   using AcceptDraft = std::function<bool(std::size_t sequence, std::int32_t draft)>;

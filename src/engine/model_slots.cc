@@ -13,6 +13,12 @@ DraftMode ModelSlots::draft() const { return model_.impl_->draft; }
 int ModelSlots::draft_max() const { return model_.impl_->options.draft_max; }
 const decode::RoundCosts& ModelSlots::round_costs() const { return model_.impl_->round_costs; }
 
+void ModelSlots::make_drafts(std::span<const Drafted> batch) {
+  std::vector<Model::Impl::Drafted> all;
+  for (const Drafted& one : batch) all.push_back({one.sequence->impl_.get(), one.next, one.room, one.drafter});
+  model_.impl_->make_drafts(all);
+}
+
 void ModelSlots::run_drafts(std::span<const SequenceInput> batch,
                             const std::function<bool(std::size_t sequence, std::int32_t draft)>& accept) {
   model_.impl_->run_drafts(batch, accept);
@@ -34,10 +40,12 @@ std::uint64_t ModelSlots::key() const {
   sum.add_value(model_.impl_->pool->cache_dtype());
   sum.add_value(model_.impl_->pool->state_dtype());
   sum.add(model_.impl_->info.device);
+  if (model_.impl_->pool->has_mtp()) sum.add("mtp");
   return sum.value();
 }
 
 PrefixCache::Memory ModelSlots::read_block(const Sequence& sequence, std::int64_t first_token) const {
+  sequence.impl_->settle();
   std::shared_ptr<std::byte[]> block(new std::byte[block_bytes()]);
   model_.impl_->pool->read_cache(sequence.impl_->slot, first_token, PrefixCache::kBlock, block.get());
   return block;

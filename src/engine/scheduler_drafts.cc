@@ -22,17 +22,23 @@ bool Scheduler::take_draft(Running& running, std::int32_t draft) {
 
 void Scheduler::run_drafts(std::span<Running* const> batch, std::span<const SequenceInput> inputs) {
   const auto count = static_cast<std::int64_t>(batch.size());
+  std::vector<ModelSlots::Drafted> drafted;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    drafted.push_back(
+        {inputs[i].sequence, inputs[i].tokens.front(), batch[i]->room(model_.context()), &batch[i]->drafter()});
+  }
   std::vector<std::vector<std::int32_t>> tokens;
   std::vector<SequenceInput> with_drafts;
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    const std::span<const std::int32_t> drafts = batch[i]->propose(model_.context(), count, slots_.round_costs());
-    tokens.emplace_back(inputs[i].tokens.begin(), inputs[i].tokens.end());
-    tokens.back().insert(tokens.back().end(), drafts.begin(), drafts.end());
-  }
-  for (std::size_t i = 0; i < batch.size(); ++i) with_drafts.push_back({inputs[i].sequence, tokens[i]});
   std::vector<std::int64_t> accepted(batch.size(), 0);
   const Clock::time_point begin = Clock::now();
   try {
+    slots_.make_drafts(drafted);
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      const std::span<const std::int32_t> drafts = batch[i]->drafter().drafts();
+      tokens.emplace_back(inputs[i].tokens.begin(), inputs[i].tokens.end());
+      tokens.back().insert(tokens.back().end(), drafts.begin(), drafts.end());
+    }
+    for (std::size_t i = 0; i < batch.size(); ++i) with_drafts.push_back({inputs[i].sequence, tokens[i]});
     slots_.run_drafts(with_drafts, [&](std::size_t i, std::int32_t draft) {
       const bool right = take_draft(*batch[i], draft);
       accepted[i] += right ? 1 : 0;

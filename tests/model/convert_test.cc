@@ -354,7 +354,7 @@ TEST(Synthesize, KnowsPublishedShapes) {
     EXPECT_EQ(whole.layers.size() % 4, 0U);
     EXPECT_EQ(whole.layers[3], LayerKind::kAttention);
     double weights = 0;
-    for (const convert::TensorPlan& plan : convert::plan_hugging_face(whole, "", convert::NoTensors())) {
+    for (const convert::TensorPlan& plan : convert::plan_hugging_face(whole, "", "", convert::NoTensors())) {
       double count = 1;
       for (const std::int64_t extent : plan.shape) count *= static_cast<double>(extent);
       weights += count;

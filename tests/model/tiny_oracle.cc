@@ -75,19 +75,70 @@ Row mlp(const Row& x, const TinyTensor& gate, const TinyTensor& up, const TinyTe
   return times(down, g);
 }
 
-}  // namespace
+class Oracle {
+ public:
+  Oracle(const TinySpec& spec, const std::string& prefix, const std::map<std::string, TinyTensor>& tensors)
+      : s(spec), prefix_(prefix), tensors_(tensors) {}
 
-std::vector<std::vector<double>> TinyModel::logits(const std::vector<std::int32_t>& tokens) const {
-  const TinySpec& s = spec_;
-  const auto d = static_cast<std::size_t>(s.hidden);
-  const auto steps = tokens.size();
-  Rows h;
-  for (std::int32_t token : tokens) {
+  Row embedding(std::int32_t token) const {
     const auto begin = at(prefix_ + "embed_tokens.weight").values.begin() + token * s.hidden;
-    h.emplace_back(begin, begin + s.hidden);
+    return {begin, begin + s.hidden};
   }
 
-  const auto delta_layer = [&](const std::string& name, const Rows& x) {
+  // Behind the final norm, after each token.
+  Rows hidden(const std::vector<std::int32_t>& tokens) const {
+    Rows h;
+    for (std::int32_t token : tokens) h.push_back(embedding(token));
+    for (int i = 0; i < s.layers; ++i) {
+      run_layer(prefix_ + "layers." + std::to_string(i) + ".", s.full_attention(i), s.sparse(i), h);
+    }
+    for (Row& row : h) row = rms_norm(row, at(prefix_ + "norm.weight"));
+    return h;
+  }
+
+  // Behind its norm, from each token and the hidden state at the one before.
+  Rows mtp(const std::vector<std::int32_t>& tokens, const Rows& before) const {
+    Rows h;
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      Row both = rms_norm(embedding(tokens[t]), at("mtp.pre_fc_norm_embedding.weight"));
+      const Row normed = rms_norm(before[t], at("mtp.pre_fc_norm_hidden.weight"));
+      both.insert(both.end(), normed.begin(), normed.end());
+      h.push_back(times(at("mtp.fc.weight"), both));
+    }
+    run_layer("mtp.layers.0.", true, s.sparse(s.layers), h);
+    for (Row& row : h) row = rms_norm(row, at("mtp.norm.weight"));
+    return h;
+  }
+
+  Row logits(const Row& hidden) const {
+    return times(at(s.tied ? prefix_ + "embed_tokens.weight" : "lm_head.weight"), hidden);
+  }
+
+ private:
+  const TinyTensor& at(const std::string& name) const { return tensors_.at(name); }
+
+  void run_layer(const std::string& layer, bool full_attention, bool sparse, Rows& h) const {
+    const auto add_all = [&](const Rows& more) {
+      for (std::size_t t = 0; t < h.size(); ++t) {
+        for (std::size_t i = 0; i < h[t].size(); ++i) h[t][i] += more[t][i];
+      }
+    };
+    Rows x;
+    for (const Row& row : h) x.push_back(rms_norm(row, at(layer + "input_layernorm.weight")));
+    add_all(full_attention ? attention(layer + "self_attn.", x) : delta_layer(layer + "linear_attn.", x));
+    Rows y;
+    for (const Row& row : h) {
+      const Row normed = rms_norm(row, at(layer + "post_attention_layernorm.weight"));
+      const std::string name = layer + "mlp.";
+      y.push_back(sparse ? experts(name, normed)
+                         : mlp(normed, at(name + "gate_proj.weight"), at(name + "up_proj.weight"),
+                               at(name + "down_proj.weight")));
+    }
+    add_all(y);
+  }
+
+  Rows delta_layer(const std::string& name, const Rows& x) const {
+    const std::size_t steps = x.size();
     const auto key_heads = static_cast<std::size_t>(s.key_heads);
     const auto value_heads = static_cast<std::size_t>(s.value_heads);
     const auto dk = static_cast<std::size_t>(s.key_dim);
@@ -163,9 +214,10 @@ std::vector<std::vector<double>> TinyModel::logits(const std::vector<std::int32_
       out[t] = times(at(name + "out_proj.weight"), gathered);
     }
     return out;
-  };
+  }
 
-  const auto attention = [&](const std::string& name, const Rows& x) {
+  Rows attention(const std::string& name, const Rows& x) const {
+    const std::size_t steps = x.size();
     const auto heads = static_cast<std::size_t>(s.heads);
     const auto group = static_cast<std::size_t>(s.heads / s.kv_heads);
     const auto width = static_cast<std::size_t>(s.head_dim);
@@ -201,9 +253,10 @@ std::vector<std::vector<double>> TinyModel::logits(const std::vector<std::int32_
       out[t] = times(at(name + "o_proj.weight"), gathered);
     }
     return out;
-  };
+  }
 
-  const auto experts = [&](const std::string& name, const Row& x) {
+  Row experts(const std::string& name, const Row& x) const {
+    const auto d = static_cast<std::size_t>(s.hidden);
     Row p = times(at(name + "gate.weight"), x);
     const double largest = *std::max_element(p.begin(), p.end());
     double total = 0;
@@ -230,34 +283,35 @@ std::vector<std::vector<double>> TinyModel::logits(const std::vector<std::int32_
     const double gate = sigmoid(times(at(name + "shared_expert_gate.weight"), x)[0]);
     for (std::size_t i = 0; i < d; ++i) y[i] += gate * more[i];
     return y;
-  };
+  }
 
-  const auto add_all = [&](const Rows& more) {
-    for (std::size_t t = 0; t < steps; ++t) {
-      for (std::size_t i = 0; i < d; ++i) h[t][i] += more[t][i];
-    }
-  };
-  for (int i = 0; i < s.layers; ++i) {
-    const std::string layer = prefix_ + "layers." + std::to_string(i) + ".";
-    Rows x;
-    for (const Row& row : h) x.push_back(rms_norm(row, at(layer + "input_layernorm.weight")));
-    add_all(s.full_attention(i) ? attention(layer + "self_attn.", x) : delta_layer(layer + "linear_attn.", x));
-    Rows y;
-    for (const Row& row : h) {
-      const Row normed = rms_norm(row, at(layer + "post_attention_layernorm.weight"));
-      const std::string name = layer + "mlp.";
-      y.push_back(s.sparse(i) ? experts(name, normed)
-                              : mlp(normed, at(name + "gate_proj.weight"), at(name + "up_proj.weight"),
-                                    at(name + "down_proj.weight")));
-    }
-    add_all(y);
+  const TinySpec& s;
+  const std::string& prefix_;
+  const std::map<std::string, TinyTensor>& tensors_;
+};
+
+}  // namespace
+
+std::vector<std::vector<double>> TinyModel::logits(const std::vector<std::int32_t>& tokens) const {
+  const Oracle oracle(spec_, prefix_, tensors_);
+  Rows rows = oracle.hidden(tokens);
+  for (Row& row : rows) row = oracle.logits(row);
+  return rows;
+}
+
+std::vector<std::vector<double>> TinyModel::draft_logits(const std::vector<std::int32_t>& tokens,
+                                                         const std::vector<std::int32_t>& drafts) const {
+  const Oracle oracle(spec_, prefix_, tensors_);
+  std::vector<std::int32_t> text(tokens.begin() + 1, tokens.end());
+  Rows before = oracle.hidden({tokens.begin(), tokens.end() - 1});
+  Rows rows;
+  for (std::size_t n = 0;; ++n) {
+    const Row last = oracle.mtp(text, before).back();
+    rows.push_back(oracle.logits(last));
+    if (n == drafts.size()) return rows;
+    text.push_back(drafts[n]);
+    before.push_back(last);
   }
-  Rows logits;
-  for (const Row& row : h) {
-    logits.push_back(times(at(s.tied ? prefix_ + "embed_tokens.weight" : "lm_head.weight"),
-                           rms_norm(row, at(prefix_ + "norm.weight"))));
-  }
-  return logits;
 }
 
 }  // namespace thalweg::model
