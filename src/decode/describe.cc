@@ -110,7 +110,9 @@ void describe_tensors(const Model::Impl& model, const std::vector<FileTensor>& t
       // Writers may store a matrix of one row as a vector.
       if (view.rank == 1) view = reshape(view, {1, view.size()});
       entry.mtp = use.mtp;
-      const bool runs = !use.mtp || model.runtime->on_host() || model.draft_by_mtp;  // else no device has it
+      // Neither ranks nor, without drafts of it, devices have the MTP layer.
+      const bool here = model.group == nullptr && (model.runtime->on_host() || model.draft_by_mtp);
+      const bool runs = !use.mtp || here;
       if (use.role != TensorRole::kSmall && runs) kernels.fill(entry, view, use);
       if (use.mtp) {
         info.mtp_bytes += tensor.bytes;

@@ -2,7 +2,6 @@
 // the prefix cache.
 
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <filesystem>
@@ -110,23 +109,26 @@ TEST_P(MtpEngine, GivesTheSameAnswersInCompany) {
 
 // What the cache keeps of a prompt, in memory and on the disk, makes the drafts of a prompt that was run.
 TEST_P(MtpEngine, DraftsAfterACachedPromptAreThoseAfterOneThatRan) {
-  Request request = request_of(4);
-  request.max_tokens = 60;
-  request.sampling.temperature = 0.15F;
-  request.logprobs = 0;
+  const auto ask = [](Engine& engine) {
+    Request request = request_of(4);
+    request.max_tokens = 60;
+    request.sampling.temperature = 0.15F;
+    request.logprobs = 0;
+    return read_all(engine.stream(std::move(request)));
+  };
   Output first;
   {
     Engine engine = engine_with(DraftMode::kMtp);
-    first = read_all(engine.stream(request));
+    first = ask(engine);
     EXPECT_EQ(first.usage.cached_tokens, 0);
-    const Output again = read_all(engine.stream(request));
+    const Output again = ask(engine);
     EXPECT_GT(again.usage.cached_tokens, 0);
     expect_same(again, first, 1);
     EXPECT_EQ(again.usage.draft_tokens, first.usage.draft_tokens);
     EXPECT_EQ(again.usage.accepted_tokens, first.usage.accepted_tokens);
   }
   Engine engine = engine_with(DraftMode::kMtp);
-  const Output from_disk = read_all(engine.stream(request));
+  const Output from_disk = ask(engine);
   EXPECT_GT(from_disk.usage.cached_tokens, 0);
   expect_same(from_disk, first, 2);
   EXPECT_EQ(from_disk.usage.draft_tokens, first.usage.draft_tokens);

@@ -19,10 +19,10 @@ double softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 // Rows first..first+count of w times x.
 Row times(const TinyTensor& w, const Row& x, std::size_t first, std::size_t count) {
   Row y(count);
+  const float* weight = w.values.data() + first * x.size();
   for (std::size_t n = 0; n < count; ++n) {
-    for (std::size_t k = 0; k < x.size(); ++k) {
-      y[n] += static_cast<double>(w.values[(first + n) * x.size() + k]) * x[k];
-    }
+    const double* const end = x.data() + x.size();
+    for (const double* value = x.data(); value != end; ++value) y[n] += static_cast<double>(*weight++) * *value;
   }
   return y;
 }
