@@ -22,10 +22,8 @@ struct Mode {
   const char* name;
   DraftMode draft;
 };
-constexpr Mode kModes[] = {{"off", DraftMode::kOff},
-                           {"lookup", DraftMode::kLookup},
-                           {"mtp", DraftMode::kMtp},
-                           {"auto", DraftMode::kAuto}};
+constexpr Mode kModes[] = {
+    {"off", DraftMode::kOff}, {"lookup", DraftMode::kLookup}, {"mtp", DraftMode::kMtp}, {"auto", DraftMode::kAuto}};
 
 struct Prompt {
   const char* name;

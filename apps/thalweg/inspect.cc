@@ -70,7 +70,8 @@ void print_tensors(const std::vector<TensorInfo>& tensors) {
   for (const TensorInfo& tensor : tensors) {
     print("{:<{}}  {:<7} {:<{}} {:>10}  {:<10} {:<14} {}\n", io::printable(tensor.name), name_width, tensor.type,
           shape_text(tensor.shape), shape_width, format_bytes(tensor.bytes),
-          tensor.used ? tensor.operation + (tensor.mtp ? " (MTP)" : "") : "not used", tensor.decode_kernel, tensor.prefill_kernel);
+          tensor.used ? tensor.operation + (tensor.mtp ? " (MTP)" : "") : "not used", tensor.decode_kernel,
+          tensor.prefill_kernel);
   }
 }
 

@@ -66,9 +66,8 @@ struct ModelConfig {
   std::int64_t conv_channels() const { return 2 * key_channels() + value_channels(); }
 };
 
-// From a GGUF file's metadata; `tensors` gives the vocabulary, whether there is a head or an MTP layer, and which layers
-// have experts.
-// Throws Error that names file and key.
+// From a GGUF file's metadata; `tensors` gives the vocabulary, whether there is a head or an MTP layer, and which
+// layers have experts. Throws Error that names file and key.
 ModelConfig read_config(const io::GgufMetadata& metadata, const io::TensorSource& tensors, const std::string& path);
 
 // From a Hugging Face folder's config.json. Throws Error that names file and key.

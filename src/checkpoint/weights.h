@@ -106,10 +106,11 @@ struct TensorUse {
   bool mtp = false;       // of the MTP layer
 };
 
-// The tensors of the trunk and the MTP layer as views into the file's mapping, on the host. Three kinds are copied at load, and counted in
-// `owned`: A_log, computed from GGUF's ssm_a; the rows of interleaved b and a, which are small; experts that a Hugging
-// Face file stores one by one, unless they lie at equal distances, because the expert matmul takes one tensor. The
-// interleaved q | k | v | z of Qwen3-Next is not copied: the decoder de-interleaves the activations.
+// The tensors of the trunk and the MTP layer as views into the file's mapping, on the host. Three kinds are copied at
+// load, and counted in `owned`: A_log, computed from GGUF's ssm_a; the rows of interleaved b and a, which are small;
+// experts that a Hugging Face file stores one by one, unless they lie at equal distances, because the expert matmul
+// takes one tensor. The interleaved q | k | v | z of Qwen3-Next is not copied: the decoder de-interleaves the
+// activations.
 struct Weights {
   ConstTensor embedding;         // [vocabulary,D]
   ConstTensor norm;              // [D]

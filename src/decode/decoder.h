@@ -34,8 +34,8 @@ using LogitsCallback = std::function<void(std::size_t input, std::int64_t token,
 class Decoder {
  public:
   // Tokens of a prefill run in chunks of at most `chunk`; at most `sequences` are in a batch, each with at most
-  // `drafts` drafts, which the MTP layer makes with `mtp`, if the pool has it too. `weights` are on the runtime's device,
-  // with or without memory yet.
+  // `drafts` drafts, which the MTP layer makes with `mtp`, if the pool has it too. `weights` are on the runtime's
+  // device, with or without memory yet.
   Decoder(const ModelConfig& config, const Weights& weights, const Runtime& runtime, std::int64_t chunk,
           std::int64_t sequences, std::int64_t drafts, bool mtp);
 
@@ -57,8 +57,7 @@ class Decoder {
   // The drafts' lengths count, and they are pending: StatePool::drop() takes those away that turn out to be wrong.
   void run_drafts(std::span<const DecoderInput> inputs, StatePool& pool, const LogitsCallback& on_logits);
   // Drafts of what follows the next token of each slot, up to `most` that the pool can have room for.
-  void draft(std::span<const MtpLayer::Request> requests, StatePool& pool,
-             std::span<std::vector<std::int32_t>> drafts);
+  void draft(std::span<const MtpLayer::Request> requests, StatePool& pool, std::span<std::vector<std::int32_t>> drafts);
   const MtpLayer* mtp() const { return mtp_.get(); }  // null: none
 
   // Brings the states of slots with pending tokens up to their lengths.

@@ -225,8 +225,7 @@ void MtpLayer::take(std::span<const Tokens> runs, const Tensor& hidden, StatePoo
   store(a, pool);
 }
 
-void MtpLayer::draft(std::span<const Request> requests, StatePool& pool,
-                     std::span<std::vector<std::int32_t>> drafts) {
+void MtpLayer::draft(std::span<const Request> requests, StatePool& pool, std::span<std::vector<std::int32_t>> drafts) {
   std::vector<std::size_t> open;  // requests of the pass, by its sequences
   batch_.clear();
   for (std::size_t i = 0; i < requests.size(); ++i) {

@@ -22,8 +22,8 @@ namespace thalweg::decode {
 class MtpLayer {
  public:
   // At most `chunk` tokens of a prefill at once, and `drafts` drafts for each of `sequences`. `step` is the trunk's.
-  MtpLayer(const checkpoint::ModelConfig& config, const checkpoint::Weights& weights, const Runtime& runtime, Step& step,
-           std::int64_t chunk, std::int64_t sequences, std::int64_t drafts);
+  MtpLayer(const checkpoint::ModelConfig& config, const checkpoint::Weights& weights, const Runtime& runtime,
+           Step& step, std::int64_t chunk, std::int64_t sequences, std::int64_t drafts);
 
   // New tokens of a slot in a run of the trunk, whose rows in that run begin at `row`.
   struct Tokens {
@@ -45,7 +45,8 @@ class MtpLayer {
     std::int32_t next = 0;
     std::int64_t most = 0;  // above 0
   };
-  // Appends up to `most` drafts to each of `drafts`, none for a slot that the layer has lost. The pool has room for them.
+  // Appends up to `most` drafts to each of `drafts`, none for a slot that the layer has lost. The pool has room for
+  // them.
   void draft(std::span<const Request> requests, StatePool& pool, std::span<std::vector<std::int32_t>> drafts);
 
   // The logits [requests,vocabulary] of the last pass of draft(), for tests: rows of those that had a draft in it.

@@ -264,8 +264,8 @@ void StatePool::read(int slot, std::int64_t length, const std::function<void(std
   take(staged);
 }
 
-void StatePool::write(int slot, std::int64_t length,
-                      const std::function<std::span<const std::byte>(std::size_t)>& give, bool mtp) {
+void StatePool::write(int slot, std::int64_t length, const std::function<std::span<const std::byte>(std::size_t)>& give,
+                      bool mtp) {
   set_pending(slot, 0);
   mtp_rows(slot) = {.tokens = {}, .lost = mtp_ && !mtp};
   for (const Piece& piece : pieces(slot, length, mtp)) {
@@ -306,8 +306,7 @@ std::uint64_t StatePool::mtp_token_bytes() const { return 2 * row_bytes(); }
 
 std::uint64_t StatePool::draft_bytes() const {
   // The MTP layer's row of no token, and hidden states but for the one that is in fixed_bytes().
-  std::uint64_t bytes =
-      mtp_ ? mtp_token_bytes() + mtp_fixed_bytes() * static_cast<std::uint64_t>(mtp_kept() - 1) : 0;
+  std::uint64_t bytes = mtp_ ? mtp_token_bytes() + mtp_fixed_bytes() * static_cast<std::uint64_t>(mtp_kept() - 1) : 0;
   for (std::size_t i = 0; i < config_.layers.size() && drafts_ > 0; ++i) {
     if (has_cache(i)) continue;
     for (const Tensor& kept : {draft_inputs(i), draft_gates(i)}) {

@@ -24,9 +24,9 @@ using checkpoint::ModelConfig;
 // that were accepted reach the state by a replay in the next round: until then the state is that of length - pending
 // tokens.
 //
-// A model whose MTP layer makes drafts has one more layer with keys and values. Its row of a token is computed from that
-// token and the trunk's hidden state at the token before; the first token has none. Rows are computed some tokens at a
-// time, so that the hidden states of a slot's last tokens are kept until then: MtpRows says which.
+// A model whose MTP layer makes drafts has one more layer with keys and values. Its row of a token is computed from
+// that token and the trunk's hidden state at the token before; the first token has none. Rows are computed some tokens
+// at a time, so that the hidden states of a slot's last tokens are kept until then: MtpRows says which.
 class StatePool {
  public:
   // `state_dtype` is that of the recurrent state, F32 or BF16. `drafts`: most drafts of a round. Nothing is allocated
@@ -86,8 +86,8 @@ class StatePool {
   // What follows is about slots without pending tokens, whose rows of the MTP layer are complete.
 
   // A slot's state, piece by piece in a fixed order, for a length that reserve() has made room for: the recurrent and
-  // convolution states of all layers, and `length` tokens of keys and values. `mtp`: those of the MTP layer too, if there
-  // is one, at the end.
+  // convolution states of all layers, and `length` tokens of keys and values. `mtp`: those of the MTP layer too, if
+  // there is one, at the end.
   void read(int slot, std::int64_t length, const std::function<void(std::span<const std::byte>)>& take,
             bool mtp = true) const;
   // The same order; give(bytes) returns the next piece. Without `mtp` the MTP layer has lost the slot.

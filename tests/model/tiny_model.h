@@ -69,8 +69,8 @@ class TinyModel {
 
   // Logits [T][vocabulary] after each token.
   std::vector<std::vector<double>> logits(const std::vector<std::int32_t>& tokens) const;
-  // The MTP layer's logits [N][vocabulary] from which drafts of what follows the last token are chosen, and `drafts`, of
-  // N - 1 tokens, were.
+  // The MTP layer's logits [N][vocabulary] from which drafts of what follows the last token are chosen, and `drafts`,
+  // of N - 1 tokens, were.
   std::vector<std::vector<double>> draft_logits(const std::vector<std::int32_t>& tokens,
                                                 const std::vector<std::int32_t>& drafts) const;
 
