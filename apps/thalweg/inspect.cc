@@ -58,6 +58,11 @@ std::vector<TensorInfo> list_tensors(const std::string& path) {
   return list;
 }
 
+std::string operation_text(const TensorInfo& tensor) {
+  if (!tensor.used) return "not used";
+  return tensor.mtp && !tensor.operation.empty() ? tensor.operation + " (MTP)" : tensor.operation;
+}
+
 void print_tensors(const std::vector<TensorInfo>& tensors) {
   std::size_t name_width = 6;
   std::size_t shape_width = 5;
@@ -65,12 +70,12 @@ void print_tensors(const std::vector<TensorInfo>& tensors) {
     name_width = std::max(name_width, io::printable(tensor.name).size());
     shape_width = std::max(shape_width, shape_text(tensor.shape).size());
   }
-  print("{:<{}}  {:<7} {:<{}} {:>10}  {:<10} {:<14} {}\n", "tensor", name_width, "type", "shape", shape_width, "size",
+  print("{:<{}}  {:<7} {:<{}} {:>10}  {:<13} {:<14} {}\n", "tensor", name_width, "type", "shape", shape_width, "size",
         "operation", "decode", "prefill");
   for (const TensorInfo& tensor : tensors) {
-    print("{:<{}}  {:<7} {:<{}} {:>10}  {:<10} {:<14} {}\n", io::printable(tensor.name), name_width, tensor.type,
+    print("{:<{}}  {:<7} {:<{}} {:>10}  {:<13} {:<14} {}\n", io::printable(tensor.name), name_width, tensor.type,
           shape_text(tensor.shape), shape_width, format_bytes(tensor.bytes),
-          tensor.used ? tensor.operation + (tensor.mtp ? " (MTP)" : "") : "not used", tensor.decode_kernel,
+          operation_text(tensor), tensor.decode_kernel,
           tensor.prefill_kernel);
   }
 }
@@ -164,6 +169,7 @@ nlohmann::json to_json(const std::vector<TensorInfo>& tensors) {
                     {"used", tensor.used},
                     {"operation", tensor.operation},
                     {"decode_kernel", tensor.decode_kernel},
+                    {"mtp", tensor.mtp},
                     {"prefill_kernel", tensor.prefill_kernel}});
   }
   return rows;
