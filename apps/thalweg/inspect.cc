@@ -74,9 +74,8 @@ void print_tensors(const std::vector<TensorInfo>& tensors) {
         "operation", "decode", "prefill");
   for (const TensorInfo& tensor : tensors) {
     print("{:<{}}  {:<7} {:<{}} {:>10}  {:<13} {:<14} {}\n", io::printable(tensor.name), name_width, tensor.type,
-          shape_text(tensor.shape), shape_width, format_bytes(tensor.bytes),
-          operation_text(tensor), tensor.decode_kernel,
-          tensor.prefill_kernel);
+          shape_text(tensor.shape), shape_width, format_bytes(tensor.bytes), operation_text(tensor),
+          tensor.decode_kernel, tensor.prefill_kernel);
   }
 }
 

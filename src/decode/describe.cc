@@ -31,7 +31,8 @@ class Kernels {
       const MoeWeights& experts = use.mtp ? weights_.mtp.layer.moe : weights_.layers[use.layer].moe;
       info.decode_kernel = experts_kernel(experts, 1);
       info.prefill_kernel = experts_kernel(experts, chunk_);
-    } else if (tensor.data == host_.embedding.data && !config_.tied_head) {
+    } else if ((tensor.data == host_.embedding.data && !config_.tied_head) ||
+               (use.mtp && tensor.data == host_.mtp.embedding.data)) {
       info.operation = EmbeddingArgs::kName;
       info.decode_kernel = embedding_kernel(tensor, 1);
       info.prefill_kernel = embedding_kernel(tensor, chunk_);

@@ -11,6 +11,7 @@
 #include "checkpoint/weights.h"
 #include "convert/convert.h"
 #include "decode/decoder.h"
+#include "decode/drafter.h"
 #include "io/gguf.h"
 #include "io/gguf_writer.h"
 #include "io/safetensors.h"
@@ -417,6 +418,17 @@ TEST(Mtp, ConversionKeepsTheLayer) {
     Model model = Model::load(folder / "packed.gguf", with(DraftMode::kMtp));
     EXPECT_EQ(model.info().mtp_layers, 1);
   }
+}
+
+TEST(Mtp, WhatItTakesToMakeDraftsIsTheirCostToo) {
+  decode::RoundCosts costs;
+  costs.add_making(2, 0.2);
+  EXPECT_EQ(costs.draft(), 0.0) << "nothing is known of a round with drafts";
+  costs.add(1, 0, 1.0);
+  costs.add(1, 4, 1.4);
+  EXPECT_NEAR(costs.draft(), 0.1 + 0.1, 1e-12);
+  costs.add_making(0, 5.0);
+  EXPECT_NEAR(costs.draft(), 0.2, 1e-12);
 }
 
 TEST(Mtp, IsDescribedAndCounted) {

@@ -78,19 +78,19 @@ Row mlp(const Row& x, const TinyTensor& gate, const TinyTensor& up, const TinyTe
 class Oracle {
  public:
   Oracle(const TinySpec& spec, const std::string& prefix, const std::map<std::string, TinyTensor>& tensors)
-      : s(spec), prefix_(prefix), tensors_(tensors) {}
+      : s_(spec), prefix_(prefix), tensors_(tensors) {}
 
   Row embedding(std::int32_t token) const {
-    const auto begin = at(prefix_ + "embed_tokens.weight").values.begin() + token * s.hidden;
-    return {begin, begin + s.hidden};
+    const auto begin = at(prefix_ + "embed_tokens.weight").values.begin() + token * s_.hidden;
+    return {begin, begin + s_.hidden};
   }
 
   // Behind the final norm, after each token.
   Rows hidden(const std::vector<std::int32_t>& tokens) const {
     Rows h;
     for (std::int32_t token : tokens) h.push_back(embedding(token));
-    for (int i = 0; i < s.layers; ++i) {
-      run_layer(prefix_ + "layers." + std::to_string(i) + ".", s.full_attention(i), s.sparse(i), h);
+    for (int i = 0; i < s_.layers; ++i) {
+      run_layer(prefix_ + "layers." + std::to_string(i) + ".", s_.full_attention(i), s_.sparse(i), h);
     }
     for (Row& row : h) row = rms_norm(row, at(prefix_ + "norm.weight"));
     return h;
@@ -105,13 +105,13 @@ class Oracle {
       both.insert(both.end(), normed.begin(), normed.end());
       h.push_back(times(at("mtp.fc.weight"), both));
     }
-    run_layer("mtp.layers.0.", true, s.sparse(s.layers), h);
+    run_layer("mtp.layers.0.", true, s_.sparse(s_.layers), h);
     for (Row& row : h) row = rms_norm(row, at("mtp.norm.weight"));
     return h;
   }
 
   Row logits(const Row& hidden) const {
-    return times(at(s.tied ? prefix_ + "embed_tokens.weight" : "lm_head.weight"), hidden);
+    return times(at(s_.tied ? prefix_ + "embed_tokens.weight" : "lm_head.weight"), hidden);
   }
 
  private:
@@ -139,17 +139,17 @@ class Oracle {
 
   Rows delta_layer(const std::string& name, const Rows& x) const {
     const std::size_t steps = x.size();
-    const auto key_heads = static_cast<std::size_t>(s.key_heads);
-    const auto value_heads = static_cast<std::size_t>(s.value_heads);
-    const auto dk = static_cast<std::size_t>(s.key_dim);
-    const auto dv = static_cast<std::size_t>(s.value_dim);
+    const auto key_heads = static_cast<std::size_t>(s_.key_heads);
+    const auto value_heads = static_cast<std::size_t>(s_.value_heads);
+    const auto dk = static_cast<std::size_t>(s_.key_dim);
+    const auto dv = static_cast<std::size_t>(s_.value_dim);
     const std::size_t ratio = value_heads / key_heads;
     const std::size_t keys = key_heads * dk;
     const std::size_t inner = value_heads * dv;
-    const auto taps = static_cast<std::size_t>(s.conv_width);
+    const auto taps = static_cast<std::size_t>(s_.conv_width);
     Rows qkv(steps), z(steps), b(steps), a(steps), out(steps);
     for (std::size_t t = 0; t < steps; ++t) {
-      if (s.architecture != "qwen3next") {
+      if (s_.architecture != "qwen3next") {
         qkv[t] = times(at(name + "in_proj_qkv.weight"), x[t]);
         z[t] = times(at(name + "in_proj_z.weight"), x[t]);
         b[t] = times(at(name + "in_proj_b.weight"), x[t]);
@@ -218,9 +218,9 @@ class Oracle {
 
   Rows attention(const std::string& name, const Rows& x) const {
     const std::size_t steps = x.size();
-    const auto heads = static_cast<std::size_t>(s.heads);
-    const auto group = static_cast<std::size_t>(s.heads / s.kv_heads);
-    const auto width = static_cast<std::size_t>(s.head_dim);
+    const auto heads = static_cast<std::size_t>(s_.heads);
+    const auto group = static_cast<std::size_t>(s_.heads / s_.kv_heads);
+    const auto width = static_cast<std::size_t>(s_.head_dim);
     std::vector<Rows> keys(steps), values(steps);
     Rows out(steps);
     for (std::size_t t = 0; t < steps; ++t) {
@@ -256,7 +256,7 @@ class Oracle {
   }
 
   Row experts(const std::string& name, const Row& x) const {
-    const auto d = static_cast<std::size_t>(s.hidden);
+    const auto d = static_cast<std::size_t>(s_.hidden);
     Row p = times(at(name + "gate.weight"), x);
     const double largest = *std::max_element(p.begin(), p.end());
     double total = 0;
@@ -265,17 +265,17 @@ class Oracle {
     std::vector<std::size_t> order(p.size());
     std::iota(order.begin(), order.end(), 0U);
     std::stable_sort(order.begin(), order.end(), [&](std::size_t i, std::size_t j) { return p[i] > p[j]; });
-    order.resize(static_cast<std::size_t>(s.experts_used));
+    order.resize(static_cast<std::size_t>(s_.experts_used));
     double chosen = 0;
     for (std::size_t e : order) chosen += p[e];
     Row y(d);
-    const auto wide = static_cast<std::size_t>(s.expert_hidden);
+    const auto wide = static_cast<std::size_t>(s_.expert_hidden);
     for (std::size_t e : order) {
       Row gate = times(at(name + "experts.gate_up_proj"), x, 2 * e * wide, wide);
       const Row up = times(at(name + "experts.gate_up_proj"), x, (2 * e + 1) * wide, wide);
       for (std::size_t i = 0; i < wide; ++i) gate[i] = silu(gate[i]) * up[i];
       const Row down = times(at(name + "experts.down_proj"), gate, e * d, d);
-      for (std::size_t i = 0; i < d; ++i) y[i] += down[i] * p[e] / (s.renormalize ? chosen : 1);
+      for (std::size_t i = 0; i < d; ++i) y[i] += down[i] * p[e] / (s_.renormalize ? chosen : 1);
     }
     const std::string shared = name + "shared_expert.";
     const Row more =
@@ -285,7 +285,7 @@ class Oracle {
     return y;
   }
 
-  const TinySpec& s;
+  const TinySpec& s_;
   const std::string& prefix_;
   const std::map<std::string, TinyTensor>& tensors_;
 };
