@@ -454,6 +454,16 @@ TEST(Mtp, IsDescribedAndCounted) {
   EXPECT_EQ(without.info().mtp_layers, 0);
 }
 
+TEST(Mtp, OptionsThatCannotBe) {
+  const TempFolder folder;
+  make("qwen35").write_gguf(folder / "model.gguf");
+  ModelOptions options = with(DraftMode::kMtp);
+  options.state_dtype = DType::kBF16;
+  expect_error([&] { Model::load(folder / "model.gguf", options); }, {"draft", "F32", "mtp"});
+  options.draft = DraftMode::kAuto;
+  EXPECT_EQ(Model::load(folder / "model.gguf", options).draft_counts().drafts, 0);
+}
+
 // Names that published files have.
 TEST(Mtp, IsFoundBehindOtherPrefixes) {
   const TempFolder folder;
