@@ -4,10 +4,12 @@
     python3 tools/train_story_model.py tokenizer --out build/story-model
     python3 tools/train_story_model.py train --tokenizer build/story-model --work build/story-work --out build/story-model
     python3 tools/train_story_model.py evaluate --model build/story-model --stories 500
+    python3 tools/train_story_model.py train-mtp --model build/story-model
     python3 tools/train_story_model.py unpack --file models/story-q4_k.gguf --out build/story-base
 
 Half of the documents are conversations in the model's chat format, by tools/conversations.py. `unpack` makes a GGUF file
-a folder to go on from (`train --init`), for which it needs the package gguf.
+a folder to go on from (`train --init`), for which it needs the package gguf. `train-mtp` adds an MTP layer
+(tools/mtp_layer.py) to a folder, whose other weights stay as they are.
 
 The model is Hugging Face transformers' own Qwen3.5-MoE text module; nothing of it is redefined, only faster kernels are
 put behind some of its functions (FLA's, from the package flash-linear-attention, and a grouped expert product whose
@@ -847,6 +849,16 @@ def main():
     part.add_argument("--decay-from", type=float, default=0.4)
     part.add_argument("--quantize-from", type=float, default=0.7)
     part.add_argument("--story-weight", type=float, default=0.2)
+    part = commands.add_parser("train-mtp")
+    part.add_argument("--model", required=True, help="folder of an exported model, which gets the layer")
+    part.add_argument("--minutes", type=float, default=20, help="stop after so many")
+    part.add_argument("--steps", type=int, default=20000, help="or after so many")
+    part.add_argument("--tokens", type=int, default=32768, help="of a step")
+    part.add_argument("--depth", type=int, default=2, help="drafts that are learnt")
+    part.add_argument("--lr", type=float, default=1e-3)
+    part.add_argument("--warmup", type=int, default=100)
+    part.add_argument("--seed", default="1")
+    part.add_argument("--workers", type=int, default=13)
     part = commands.add_parser("unpack")
     part.add_argument("--file", required=True, help="a GGUF file of such a model")
     part.add_argument("--out", required=True, help="folder of the exported model")
@@ -865,6 +877,10 @@ def main():
         make_tokenizer(options.out)
     elif options.command == "train":
         train(options)
+    elif options.command == "train-mtp":
+        import mtp_layer
+
+        mtp_layer.train(options, Batches)
     elif options.command == "unpack":
         unpack(options)
     else:

@@ -22,7 +22,8 @@ struct Mode {
   const char* name;
   DraftMode draft;
 };
-constexpr Mode kModes[] = {{"off", DraftMode::kOff}, {"lookup", DraftMode::kLookup}, {"auto", DraftMode::kAuto}};
+constexpr Mode kModes[] = {
+    {"off", DraftMode::kOff}, {"lookup", DraftMode::kLookup}, {"mtp", DraftMode::kMtp}, {"auto", DraftMode::kAuto}};
 
 struct Prompt {
   const char* name;
@@ -79,7 +80,10 @@ Measured measure(Model& model, const Prompt& prompt) {
 // The modes take turns, so that all of them meet the same machine.
 nlohmann::json bench_model(const BenchOptions& options, const std::string& path) {
   std::vector<Model> models;
+  std::vector<const char*> names;
   for (const Mode& mode : kModes) {
+    if (mode.draft == DraftMode::kMtp && models.front().info().mtp_layers != 1) continue;
+    names.push_back(mode.name);
     LoadOptions load;
     load.path = path;
     load.threads = options.threads;
@@ -109,11 +113,11 @@ nlohmann::json bench_model(const BenchOptions& options, const std::string& path)
       const double per_run = counts.runs > 0 ? static_cast<double>(kTokens) / static_cast<double>(counts.runs) : 1.0;
       const double right =
           counts.drafts > 0 ? static_cast<double>(counts.accepted) / static_cast<double>(counts.drafts) : 0.0;
-      print("  {:<10} {:<8} {:>10.1f} {:>10.2f} {:>12.2f} {:>9.0f}%\n", prompt.name, kModes[i].name, rate, rate / off,
+      print("  {:<10} {:<8} {:>10.1f} {:>10.2f} {:>12.2f} {:>9.0f}%\n", prompt.name, names[i], rate, rate / off,
             per_run, 100 * right);
       flush_output();
       rows.push_back({{"text", prompt.name},
-                      {"drafts", kModes[i].name},
+                      {"drafts", names[i]},
                       {"tokens_per_second", rate},
                       {"over_off", rate / off},
                       {"tokens_per_run", per_run},

@@ -58,6 +58,11 @@ std::vector<TensorInfo> list_tensors(const std::string& path) {
   return list;
 }
 
+std::string operation_text(const TensorInfo& tensor) {
+  if (!tensor.used) return "not used";
+  return tensor.mtp && !tensor.operation.empty() ? tensor.operation + " (MTP)" : tensor.operation;
+}
+
 void print_tensors(const std::vector<TensorInfo>& tensors) {
   std::size_t name_width = 6;
   std::size_t shape_width = 5;
@@ -65,12 +70,12 @@ void print_tensors(const std::vector<TensorInfo>& tensors) {
     name_width = std::max(name_width, io::printable(tensor.name).size());
     shape_width = std::max(shape_width, shape_text(tensor.shape).size());
   }
-  print("{:<{}}  {:<7} {:<{}} {:>10}  {:<10} {:<14} {}\n", "tensor", name_width, "type", "shape", shape_width, "size",
+  print("{:<{}}  {:<7} {:<{}} {:>10}  {:<13} {:<14} {}\n", "tensor", name_width, "type", "shape", shape_width, "size",
         "operation", "decode", "prefill");
   for (const TensorInfo& tensor : tensors) {
-    print("{:<{}}  {:<7} {:<{}} {:>10}  {:<10} {:<14} {}\n", io::printable(tensor.name), name_width, tensor.type,
-          shape_text(tensor.shape), shape_width, format_bytes(tensor.bytes),
-          tensor.used ? tensor.operation : "not used", tensor.decode_kernel, tensor.prefill_kernel);
+    print("{:<{}}  {:<7} {:<{}} {:>10}  {:<13} {:<14} {}\n", io::printable(tensor.name), name_width, tensor.type,
+          shape_text(tensor.shape), shape_width, format_bytes(tensor.bytes), operation_text(tensor),
+          tensor.decode_kernel, tensor.prefill_kernel);
   }
 }
 
@@ -92,7 +97,9 @@ void print_info(const ModelInfo& info) {
   row("architecture", info.architecture + (info.name.empty() ? "" : ", " + io::printable(info.name)));
   row("layers",
       fmt::format("{} ({}), d: gated delta rule, A: attention{}", info.layers.size(), layers_text(info.layers),
-                  info.mtp_layers > 0 ? fmt::format("; {} for prediction left out", info.mtp_layers) : ""));
+                  info.mtp_layers == 1  ? "; one more for drafts (MTP)"
+                  : info.mtp_layers > 1 ? fmt::format("; {} for prediction left out", info.mtp_layers)
+                                        : ""));
   row("hidden size", std::to_string(info.hidden));
   row("vocabulary", fmt::format("{}, {} head{}", info.vocabulary, info.tied_head ? "tied" : "separate",
                                 info.has_tokenizer ? "" : ", no tokenizer"));
@@ -117,6 +124,10 @@ void print_info(const ModelInfo& info) {
   row("parameters", fmt::format("{:.4g} million", static_cast<double>(info.parameters) * 1e-6));
   row("weights", fmt::format("{}, of which a decode step reads {}; {} copied at load", format_bytes(info.weight_bytes),
                              format_bytes(info.decode_bytes), format_bytes(info.copied_bytes)));
+  if (info.mtp_bytes > 0) {
+    row("MTP layer", fmt::format("{} of weights, and {} per token of keys and values, with --draft mtp or auto",
+                                 format_bytes(info.mtp_bytes), format_bytes(info.mtp_token_bytes)));
+  }
   row("a sequence", fmt::format("{} of state, and {} per token of keys and values", format_bytes(info.state_bytes),
                                 format_bytes(info.cache_token_bytes)));
 }
@@ -157,6 +168,7 @@ nlohmann::json to_json(const std::vector<TensorInfo>& tensors) {
                     {"used", tensor.used},
                     {"operation", tensor.operation},
                     {"decode_kernel", tensor.decode_kernel},
+                    {"mtp", tensor.mtp},
                     {"prefill_kernel", tensor.prefill_kernel}});
   }
   return rows;
@@ -199,6 +211,8 @@ nlohmann::json to_json(const ModelInfo& info) {
           {"weight_bytes", info.weight_bytes},
           {"decode_bytes", info.decode_bytes},
           {"copied_bytes", info.copied_bytes},
+          {"mtp_bytes", info.mtp_bytes},
+          {"mtp_token_bytes", info.mtp_token_bytes},
           {"state_bytes", info.state_bytes},
           {"cache_token_bytes", info.cache_token_bytes},
           {"device", info.device},

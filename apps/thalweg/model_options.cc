@@ -107,13 +107,13 @@ void add_load_options(CLI::App& command, LoadOptions& options) {
 
 void add_draft_options(CLI::App& command, LoadOptions& options) {
   const auto names = std::map<std::string, DraftMode>{
-      {"off", DraftMode::kOff}, {"lookup", DraftMode::kLookup}, {"auto", DraftMode::kAuto}};
+      {"off", DraftMode::kOff}, {"lookup", DraftMode::kLookup}, {"mtp", DraftMode::kMtp}, {"auto", DraftMode::kAuto}};
   command
       .add_option_function<std::string>(
           "--draft", [&options, names](const std::string& name) { options.draft = names.at(name); },
-          "Guess tokens and verify several in one run, for the same text sooner: lookup in the text so far, auto for "
-          "as many as pay, or off")
-      ->check(CLI::IsMember({"off", "lookup", "auto"}))
+          "Guess tokens and verify several in one run, for the same text sooner: lookup in the text so far, mtp by the "
+          "model's own layer for it, auto for as many as pay, or off")
+      ->check(CLI::IsMember({"off", "lookup", "mtp", "auto"}))
       ->default_str("off");
   command.add_option("--draft-max", options.draft_max, "Most tokens that are guessed for one run")
       ->check(whole_number(1, 64))

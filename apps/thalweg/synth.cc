@@ -56,6 +56,7 @@ void add_synth(CLI::App& app, int& exit_code) {
   command->add_option("--layers", options->synth.layers, "Only so many layers of --like, a multiple of 4")
       ->check(whole_number(4, 1000))
       ->needs(like);
+  command->add_flag("--mtp", options->synth.mtp, "With a layer that guesses tokens (MTP)");
   command->add_flag("!--no-tokenizer", options->synth.tokenizer, "A model that takes token ids only");
   command->add_option("-s,--seed", options->synth.seed, "Seed of the weights")
       ->check(seed_number())

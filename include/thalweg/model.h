@@ -44,22 +44,23 @@ namespace thalweg {
 enum class DraftMode : std::uint8_t {
   kOff,
   kLookup,  // the text so far: what followed the longest earlier match of its last tokens
-  kAuto,    // the same, as many as pay by measured acceptance and cost, and none where none does
+  kAuto,    // of the MTP layer or else the text, as many as pay by measured acceptance and cost; none where none does
+  kMtp,     // the model's MTP layer, which foresees tokens
 };
 
 struct ModelOptions {
-  std::optional<Device> device;       // none: a GPU that the model fits on, else the CPU
-  int threads = 0;                    // 0: every hardware thread
-  ThreadPool pool = {};               // of the caller's; without a `run` the library's
-  std::int64_t context = 0;           // most tokens of a sequence; 0: as the file says, but at most 32768
-  int sequences = 1;                  // most sequences alive at once
-  int prefill_chunk = 0;              // tokens of a prefill that run together; 0: 512 on a CPU, 8192 on a GPU
-  bool exact = false;                 // MatmulPrecision::kExact instead of kFast; on a GPU f32 activations too
-  std::optional<DType> kv_dtype;      // of keys and values: kF16, kBF16 or kF32; none: kF32 if exact, else kF16
-  DType state_dtype = DType::kF32;    // of the recurrent states: kF32 or kBF16
-  // kLookup needs one process, on a CPU or with CUDA, and F32 states; kAuto is kOff without.
+  std::optional<Device> device;     // none: a GPU that the model fits on, else the CPU
+  int threads = 0;                  // 0: every hardware thread
+  ThreadPool pool = {};             // of the caller's; without a `run` the library's
+  std::int64_t context = 0;         // most tokens of a sequence; 0: as the file says, but at most 32768
+  int sequences = 1;                // most sequences alive at once
+  int prefill_chunk = 0;            // tokens of a prefill that run together; 0: 512 on a CPU, 8192 on a GPU
+  bool exact = false;               // MatmulPrecision::kExact instead of kFast; on a GPU f32 activations too
+  std::optional<DType> kv_dtype;    // of keys and values: kF16, kBF16 or kF32; none: kF32 if exact, else kF16
+  DType state_dtype = DType::kF32;  // of the recurrent states: kF32 or kBF16
+  // Any but kOff needs one process, on a CPU or with CUDA, and F32 states; kAuto is kOff without.
   DraftMode draft = DraftMode::kOff;
-  int draft_max = 8;                  // most drafts of a sequence in one run; 1 to 64
+  int draft_max = 8;  // most drafts of a sequence in one run; 1 to 64
   // Of several processes that run the model together (thalweg/ranks.h); none, or one of one: this process alone. Each
   // gives the same options but for `threads`, `pool` and `progress`. On the CPU.
   std::shared_ptr<Ranks> ranks = {};
@@ -77,7 +78,8 @@ struct TensorInfo {
   std::string type;                 // as the file's format spells it: "Q4_K"
   std::vector<std::int64_t> shape;  // innermost last
   std::uint64_t bytes = 0;
-  bool used = false;           // false: not of the trunk (MTP, vision)
+  bool used = false;           // false: neither of the trunk nor of the MTP layer (vision)
+  bool mtp = false;            // of the MTP layer, which runs for drafts alone
   std::string operation;       // of used matrices: "linear", "moe_ffn" or "embedding"
   std::string decode_kernel;   // that runs it for one token
   std::string prefill_kernel;  // and for a chunk of a prefill
@@ -90,7 +92,7 @@ struct ModelInfo {
   std::string architecture;  // "qwen3next", "qwen35" or "qwen35moe"
   std::string name;          // as the file calls itself; may be empty
   std::vector<LayerKind> layers;
-  int mtp_layers = 0;  // left out
+  int mtp_layers = 0;  // 1: drafts can be made by it (ModelOptions::draft); more are left out
   std::int64_t hidden = 0;
   std::int64_t vocabulary = 0;
   std::int64_t context = 0;  // that the model was trained for; 0 if the file does not say
@@ -121,8 +123,10 @@ struct ModelInfo {
   std::uint64_t weight_bytes = 0;       // of the trunk, as stored
   std::uint64_t decode_bytes = 0;       // of weights that one decode step of one sequence reads
   std::uint64_t copied_bytes = 0;       // of weights that were copied at load
+  std::uint64_t mtp_bytes = 0;          // of the MTP layer's weights, as stored
+  std::uint64_t mtp_token_bytes = 0;    // of its keys and values, per token, if it is in use
   std::uint64_t state_bytes = 0;        // of a sequence, without its key and value cache
-  std::uint64_t cache_token_bytes = 0;  // of the key and value cache, per token
+  std::uint64_t cache_token_bytes = 0;  // of the key and value cache, per token; with the MTP layer's, if in use
   std::string device;                   // that it runs on: "cpu", "cuda:0 (NVIDIA H200)"
   std::string device_reason;            // why no GPU, where none was named and one is there
   std::uint64_t device_bytes = 0;       // reserved on the GPU: weights, states and caches of all sequences, steps

@@ -370,8 +370,8 @@ typedef struct thalweg_gated_delta_prep_step_args {
   thalweg_tensor
       replay_x;  // written: [N or slots,R,2*HK*K + HV*V], dtype of x, optional, in the rows of the states: tokens
                  // before those of x, without outputs; with drafts, these replace a sequence's first rows
-  thalweg_tensor replay_a;  // written: [N or slots,R,HV], dtype of gates.a: their raw gates
-  thalweg_tensor replay_b;  // written: [N or slots,R,HV], dtype of gates.a
+  thalweg_tensor replay_a;       // written: [N or slots,R,HV], dtype of gates.a: their raw gates
+  thalweg_tensor replay_b;       // written: [N or slots,R,HV], dtype of gates.a
   thalweg_tensor replay_counts;  // [N] i32: how many of a sequence's R are replayed, the first ones; 0..R
   bool drafts;                   // tokens after a sequence's first, at most R with replay_x, leave no trace in
                                  // state_out and conv_state
@@ -691,8 +691,8 @@ THALWEG_OPERATIONS(THALWEG_DECLARE_OPERATION)
 typedef struct thalweg_model thalweg_model;
 typedef struct thalweg_sequence thalweg_sequence;
 
-// Drafts of the next tokens: none, from the text so far, or as many of these as pay.
-typedef enum { THALWEG_DRAFT_OFF, THALWEG_DRAFT_LOOKUP, THALWEG_DRAFT_AUTO } thalweg_draft_mode;
+// Drafts of the next tokens: none, from the text so far, as many as pay, or from the model's MTP layer.
+typedef enum { THALWEG_DRAFT_OFF, THALWEG_DRAFT_LOOKUP, THALWEG_DRAFT_AUTO, THALWEG_DRAFT_MTP } thalweg_draft_mode;
 
 typedef struct thalweg_model_options {
   size_t struct_size;

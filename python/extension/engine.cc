@@ -153,7 +153,7 @@ void bind_engine(nb::module_& module) {
                   "prefill_chunk: int = 0, exact: bool = False, prefetch: bool = True, "
                   "kv_type: typing.Literal['f16', 'bf16', 'f32'] | None = None, "
                   "state_type: typing.Literal['f32', 'bf16'] = 'f32', device: str = 'auto', "
-                  "draft: typing.Literal['off', 'lookup', 'auto'] = 'off', draft_max: int = 8) -> None"))
+                  "draft: typing.Literal['off', 'lookup', 'mtp', 'auto'] = 'off', draft_max: int = 8) -> None"))
       .def_prop_ro(
           "context", [](const PyEngine& self) { return self.engine->model().context(); }, "Most tokens of a request.")
       .def(

@@ -87,7 +87,8 @@ DraftMode draft_mode_of(const std::string& name) {
   if (name == "off") return DraftMode::kOff;
   if (name == "lookup") return DraftMode::kLookup;
   if (name == "auto") return DraftMode::kAuto;
-  throw Error("Engine", "draft", "'off', 'lookup' or 'auto'", name);
+  if (name == "mtp") return DraftMode::kMtp;
+  throw Error("Engine", "draft", "'off', 'lookup', 'mtp' or 'auto'", name);
 }
 
 nb::dict info_of(const PyModel& self) {
@@ -106,6 +107,8 @@ nb::dict info_of(const PyModel& self) {
   result["end_tokens"] = info.end_tokens;
   result["parameters"] = info.parameters;
   result["weight_bytes"] = info.weight_bytes;
+  result["mtp_layers"] = info.mtp_layers;
+  result["mtp_bytes"] = info.mtp_bytes;
   result["state_bytes"] = info.state_bytes;
   result["cache_token_bytes"] = info.cache_token_bytes;
   result["device"] = info.device;

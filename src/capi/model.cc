@@ -22,6 +22,7 @@ struct thalweg_sequence {
 static_assert(THALWEG_STOP_END_TOKEN == static_cast<int>(thalweg::StopReason::kEndToken));
 static_assert(THALWEG_STOP_LENGTH == static_cast<int>(thalweg::StopReason::kLength));
 static_assert(THALWEG_STOP_CONTEXT == static_cast<int>(thalweg::StopReason::kContext));
+static_assert(THALWEG_DRAFT_MTP == static_cast<int>(thalweg::DraftMode::kMtp));
 static_assert(THALWEG_STOP_CALLER == static_cast<int>(thalweg::StopReason::kCaller));
 
 namespace {
@@ -88,7 +89,7 @@ static ModelOptions options_of(const thalweg_model_options& given) {
   if (given.device_type != THALWEG_DEFAULT_DEVICE) {
     wanted.device = Device{enum_of<DeviceType>(given.device_type, "model_load", "device_type"), given.device_index};
   }
-  if (given.draft < THALWEG_DRAFT_OFF || given.draft > THALWEG_DRAFT_AUTO) {
+  if (given.draft < THALWEG_DRAFT_OFF || given.draft > THALWEG_DRAFT_MTP) {
     throw Error("model_load", "draft", "a thalweg_draft_mode", std::to_string(given.draft));
   }
   wanted.draft = static_cast<DraftMode>(given.draft);

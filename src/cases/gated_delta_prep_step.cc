@@ -328,7 +328,8 @@ void add_draft_cases(std::vector<Case>& cases) {
   cases.push_back(step_case(shape));
   cases.push_back(step_case({.snapshots = true, .pool = true, .lengths = {2, 1, 3}}));
   // More tokens than a kernel stages at a time, most of them drafts.
-  shape = {.k = 64, .v = 96, .dtype = DType::kBF16, .qk_norm = QkNorm::kL2, .taps = 4, .gated_norm = true, .pool = true};
+  shape = {
+      .k = 64, .v = 96, .dtype = DType::kBF16, .qk_norm = QkNorm::kL2, .taps = 4, .gated_norm = true, .pool = true};
   shape.lengths = {1, 20, 3, 17};
   shape.replays = 20;
   shape.drafts = true;

@@ -26,7 +26,9 @@ struct ModelConfig {
 
   std::vector<LayerKind> layers;  // of the trunk
   std::vector<bool> sparse;       // the layer has experts
-  int mtp_layers = 0;
+  int mtp_layers = 0;             // that the file announces; in a GGUF file they are its last blocks
+  bool has_mtp = false;           // there is one, and the file has tensors of it
+  bool mtp_sparse = false;        // it has experts
   std::int64_t hidden = 0;
   std::int64_t vocabulary = 0;
   std::int64_t context = 0;  // 0: the file does not say
@@ -64,8 +66,8 @@ struct ModelConfig {
   std::int64_t conv_channels() const { return 2 * key_channels() + value_channels(); }
 };
 
-// From a GGUF file's metadata; `tensors` gives the vocabulary, whether there is a head and which layers have experts.
-// Throws Error that names file and key.
+// From a GGUF file's metadata; `tensors` gives the vocabulary, whether there is a head or an MTP layer, and which
+// layers have experts. Throws Error that names file and key.
 ModelConfig read_config(const io::GgufMetadata& metadata, const io::TensorSource& tensors, const std::string& path);
 
 // From a Hugging Face folder's config.json. Throws Error that names file and key.

@@ -46,6 +46,11 @@ std::vector<LayerKind> layers_of_interval(std::size_t layers, int interval) {
 
 std::int64_t first_dim(const io::TensorSource& tensors, std::string_view name) { return tensors.tensor(name).dim(0); }
 
+bool has_prefix(const io::TensorSource& tensors, std::string_view prefix) {
+  const std::vector<std::string> names = tensors.names();
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) { return name.starts_with(prefix); });
+}
+
 void add_end_token(ModelConfig& config, std::int64_t id, std::string_view key) {
   if (id < 0 || id >= config.vocabulary) {
     throw Error(config.path, key, "a token from 0 to " + std::to_string(config.vocabulary - 1), std::to_string(id));
@@ -56,11 +61,12 @@ void add_end_token(ModelConfig& config, std::int64_t id, std::string_view key) {
 }
 
 bool any_sparse(const ModelConfig& config) {
-  return std::find(config.sparse.begin(), config.sparse.end(), true) != config.sparse.end();
+  return config.mtp_sparse || std::find(config.sparse.begin(), config.sparse.end(), true) != config.sparse.end();
 }
 
 bool any_dense(const ModelConfig& config) {
-  return std::find(config.sparse.begin(), config.sparse.end(), false) != config.sparse.end();
+  const bool mtp = config.has_mtp && !config.mtp_sparse;
+  return mtp || std::find(config.sparse.begin(), config.sparse.end(), false) != config.sparse.end();
 }
 
 void check_config(const ModelConfig& config, const ConfigKeys& keys) {

@@ -21,8 +21,12 @@ std::vector<LayerKind> layers_of_interval(std::size_t layers, int interval);
 // Rows of the embedding table.
 std::int64_t first_dim(const io::TensorSource& tensors, std::string_view name);
 
+// Whether a tensor's name begins so.
+bool has_prefix(const io::TensorSource& tensors, std::string_view prefix);
+
 void add_end_token(ModelConfig& config, std::int64_t id, std::string_view key);
 
+// Of the trunk's layers and the MTP layer.
 bool any_sparse(const ModelConfig& config);
 bool any_dense(const ModelConfig& config);
 

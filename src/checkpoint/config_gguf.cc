@@ -178,6 +178,10 @@ ModelConfig read_config(const io::GgufMetadata& metadata, const io::TensorSource
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
     config.sparse.push_back(config.experts > 0 && !tensors.has("blk." + std::to_string(i) + ".ffn_gate.weight"));
   }
+  // A file may keep the number of layers that it left out.
+  const std::string mtp = "blk." + std::to_string(config.layers.size()) + ".";
+  config.has_mtp = config.mtp_layers == 1 && has_prefix(tensors, mtp);
+  config.mtp_sparse = config.has_mtp && config.experts > 0 && !tensors.has(mtp + "ffn_gate.weight");
   if (any_sparse(config)) {
     config.experts_used = keys.size("expert_used_count");
     config.expert_hidden = keys.size_of_layers("expert_feed_forward_length");

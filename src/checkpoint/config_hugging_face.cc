@@ -3,6 +3,7 @@
 
 #include "checkpoint/config.h"
 #include "checkpoint/config_checks.h"
+#include "checkpoint/weights.h"
 #include "io/printable.h"
 
 namespace thalweg::checkpoint {
@@ -48,9 +49,17 @@ class Reader {
   std::optional<io::JsonObject> text_;
 };
 
+// Configurations of Qwen3-Next have no number, those of Qwen3.5 keep it where the tensors were left out.
+void read_mtp(ModelConfig& config, const Reader& reader, const io::TensorSource& tensors) {
+  const std::string prefix = mtp_prefix(tensors);
+  if (prefix.empty()) return;
+  config.mtp_layers = reader.size("mtp_num_hidden_layers", reader.size("num_nextn_predict_layers", 1));
+  config.has_mtp = config.mtp_layers == 1;
+  config.mtp_sparse = config.has_mtp && tensors.has(prefix + "layers.0.mlp.gate.weight");
+}
+
 void read_layers(ModelConfig& config, const Reader& reader) {
   const int layers = checked_layers(reader.size("num_hidden_layers"), config.path, reader.name("num_hidden_layers"));
-  config.mtp_layers = reader.size("mtp_num_hidden_layers", 0);
   const auto count = static_cast<std::size_t>(layers);
   if (!reader.text().has("layer_types")) {
     const int interval = reader.text().has("full_attention_interval") ? reader.size("full_attention_interval") : 4;
@@ -203,6 +212,7 @@ ModelConfig read_config(const io::JsonObject& top, const io::TensorSource& tenso
   config.name = top.string("_name_or_path", "");
 
   read_layers(config, reader);
+  read_mtp(config, reader, tensors);
   config.hidden = reader.size("hidden_size");
   config.vocabulary = reader.size("vocab_size");
   config.context = reader.size("max_position_embeddings", 0);

@@ -36,7 +36,7 @@ void TensorBinder::fail(std::string_view name, std::string_view expected, std::s
 ConstTensor TensorBinder::take(const std::string& name, std::initializer_list<std::int64_t> shape, TensorRole role) {
   if (!source_.has(name)) fail(name, "a tensor " + shape_text(shape), "none of that name");
   const ConstTensor tensor = source_.tensor(name);
-  weights_.used[name] = {role, layer_};
+  weights_.used[name] = {role, layer_, mtp_};
   std::vector<std::int64_t> expected = shape;
   std::vector<std::int64_t> given(tensor.shape.begin(), tensor.shape.begin() + tensor.rank);
   std::erase(expected, 1);

@@ -23,6 +23,10 @@ class TensorBinder {
 
   // The layer that the next tensors belong to.
   void begin_layer(std::size_t layer) { layer_ = layer; }
+  void begin_mtp() {
+    layer_ = 0;
+    mtp_ = true;
+  }
 
   // A matrix or a stack of matrices, of any dtype but I32.
   ConstTensor matrix(const std::string& name, std::initializer_list<std::int64_t> shape,
@@ -50,6 +54,7 @@ class TensorBinder {
   Weights& weights_;
   Copies copies_;
   std::size_t layer_ = 0;
+  bool mtp_ = false;
 };
 
 // Element i of a contiguous tensor of a float type.

@@ -91,6 +91,40 @@ void bind_moe(TensorBinder& binder, const std::string& layer, MoeWeights& w) {
   w.shared_router = binder.small(layer + "ffn_gate_inp_shexp.weight", {c.hidden});
 }
 
+void bind_dense(TensorBinder& binder, const std::string& layer, DenseWeights& w) {
+  const ModelConfig& c = binder.config();
+  w.gate = binder.matrix(layer + "ffn_gate.weight", {c.dense_hidden, c.hidden});
+  w.up = binder.matrix(layer + "ffn_up.weight", {c.dense_hidden, c.hidden});
+  w.down = binder.matrix(layer + "ffn_down.weight", {c.hidden, c.dense_hidden});
+}
+
+// The block after the trunk's.
+void bind_mtp(TensorBinder& binder, Weights& weights) {
+  const ModelConfig& c = binder.config();
+  MtpWeights& w = weights.mtp;
+  binder.begin_mtp();
+  const std::string layer = "blk." + std::to_string(c.layers.size()) + ".";
+  const std::string own = layer + "nextn.";
+  const auto vocabulary_matrix = [&](const std::string& name, const ConstTensor& of_trunk) {
+    return binder.has(name) ? binder.matrix(name, {c.vocabulary, c.hidden}) : of_trunk;
+  };
+  w.fc = binder.matrix(own + "eh_proj.weight", {c.hidden, 2 * c.hidden});
+  w.embedding_norm = binder.small(own + "enorm.weight", {c.hidden});
+  w.hidden_norm = binder.small(own + "hnorm.weight", {c.hidden});
+  const std::string norm = own + "shared_head_norm.weight";
+  w.norm = binder.has(norm) ? binder.small(norm, {c.hidden}) : weights.norm;
+  w.embedding = vocabulary_matrix(own + "embed_tokens.weight", weights.embedding);
+  w.head = vocabulary_matrix(own + "shared_head_head.weight", weights.head);
+  w.layer.input_norm = binder.small(layer + "attn_norm.weight", {c.hidden});
+  w.layer.post_norm = binder.small(layer + "post_attention_norm.weight", {c.hidden});
+  bind_attention(binder, layer, w.layer.attention);
+  if (c.mtp_sparse) {
+    bind_moe(binder, layer, w.layer.moe);
+  } else {
+    bind_dense(binder, layer, w.layer.dense);
+  }
+}
+
 }  // namespace
 
 void bind_gguf(TensorBinder& binder, Weights& weights) {
@@ -112,11 +146,10 @@ void bind_gguf(TensorBinder& binder, Weights& weights) {
     if (c.sparse[i]) {
       bind_moe(binder, layer, w.moe);
     } else {
-      w.dense.gate = binder.matrix(layer + "ffn_gate.weight", {c.dense_hidden, c.hidden});
-      w.dense.up = binder.matrix(layer + "ffn_up.weight", {c.dense_hidden, c.hidden});
-      w.dense.down = binder.matrix(layer + "ffn_down.weight", {c.hidden, c.dense_hidden});
+      bind_dense(binder, layer, w.dense);
     }
   }
+  if (c.has_mtp) bind_mtp(binder, weights);
 }
 
 }  // namespace thalweg::checkpoint

@@ -1,5 +1,7 @@
 // The names of tensors in a Hugging Face file, and the weight that each one is.
 
+#include <algorithm>
+
 #include "checkpoint/tensor_binder.h"
 
 namespace thalweg::checkpoint {
@@ -76,7 +78,47 @@ void bind_moe(TensorBinder& binder, const std::string& layer, MoeWeights& w) {
   w.shared_router = binder.small(layer + "shared_expert_gate.weight", {c.hidden});
 }
 
+void bind_dense(TensorBinder& binder, const std::string& layer, DenseWeights& w) {
+  const ModelConfig& c = binder.config();
+  w.gate = binder.matrix(layer + "gate_proj.weight", {c.dense_hidden, c.hidden});
+  w.up = binder.matrix(layer + "up_proj.weight", {c.dense_hidden, c.hidden});
+  w.down = binder.matrix(layer + "down_proj.weight", {c.hidden, c.dense_hidden});
+}
+
+void bind_mtp(TensorBinder& binder, const std::string& prefix, Weights& weights) {
+  const ModelConfig& c = binder.config();
+  MtpWeights& w = weights.mtp;
+  binder.begin_mtp();
+  const auto vocabulary_matrix = [&](const std::string& name, const ConstTensor& of_trunk) {
+    return binder.has(name) ? binder.matrix(name, {c.vocabulary, c.hidden}) : of_trunk;
+  };
+  w.fc = binder.matrix(prefix + "fc.weight", {c.hidden, 2 * c.hidden});
+  w.embedding_norm = binder.small(prefix + "pre_fc_norm_embedding.weight", {c.hidden});
+  w.hidden_norm = binder.small(prefix + "pre_fc_norm_hidden.weight", {c.hidden});
+  w.norm = binder.small(prefix + "norm.weight", {c.hidden});
+  w.embedding = vocabulary_matrix(prefix + "embed_tokens.weight", weights.embedding);
+  w.head = vocabulary_matrix(prefix + "shared_head.head.weight", weights.head);
+  const std::string layer = prefix + "layers.0.";
+  w.layer.input_norm = binder.small(layer + "input_layernorm.weight", {c.hidden});
+  w.layer.post_norm = binder.small(layer + "post_attention_layernorm.weight", {c.hidden});
+  bind_attention(binder, layer + "self_attn.", w.layer.attention);
+  if (c.mtp_sparse) {
+    bind_moe(binder, layer + "mlp.", w.layer.moe);
+  } else {
+    bind_dense(binder, layer + "mlp.", w.layer.dense);
+  }
+}
+
 }  // namespace
+
+std::string mtp_prefix(const io::TensorSource& source) {
+  const std::vector<std::string> names = source.names();
+  for (const char* prefix : {"mtp.", "model.mtp.", "model.language_model.mtp.", "language_model.mtp."}) {
+    const auto begins = [&](const std::string& name) { return name.starts_with(prefix); };
+    if (std::any_of(names.begin(), names.end(), begins)) return prefix;
+  }
+  return {};
+}
 
 std::string hugging_face_prefix(const io::TensorSource& source) {
   const std::string nested = "model.language_model.";
@@ -103,11 +145,10 @@ void bind_hugging_face(TensorBinder& binder, const io::TensorSource& source, Wei
     if (c.sparse[i]) {
       bind_moe(binder, layer + "mlp.", w.moe);
     } else {
-      w.dense.gate = binder.matrix(layer + "mlp.gate_proj.weight", {c.dense_hidden, c.hidden});
-      w.dense.up = binder.matrix(layer + "mlp.up_proj.weight", {c.dense_hidden, c.hidden});
-      w.dense.down = binder.matrix(layer + "mlp.down_proj.weight", {c.hidden, c.dense_hidden});
+      bind_dense(binder, layer + "mlp.", w.dense);
     }
   }
+  if (c.has_mtp) bind_mtp(binder, mtp_prefix(source), weights);
 }
 
 }  // namespace thalweg::checkpoint

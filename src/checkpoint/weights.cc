@@ -27,20 +27,28 @@ bool of_no_shared_expert(const ModelConfig& config, const io::TensorSource& sour
   return name.find(".mlp.shared_expert.") != std::string::npos && source.tensor(name).size() == 0;
 }
 
+std::string layers_prefix(const ModelConfig& config, const io::TensorSource& source) {
+  return config.naming == Naming::kGguf ? "blk." : hugging_face_prefix(source) + "layers.";
+}
+
+void refuse_more_layers(const ModelConfig& config, const io::TensorSource& source, const TensorBinder& binder) {
+  const std::string prefix = layers_prefix(config, source);
+  const auto trunk = static_cast<std::int64_t>(config.layers.size());
+  for (const std::string& name : source.names()) {
+    if (layer_of(name, prefix) < trunk + (config.naming == Naming::kGguf ? config.mtp_layers : 0)) continue;
+    binder.fail(io::printable(name), "tensors of " + std::to_string(trunk) + " layers, as the configuration says",
+                "one more layer");
+  }
+}
+
 // Refuses tensors of the trunk that nothing reads: without a bias or a scale the model would give other text, silently.
 void refuse_unread(const ModelConfig& config, const io::TensorSource& source, const Weights& weights,
                    const TensorBinder& binder) {
-  const bool gguf = config.naming == Naming::kGguf;
-  const std::string prefix = gguf ? "blk." : hugging_face_prefix(source) + "layers.";
+  const std::string prefix = layers_prefix(config, source);
   for (const std::string& name : source.names()) {
     if (weights.used.count(name) != 0) continue;
     const std::int64_t layer = layer_of(name, prefix);
-    const auto trunk = static_cast<std::int64_t>(config.layers.size());
-    if (layer >= trunk + (gguf ? config.mtp_layers : 0)) {
-      binder.fail(io::printable(name), "tensors of " + std::to_string(trunk) + " layers, as the configuration says",
-                  "one more layer");
-    }
-    const bool in_trunk = layer >= 0 && layer < trunk;
+    const bool in_trunk = layer >= 0 && layer < static_cast<std::int64_t>(config.layers.size());
     const bool recomputed = name.find("rotary_emb.inv_freq") != std::string::npos;
     const bool empty = in_trunk && of_no_shared_expert(config, source, name);
     if ((in_trunk && !recomputed && !empty) || name == "rope_freqs.weight") {
@@ -63,6 +71,7 @@ Weights bind(const ModelConfig& config, const io::TensorSource& source, TensorBi
   Weights weights;
   TensorBinder binder(config, source, weights, copies);
   weights.layers.resize(config.layers.size());
+  refuse_more_layers(config, source, binder);
   if (config.naming == Naming::kGguf) {
     bind_gguf(binder, weights);
   } else {

@@ -80,6 +80,18 @@ struct LayerWeights {
   MoeWeights moe;                 // of one that is
 };
 
+// The layer that foresees the token after the next one (docs/speculation.md), of which drafts are made: fc takes
+// [embedding | hidden state], each after its norm, to the input of a layer with attention.
+struct MtpWeights {
+  ConstTensor embedding_norm;  // [D]
+  ConstTensor hidden_norm;     // [D]
+  ConstTensor fc;              // [D,2*D]
+  LayerWeights layer;
+  ConstTensor norm;       // [D]
+  ConstTensor embedding;  // [vocabulary,D]; the trunk's unless the file has one
+  ConstTensor head;       // [vocabulary,D]; the trunk's unless the file has one
+};
+
 // What a tensor of the file is to the decoder. tensor_names_gguf.cc and tensor_names_hugging_face.cc assign the roles.
 enum class TensorRole : std::uint8_t {
   kSmall,   // a norm, a bias, a convolution, a decay
@@ -91,18 +103,21 @@ enum class TensorRole : std::uint8_t {
 struct TensorUse {
   TensorRole role = TensorRole::kSmall;
   std::size_t layer = 0;  // of the trunk; 0 for what belongs to no layer
+  bool mtp = false;       // of the MTP layer
 };
 
-// The trunk's tensors as views into the file's mapping, on the host. Three kinds are copied at load, and counted in
-// `owned`: A_log, computed from GGUF's ssm_a; the rows of interleaved b and a, which are small; experts that a Hugging
-// Face file stores one by one, unless they lie at equal distances, because the expert matmul takes one tensor. The
-// interleaved q | k | v | z of Qwen3-Next is not copied: the decoder de-interleaves the activations.
+// The tensors of the trunk and the MTP layer as views into the file's mapping, on the host. Three kinds are copied at
+// load, and counted in `owned`: A_log, computed from GGUF's ssm_a; the rows of interleaved b and a, which are small;
+// experts that a Hugging Face file stores one by one, unless they lie at equal distances, because the expert matmul
+// takes one tensor. The interleaved q | k | v | z of Qwen3-Next is not copied: the decoder de-interleaves the
+// activations.
 struct Weights {
   ConstTensor embedding;         // [vocabulary,D]
   ConstTensor norm;              // [D]
   ConstTensor head;              // [vocabulary,D]; the embedding if tied
   ConstTensor rope_frequencies;  // [rotary_dim/2] f32; undefined if they follow from theta
   std::vector<LayerWeights> layers;
+  MtpWeights mtp;  // of a model with ModelConfig::has_mtp
   OwnedMemory owned;
   std::map<std::string, TensorUse> used;  // by name in the file
 };
@@ -117,5 +132,8 @@ void check_weights(const ModelConfig& config, const io::TensorSource& source);
 
 // What the names of a Hugging Face file's trunk begin with: "model." or "model.language_model.".
 std::string hugging_face_prefix(const io::TensorSource& source);
+
+// What the names of its MTP layer begin with, "mtp." or that behind the trunk's prefix; empty if there is none.
+std::string mtp_prefix(const io::TensorSource& source);
 
 }  // namespace thalweg::checkpoint

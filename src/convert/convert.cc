@@ -53,16 +53,20 @@ class SourceLookup final : public TensorLookup {
   std::string path_;
 };
 
+// Without the MTP layer, so that the trunk's types do not depend on it.
 int count_layers(const std::vector<TensorPlan>& plans) {
-  int layers = 0;
+  std::set<int> layers;
+  std::set<int> mtp;
   for (const TensorPlan& plan : plans) {
     int layer = -1;
     if (plan.name.starts_with("blk.")) {
       std::from_chars(plan.name.data() + 4, plan.name.data() + plan.name.size(), layer);
     }
-    layers = std::max(layers, layer + 1);
+    if (layer >= 0) layers.insert(layer);
+    if (plan.name.find(".nextn.") != std::string::npos) mtp.insert(layer);
   }
-  return layers;
+  for (const int layer : mtp) layers.erase(layer);
+  return layers.empty() ? 0 : *layers.rbegin() + 1;
 }
 
 // A new file that the runner refuses would be found out only after it was written.
@@ -108,25 +112,26 @@ Converted from_hugging_face(const std::string& in, const std::string& out, const
   const io::SafetensorsFile source(in);
   ModelConfig config = checkpoint::read_config(json, source);
   if (config.name.empty()) config.name = fs::weakly_canonical(in).filename().string();
+  const std::string mtp = checkpoint::mtp_prefix(source);
   io::GgufMetadata metadata = gguf_metadata(config, rope_sections(json, config.rotary_dim), mix.file_type);
   const bool has_tokenizer = add_tokenizer(metadata, in, config);
   refuse_what_would_not_load(config, source, checkpoint::read_tokenizer(in));
   std::vector<TensorPlan> plans =
-      plan_hugging_face(config, checkpoint::hugging_face_prefix(source), SourceLookup(source, in));
+      plan_hugging_face(config, checkpoint::hugging_face_prefix(source), mtp, SourceLookup(source, in));
   Converted result = finish(plans, source, metadata, in, out, mix, options);
   result.architecture = config.architecture;
   result.source_bytes = source.bytes();
   if (!has_tokenizer) result.notes.emplace_back("there is no tokenizer.json: the new file takes token ids only");
-  std::size_t mtp = 0;
+  std::size_t unread = 0;  // of several MTP layers
   std::size_t vision = 0;
   for (const std::string& name : source.names()) {
-    mtp += name.starts_with("mtp.") ? 1 : 0;
+    unread += !mtp.empty() && !config.has_mtp && name.starts_with(mtp) ? 1 : 0;
     vision += name.starts_with("model.visual.") ? 1 : 0;
   }
   const auto left_out = [&](std::size_t count, const char* what) {
     if (count > 0) result.notes.push_back(std::to_string(count) + " tensors of " + what + " are left out");
   };
-  left_out(mtp, "the multi-token prediction");
+  left_out(unread, "the multi-token prediction");
   left_out(vision, "the vision encoder");
   return result;
 }

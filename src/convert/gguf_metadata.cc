@@ -59,7 +59,8 @@ io::GgufMetadata gguf_metadata(const ModelConfig& config, const std::vector<std:
   if (!config.name.empty()) text("general.name", config.name);
   metadata.add("general.file_type", u32(file_type));
   metadata.add("general.quantization_version", std::uint32_t{2});
-  number("block_count", static_cast<std::int64_t>(config.layers.size()));
+  number("block_count", static_cast<std::int64_t>(config.layers.size()) + (config.has_mtp ? 1 : 0));
+  if (config.has_mtp) number("nextn_predict_layers", 1);
   if (config.context > 0) number("context_length", config.context);
   number("embedding_length", config.hidden);
   if (config.dense_hidden > 0) number("feed_forward_length", config.dense_hidden);
@@ -86,6 +87,7 @@ io::GgufMetadata gguf_metadata(const ModelConfig& config, const std::vector<std:
   } else {
     std::vector<bool> recurrent;
     for (LayerKind kind : config.layers) recurrent.push_back(kind == LayerKind::kGatedDelta);
+    if (config.has_mtp) recurrent.push_back(false);
     metadata.add(arch + ".attention.recurrent_layers", io::GgufArray{recurrent});
   }
   if (config.experts > 0) {

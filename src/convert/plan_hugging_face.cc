@@ -19,7 +19,7 @@ class Planner {
   Planner(const ModelConfig& config, std::string prefix, const TensorLookup& lookup)
       : c_(config), prefix_(std::move(prefix)), lookup_(lookup) {}
 
-  std::vector<TensorPlan> plan() {
+  std::vector<TensorPlan> plan(const std::string& mtp_prefix) {
     add("token_embd.weight", prefix_ + "embed_tokens.weight", {c_.vocabulary, c_.hidden});
     norm("output_norm.weight", prefix_ + "norm.weight", c_.hidden);
     if (!c_.tied_head) add("output.weight", "lm_head.weight", {c_.vocabulary, c_.hidden});
@@ -39,6 +39,7 @@ class Planner {
         dense("ffn_", "", "mlp.", c_.dense_hidden);
       }
     }
+    if (c_.has_mtp) mtp(mtp_prefix);
     return std::move(plans_);
   }
 
@@ -145,6 +146,29 @@ class Planner {
     norm(to_ + "attn_k_norm.weight", from + "k_norm.weight", c_.head_dim);
   }
 
+  void mtp(const std::string& prefix) {
+    to_ = "blk." + std::to_string(c_.layers.size()) + ".";
+    from_ = prefix + "layers.0.";
+    norm(to_ + "attn_norm.weight", from_ + "input_layernorm.weight", c_.hidden);
+    norm(to_ + "post_attention_norm.weight", from_ + "post_attention_layernorm.weight", c_.hidden);
+    attention();
+    if (c_.mtp_sparse) {
+      experts();
+    } else {
+      dense("ffn_", "", "mlp.", c_.dense_hidden);
+    }
+    const std::string own = to_ + "nextn.";
+    add(own + "eh_proj.weight", prefix + "fc.weight", {c_.hidden, 2 * c_.hidden});
+    norm(own + "enorm.weight", prefix + "pre_fc_norm_embedding.weight", c_.hidden);
+    norm(own + "hnorm.weight", prefix + "pre_fc_norm_hidden.weight", c_.hidden);
+    norm(own + "shared_head_norm.weight", prefix + "norm.weight", c_.hidden);
+    const auto vocabulary_matrix = [&](const std::string& name, const std::string& source) {
+      if (lookup_.has(source)) add(own + name, source, {c_.vocabulary, c_.hidden});
+    };
+    vocabulary_matrix("embed_tokens.weight", prefix + "embed_tokens.weight");
+    vocabulary_matrix("shared_head_head.weight", prefix + "shared_head.head.weight");
+  }
+
   void dense(const std::string& name, const std::string& suffix, const std::string& source, std::int64_t wide) {
     add(to_ + name + "gate" + suffix + ".weight", from_ + source + "gate_proj.weight", {wide, c_.hidden});
     add(to_ + name + "up" + suffix + ".weight", from_ + source + "up_proj.weight", {wide, c_.hidden});
@@ -196,8 +220,8 @@ class Planner {
 }  // namespace
 
 std::vector<TensorPlan> plan_hugging_face(const ModelConfig& config, const std::string& prefix,
-                                          const TensorLookup& lookup) {
-  return Planner(config, prefix, lookup).plan();
+                                          const std::string& mtp_prefix, const TensorLookup& lookup) {
+  return Planner(config, prefix, lookup).plan(mtp_prefix);
 }
 
 }  // namespace thalweg::convert

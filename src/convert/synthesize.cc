@@ -34,7 +34,7 @@ ModelConfig make_config(std::int64_t hidden, std::int64_t groups, std::int64_t w
 }
 
 std::vector<TensorPlan> make_plans(const ModelConfig& config, const TypeMix& mix) {
-  std::vector<TensorPlan> plans = plan_hugging_face(config, "", NoTensors());
+  std::vector<TensorPlan> plans = plan_hugging_face(config, "", "mtp.", NoTensors());
   choose_types(plans, mix);
   return plans;
 }
@@ -178,6 +178,8 @@ std::vector<float> small_values(const TensorPlan& plan, RandomBlocks& random) {
 Synthesized synthesize(const std::string& out, const TypeMix& mix, const SynthOptions& options) {
   ModelConfig config =
       options.like.empty() ? fit_config(mix, options) : config_of(published_shapes(options.like, options.layers));
+  config.has_mtp = options.mtp;
+  config.mtp_sparse = options.mtp && config.experts > 0;
   config.name = options.like.empty() ? "synthetic" : "synthetic " + options.like;
   const std::vector<TensorPlan> plans = make_plans(config, mix);
   io::GgufMetadata metadata = gguf_metadata(config, default_rope_sections(config.rotary_dim), mix.file_type);

@@ -13,6 +13,7 @@ struct SynthOptions {
   int layers = 0;          // of `like`, a multiple of four; 0: all
   double gigabytes = 1.0;  // 10^9 bytes of tensors, met within a few percent
   bool experts = false;    // qwen35moe instead of qwen35
+  bool mtp = false;        // with an MTP layer
   bool tokenizer = true;   // false: tokenizer.ggml.model is "none", and the model takes token ids only
   std::uint64_t seed = 1;
   std::function<void(double done)> progress;

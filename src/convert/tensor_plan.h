@@ -51,10 +51,11 @@ class NoTensors final : public TensorLookup {
 };
 
 // The tensors of a GGUF file with the conventions of the converter of llama.cpp: names, layout of the value heads,
-// norms that hold 1 + w, ssm_a = -exp(A_log). `config` is that of the Hugging Face model; its tensors' names begin
-// with `prefix`. The types are F32.
+// norms that hold 1 + w, ssm_a = -exp(A_log), the MTP layer as the block after the trunk's. `config` is that of the
+// Hugging Face model; the names of its tensors begin with `prefix`, those of its MTP layer with `mtp_prefix`. The types
+// are F32.
 std::vector<TensorPlan> plan_hugging_face(const ModelConfig& config, const std::string& prefix,
-                                          const TensorLookup& lookup);
+                                          const std::string& mtp_prefix, const TensorLookup& lookup);
 
 // Declares the tensors, writes their data in runs of rows and finishes the file. Throws Error that names `path` and the
 // source tensor for values that are not finite, or too large for F16, and if the source lost data meanwhile.

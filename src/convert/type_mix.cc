@@ -64,7 +64,9 @@ DType wanted_type(const TypeMix& mix, std::string_view name, int layers, bool ti
   if (ends_with_any(name, {".attn_v.weight", ".ffn_down.weight", ".ffn_down_exps.weight"})) {
     return deserves_more(layer, layers) ? mix.better : mix.base;
   }
-  if (name.ends_with("_shexp.weight")) return mix.better;
+  if (ends_with_any(name, {"_shexp.weight", ".nextn.eh_proj.weight", ".nextn.shared_head_head.weight"})) {
+    return mix.better;
+  }
   if (ends_with_any(name, {".attn_qkv.weight", ".ssm_out.weight", ".attn_output.weight"})) return DType::kQ5_K;
   return mix.base;
 }

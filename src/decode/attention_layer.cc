@@ -54,20 +54,11 @@ void project(const AttentionWeights& w, Step& step, const ConstTensor& x, const 
   step.multiply(x, w.v, scratch.v);
 }
 
-}  // namespace
-
-void attention_layer(const ModelConfig& config, const AttentionWeights& w, std::size_t layer, StatePool& pool,
-                     Step& step, const ConstTensor& x, const Tensor& y) {
+void store(const ModelConfig& config, const AttentionWeights& w, std::size_t layer, const StatePool& pool, Step& step,
+           const Scratch& scratch) {
   const std::int64_t width = config.head_dim;
-  const Scratch scratch = lay_out(step.scratch, [&](Arena& arena) { return take_scratch(config, step, arena); });
-  project(w, step, x, scratch);
-
-  const Tensor q_and_gate = head_range(scratch.q_and_gate, 0, config.heads, 2 * width);
-  const Tensor q = column_range(q_and_gate, 0, width);
   const Tensor k = head_range(scratch.k, 0, config.kv_heads, width);
-  normalize_and_rotate(config, q, w.q_norm, step);
   normalize_and_rotate(config, k, w.k_norm, step);
-
   StoreKvArgs store;
   store.k = k;
   store.v = head_range(scratch.v, 0, config.kv_heads, width);
@@ -77,11 +68,36 @@ void attention_layer(const ModelConfig& config, const AttentionWeights& w, std::
   store.k_cache = pool.keys(layer);
   store.v_cache = pool.values(layer);
   step.run(store);
+}
+
+}  // namespace
+
+void store_keys_and_values(const ModelConfig& config, const AttentionWeights& w, std::size_t layer, StatePool& pool,
+                           Step& step, const ConstTensor& x) {
+  const Scratch scratch = lay_out(step.scratch, [&](Arena& arena) { return take_scratch(config, step, arena); });
+  if (w.qkv.defined() || w.qk.defined()) {
+    project(w, step, x, scratch);
+  } else {
+    step.multiply(x, w.k, scratch.k);
+    step.multiply(x, w.v, scratch.v);
+  }
+  store(config, w, layer, pool, step, scratch);
+}
+
+void attention_layer(const ModelConfig& config, const AttentionWeights& w, std::size_t layer, StatePool& pool,
+                     Step& step, const ConstTensor& x, const Tensor& y) {
+  const std::int64_t width = config.head_dim;
+  const Scratch scratch = lay_out(step.scratch, [&](Arena& arena) { return take_scratch(config, step, arena); });
+  project(w, step, x, scratch);
+  const Tensor q_and_gate = head_range(scratch.q_and_gate, 0, config.heads, 2 * width);
+  const Tensor q = column_range(q_and_gate, 0, width);
+  normalize_and_rotate(config, q, w.q_norm, step);
+  store(config, w, layer, pool, step, scratch);
 
   AttentionArgs args;
   args.q = q;
-  args.k_cache = store.k_cache;
-  args.v_cache = store.v_cache;
+  args.k_cache = pool.keys(layer);
+  args.v_cache = pool.values(layer);
   args.cu_seqlens = step.batch->cu_seqlens();
   args.lengths = step.batch->lengths();
   args.slots = step.batch->slots();

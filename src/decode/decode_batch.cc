@@ -135,10 +135,10 @@ class DraftDecoding {
   void verify(std::int32_t token, std::int64_t most) {
     drafter_.add(std::span(&token, 1));
     const auto length = static_cast<std::int64_t>(sequence_.tokens.size()) + 1;
-    const std::span<const std::int32_t> drafts =
-        drafter_.propose(std::min(most, model_.context - length), 1, model_.round_costs);
+    const Model::Impl::Drafted drafted{&sequence_, token, std::min(most, model_.context - length), &drafter_};
+    model_.make_drafts(std::span(&drafted, 1));
     std::vector<std::int32_t> tokens = {token};
-    tokens.insert(tokens.end(), drafts.begin(), drafts.end());
+    tokens.insert(tokens.end(), drafter_.drafts().begin(), drafter_.drafts().end());
     accepted_.clear();
     logits_.clear();
     const SequenceInput input{handle_, tokens};
@@ -234,6 +234,7 @@ class DeviceDecoding {
     Sequence::Impl& sequence = decoding_.sequence(i);
     model_.pool->set_length(sequence.slot, static_cast<std::int64_t>(sequence.tokens.size()));
     sequence.set_logits({});
+    model_.pool->mtp_rows(sequence.slot) = {.tokens = {}, .lost = model_.pool->has_mtp()};
     loop_.read_logits(row_of(i), sequence.logits);
   }
 

@@ -14,7 +14,7 @@ constexpr std::int64_t kDeviceLogitRows = 128;
 }  // namespace
 
 Decoder::Decoder(const ModelConfig& config, const Weights& weights, const Runtime& runtime, std::int64_t chunk,
-                 std::int64_t sequences, std::int64_t drafts)
+                 std::int64_t sequences, std::int64_t drafts, bool mtp)
     : config_(config),
       weights_(weights),
       runtime_(runtime),
@@ -22,7 +22,9 @@ Decoder::Decoder(const ModelConfig& config, const Weights& weights, const Runtim
       sequences_(sequences),
       drafts_(drafts),
       batch_(runtime, std::max(chunk, sequences * (1 + drafts)), sequences),
-      step_(runtime, batch_) {}
+      step_(runtime, batch_) {
+  if (mtp) mtp_ = std::make_unique<MtpLayer>(config, weights, runtime, step_, chunk, sequences, drafts);
+}
 
 std::int64_t Decoder::logit_rows() const { return runtime_.on_host() ? kLogitRows : kDeviceLogitRows; }
 
@@ -41,7 +43,7 @@ void Decoder::reserve(std::span<const DecoderInput> inputs, StatePool& pool) {
 
 bool Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which,
                   const LogitsCallback& on_logits, const std::function<bool()>& should_continue) {
-  settle(inputs, pool);
+  settle_states(inputs, pool);
   reserve(inputs, pool);
 
   // The chunks of a sequence run in order: within a list they keep it, and the single token that may be left over is a
@@ -85,7 +87,26 @@ void Decoder::run_drafts(std::span<const DecoderInput> inputs, StatePool& pool, 
   if (!chunks.empty()) run_chunks(chunks, inputs, pool, LogitsOf::kEach, on_logits, !plain);
 }
 
+void Decoder::draft(std::span<const MtpLayer::Request> requests, StatePool& pool,
+                    std::span<std::vector<std::int32_t>> drafts) {
+  std::int64_t longest = 0;
+  for (const MtpLayer::Request& request : requests) {
+    longest = std::max(longest, pool.length(request.slot) + 1 + request.most);
+  }
+  pool.reserve(longest);
+  mtp_->draft(requests, pool, drafts);
+}
+
 void Decoder::settle(std::span<const DecoderInput> inputs, StatePool& pool) {
+  if (mtp_ != nullptr) {
+    std::vector<int> slots;
+    for (const DecoderInput& input : inputs) slots.push_back(input.slot);
+    mtp_->settle(slots, pool);
+  }
+  settle_states(inputs, pool);
+}
+
+void Decoder::settle_states(std::span<const DecoderInput> inputs, StatePool& pool) {
   batch_.clear();
   for (const DecoderInput& input : inputs) {
     const std::int64_t pending = pool.pending(input.slot);
@@ -109,6 +130,7 @@ Decoder::Activations Decoder::lay_out_activations(std::int64_t wanted) {
     Activations taken;
     taken.h = step_.take_f32(arena, count, config_.hidden);
     for (Tensor* tensor : {&taken.x, &taken.y}) *tensor = step_.take(arena, count, config_.hidden);
+    if (mtp_ != nullptr) taken.hidden = step_.take_f32(arena, count, config_.hidden);
     taken.wanted = step_.take_f32(arena, rows, config_.hidden);
     taken.logits = step_.take_f32(arena, rows, config_.vocabulary);
     return taken;
@@ -147,42 +169,32 @@ void Decoder::run_layers(const Activations& activations, StatePool& pool) {
 }
 
 void Decoder::run_ffn(std::size_t i, const Tensor& h, const Tensor& y, const Tensor& x) {
-  const checkpoint::LayerWeights& layer = weights_.layers[i];
-  RmsNormArgs norm;
-  norm.x = h;
-  norm.delta = y;
-  norm.sum = h;
-  norm.y = x;
-  norm.weight = layer.post_norm;
-  norm.eps = config_.norm_eps;
-  norm.weight_plus_one = config_.norm_plus_one;
-  step_.run(norm);
-  if (config_.sparse[i]) {
-    expert_ffn(config_, layer.moe, step_, x, y);
-  } else {
-    dense_ffn(config_, layer.dense, step_, x, y);
-  }
-  step_.sum_over_ranks(y);
+  ffn_layer(config_, weights_.layers[i], config_.sparse[i], step_, h, y, x);
 }
 
-void Decoder::run_norm_and_head(const ConstTensor& h, const ConstTensor& y, const Activations& activations,
-                                const Tensor& logits) {
+void Decoder::run_final_norm(const ConstTensor& h, const ConstTensor& y, const Tensor& normed) {
   RmsNormArgs norm;
   norm.x = h;
   norm.delta = y;  // the last block's output, which has not joined the residual stream yet
-  norm.y = narrow(activations.x, 0, 0, h.dim(0));
+  norm.y = normed;
   norm.weight = weights_.norm;
   norm.eps = config_.norm_eps;
   norm.weight_plus_one = config_.norm_plus_one;
   step_.run(norm);
+}
+
+void Decoder::run_norm_and_head(const ConstTensor& h, const ConstTensor& y, const Activations& activations,
+                                const Tensor& logits) {
+  const Tensor normed = narrow(activations.x, 0, 0, h.dim(0));
+  run_final_norm(h, y, normed);
   const RowHint of_layers = std::exchange(step_.row_hint, step_.head_hint);
   if (step_.group == nullptr) {
-    step_.multiply(norm.y, weights_.head, logits);
+    step_.multiply(normed, weights_.head, logits);
   } else {
     // Each rank has some rows of the head; rank 0 chooses tokens.
     const Tensor mine =
         lay_out(step_.scratch, [&](Arena& arena) { return step_.take_f32(arena, h.dim(0), weights_.head.dim(0)); });
-    step_.multiply(norm.y, weights_.head, mine);
+    step_.multiply(normed, weights_.head, mine);
     if (!step_.planning) step_.group->gather_columns(mine, logits, config_.vocabulary);
   }
   step_.row_hint = of_layers;
@@ -237,7 +249,18 @@ void Decoder::enqueue_drafts(const Batch& batch, StatePool& pool, const Tensor& 
   late_ffn_ = false;
   const Activations activations = lay_out_activations(0);
   run_layers(activations, pool);
+  if (mtp_ != nullptr) run_final_norm(activations.h, activations.y, activations.hidden);
   run_head(rows_of(activations, 0, step_.count()), activations, logits);
+}
+
+void Decoder::begin_round(std::span<const MtpLayer::Tokens> runs, StatePool& pool) {
+  if (mtp_ != nullptr) mtp_->make_room(runs, pool);
+}
+
+void Decoder::end_round(const Batch& batch, std::span<const MtpLayer::Tokens> runs, StatePool& pool) {
+  if (mtp_ == nullptr) return;
+  step_.batch = &batch;
+  mtp_->take(runs, lay_out_activations(0).hidden, pool);
 }
 
 void Decoder::run_chunks(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool,
@@ -287,26 +310,30 @@ void Decoder::run_chunks_here(std::span<const Chunk> chunks, std::span<const Dec
     std::int64_t token;
   };
   std::vector<Wanted> wanted;
+  std::vector<MtpLayer::Tokens> runs;
   batch_.clear();
   for (const Chunk& chunk : chunks) {
     const DecoderInput& input = inputs[chunk.input];
     const auto row = static_cast<std::int32_t>(batch_.count());
-    batch_.add(input.slot, pool.length(input.slot),
-               input.tokens.subspan(static_cast<std::size_t>(chunk.begin), static_cast<std::size_t>(chunk.count)),
-               pool.pending(input.slot));
+    const auto tokens =
+        input.tokens.subspan(static_cast<std::size_t>(chunk.begin), static_cast<std::size_t>(chunk.count));
+    batch_.add(input.slot, pool.length(input.slot), tokens, pool.pending(input.slot));
+    runs.push_back({input.slot, tokens, pool.length(input.slot), row});
     for (std::int64_t i = 0; i < chunk.count; ++i) {
       if (which != LogitsOf::kEach && !(chunk.last && i + 1 == chunk.count)) continue;
       batch_.want(row + static_cast<std::int32_t>(i));
       wanted.push_back({chunk.input, chunk.begin + i});
     }
   }
+  if (mtp_ != nullptr) mtp_->make_room(runs, pool);
   batch_.upload();
   step_.batch = &batch_;
   step_.set_decode(drafts || chunks.front().count == 1);
   step_.drafts = drafts;
-  late_ffn_ = batch_.wanted() < batch_.count() && batch_.wanted() <= logit_rows();
+  late_ffn_ = mtp_ == nullptr && batch_.wanted() < batch_.count() && batch_.wanted() <= logit_rows();
   const Activations activations = lay_out_activations(batch_.wanted());
   run_layers(activations, pool);
+  if (mtp_ != nullptr) run_final_norm(activations.h, activations.y, activations.hidden);
   for (std::size_t n = 0; n < chunks.size(); ++n) {
     pool.set_length(batch_.slots_on_host()[n], batch_.lengths_on_host()[n]);
     if (drafts) pool.set_pending(batch_.slots_on_host()[n], chunks[n].count - 1);
@@ -327,6 +354,7 @@ void Decoder::run_chunks_here(std::span<const Chunk> chunks, std::span<const Dec
       on_logits(row.input, row.token, std::span(logits + static_cast<std::size_t>(i) * vocabulary, vocabulary));
     }
   }
+  if (mtp_ != nullptr) mtp_->take(runs, activations.hidden, pool);
 }
 
 void Decoder::profile(std::span<const DecoderInput> inputs, StatePool& pool, const OnTime& on_time) {
@@ -385,6 +413,15 @@ void Decoder::plan_step(std::int64_t tokens, std::int64_t sequences, StatePool& 
     step_.head_hint = hint;
     run_wanted(activations, 0, wanted);
   }
+  if (mtp_ == nullptr) return;
+  run_final_norm(activations.h, activations.y, activations.hidden);
+  mtp_->plan_store(tokens, sequences, pool);
+}
+
+std::vector<StepMemory*> Decoder::step_memories() {
+  std::vector<StepMemory*> memories = {&step_.workspace, &step_.scratch, &step_.activations};
+  if (mtp_ != nullptr) memories.push_back(&mtp_->memory());
+  return memories;
 }
 
 void Decoder::plan_drafts(std::int64_t tokens, std::int64_t sequences, StatePool& pool) {
@@ -403,7 +440,7 @@ void Decoder::plan_drafts(std::int64_t tokens, std::int64_t sequences, StatePool
 
 std::size_t Decoder::plan(StatePool& pool) {
   step_.planning = true;
-  StepMemory* const memories[] = {&step_.workspace, &step_.scratch, &step_.activations};
+  const std::vector<StepMemory*> memories = step_memories();
   for (StepMemory* memory : memories) memory->begin_counting();
   for (std::int64_t tokens = 1; tokens <= chunk_;
        tokens = tokens < chunk_ ? std::min(2 * tokens, chunk_) : tokens + 1) {
@@ -416,6 +453,7 @@ std::size_t Decoder::plan(StatePool& pool) {
     if (tokens <= 1 + drafts_) plan_drafts(tokens, 1, pool);
     if (sequences_ > 1 && tokens > sequences_) plan_drafts(tokens, sequences_, pool);
   }
+  if (mtp_ != nullptr) mtp_->plan_drafts(pool);
   std::size_t bytes = 0;
   for (const StepMemory* memory : memories) bytes += memory->counted();
   step_.planning = false;
@@ -423,7 +461,7 @@ std::size_t Decoder::plan(StatePool& pool) {
 }
 
 void Decoder::allocate() {
-  for (StepMemory* memory : {&step_.workspace, &step_.scratch, &step_.activations}) memory->end_counting();
+  for (StepMemory* memory : step_memories()) memory->end_counting();
 }
 
 }  // namespace thalweg::decode

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "checkpoint/weights.h"
 #include "decode/batch.h"
 #include "decode/layers.h"
+#include "decode/mtp_layer.h"
 #include "decode/runtime.h"
 #include "decode/state.h"
 
@@ -32,9 +34,10 @@ using LogitsCallback = std::function<void(std::size_t input, std::int64_t token,
 class Decoder {
  public:
   // Tokens of a prefill run in chunks of at most `chunk`; at most `sequences` are in a batch, each with at most
-  // `drafts` drafts. `weights` are on the runtime's device, with or without memory yet.
+  // `drafts` drafts, which the MTP layer makes with `mtp`, if the pool has it too. `weights` are on the runtime's
+  // device, with or without memory yet.
   Decoder(const ModelConfig& config, const Weights& weights, const Runtime& runtime, std::int64_t chunk,
-          std::int64_t sequences, std::int64_t drafts);
+          std::int64_t sequences, std::int64_t drafts, bool mtp);
 
   // The bytes that steps need besides weights and states, counted by a walk through steps of many sizes that runs
   // nothing. Throws Error if an operation has no kernel for this model.
@@ -53,6 +56,10 @@ class Decoder {
   // Runs a token and drafts of what follows it of each input, with logits of each. The bits are those of single tokens.
   // The drafts' lengths count, and they are pending: StatePool::drop() takes those away that turn out to be wrong.
   void run_drafts(std::span<const DecoderInput> inputs, StatePool& pool, const LogitsCallback& on_logits);
+  // Drafts of what follows the next token of each slot, up to `most` that the pool can have room for.
+  void draft(std::span<const MtpLayer::Request> requests, StatePool& pool, std::span<std::vector<std::int32_t>> drafts);
+  const MtpLayer* mtp() const { return mtp_.get(); }  // null: none
+
   // Brings the states of slots with pending tokens up to their lengths.
   void settle(std::span<const DecoderInput> inputs, StatePool& pool);
 
@@ -62,6 +69,9 @@ class Decoder {
   // The same of a batch with drafts, with logits [T,vocabulary] of every token. `plain`: it has none after all, and no
   // token is pending.
   void enqueue_drafts(const Batch& batch, StatePool& pool, const Tensor& logits, bool plain);
+  // Before and after it: what the MTP layer, if there is one, has to know of the batch's tokens.
+  void begin_round(std::span<const MtpLayer::Tokens> runs, StatePool& pool);
+  void end_round(const Batch& batch, std::span<const MtpLayer::Tokens> runs, StatePool& pool);
   // Of several ranks: each runs its own part of every layer. On rank 0 run() has the others follow().
   void set_group(RankGroup* group) { step_.group = group; }
   // What rank 0 runs, on another rank.
@@ -93,6 +103,7 @@ class Decoder {
     Tensor h;       // [T,D] f32: the residual stream
     Tensor x;       // [T,D]: what a block reads, normed
     Tensor y;       // [T,D]: what a block returns
+    Tensor hidden;  // [T,D] f32: h behind the final norm, for the MTP layer
     Tensor wanted;  // [rows,D] f32: rows of h whose logits are wanted
     Tensor logits;  // [rows,vocabulary] f32
   };
@@ -106,8 +117,6 @@ class Decoder {
   Activations lay_out_activations(std::int64_t wanted);
   // Everything up to the residual stream after the last layer; if late_ffn_, up to that layer's mixer.
   void run_layers(const Activations& activations, StatePool& pool);
-  // The feed-forward block of layer i: y, which holds the mixer's output, joins h, and becomes the block's. x is
-  // scratch.
   void run_ffn(std::size_t i, const Tensor& h, const Tensor& y, const Tensor& x);
   // Some rows of the activations: [count,D] each.
   struct Rows {
@@ -120,13 +129,17 @@ class Decoder {
   Rows gather(const Activations& activations, const ConstTensor& rows);
   // logits [count,vocabulary] of these rows.
   void run_head(const Rows& rows, const Activations& activations, const Tensor& logits);
+  void run_final_norm(const ConstTensor& h, const ConstTensor& y, const Tensor& normed);
   void run_norm_and_head(const ConstTensor& h, const ConstTensor& y, const Activations& activations,
                          const Tensor& logits);
   // Of the wanted rows [first, first + count).
   void run_wanted(const Activations& activations, std::int64_t first, std::int64_t count);
+  // Of the trunk alone.
+  void settle_states(std::span<const DecoderInput> inputs, StatePool& pool);
   void plan_step(std::int64_t tokens, std::int64_t sequences, StatePool& pool);
   void plan_drafts(std::int64_t tokens, std::int64_t sequences, StatePool& pool);
   std::int64_t logit_rows() const;
+  std::vector<StepMemory*> step_memories();
 
   const ModelConfig& config_;
   const Weights& weights_;
@@ -136,8 +149,9 @@ class Decoder {
   std::int64_t drafts_;
   Batch batch_;
   Step step_;
+  std::unique_ptr<MtpLayer> mtp_;  // null: no drafts of it
   // The last layer's feed-forward block runs for the rows whose logits are wanted alone, where these are few: nothing
-  // else depends on it.
+  // else depends on it, without an MTP layer.
   bool late_ffn_ = false;
   std::vector<float> logits_on_host_;
 };

@@ -28,10 +28,11 @@ class Kernels {
   void fill(TensorInfo& info, const ConstTensor& tensor, const TensorUse& use) const {
     if (use.role == TensorRole::kMoe || use.role == TensorRole::kExpert) {
       info.operation = MoeFfnArgs::kName;
-      const MoeWeights& experts = weights_.layers[use.layer].moe;
+      const MoeWeights& experts = use.mtp ? weights_.mtp.layer.moe : weights_.layers[use.layer].moe;
       info.decode_kernel = experts_kernel(experts, 1);
       info.prefill_kernel = experts_kernel(experts, chunk_);
-    } else if (tensor.data == host_.embedding.data && !config_.tied_head) {
+    } else if ((tensor.data == host_.embedding.data && !config_.tied_head) ||
+               (use.mtp && tensor.data == host_.mtp.embedding.data)) {
       info.operation = EmbeddingArgs::kName;
       info.decode_kernel = embedding_kernel(tensor, 1);
       info.prefill_kernel = embedding_kernel(tensor, chunk_);
@@ -109,7 +110,16 @@ void describe_tensors(const Model::Impl& model, const std::vector<FileTensor>& t
       ConstTensor view = model.source().tensor(tensor.name);
       // Writers may store a matrix of one row as a vector.
       if (view.rank == 1) view = reshape(view, {1, view.size()});
-      if (use.role != TensorRole::kSmall) kernels.fill(entry, view, use);
+      entry.mtp = use.mtp;
+      // Neither ranks nor, without drafts of it, devices have the MTP layer.
+      const bool here = model.group == nullptr && (model.runtime->on_host() || model.draft_by_mtp);
+      const bool runs = !use.mtp || here;
+      if (use.role != TensorRole::kSmall && runs) kernels.fill(entry, view, use);
+      if (use.mtp) {
+        info.mtp_bytes += tensor.bytes;
+        info.tensors.push_back(std::move(entry));
+        continue;
+      }
       info.parameters += static_cast<std::uint64_t>(view.size());
       info.weight_bytes += tensor.bytes;
       // A decode step reads one row of the embedding table, and of the routed experts those that are chosen.
@@ -132,7 +142,8 @@ ModelInfo describe(const Model::Impl& model, const std::string& path) {
   info.architecture = config.architecture;
   info.name = config.name;
   info.layers = config.layers;
-  info.mtp_layers = config.mtp_layers;
+  info.mtp_layers = config.has_mtp ? 1 : config.mtp_layers > 1 ? config.mtp_layers : 0;
+  if (config.has_mtp) info.mtp_token_bytes = model.pool->mtp_token_bytes();
   info.hidden = config.hidden;
   info.vocabulary = config.vocabulary;
   info.context = config.context;

@@ -52,7 +52,7 @@ std::vector<float> plain_frequencies(const checkpoint::ModelConfig& config) {
 }  // namespace
 
 DeviceWeights::DeviceWeights(const checkpoint::ModelConfig& config, const checkpoint::Weights& host,
-                             const Runtime& runtime)
+                             const Runtime& runtime, bool mtp)
     : runtime_(runtime) {
   weights_.embedding = host.embedding;
   weights_.norm = host.norm;
@@ -68,6 +68,13 @@ DeviceWeights::DeviceWeights(const checkpoint::ModelConfig& config, const checkp
     place(*tensor);
   }
   for (checkpoint::LayerWeights& layer : weights_.layers) place_layer(layer);
+  if (!mtp) return;
+  weights_.mtp = host.mtp;
+  checkpoint::MtpWeights& w = weights_.mtp;
+  place_layer(w.layer);
+  for (ConstTensor* tensor : {&w.embedding_norm, &w.hidden_norm, &w.fc, &w.norm, &w.embedding, &w.head}) {
+    place(*tensor);
+  }
 }
 
 DeviceWeights::~DeviceWeights() {

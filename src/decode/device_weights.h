@@ -19,7 +19,9 @@ class DeviceWeights {
  public:
   // Lays them out; nothing is allocated or copied yet. `host` must outlive load(), and where the device reads the
   // host's memory, this: then the views are of `host`, and matrices that are not neighbors there stay apart.
-  DeviceWeights(const checkpoint::ModelConfig& config, const checkpoint::Weights& host, const Runtime& runtime);
+  // `mtp`: with the MTP layer, which the model has.
+  DeviceWeights(const checkpoint::ModelConfig& config, const checkpoint::Weights& host, const Runtime& runtime,
+                bool mtp);
   ~DeviceWeights();
   DeviceWeights(const DeviceWeights&) = delete;
   DeviceWeights& operator=(const DeviceWeights&) = delete;

@@ -82,9 +82,11 @@ std::span<const std::int32_t> DraftRounds::run(std::span<const RoundInput> input
   Kind kind;
   kind.plain = true;
   std::int64_t longest = 0;
+  std::vector<MtpLayer::Tokens> runs;
   batch_.clear();
   for (const RoundInput& input : inputs) {
     const std::int64_t pending = pool_.pending(input.slot);
+    runs.push_back({input.slot, input.tokens, pool_.length(input.slot), batch_.count()});
     batch_.add(input.slot, pool_.length(input.slot), input.tokens, pending);
     kind.plain = kind.plain && pending == 0 && input.tokens.size() == 1;
     kind.draws = kind.draws || input.sampling.temperature != 0.0F;
@@ -93,6 +95,7 @@ std::span<const std::int32_t> DraftRounds::run(std::span<const RoundInput> input
   kind.tokens = batch_.count();
   kind.sequences = batch_.sequences();
   pool_.reserve(longest);
+  decoder_.begin_round(runs, pool_);
   batch_.upload();
   if (kind.draws) upload_settings(inputs);
 
@@ -119,6 +122,7 @@ std::span<const std::int32_t> DraftRounds::run(std::span<const RoundInput> input
     pool_.set_length(inputs[n].slot, batch_.lengths_on_host()[n]);
     if (!kind.plain) pool_.set_pending(inputs[n].slot, static_cast<std::int64_t>(inputs[n].tokens.size()) - 1);
   }
+  decoder_.end_round(batch_, runs, pool_);
   return {reinterpret_cast<const std::int32_t*>(read_.data()), static_cast<std::size_t>(kind.tokens)};
 }
 

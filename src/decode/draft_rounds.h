@@ -44,8 +44,8 @@ class DraftRounds {
   struct Kind {
     std::int64_t tokens = 0;
     std::int64_t sequences = 0;
-    bool plain = false;  // no drafts, nothing pending
-    bool draws = false;  // any sequence has a temperature
+    bool plain = false;                             // no drafts, nothing pending
+    bool draws = false;                             // any sequence has a temperature
     auto operator<=>(const Kind&) const = default;  // NOLINT(modernize-use-nullptr): its mistake
   };
 
@@ -62,11 +62,11 @@ class DraftRounds {
   StepMemory memory_;
   StepMemory workspace_;
   // On the device, a row for each token.
-  Tensor logits_;                                         // [rows,vocabulary]
-  Tensor chosen_, top_k_, lengths_;                       // [rows]
-  Tensor temperature_, top_p_, min_p_;                    // [rows]
-  Tensor seed_;                                           // [rows,2]
-  Tensor kept_;                                           // [slots,vocabulary]
+  Tensor logits_;                       // [rows,vocabulary]
+  Tensor chosen_, top_k_, lengths_;     // [rows]
+  Tensor temperature_, top_p_, min_p_;  // [rows]
+  Tensor seed_;                         // [rows,2]
+  Tensor kept_;                         // [slots,vocabulary]
   PinnedMemory read_;
   std::map<Kind, Graph> graphs_;
   int recorded_generation_ = 0;

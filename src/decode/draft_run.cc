@@ -7,6 +7,11 @@
 #include "thalweg/error.h"
 
 namespace thalweg {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
 
 void Model::Impl::judge_here(std::span<const decode::DecoderInput> inputs, std::span<Sequence::Impl* const> sequences,
                              std::span<std::int64_t> kept, const AcceptDraft& accept) {
@@ -62,7 +67,6 @@ std::vector<std::int64_t> Model::Impl::run_drafts(std::span<const SequenceInput>
   std::vector<std::int64_t> kept(inputs.size(), 0);
   std::int64_t drafts = 0;
   std::int64_t accepted = 0;
-  using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   if (sampling.empty()) {
     judge_here(inputs, sequences, kept, accept);
@@ -114,6 +118,33 @@ std::vector<std::int64_t> Model::verify(std::span<const SequenceInput> batch, st
 }
 
 std::int64_t Model::round_tokens() const { return impl_->decoder->round_tokens(); }
+
+void Model::Impl::make_drafts(std::span<const Drafted> batch) {
+  std::vector<decode::MtpLayer::Request> requests;
+  std::vector<decode::Drafter*> drafters;
+  for (const Drafted& drafted : batch) {
+    const int slot = drafted.sequence->slot;
+    const std::int64_t most =
+        drafted.drafter->wanted(drafted.room, static_cast<std::int64_t>(batch.size()), round_costs);
+    if (most == 0 || !draft_by_mtp || pool->mtp_rows(slot).lost) {
+      drafted.drafter->look_up(most);
+      continue;
+    }
+    requests.push_back({slot, drafted.next, most});
+    drafters.push_back(drafted.drafter);
+  }
+  if (requests.empty()) return;
+  const Clock::time_point begin = Clock::now();
+  std::vector<std::vector<std::int32_t>> drafts(requests.size());
+  decoder->draft(requests, *pool, drafts);
+  std::int64_t made = 0;
+  for (std::size_t i = 0; i < drafts.size(); ++i) {
+    made += static_cast<std::int64_t>(drafts[i].size());
+    drafters[i]->take(std::move(drafts[i]));
+  }
+  round_costs.add_making(made, std::chrono::duration<double>(Clock::now() - begin).count());
+}
+
 DraftCounts Model::draft_counts() const { return impl_->draft_counts; }
 
 const std::vector<float>& Sequence::Impl::read_logits() {

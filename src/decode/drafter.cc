@@ -24,6 +24,10 @@ void RoundCosts::add(std::int64_t sequences, std::int64_t drafts, double seconds
   }
 }
 
+void RoundCosts::add_making(std::int64_t drafts, double seconds) {
+  if (drafts > 0) average(making_, seconds / static_cast<double>(drafts));
+}
+
 double RoundCosts::plain(std::int64_t sequences) const {
   const auto found = plain_.find(sequences);
   return found == plain_.end() ? 0 : found->second;
@@ -51,10 +55,9 @@ std::int64_t Drafter::worthwhile(std::int64_t sequences, const RoundCosts& costs
   return count;
 }
 
-std::span<const std::int32_t> Drafter::propose(std::int64_t room, std::int64_t sequences, const RoundCosts& costs) {
+std::int64_t Drafter::wanted(std::int64_t room, std::int64_t sequences, const RoundCosts& costs) const {
   const std::int64_t most = std::min(room, mode_ == DraftMode::kAuto ? worthwhile(sequences, costs) : limit_);
-  lookup_.propose(static_cast<std::size_t>(std::max<std::int64_t>(0, most)), drafts_);
-  return drafts_;
+  return std::max<std::int64_t>(0, most);
 }
 
 void Drafter::judge(std::int64_t accepted, std::int64_t sequences, const RoundCosts& costs) {

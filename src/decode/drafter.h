@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "decode/lookup.h"
@@ -15,14 +16,17 @@ namespace thalweg::decode {
 class RoundCosts {
  public:
   void add(std::int64_t sequences, std::int64_t drafts, double seconds);
+  // What it took to make drafts.
+  void add_making(std::int64_t drafts, double seconds);
   // Seconds of a round without drafts; 0: not measured yet.
   double plain(std::int64_t sequences) const;
-  // Seconds that a draft adds to a round; 0: not measured yet.
-  double draft() const { return draft_; }
+  // Seconds that a draft adds to a round, and took to make; 0: not measured yet.
+  double draft() const { return draft_ > 0 ? draft_ + making_ : 0; }
 
  private:
   std::map<std::int64_t, double> plain_;
   double draft_ = 0;
+  double making_ = 0;
 };
 
 // Proposes the drafts of one sequence, and learns from what becomes of them.
@@ -33,8 +37,13 @@ class Drafter {
 
   // Tokens that the sequence has been given.
   void add(std::span<const std::int32_t> tokens) { lookup_.add(tokens); }
-  // Of the next round, at most `room`; `sequences` are in it. Valid until the next call.
-  std::span<const std::int32_t> propose(std::int64_t room, std::int64_t sequences, const RoundCosts& costs);
+  // How many drafts the next round is to have, at most `room`; `sequences` are in it.
+  std::int64_t wanted(std::int64_t room, std::int64_t sequences, const RoundCosts& costs) const;
+  // Those of the next round: at most `most` that the text so far gives, or ones from elsewhere.
+  void look_up(std::int64_t most) { lookup_.propose(static_cast<std::size_t>(most), drafts_); }
+  void take(std::vector<std::int32_t> drafts) { drafts_ = std::move(drafts); }
+  // Valid until they are others.
+  std::span<const std::int32_t> drafts() const { return drafts_; }
   // What became of them: the first `accepted` were right.
   void judge(std::int64_t accepted, std::int64_t sequences, const RoundCosts& costs);
 
@@ -44,7 +53,7 @@ class Drafter {
 
   DraftMode mode_;
   std::int64_t most_;
-  std::int64_t limit_;  // kLookup: grows while all drafts are right
+  std::int64_t limit_;  // unless kAuto: grows while all drafts are right
   Lookup lookup_;
   std::vector<std::int32_t> drafts_;
   double right_ = 1;  // of the drafts that were looked at; older ones count less

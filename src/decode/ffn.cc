@@ -46,4 +46,23 @@ void expert_ffn(const ModelConfig& config, const MoeWeights& w, Step& step, cons
   step.run(args);
 }
 
+void ffn_layer(const ModelConfig& config, const checkpoint::LayerWeights& weights, bool sparse, Step& step,
+               const Tensor& h, const Tensor& y, const Tensor& x) {
+  RmsNormArgs norm;
+  norm.x = h;
+  norm.delta = y;
+  norm.sum = h;
+  norm.y = x;
+  norm.weight = weights.post_norm;
+  norm.eps = config.norm_eps;
+  norm.weight_plus_one = config.norm_plus_one;
+  step.run(norm);
+  if (sparse) {
+    expert_ffn(config, weights.moe, step, x, y);
+  } else {
+    dense_ffn(config, weights.dense, step, x, y);
+  }
+  step.sum_over_ranks(y);
+}
+
 }  // namespace thalweg::decode

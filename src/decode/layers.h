@@ -122,6 +122,12 @@ void settle_gated_delta(const ModelConfig& config, const GatedDeltaWeights& weig
                         Step& step);
 void attention_layer(const ModelConfig& config, const AttentionWeights& weights, std::size_t layer, StatePool& pool,
                      Step& step, const ConstTensor& x, const Tensor& y);
+// Of it only what later tokens need: keys and values.
+void store_keys_and_values(const ModelConfig& config, const AttentionWeights& weights, std::size_t layer,
+                           StatePool& pool, Step& step, const ConstTensor& x);
+// The feed-forward block of a layer: y, which holds the mixer's output, joins h, and becomes the block's. x is scratch.
+void ffn_layer(const ModelConfig& config, const checkpoint::LayerWeights& weights, bool sparse, Step& step,
+               const Tensor& h, const Tensor& y, const Tensor& x);
 void dense_ffn(const ModelConfig& config, const DenseWeights& weights, Step& step, const ConstTensor& x,
                const Tensor& y);
 // The arguments of the expert block's operation, without x and y.

@@ -78,7 +78,7 @@ class Snapshot {
  public:
   Snapshot(decode::StatePool& pool, std::span<const decode::DecoderInput> inputs) : pool_(pool) {
     for (const decode::DecoderInput& input : inputs) {
-      states_.push_back({input.slot, pool.length(input.slot), {}});
+      states_.push_back({input.slot, pool.length(input.slot), !pool.mtp_rows(input.slot).lost, {}});
       std::vector<std::byte>& bytes = states_.back().bytes;
       pool.read(input.slot, 0,
                 [&](std::span<const std::byte> piece) { bytes.insert(bytes.end(), piece.begin(), piece.end()); });
@@ -88,11 +88,12 @@ class Snapshot {
   void restore() {
     for (const State& state : states_) {
       std::span<const std::byte> rest = state.bytes;
-      pool_.write(state.slot, 0, [&](std::size_t bytes) {
+      const auto give = [&](std::size_t bytes) {
         const std::span<const std::byte> piece = rest.first(bytes);
         rest = rest.subspan(bytes);
         return piece;
-      });
+      };
+      pool_.write(state.slot, 0, give, state.mtp);
       pool_.set_length(state.slot, state.length);
     }
   }
@@ -101,6 +102,7 @@ class Snapshot {
   struct State {
     int slot;
     std::int64_t length;
+    bool mtp;
     std::vector<std::byte> bytes;
   };
 
@@ -201,6 +203,9 @@ void Model::Impl::open(const std::string& path) {
   }
   if (tokenizer) checkpoint::take_end_tokens(config, *tokenizer);
   weights = checkpoint::bind_weights(config, source());
+  if (options.draft == DraftMode::kMtp && !config.has_mtp) {
+    throw Error(path, "MTP layer", "one, for ModelOptions::draft", config.mtp_layers > 1 ? "several" : "none");
+  }
   choose_context();
 }
 

@@ -49,6 +49,7 @@ struct Model::Impl {
   std::unique_ptr<decode::DecodeLoop> loop;     // null on the host
   std::unique_ptr<decode::DraftRounds> rounds;  // null on the host and without drafts
   DraftMode draft = DraftMode::kOff;            // ModelOptions::draft, where the device has it
+  bool draft_by_mtp = false;                    // drafts come from the MTP layer, else from the text so far
   decode::RoundCosts round_costs;
   DraftCounts draft_counts;
   std::optional<text::Tokenizer> tokenizer;
@@ -88,11 +89,21 @@ struct Model::Impl {
   bool run(std::span<const SequenceInput> batch, decode::LogitsOf which, const decode::LogitsCallback& on_logits,
            const ShouldContinue& should_continue);
 
+  // A sequence of the next round, and what drafts for it.
+  struct Drafted {
+    Sequence::Impl* sequence = nullptr;
+    std::int32_t next = 0;  // its next token
+    std::int64_t room = 0;  // for drafts
+    decode::Drafter* drafter = nullptr;
+  };
+  // Gives each drafter its drafts of what follows the next token.
+  void make_drafts(std::span<const Drafted> batch);
+
   // Whether the draft is the next token of a sequence of the batch, whose tokens and logits are those before it.
   using AcceptDraft = Model::AcceptDraft;
   // Runs the next token of each sequence and drafts of those that follow. Each draft is judged in order; from the first
-  // that is wrong on, they are taken back. `sampling`, one for each where can_choose() of all: what follows is chosen on
-  // the device, and a sequence has its logits there. Returns how many tokens of each were kept.
+  // that is wrong on, they are taken back. `sampling`, one for each where can_choose() of all: what follows is chosen
+  // on the device, and a sequence has its logits there. Returns how many tokens of each were kept.
   std::vector<std::int64_t> run_drafts(std::span<const SequenceInput> batch, std::span<const Sampling> sampling,
                                        const AcceptDraft& accept);
   bool can_choose(const Sampling& sampling) const { return rounds != nullptr && sampling.repeat_penalty == 1.0F; }
@@ -116,14 +127,14 @@ struct Sequence::Impl {
   std::shared_ptr<Model::Impl> model;
   int slot = -1;
   std::vector<std::int32_t> tokens;
-  std::vector<float> logits;    // after the tokens; empty before the first, or if `away`
-  bool away = false;    // the logits are those that Model::Impl::rounds keeps for the slot
+  std::vector<float> logits;  // after the tokens; empty before the first, or if `away`
+  bool away = false;          // the logits are those that Model::Impl::rounds keeps for the slot
   struct Chosen {
     Sampling sampling;
     std::int32_t token = 0;
   };
   std::optional<Chosen> chosen;  // the next token, where it has been chosen already
-  bool damaged = false;  // an error ended a run, and the slot's state belongs to no token
+  bool damaged = false;          // an error ended a run, and the slot's state belongs to no token
 
   // Brings the state in the slot up to the tokens.
   void settle() const {

@@ -68,23 +68,25 @@ void Model::Impl::place_on(Device device) {
   pool.reset();
   device_weights.reset();
   runtime = std::make_unique<decode::Runtime>(device, options.threads, options.pool, options.exact);
-  if (!runtime->on_host()) {
-    device_weights = std::make_unique<decode::DeviceWeights>(config, weights, *runtime);
-  }
   draft = options.draft;
   const bool can_draft = !runtime->reads_host_memory() && group == nullptr && options.state_dtype == DType::kF32;
-  if (!can_draft && draft == DraftMode::kLookup) {
+  if (!can_draft && (draft == DraftMode::kLookup || draft == DraftMode::kMtp)) {
     throw Error("ModelOptions", "draft",
-                "off or auto, unless one process runs the model on the CPU or with CUDA, with states in F32", "lookup");
+                "off or auto, unless one process runs the model on the CPU or with CUDA, with states in F32",
+                draft == DraftMode::kMtp ? "mtp" : "lookup");
   }
   if (!can_draft) draft = DraftMode::kOff;
+  draft_by_mtp = draft != DraftMode::kOff && draft != DraftMode::kLookup && config.has_mtp;
+  if (!runtime->on_host()) {
+    device_weights = std::make_unique<decode::DeviceWeights>(config, weights, *runtime, draft_by_mtp);
+  }
   const int drafts = draft == DraftMode::kOff ? 0 : options.draft_max;
   const DType cache = options.kv_dtype.value_or(options.exact ? DType::kF32 : DType::kF16);
   pool = std::make_unique<decode::StatePool>(config_there(), *runtime, options.sequences, context, cache,
-                                             options.state_dtype, drafts);
+                                             options.state_dtype, drafts, draft_by_mtp);
   const int chunk = options.prefill_chunk > 0 ? options.prefill_chunk : runtime->on_host() ? kHostChunk : kDeviceChunk;
-  decoder =
-      std::make_unique<decode::Decoder>(config_there(), weights_there(), *runtime, chunk, options.sequences, drafts);
+  decoder = std::make_unique<decode::Decoder>(config_there(), weights_there(), *runtime, chunk, options.sequences,
+                                              drafts, draft_by_mtp);
   decoder->set_group(group.get());
   if (!runtime->on_host()) {
     loop = std::make_unique<decode::DecodeLoop>(*decoder, *pool, config.vocabulary, config.end_tokens);

@@ -117,7 +117,7 @@ std::vector<RankMemory> rank_memory(const std::string& path, int count) {
        checkpoint::plan_shards(model.config, model.weights, model.source(), count)) {
     const checkpoint::Weights weights = checkpoint::shard_weights(model.config, model.weights, plan, false);
     const checkpoint::ModelConfig config = checkpoint::shard_config(model.config, plan);
-    const decode::StatePool pool(config, runtime, 1, 1, DType::kF16, DType::kF32, 0);
+    const decode::StatePool pool(config, runtime, 1, 1, DType::kF16, DType::kF32, 0, false);
     RankMemory memory;
     memory.weight_bytes = checkpoint::shard_bytes(model.config, weights);
     memory.copied_bytes = weights.owned.bytes();

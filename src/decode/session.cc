@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::array<char, 8> kMagic = {'T', 'H', 'A', 'L', 'S', 'E', 'S', '\n'};
 constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersionWithMtp = 2;  // the same, and behind the rest of the state that of the MTP layer
 
 struct Header {
   std::array<char, 8> magic = kMagic;
@@ -61,6 +62,7 @@ std::uint64_t fingerprint(const ModelConfig& config, const Weights& weights, con
   if (!config.rope_frequencies.empty()) sum.add_value(config.rope_scale);
   constexpr std::int64_t kSample = 256;
   for (const auto& [name, use] : weights.used) {
+    if (use.mtp) continue;  // no text depends on it
     const ConstTensor tensor = source.tensor(name);
     sum.add(name);
     sum.add_value(tensor.dtype);
@@ -85,13 +87,15 @@ void save_session(const std::string& path, std::uint64_t model, const StatePool&
     file.write(bytes.data(), bytes.size());
   };
   Header header;
+  const bool mtp = pool.has_mtp() && !pool.mtp_rows(slot).lost;
+  if (mtp) header.version = kVersionWithMtp;
   header.cache_dtype = static_cast<std::uint32_t>(pool.cache_dtype());
   header.model = model;
   header.tokens = tokens.size();
   write(std::as_bytes(std::span(&header, 1)));
   write(bytes_of_values(tokens));
   write(bytes_of_values(logits));
-  pool.read(slot, pool.length(slot), write);
+  pool.read(slot, pool.length(slot), write, mtp);
   const std::uint64_t value = sum.value();
   file.write(&value, sizeof(value));
   file.commit();
@@ -107,8 +111,9 @@ SessionText restore_session(io::Bytes bytes, const std::string& path, std::uint6
   }
   const io::Bytes head = reader.take(sizeof(Header));
   std::memcpy(&header, head.data(), sizeof(Header));
-  if (header.version != kVersion) {
-    reader.fail("version " + std::to_string(kVersion), std::to_string(header.version));
+  if (header.version != kVersion && header.version != kVersionWithMtp) {
+    reader.fail("version " + std::to_string(kVersion) + " or " + std::to_string(kVersionWithMtp),
+                std::to_string(header.version));
   }
   // The checksum is compared before any field is used.
   const std::size_t last = bytes.size() - sizeof(std::uint64_t);
@@ -132,8 +137,11 @@ SessionText restore_session(io::Bytes bytes, const std::string& path, std::uint6
   }
   const auto count = static_cast<std::int64_t>(header.tokens);
   const std::uint64_t logits = count > 0 ? static_cast<std::uint64_t>(vocabulary) : 0;
+  const bool mtp = header.version == kVersionWithMtp;
+  const std::uint64_t mtp_bytes = pool.mtp_fixed_bytes() + pool.mtp_token_bytes() * header.tokens;
   const std::uint64_t expected = sizeof(Header) + header.tokens * sizeof(std::int32_t) + logits * sizeof(float) +
-                                 pool.fixed_bytes() + pool.token_bytes() * header.tokens + sizeof(stored);
+                                 pool.fixed_bytes() + pool.token_bytes() * header.tokens -
+                                 (pool.has_mtp() ? mtp_bytes : 0) + (mtp ? mtp_bytes : 0) + sizeof(stored);
   if (bytes.size() != expected) {
     reader.fail(std::to_string(expected) + " bytes", std::to_string(bytes.size()));
   }
@@ -144,7 +152,10 @@ SessionText restore_session(io::Bytes bytes, const std::string& path, std::uint6
     if (token < 0 || token >= vocabulary) reader.fail("tokens of the vocabulary", std::to_string(token));
   }
   pool.reserve(count);
-  pool.write(slot, count, [&](std::size_t bytes_of_piece) { return reader.take(bytes_of_piece); });
+  // Where the pool has no MTP layer, what the file has of one is left unread.
+  pool.write(
+      slot, count, [&](std::size_t bytes_of_piece) { return reader.take(bytes_of_piece); }, mtp);
+  if (count == 0) pool.mtp_rows(slot).lost = false;
   pool.set_length(slot, count);
   return text;
 }

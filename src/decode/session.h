@@ -26,7 +26,8 @@ struct SessionText {
 };
 
 // Session files, little-endian: magic, version, type of the cache, fingerprint, number of tokens; then tokens, logits
-// and the slot's memory of the pool; a checksum of everything before it at the end. Written whole or not at all.
+// and the slot's memory of the pool, in version 2 with that of the MTP layer, which version 1 lacks; a checksum of
+// everything before it at the end. Written whole or not at all.
 void save_session(const std::string& path, std::uint64_t model, const StatePool& pool, int slot,
                   std::span<const std::int32_t> tokens, std::span<const float> logits);
 

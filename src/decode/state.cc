@@ -30,7 +30,7 @@ StatePool::Memory StatePool::zeros(std::uint64_t bytes) const {
 }
 
 StatePool::StatePool(const ModelConfig& config, const Runtime& runtime, int slots, std::int64_t context,
-                     DType cache_dtype, DType state_dtype, std::int64_t drafts)
+                     DType cache_dtype, DType state_dtype, std::int64_t drafts, bool mtp)
     : config_(config),
       runtime_(runtime),
       slots_(slots),
@@ -38,19 +38,22 @@ StatePool::StatePool(const ModelConfig& config, const Runtime& runtime, int slot
       cache_dtype_(cache_dtype),
       state_dtype_(state_dtype),
       drafts_(drafts),
+      mtp_(mtp),
       capacity_(runtime.on_host() ? 0 : context),
-      layers_(config.layers.size()),
+      layers_(config.layers.size() + (mtp ? 1 : 0)),
       lengths_(static_cast<std::size_t>(slots), 0),
       pending_(static_cast<std::size_t>(slots), 0),
+      mtp_rows_(static_cast<std::size_t>(slots)),
       taken_(static_cast<std::size_t>(slots), false),
       copies_(runtime) {}
 
 void StatePool::allocate() {
+  const auto bytes = [](const Tensor& tensor) {
+    return static_cast<std::uint64_t>(bytes_of(tensor.dtype, tensor.size()));
+  };
+  if (mtp_) layers_[mtp_layer()].drafts = zeros(bytes(mtp_hidden()));
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    if (config_.layers[i] == LayerKind::kGatedDelta) {
-      const auto bytes = [](const Tensor& tensor) {
-        return static_cast<std::uint64_t>(bytes_of(tensor.dtype, tensor.size()));
-      };
+    if (!has_cache(i)) {
       layers_[i].first = zeros(bytes(recurrent(i)));
       layers_[i].second = zeros(bytes(conv(i)));
       if (drafts_ == 0) continue;
@@ -58,7 +61,7 @@ void StatePool::allocate() {
       layers_[i].draft_gates = zeros(bytes(draft_gates(i)));
     } else if (capacity_ > 0) {
       for (Memory* memory : {&layers_[i].first, &layers_[i].second}) {
-        *memory = zeros(row_bytes() * static_cast<std::uint64_t>(capacity_ * slots_));
+        *memory = zeros(row_bytes() * static_cast<std::uint64_t>(rows(i, capacity_) * slots_));
       }
     }
   }
@@ -91,11 +94,14 @@ void StatePool::clear(int slot) {
   if (group_ != nullptr) group_->clear(slot);
   set_length(slot, 0);
   set_pending(slot, 0);
+  mtp_rows(slot) = {};
 }
 
 void StatePool::drop(int slot, std::int64_t tokens) {
   set_length(slot, length(slot) - tokens);
   set_pending(slot, pending(slot) - tokens);
+  std::vector<std::int32_t>& kept = mtp_rows(slot).tokens;
+  kept.resize(kept.size() - std::min(kept.size(), static_cast<std::size_t>(tokens)));
 }
 
 void StatePool::reserve(std::int64_t tokens) {
@@ -104,13 +110,13 @@ void StatePool::reserve(std::int64_t tokens) {
   while (capacity < tokens) capacity *= 2;
   // Layer by layer, so that only one layer's cache exists twice at a time.
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    if (config_.layers[i] != LayerKind::kAttention) continue;
+    if (!has_cache(i)) continue;
     for (Memory* memory : {&layers_[i].first, &layers_[i].second}) {
-      Memory larger = zeros(row_bytes() * static_cast<std::uint64_t>(capacity * slots_));
+      Memory larger = zeros(row_bytes() * static_cast<std::uint64_t>(rows(i, capacity) * slots_));
       for (int slot = 0; slot < slots_ && memory->data() != nullptr; ++slot) {
-        runtime_.copy(larger.data() + row_bytes() * static_cast<std::uint64_t>(capacity * slot),
-                      memory->data() + row_bytes() * static_cast<std::uint64_t>(capacity_ * slot),
-                      row_bytes() * static_cast<std::uint64_t>(length(slot)));
+        runtime_.copy(larger.data() + row_bytes() * static_cast<std::uint64_t>(rows(i, capacity) * slot),
+                      memory->data() + row_bytes() * static_cast<std::uint64_t>(rows(i, capacity_) * slot),
+                      row_bytes() * static_cast<std::uint64_t>(rows(i, length(slot))));
       }
       *memory = std::move(larger);
     }
@@ -146,15 +152,24 @@ Tensor StatePool::draft_gates(std::size_t layer) const {
           runtime_.device()};
 }
 
-Tensor StatePool::cache(const Memory& memory) const {
-  return {memory.data(), cache_dtype_, {slots_, capacity_, config_.kv_heads, config_.head_dim}, runtime_.device()};
+Tensor StatePool::cache(std::size_t layer, const Memory& memory) const {
+  Tensor cache(memory.data(), cache_dtype_, {slots_, capacity_, config_.kv_heads, config_.head_dim}, runtime_.device());
+  if (!is_mtp(layer)) return cache;
+  cache.strides[0] += cache.strides[1];
+  if (cache.data != nullptr) cache.data = static_cast<std::byte*>(cache.data) + row_bytes();
+  return cache;
 }
 
-Tensor StatePool::keys(std::size_t layer) const { return cache(layers_[layer].first); }
-Tensor StatePool::values(std::size_t layer) const { return cache(layers_[layer].second); }
+Tensor StatePool::keys(std::size_t layer) const { return cache(layer, layers_[layer].first); }
+Tensor StatePool::values(std::size_t layer) const { return cache(layer, layers_[layer].second); }
+
+Tensor StatePool::mtp_hidden() const {
+  return {layers_[mtp_layer()].drafts.data(), DType::kF32, {slots_, mtp_kept(), config_.hidden}, runtime_.device()};
+}
 
 std::vector<Piece> StatePool::state_pieces(int slot, std::size_t layer) const {
-  if (config_.layers[layer] != LayerKind::kGatedDelta) return {};
+  if (is_mtp(layer)) return {{static_cast<std::byte*>(mtp_hidden().row(slot)), mtp_fixed_bytes()}};
+  if (has_cache(layer)) return {};
   std::vector<Piece> all;
   for (const Tensor& state : {recurrent(layer), conv(layer)}) {
     all.push_back(
@@ -164,10 +179,10 @@ std::vector<Piece> StatePool::state_pieces(int slot, std::size_t layer) const {
 }
 
 std::vector<Piece> StatePool::cache_pieces(int slot, std::size_t layer, std::int64_t first, std::int64_t count) const {
-  if (config_.layers[layer] != LayerKind::kAttention || count == 0) return {};
+  if (!has_cache(layer) || count == 0) return {};
   std::vector<Piece> all;
   for (const Memory* memory : {&layers_[layer].first, &layers_[layer].second}) {
-    all.push_back({memory->data() + row_bytes() * static_cast<std::uint64_t>(capacity_ * slot + first),
+    all.push_back({memory->data() + row_bytes() * static_cast<std::uint64_t>(rows(layer, capacity_) * slot + first),
                    static_cast<std::size_t>(row_bytes() * static_cast<std::uint64_t>(count))});
   }
   return all;
@@ -181,9 +196,9 @@ std::vector<Piece> StatePool::cache_pieces(int slot, std::int64_t first, std::in
   return all;
 }
 
-std::vector<Piece> StatePool::pieces(int slot, std::int64_t length) const {
+std::vector<Piece> StatePool::pieces(int slot, std::int64_t length, bool mtp) const {
   std::vector<Piece> all;
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
+  for (std::size_t i = 0; i < (mtp ? layers_.size() : config_.layers.size()); ++i) {
     for (const Piece& piece : state_pieces(slot, i)) all.push_back(piece);
     for (const Piece& piece : cache_pieces(slot, i, 0, length)) all.push_back(piece);
   }
@@ -214,6 +229,7 @@ void StatePool::read_states(int slot, std::byte* to) const {
 void StatePool::write_states(int slot, const std::byte* from) {
   write_pieces(pieces(slot, 0), from);
   set_pending(slot, 0);
+  mtp_rows(slot) = {};
   if (group_ != nullptr) group_->write({slot, true, 0, 0}, from + fixed_bytes_here());
 }
 
@@ -229,9 +245,10 @@ void StatePool::write_cache(int slot, std::int64_t first, std::int64_t count, co
   if (group_ != nullptr) group_->write({slot, false, first, count}, from + here);
 }
 
-void StatePool::read(int slot, std::int64_t length, const std::function<void(std::span<const std::byte>)>& take) const {
+void StatePool::read(int slot, std::int64_t length, const std::function<void(std::span<const std::byte>)>& take,
+                     bool mtp) const {
   std::vector<std::byte> staged;
-  for (const Piece& piece : pieces(slot, length)) {
+  for (const Piece& piece : pieces(slot, length, mtp)) {
     if (runtime_.on_host()) {
       take({piece.data, piece.bytes});
       continue;
@@ -247,10 +264,13 @@ void StatePool::read(int slot, std::int64_t length, const std::function<void(std
   take(staged);
 }
 
-void StatePool::write(int slot, std::int64_t length,
-                      const std::function<std::span<const std::byte>(std::size_t)>& give) {
+void StatePool::write(int slot, std::int64_t length, const std::function<std::span<const std::byte>(std::size_t)>& give,
+                      bool mtp) {
   set_pending(slot, 0);
-  for (const Piece& piece : pieces(slot, length)) runtime_.upload(piece.data, give(piece.bytes).data(), piece.bytes);
+  mtp_rows(slot) = {.tokens = {}, .lost = mtp_ && !mtp};
+  for (const Piece& piece : pieces(slot, length, mtp)) {
+    runtime_.upload(piece.data, give(piece.bytes).data(), piece.bytes);
+  }
   runtime_.wait();
   if (group_ == nullptr) return;
   const SlotPart part{slot, true, 0, length};
@@ -277,13 +297,18 @@ std::uint64_t StatePool::fixed_bytes_here() const {
 
 std::uint64_t StatePool::token_bytes_here() const {
   const auto layers = std::count(config_.layers.begin(), config_.layers.end(), LayerKind::kAttention);
-  return 2 * row_bytes() * static_cast<std::uint64_t>(layers);
+  return 2 * row_bytes() * static_cast<std::uint64_t>(layers) + (mtp_ ? mtp_token_bytes() : 0);
 }
 
+std::uint64_t StatePool::mtp_fixed_bytes() const { return static_cast<std::uint64_t>(config_.hidden) * sizeof(float); }
+
+std::uint64_t StatePool::mtp_token_bytes() const { return 2 * row_bytes(); }
+
 std::uint64_t StatePool::draft_bytes() const {
-  std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < layers_.size() && drafts_ > 0; ++i) {
-    if (config_.layers[i] != LayerKind::kGatedDelta) continue;
+  // The MTP layer's row of no token, and hidden states but for the one that is in fixed_bytes().
+  std::uint64_t bytes = mtp_ ? mtp_token_bytes() + mtp_fixed_bytes() * static_cast<std::uint64_t>(mtp_kept() - 1) : 0;
+  for (std::size_t i = 0; i < config_.layers.size() && drafts_ > 0; ++i) {
+    if (has_cache(i)) continue;
     for (const Tensor& kept : {draft_inputs(i), draft_gates(i)}) {
       bytes += static_cast<std::uint64_t>(bytes_of(kept.dtype, kept.stride(0)));
     }

@@ -23,12 +23,16 @@ using checkpoint::ModelConfig;
 // the start, so that no step allocates. With drafts a slot also keeps the inputs of a round's drafts, from which those
 // that were accepted reach the state by a replay in the next round: until then the state is that of length - pending
 // tokens.
+//
+// A model whose MTP layer makes drafts has one more layer with keys and values. Its row of a token is computed from
+// that token and the trunk's hidden state at the token before; the first token has none. Rows are computed some tokens
+// at a time, so that the hidden states of a slot's last tokens are kept until then: MtpRows says which.
 class StatePool {
  public:
   // `state_dtype` is that of the recurrent state, F32 or BF16. `drafts`: most drafts of a round. Nothing is allocated
   // before allocate().
   StatePool(const ModelConfig& config, const Runtime& runtime, int slots, std::int64_t context, DType cache_dtype,
-            DType state_dtype, std::int64_t drafts);
+            DType state_dtype, std::int64_t drafts, bool mtp);
 
   int slots() const { return slots_; }
   std::int64_t context() const { return context_; }
@@ -55,6 +59,20 @@ class StatePool {
   // Takes the last of them away: drafts that were wrong.
   void drop(int slot, std::int64_t tokens);
 
+  // What the MTP layer has of a slot's tokens: rows of all but the last ones.
+  struct MtpRows {
+    std::vector<std::int32_t> tokens;  // those last ones; hidden states from the token before them on are kept
+    std::int32_t ahead = -1;           // without such tokens: the next one, if its row was computed before it ran
+    bool lost = false;                 // tokens ran without the layer: it makes no drafts until the slot is cleared
+  };
+  bool has_mtp() const { return mtp_; }
+  MtpRows& mtp_rows(int slot) { return mtp_rows_[static_cast<std::size_t>(slot)]; }
+  const MtpRows& mtp_rows(int slot) const { return mtp_rows_[static_cast<std::size_t>(slot)]; }
+  // Of keys() and values(), whose row i is that of token i + 1.
+  std::size_t mtp_layer() const { return config_.layers.size(); }
+  Tensor mtp_hidden() const;                                        // [slots,kept,D] f32, the oldest first
+  std::int64_t mtp_kept() const { return mtp_ ? 2 + drafts_ : 0; }  // of a slot
+
   // Makes room for sequences of this many tokens; at most the context.
   void reserve(std::int64_t tokens);
 
@@ -65,15 +83,19 @@ class StatePool {
   Tensor draft_inputs(std::size_t layer) const;  // [slots,drafts,C], before the convolution
   Tensor draft_gates(std::size_t layer) const;   // [slots,drafts,2*HV], b | a
 
-  // What follows is about slots without pending tokens.
+  // What follows is about slots without pending tokens, whose rows of the MTP layer are complete.
 
   // A slot's state, piece by piece in a fixed order, for a length that reserve() has made room for: the recurrent and
-  // convolution states of all layers, and `length` tokens of keys and values.
-  void read(int slot, std::int64_t length, const std::function<void(std::span<const std::byte>)>& take) const;
-  // The same order; give(bytes) returns the next piece.
-  void write(int slot, std::int64_t length, const std::function<std::span<const std::byte>(std::size_t)>& give);
+  // convolution states of all layers, and `length` tokens of keys and values. `mtp`: those of the MTP layer too, if
+  // there is one, at the end.
+  void read(int slot, std::int64_t length, const std::function<void(std::span<const std::byte>)>& take,
+            bool mtp = true) const;
+  // The same order; give(bytes) returns the next piece. Without `mtp` the MTP layer has lost the slot.
+  void write(int slot, std::int64_t length, const std::function<std::span<const std::byte>(std::size_t)>& give,
+             bool mtp = true);
 
-  // Parts of a slot's state as one array. The recurrent and convolution states of all layers, fixed_bytes():
+  // Parts of a slot's state as one array. The recurrent and convolution states of all layers and the last hidden state
+  // for the MTP layer, fixed_bytes():
   void read_states(int slot, std::byte* to) const;
   void write_states(int slot, const std::byte* from);
   // Keys and values of tokens [first, first + count), which reserve() has made room for, count * token_bytes(): layer
@@ -84,6 +106,9 @@ class StatePool {
   std::uint64_t fixed_bytes() const;  // of a slot, without keys and values
   std::uint64_t token_bytes() const;  // of keys and values
   std::uint64_t draft_bytes() const;  // of a slot
+  // Of the former two, what is the MTP layer's; of a pool without one, what it would be.
+  std::uint64_t mtp_fixed_bytes() const;
+  std::uint64_t mtp_token_bytes() const;
 
  private:
   // Host memory is zeroed by the system, page by page on first use: slots that are never used take no memory.
@@ -98,11 +123,16 @@ class StatePool {
   struct Layer {
     Memory first;   // recurrent state, or keys
     Memory second;  // inputs of the convolution, or values
-    Memory drafts;  // inputs of drafts, of a Gated DeltaNet layer
+    Memory drafts;  // inputs of drafts, of a Gated DeltaNet layer; hidden states, of the MTP layer
     Memory draft_gates;
   };
   Memory zeros(std::uint64_t bytes) const;
-  std::vector<Piece> pieces(int slot, std::int64_t length) const;
+  bool is_mtp(std::size_t layer) const { return layer == config_.layers.size(); }
+  bool has_cache(std::size_t layer) const { return is_mtp(layer) || config_.layers[layer] == LayerKind::kAttention; }
+  // Rows of a slot for so many tokens: the MTP layer has one for the first token too, which nothing reads, so that each
+  // token's row follows from the tokens up to it.
+  std::int64_t rows(std::size_t layer, std::int64_t tokens) const { return is_mtp(layer) ? tokens + 1 : tokens; }
+  std::vector<Piece> pieces(int slot, std::int64_t length, bool mtp = true) const;
   std::vector<Piece> state_pieces(int slot, std::size_t layer) const;
   std::vector<Piece> cache_pieces(int slot, std::size_t layer, std::int64_t first, std::int64_t count) const;
   std::vector<Piece> cache_pieces(int slot, std::int64_t first, std::int64_t count) const;  // of all layers
@@ -111,7 +141,7 @@ class StatePool {
   std::uint64_t row_bytes() const;  // of one token's keys
   std::uint64_t fixed_bytes_here() const;
   std::uint64_t token_bytes_here() const;
-  Tensor cache(const Memory& memory) const;
+  Tensor cache(std::size_t layer, const Memory& memory) const;
 
   ModelConfig config_;
   const Runtime& runtime_;
@@ -121,10 +151,12 @@ class StatePool {
   DType cache_dtype_;
   DType state_dtype_;
   std::int64_t drafts_;
+  bool mtp_;
   std::int64_t capacity_ = 0;  // S
   std::vector<Layer> layers_;
   std::vector<std::int64_t> lengths_;
   std::vector<std::int64_t> pending_;
+  std::vector<MtpRows> mtp_rows_;
   std::vector<bool> taken_;
   mutable StagedCopies copies_;
 };

@@ -17,6 +17,12 @@ const decode::RoundCosts& ModelSlots::round_costs() const { return model_.impl_-
 
 bool ModelSlots::can_choose(const Sampling& sampling) const { return model_.impl_->can_choose(sampling); }
 
+void ModelSlots::make_drafts(std::span<const Drafted> batch) {
+  std::vector<Model::Impl::Drafted> all;
+  for (const Drafted& one : batch) all.push_back({one.sequence->impl_.get(), one.next, one.room, one.drafter});
+  model_.impl_->make_drafts(all);
+}
+
 void ModelSlots::run_drafts(std::span<const SequenceInput> batch, std::span<const Sampling> sampling,
                             const std::function<bool(std::size_t sequence, std::int32_t draft)>& accept) {
   model_.impl_->run_drafts(batch, sampling, accept);
@@ -38,12 +44,14 @@ std::uint64_t ModelSlots::key(bool with_answers) const {
   sum.add_value(model_.impl_->pool->cache_dtype());
   sum.add_value(model_.impl_->pool->state_dtype());
   sum.add(model_.impl_->info.device);
+  if (model_.impl_->pool->has_mtp()) sum.add("mtp");
   if (with_answers) sum.add("answers");
   return sum.value();
 }
 
 PrefixCache::Memory ModelSlots::read_block(const Sequence& sequence, std::int64_t first_token,
                                            std::int64_t count) const {
+  sequence.impl_->settle();
   const std::size_t bytes = block_bytes();
   std::shared_ptr<std::byte[]> block(new std::byte[bytes]);
   const std::size_t used = bytes / PrefixCache::kBlock * static_cast<std::size_t>(count);

@@ -26,6 +26,15 @@ class ModelSlots {
   int draft_max() const;
   const decode::RoundCosts& round_costs() const;
   bool can_choose(const Sampling& sampling) const;
+  // A sequence of the next round, and what drafts for it.
+  struct Drafted {
+    const Sequence* sequence = nullptr;
+    std::int32_t next = 0;  // its next token
+    std::int64_t room = 0;  // for drafts
+    decode::Drafter* drafter = nullptr;
+  };
+  // Gives each drafter its drafts of what follows the next token.
+  void make_drafts(std::span<const Drafted> batch);
   // A run of the next token of each sequence and drafts of those that follow. Each draft is judged in order, when the
   // sequence's tokens and logits are those before it, and taken back with those after it if it is wrong. `accept` must
   // not throw. `sampling`, one for each where can_choose() of all: what follows is chosen on the device.

@@ -42,10 +42,8 @@ std::int32_t Running::choose(const Model& model) {
   return *chosen_;
 }
 
-std::span<const std::int32_t> Running::propose(std::int64_t context, std::int64_t most, std::int64_t sequences,
-                                               const decode::RoundCosts& costs) {
-  const std::int64_t room = context - usage_.prompt_tokens - usage_.generated_tokens;
-  return drafter_->propose(std::min({room, tokens_left(), most}), sequences, costs);
+std::int64_t Running::room(std::int64_t context) const {
+  return std::min(context - usage_.prompt_tokens - usage_.generated_tokens, tokens_left());
 }
 
 void Running::judge(std::int64_t drafts, std::int64_t accepted, std::int64_t sequences,

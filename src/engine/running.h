@@ -61,9 +61,9 @@ class Running {
 
   // Drafts from the prompt and the tokens so far, from now on.
   void begin_drafts(DraftMode mode, int most) { drafter_.emplace(mode, most, accepted_.request.prompt); }
-  // Of the next round, in which so many sequences are, at most `most`. Valid until the next call.
-  std::span<const std::int32_t> propose(std::int64_t context, std::int64_t most, std::int64_t sequences,
-                                        const decode::RoundCosts& costs);
+  decode::Drafter& drafter() { return *drafter_; }
+  // For drafts, in a sequence of so many tokens at most.
+  std::int64_t room(std::int64_t context) const;
   // What became of them.
   void judge(std::int64_t drafts, std::int64_t accepted, std::int64_t sequences, const decode::RoundCosts& costs);
 

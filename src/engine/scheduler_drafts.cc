@@ -23,25 +23,31 @@ bool Scheduler::take_draft(Running& running, std::int32_t draft) {
 
 void Scheduler::run_drafts(std::span<Running* const> batch, std::span<const SequenceInput> inputs) {
   const auto count = static_cast<std::int64_t>(batch.size());
+  const std::int64_t most = (model_.round_tokens() - count) / count;
+  std::vector<ModelSlots::Drafted> drafted;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const std::int64_t room = std::min(most, batch[i]->room(model_.context()));
+    drafted.push_back({inputs[i].sequence, inputs[i].tokens.front(), room, &batch[i]->drafter()});
+  }
   std::vector<std::vector<std::int32_t>> tokens;
   std::vector<SequenceInput> with_drafts;
   std::vector<Sampling> sampling;
-  std::int64_t room = model_.round_tokens() - count;
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    const std::span<const std::int32_t> drafts = batch[i]->propose(model_.context(), room, count, slots_.round_costs());
-    room -= static_cast<std::int64_t>(drafts.size());
-    sampling.push_back(batch[i]->request().sampling);
-    tokens.emplace_back(inputs[i].tokens.begin(), inputs[i].tokens.end());
-    tokens.back().insert(tokens.back().end(), drafts.begin(), drafts.end());
+  for (const Running* running : batch) {
+    if (running->is_plain() && slots_.can_choose(running->request().sampling)) {
+      sampling.push_back(running->request().sampling);
+    }
   }
-  for (std::size_t i = 0; i < batch.size(); ++i) with_drafts.push_back({inputs[i].sequence, tokens[i]});
-  const bool choose = std::all_of(batch.begin(), batch.end(), [&](const Running* running) {
-    return running->is_plain() && slots_.can_choose(running->request().sampling);
-  });
-  if (!choose) sampling.clear();
+  if (sampling.size() < batch.size()) sampling.clear();
   std::vector<std::int64_t> accepted(batch.size(), 0);
   const Clock::time_point begin = Clock::now();
   try {
+    slots_.make_drafts(drafted);
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      const std::span<const std::int32_t> drafts = batch[i]->drafter().drafts();
+      tokens.emplace_back(inputs[i].tokens.begin(), inputs[i].tokens.end());
+      tokens.back().insert(tokens.back().end(), drafts.begin(), drafts.end());
+    }
+    for (std::size_t i = 0; i < batch.size(); ++i) with_drafts.push_back({inputs[i].sequence, tokens[i]});
     slots_.run_drafts(with_drafts, sampling, [&](std::size_t i, std::int32_t draft) {
       const bool right = take_draft(*batch[i], draft);
       accepted[i] += right ? 1 : 0;

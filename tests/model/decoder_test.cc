@@ -102,15 +102,17 @@ TEST_P(DecoderTest, SaysWhatTheFileHolds) {
     const bool gguf = std::string_view(file) == "model.gguf";
     EXPECT_EQ(info.format, gguf ? "GGUF" : "safetensors");
     EXPECT_EQ(info.head_map, gguf && spec.architecture != "qwen3next" ? "tiled" : "grouped");
-    std::size_t left_out = 0;
     std::uint64_t used_bytes = 0;
+    std::uint64_t mtp_bytes = 0;
     for (const TensorInfo& tensor : info.tensors) {
-      left_out += tensor.used ? 0U : 1U;
-      used_bytes += tensor.used ? tensor.bytes : 0;
+      EXPECT_TRUE(tensor.used) << tensor.name;
+      (tensor.mtp ? mtp_bytes : used_bytes) += tensor.bytes;
       EXPECT_NE(tensor.decode_kernel, "none") << tensor.name;
       EXPECT_EQ(tensor.operation.empty(), tensor.decode_kernel.empty()) << tensor.name;
     }
-    EXPECT_EQ(left_out > 0, spec.mtp);
+    EXPECT_EQ(info.mtp_layers, spec.mtp ? 1 : 0);
+    EXPECT_EQ(mtp_bytes > 0, spec.mtp);
+    EXPECT_EQ(info.mtp_bytes, mtp_bytes);
     EXPECT_EQ(info.weight_bytes, used_bytes);
     EXPECT_LE(info.decode_bytes, info.weight_bytes);
     EXPECT_GT(info.decode_bytes, 0U);

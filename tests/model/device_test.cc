@@ -230,8 +230,8 @@ TEST(Device, DraftsLeaveTheStateOfTheText) {
           Sequence* const sequences[] = {&sequence};
           std::size_t reported = 0;
           model.decode(
-              sequences, std::span(&sampling, 1), 300,
-              [&](std::span<const std::int32_t>) { return ++reported < 270; }, {}, true);
+              sequences, std::span(&sampling, 1), 300, [&](std::span<const std::int32_t>) { return ++reported < 270; },
+              {}, true);
           EXPECT_GT(model.draft_counts().accepted, before.accepted);
           wrong += model.draft_counts().drafts - before.drafts - (model.draft_counts().accepted - before.accepted);
           EXPECT_EQ(sequence.tokens().size(), repetitive(spec.vocabulary).size() + reported);

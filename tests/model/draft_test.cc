@@ -68,7 +68,8 @@ double speed_of_auto(double right, double cost_of_draft, std::int64_t& drafted) 
   std::int64_t tokens = 0;
   drafted = 0;
   for (int round = 0; round < 4000; ++round) {
-    const auto drafts = static_cast<std::int64_t>(drafter.propose(100, 1, costs).size());
+    drafter.look_up(drafter.wanted(100, 1, costs));
+    const auto drafts = static_cast<std::int64_t>(drafter.drafts().size());
     const double time = 1 + cost_of_draft * static_cast<double>(drafts);
     std::int64_t accepted = 0;
     while (accepted < drafts && draw() < right) ++accepted;

@@ -142,7 +142,28 @@ TinyModel::TinyModel(const TinySpec& spec)
     matrix(mlp + "shared_expert.down_proj.weight", d, s.shared_hidden);
     matrix(mlp + "shared_expert_gate.weight", 1, d);
   }
-  if (s.mtp) matrix("mtp.fc.weight", d, 2 * d);
+  if (!s.mtp) return;
+  matrix("mtp.fc.weight", d, 2 * d);
+  for (const char* norm : {"pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"}) {
+    add("mtp." + std::string(norm) + ".weight", {d}, 0.2);
+  }
+}
+
+void TinyModel::make_predictable() {
+  constexpr float kShare = 0.25F;  // of the layers' outputs
+  for (auto& [name, tensor] : tensors_) {
+    const bool output = name.find("o_proj") != std::string::npos || name.find("out_proj") != std::string::npos ||
+                        name.find("down_proj") != std::string::npos;
+    for (float& value : tensor.values) value *= output ? kShare : 1.0F;
+  }
+  // The embedding as it is, and nothing of the hidden state.
+  const auto d = static_cast<std::size_t>(spec_.hidden);
+  std::vector<float>& fc = tensors_.at("mtp.fc.weight").values;
+  std::fill(fc.begin(), fc.end(), 0.0F);
+  for (std::size_t i = 0; i < d; ++i) fc[i * 2 * d + i] = 1.0F;
+  std::vector<float>& first = tensors_.at("mtp.pre_fc_norm_embedding.weight").values;
+  std::fill(first.begin(), first.end(), 0.0F);
+  tensors_.at("mtp.norm.weight") = at(prefix_ + "norm.weight");
 }
 
 std::string TinyModel::config_json() const {
@@ -184,6 +205,7 @@ std::string TinyModel::config_json() const {
   text["rope_parameters"] = {{"rope_theta", 1e7}, {"partial_rotary_factor", 0.25}, {"rope_type", "default"}};
   const std::string type = s.architecture == "qwen35" ? "qwen3_5" : "qwen3_5_moe";
   text["model_type"] = type + "_text";
+  if (s.mtp) text["mtp_num_hidden_layers"] = 1;
   return nlohmann::json{{"model_type", type}, {"tie_word_embeddings", s.tied}, {"text_config", text}}.dump(2);
 }
 
@@ -327,7 +349,12 @@ void TinyModel::write_gguf(const std::string& path, DType dtype) const {
     const std::string to = "blk." + std::to_string(i) + ".";
     out[to + "attn_norm.weight"] = plus_one(at(from + "input_layernorm.weight"));
     out[to + "post_attention_norm.weight"] = plus_one(at(from + "post_attention_layernorm.weight"));
-    if (draft) out[to + "nextn.eh_proj.weight"] = at("mtp.fc.weight");
+    if (draft) {
+      out[to + "nextn.eh_proj.weight"] = at("mtp.fc.weight");
+      out[to + "nextn.enorm.weight"] = plus_one(at("mtp.pre_fc_norm_embedding.weight"));
+      out[to + "nextn.hnorm.weight"] = plus_one(at("mtp.pre_fc_norm_hidden.weight"));
+      out[to + "nextn.shared_head_norm.weight"] = plus_one(at("mtp.norm.weight"));
+    }
     if (draft || s.full_attention(i)) {
       out[to + "attn_q.weight"] = at(from + "self_attn.q_proj.weight");
       out[to + "attn_k.weight"] = at(from + "self_attn.k_proj.weight");

@@ -37,7 +37,7 @@ struct TinySpec {
   bool tied = false;
   bool separate_experts = false;  // in the Hugging Face folder
   bool interleaved_in = false;    // qwen3next GGUF: ssm_in, as older files have it
-  bool mtp = true;                // tensors of a draft layer that must be left out
+  bool mtp = true;                // an MTP layer
   std::uint64_t seed = 1;
 
   bool sparse(int layer) const;
@@ -69,6 +69,13 @@ class TinyModel {
 
   // Logits [T][vocabulary] after each token.
   std::vector<std::vector<double>> logits(const std::vector<std::int32_t>& tokens) const;
+  // The MTP layer's logits [N][vocabulary] from which drafts of what follows the last token are chosen, and `drafts`,
+  // of N - 1 tokens, were.
+  std::vector<std::vector<double>> draft_logits(const std::vector<std::int32_t>& tokens,
+                                                const std::vector<std::int32_t>& drafts) const;
+
+  // Makes the next token depend mostly on the last one, and lets the MTP layer know how: drafts are often right.
+  void make_predictable();
 
  private:
   const TinyTensor& at(const std::string& name) const { return tensors_.at(name); }

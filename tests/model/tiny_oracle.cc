@@ -19,10 +19,10 @@ double softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 // Rows first..first+count of w times x.
 Row times(const TinyTensor& w, const Row& x, std::size_t first, std::size_t count) {
   Row y(count);
+  const float* weight = w.values.data() + first * x.size();
   for (std::size_t n = 0; n < count; ++n) {
-    for (std::size_t k = 0; k < x.size(); ++k) {
-      y[n] += static_cast<double>(w.values[(first + n) * x.size() + k]) * x[k];
-    }
+    const double* const end = x.data() + x.size();
+    for (const double* value = x.data(); value != end; ++value) y[n] += static_cast<double>(*weight++) * *value;
   }
   return y;
 }
@@ -75,30 +75,81 @@ Row mlp(const Row& x, const TinyTensor& gate, const TinyTensor& up, const TinyTe
   return times(down, g);
 }
 
-}  // namespace
+class Oracle {
+ public:
+  Oracle(const TinySpec& spec, const std::string& prefix, const std::map<std::string, TinyTensor>& tensors)
+      : s_(spec), prefix_(prefix), tensors_(tensors) {}
 
-std::vector<std::vector<double>> TinyModel::logits(const std::vector<std::int32_t>& tokens) const {
-  const TinySpec& s = spec_;
-  const auto d = static_cast<std::size_t>(s.hidden);
-  const auto steps = tokens.size();
-  Rows h;
-  for (std::int32_t token : tokens) {
-    const auto begin = at(prefix_ + "embed_tokens.weight").values.begin() + token * s.hidden;
-    h.emplace_back(begin, begin + s.hidden);
+  Row embedding(std::int32_t token) const {
+    const auto begin = at(prefix_ + "embed_tokens.weight").values.begin() + token * s_.hidden;
+    return {begin, begin + s_.hidden};
   }
 
-  const auto delta_layer = [&](const std::string& name, const Rows& x) {
-    const auto key_heads = static_cast<std::size_t>(s.key_heads);
-    const auto value_heads = static_cast<std::size_t>(s.value_heads);
-    const auto dk = static_cast<std::size_t>(s.key_dim);
-    const auto dv = static_cast<std::size_t>(s.value_dim);
+  // Behind the final norm, after each token.
+  Rows hidden(const std::vector<std::int32_t>& tokens) const {
+    Rows h;
+    for (std::int32_t token : tokens) h.push_back(embedding(token));
+    for (int i = 0; i < s_.layers; ++i) {
+      run_layer(prefix_ + "layers." + std::to_string(i) + ".", s_.full_attention(i), s_.sparse(i), h);
+    }
+    for (Row& row : h) row = rms_norm(row, at(prefix_ + "norm.weight"));
+    return h;
+  }
+
+  // Behind its norm, from each token and the hidden state at the one before.
+  Rows mtp(const std::vector<std::int32_t>& tokens, const Rows& before) const {
+    Rows h;
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      Row both = rms_norm(embedding(tokens[t]), at("mtp.pre_fc_norm_embedding.weight"));
+      const Row normed = rms_norm(before[t], at("mtp.pre_fc_norm_hidden.weight"));
+      both.insert(both.end(), normed.begin(), normed.end());
+      h.push_back(times(at("mtp.fc.weight"), both));
+    }
+    run_layer("mtp.layers.0.", true, s_.sparse(s_.layers), h);
+    for (Row& row : h) row = rms_norm(row, at("mtp.norm.weight"));
+    return h;
+  }
+
+  Row logits(const Row& hidden) const {
+    return times(at(s_.tied ? prefix_ + "embed_tokens.weight" : "lm_head.weight"), hidden);
+  }
+
+ private:
+  const TinyTensor& at(const std::string& name) const { return tensors_.at(name); }
+
+  void run_layer(const std::string& layer, bool full_attention, bool sparse, Rows& h) const {
+    const auto add_all = [&](const Rows& more) {
+      for (std::size_t t = 0; t < h.size(); ++t) {
+        for (std::size_t i = 0; i < h[t].size(); ++i) h[t][i] += more[t][i];
+      }
+    };
+    Rows x;
+    for (const Row& row : h) x.push_back(rms_norm(row, at(layer + "input_layernorm.weight")));
+    add_all(full_attention ? attention(layer + "self_attn.", x) : delta_layer(layer + "linear_attn.", x));
+    Rows y;
+    for (const Row& row : h) {
+      const Row normed = rms_norm(row, at(layer + "post_attention_layernorm.weight"));
+      const std::string name = layer + "mlp.";
+      y.push_back(sparse ? experts(name, normed)
+                         : mlp(normed, at(name + "gate_proj.weight"), at(name + "up_proj.weight"),
+                               at(name + "down_proj.weight")));
+    }
+    add_all(y);
+  }
+
+  Rows delta_layer(const std::string& name, const Rows& x) const {
+    const std::size_t steps = x.size();
+    const auto key_heads = static_cast<std::size_t>(s_.key_heads);
+    const auto value_heads = static_cast<std::size_t>(s_.value_heads);
+    const auto dk = static_cast<std::size_t>(s_.key_dim);
+    const auto dv = static_cast<std::size_t>(s_.value_dim);
     const std::size_t ratio = value_heads / key_heads;
     const std::size_t keys = key_heads * dk;
     const std::size_t inner = value_heads * dv;
-    const auto taps = static_cast<std::size_t>(s.conv_width);
+    const auto taps = static_cast<std::size_t>(s_.conv_width);
     Rows qkv(steps), z(steps), b(steps), a(steps), out(steps);
     for (std::size_t t = 0; t < steps; ++t) {
-      if (s.architecture != "qwen3next") {
+      if (s_.architecture != "qwen3next") {
         qkv[t] = times(at(name + "in_proj_qkv.weight"), x[t]);
         z[t] = times(at(name + "in_proj_z.weight"), x[t]);
         b[t] = times(at(name + "in_proj_b.weight"), x[t]);
@@ -163,12 +214,13 @@ std::vector<std::vector<double>> TinyModel::logits(const std::vector<std::int32_
       out[t] = times(at(name + "out_proj.weight"), gathered);
     }
     return out;
-  };
+  }
 
-  const auto attention = [&](const std::string& name, const Rows& x) {
-    const auto heads = static_cast<std::size_t>(s.heads);
-    const auto group = static_cast<std::size_t>(s.heads / s.kv_heads);
-    const auto width = static_cast<std::size_t>(s.head_dim);
+  Rows attention(const std::string& name, const Rows& x) const {
+    const std::size_t steps = x.size();
+    const auto heads = static_cast<std::size_t>(s_.heads);
+    const auto group = static_cast<std::size_t>(s_.heads / s_.kv_heads);
+    const auto width = static_cast<std::size_t>(s_.head_dim);
     std::vector<Rows> keys(steps), values(steps);
     Rows out(steps);
     for (std::size_t t = 0; t < steps; ++t) {
@@ -201,9 +253,10 @@ std::vector<std::vector<double>> TinyModel::logits(const std::vector<std::int32_
       out[t] = times(at(name + "o_proj.weight"), gathered);
     }
     return out;
-  };
+  }
 
-  const auto experts = [&](const std::string& name, const Row& x) {
+  Row experts(const std::string& name, const Row& x) const {
+    const auto d = static_cast<std::size_t>(s_.hidden);
     Row p = times(at(name + "gate.weight"), x);
     const double largest = *std::max_element(p.begin(), p.end());
     double total = 0;
@@ -212,17 +265,17 @@ std::vector<std::vector<double>> TinyModel::logits(const std::vector<std::int32_
     std::vector<std::size_t> order(p.size());
     std::iota(order.begin(), order.end(), 0U);
     std::stable_sort(order.begin(), order.end(), [&](std::size_t i, std::size_t j) { return p[i] > p[j]; });
-    order.resize(static_cast<std::size_t>(s.experts_used));
+    order.resize(static_cast<std::size_t>(s_.experts_used));
     double chosen = 0;
     for (std::size_t e : order) chosen += p[e];
     Row y(d);
-    const auto wide = static_cast<std::size_t>(s.expert_hidden);
+    const auto wide = static_cast<std::size_t>(s_.expert_hidden);
     for (std::size_t e : order) {
       Row gate = times(at(name + "experts.gate_up_proj"), x, 2 * e * wide, wide);
       const Row up = times(at(name + "experts.gate_up_proj"), x, (2 * e + 1) * wide, wide);
       for (std::size_t i = 0; i < wide; ++i) gate[i] = silu(gate[i]) * up[i];
       const Row down = times(at(name + "experts.down_proj"), gate, e * d, d);
-      for (std::size_t i = 0; i < d; ++i) y[i] += down[i] * p[e] / (s.renormalize ? chosen : 1);
+      for (std::size_t i = 0; i < d; ++i) y[i] += down[i] * p[e] / (s_.renormalize ? chosen : 1);
     }
     const std::string shared = name + "shared_expert.";
     const Row more =
@@ -230,34 +283,35 @@ std::vector<std::vector<double>> TinyModel::logits(const std::vector<std::int32_
     const double gate = sigmoid(times(at(name + "shared_expert_gate.weight"), x)[0]);
     for (std::size_t i = 0; i < d; ++i) y[i] += gate * more[i];
     return y;
-  };
+  }
 
-  const auto add_all = [&](const Rows& more) {
-    for (std::size_t t = 0; t < steps; ++t) {
-      for (std::size_t i = 0; i < d; ++i) h[t][i] += more[t][i];
-    }
-  };
-  for (int i = 0; i < s.layers; ++i) {
-    const std::string layer = prefix_ + "layers." + std::to_string(i) + ".";
-    Rows x;
-    for (const Row& row : h) x.push_back(rms_norm(row, at(layer + "input_layernorm.weight")));
-    add_all(s.full_attention(i) ? attention(layer + "self_attn.", x) : delta_layer(layer + "linear_attn.", x));
-    Rows y;
-    for (const Row& row : h) {
-      const Row normed = rms_norm(row, at(layer + "post_attention_layernorm.weight"));
-      const std::string name = layer + "mlp.";
-      y.push_back(s.sparse(i) ? experts(name, normed)
-                              : mlp(normed, at(name + "gate_proj.weight"), at(name + "up_proj.weight"),
-                                    at(name + "down_proj.weight")));
-    }
-    add_all(y);
+  const TinySpec& s_;
+  const std::string& prefix_;
+  const std::map<std::string, TinyTensor>& tensors_;
+};
+
+}  // namespace
+
+std::vector<std::vector<double>> TinyModel::logits(const std::vector<std::int32_t>& tokens) const {
+  const Oracle oracle(spec_, prefix_, tensors_);
+  Rows rows = oracle.hidden(tokens);
+  for (Row& row : rows) row = oracle.logits(row);
+  return rows;
+}
+
+std::vector<std::vector<double>> TinyModel::draft_logits(const std::vector<std::int32_t>& tokens,
+                                                         const std::vector<std::int32_t>& drafts) const {
+  const Oracle oracle(spec_, prefix_, tensors_);
+  std::vector<std::int32_t> text(tokens.begin() + 1, tokens.end());
+  Rows before = oracle.hidden({tokens.begin(), tokens.end() - 1});
+  Rows rows;
+  for (std::size_t n = 0;; ++n) {
+    const Row last = oracle.mtp(text, before).back();
+    rows.push_back(oracle.logits(last));
+    if (n == drafts.size()) return rows;
+    text.push_back(drafts[n]);
+    before.push_back(last);
   }
-  Rows logits;
-  for (const Row& row : h) {
-    logits.push_back(times(at(s.tied ? prefix_ + "embed_tokens.weight" : "lm_head.weight"),
-                           rms_norm(row, at(prefix_ + "norm.weight"))));
-  }
-  return logits;
 }
 
 }  // namespace thalweg::model

@@ -396,8 +396,8 @@ class PrepStepBlock {
     }
   }
 
-  // Calls process(channel) for this member's share of the key head's channels of q and k, and for `values` channels of v
-  // from first_v on.
+  // Calls process(channel) for this member's share of the key head's channels of q and k, and for `values` channels of
+  // v from first_v on.
   template <class Process>
   __device__ void for_own_channels(int member, int members, int first_v, int values, Process process) {
     const int share = (2 * kK + members - 1) / members;
@@ -415,8 +415,9 @@ class PrepStepBlock {
 
   __device__ void update_conv_states(int member, int members, int first_v, int values) {
     if (p_.taps == 0 || tokens_.slot < 0) return;
-    for_own_channels(member, members, first_v, values,
-                     [&](std::int64_t channel) { Channel{p_, tokens_, channel}.update_state(); });
+    for_own_channels(member, members, first_v, values, [&](std::int64_t channel) {
+      Channel{p_, tokens_, channel}.update_state();
+    });
   }
 
   // Keeps the inputs of the drafts where the next call replays them: of the same channels, and the gates of the heads.
