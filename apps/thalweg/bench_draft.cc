@@ -77,55 +77,81 @@ Measured measure(Model& model, const Prompt& prompt) {
   return measured;
 }
 
-// The modes take turns, so that all of them meet the same machine.
-nlohmann::json bench_model(const BenchOptions& options, const std::string& path) {
-  std::vector<Model> models;
-  std::vector<const char*> names;
-  for (const Mode& mode : kModes) {
-    if (mode.draft == DraftMode::kMtp && models.front().info().mtp_layers != 1) continue;
-    names.push_back(mode.name);
-    LoadOptions load;
-    load.path = path;
-    load.threads = options.threads;
-    load.device = options.device;
-    load.context = 2048;
-    load.draft = mode.draft;
-    models.push_back(load_model(load));
+// Modes that are measured together, and the texts' speed without drafts.
+class Texts {
+ public:
+  Texts(const BenchOptions& options, std::string path) : options_(options), path_(std::move(path)) {}
+
+  // On a CPU the modes take turns, so that all of them meet the same machine; a GPU has room for one model.
+  nlohmann::json run() {
+    print("  {:<10} {:<8} {:>10} {:>10} {:>12} {:>10}\n", "text", "drafts", "tokens/s", "over off", "tokens/run",
+          "right");
+    if (options_.device == "cpu") {
+      measure({std::begin(kModes), std::end(kModes)});
+    } else {
+      for (const Mode& mode : kModes) measure({mode});
+    }
+    return rows_;
   }
-  nlohmann::json rows = nlohmann::json::array();
-  print("  {:<10} {:<8} {:>10} {:>10} {:>12} {:>10}\n", "text", "drafts", "tokens/s", "over off", "tokens/run",
-        "right");
-  for (const Prompt& prompt : prompts_of(models.front())) {
-    std::vector<std::vector<double>> seconds(models.size());
-    std::vector<Measured> last(models.size());
-    for (int repeat = 0; repeat < kRepeats; ++repeat) {
+
+ private:
+  void measure(const std::vector<Mode>& modes) {
+    std::vector<Model> models;
+    std::vector<const char*> names;
+    for (const Mode& mode : modes) {
+      if (mode.draft == DraftMode::kMtp && !has_mtp_) continue;
+      names.push_back(mode.name);
+      LoadOptions load;
+      load.path = path_;
+      load.threads = options_.threads;
+      load.device = options_.device;
+      load.context = 2048;
+      load.draft = mode.draft;
+      models.push_back(load_model(load));
+      has_mtp_ = models.back().info().mtp_layers == 1;
+    }
+    if (models.empty()) return;
+    const std::vector<Prompt> prompts = prompts_of(models.front());
+    off_.resize(prompts.size());
+    for (std::size_t p = 0; p < prompts.size(); ++p) {
+      std::vector<std::vector<double>> seconds(models.size());
+      std::vector<Measured> last(models.size());
+      for (int repeat = 0; repeat < kRepeats; ++repeat) {
+        for (std::size_t i = 0; i < models.size(); ++i) {
+          last[i] = app::measure(models[i], prompts[p]);
+          seconds[i].push_back(last[i].seconds);
+        }
+      }
       for (std::size_t i = 0; i < models.size(); ++i) {
-        last[i] = measure(models[i], prompt);
-        seconds[i].push_back(last[i].seconds);
+        std::nth_element(seconds[i].begin(), seconds[i].begin() + kRepeats / 2, seconds[i].end());
+        add(prompts[p].name, names[i], seconds[i][kRepeats / 2], last[i].counts, off_[p]);
       }
     }
-    double off = 0;
-    for (std::size_t i = 0; i < models.size(); ++i) {
-      std::nth_element(seconds[i].begin(), seconds[i].begin() + kRepeats / 2, seconds[i].end());
-      const double rate = static_cast<double>(kTokens) / seconds[i][kRepeats / 2];
-      if (i == 0) off = rate;
-      const DraftCounts& counts = last[i].counts;
-      const double per_run = counts.runs > 0 ? static_cast<double>(kTokens) / static_cast<double>(counts.runs) : 1.0;
-      const double right =
-          counts.drafts > 0 ? static_cast<double>(counts.accepted) / static_cast<double>(counts.drafts) : 0.0;
-      print("  {:<10} {:<8} {:>10.1f} {:>10.2f} {:>12.2f} {:>9.0f}%\n", prompt.name, names[i], rate, rate / off,
-            per_run, 100 * right);
-      flush_output();
-      rows.push_back({{"text", prompt.name},
-                      {"drafts", names[i]},
-                      {"tokens_per_second", rate},
-                      {"over_off", rate / off},
-                      {"tokens_per_run", per_run},
-                      {"acceptance", right}});
-    }
   }
-  return rows;
-}
+
+  void add(const char* text, const char* mode, double seconds, const DraftCounts& counts, double& off) {
+    const double rate = static_cast<double>(kTokens) / seconds;
+    if (off == 0) off = rate;  // the first mode
+    const double per_run = counts.runs > 0 ? static_cast<double>(kTokens) / static_cast<double>(counts.runs) : 1.0;
+    const double right =
+        counts.drafts > 0 ? static_cast<double>(counts.accepted) / static_cast<double>(counts.drafts) : 0.0;
+    print("  {:<10} {:<8} {:>10.1f} {:>10.2f} {:>12.2f} {:>9.0f}%\n", text, mode, rate, rate / off, per_run,
+          100 * right);
+    flush_output();
+    rows_.push_back({{"text", text},
+                     {"drafts", mode},
+                     {"tokens_per_second", rate},
+                     {"over_off", rate / off},
+                     {"tokens_per_run", per_run},
+                     {"acceptance", right}});
+  }
+
+  const BenchOptions& options_;
+  std::string path_;
+  bool has_mtp_ = false;
+  std::vector<double> off_;  // tokens/s by text
+  nlohmann::json rows_ = nlohmann::json::array();
+};
 
 }  // namespace
 
@@ -135,7 +161,7 @@ int bench_draft(const BenchOptions& options) {
   for (const std::string& path : options.models) {
     const std::string name = std::filesystem::path(path).filename().string();
     print("{}: {} tokens; of the text 'drawn' at temperature 1, else the likeliest\n", name, kTokens);
-    nlohmann::json texts = bench_model(options, path);
+    nlohmann::json texts = Texts(options, path).run();
     results.push_back({{"model", name}, {"results", std::move(texts)}, {"rounds", bench_rounds(options, path)}});
   }
   if (!options.json.empty()) write_text(options.json, results.dump(1) + "\n");

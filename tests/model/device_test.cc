@@ -213,9 +213,11 @@ TEST(Device, DraftsLeaveTheStateOfTheText) {
     const TempFolder folder;
     const std::string path = folder / "model.gguf";
     TinyModel(spec).write_gguf(path);
-    for (const bool exact : {true, false}) {
+    for (const auto& [exact, draft] : {std::pair(true, DraftMode::kLookup), std::pair(false, DraftMode::kLookup),
+                                       std::pair(true, DraftMode::kMtp), std::pair(false, DraftMode::kMtp)}) {
+      SCOPED_TRACE(std::string(draft == DraftMode::kMtp ? "mtp" : "lookup") + (exact ? " exact" : ""));
       ModelOptions options = on_gpu(2, exact);
-      options.draft = DraftMode::kLookup;
+      options.draft = draft;
       Model model = Model::load(path, options);
       for (const float temperature : {0.0F, 0.2F}) {
         Sampling sampling;
