@@ -154,7 +154,7 @@ std::string cluster_supports(const GatedDeltaPrepStepArgs& args, const Stream& s
 
 template <class Parameters>
 void launch(void (*kernel)(Parameters), const Parameters& p, dim3 blocks, dim3 members, std::int64_t threads,
-            std::size_t shared_bytes, bool early, const Stream& stream) {
+            std::size_t shared_bytes, const Stream& stream) {
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {members.x, members.y, members.z};
@@ -165,7 +165,7 @@ void launch(void (*kernel)(Parameters), const Parameters& p, dim3 blocks, dim3 m
   config.stream = native(stream);
   config.attrs = attributes;
   config.numAttrs = 1;
-  if (early) pdl_launch(config, attributes, properties(stream.device.index));
+  pdl_launch(config, attributes, properties(stream.device.index));
   check(cudaLaunchKernelEx(&config, kernel, p), GatedDeltaPrepStepArgs::kName);
 }
 
@@ -183,7 +183,7 @@ void run_clusters(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& s
   const std::int64_t threads =
       std::clamp((channels + kWarpSize - 1) / kWarpSize * kWarpSize, std::int64_t{p.tile_warps * kWarpSize}, limit);
   launch(chosen.kernel, p, dim3(static_cast<unsigned>(s.batch * s.hk * members)), dim3(static_cast<unsigned>(members)),
-         threads, shared_memory(p, s), false, stream);
+         threads, shared_memory(p, s), stream);
 }
 
 // ---- decode and decode_together: clusters for a few tokens
@@ -286,7 +286,7 @@ void launch_decode(const GatedDeltaPrepStepArgs& args, bool together, const Stre
                              (s.k == 64 ? DecodeStepMemory<64>::bytes(shape.threads / kWarpSize)
                                         : DecodeStepMemory<128>::bytes(shape.threads / kWarpSize));
   launch(decode_step_kernel(s.k, args.state_in.dtype, together ? Tokens::kAll : Tokens::kOneByOne, shape.narrow), p,
-         blocks, members, shape.threads, memory, true, stream);
+         blocks, members, shape.threads, memory, stream);
 }
 
 void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {

@@ -10,6 +10,7 @@
 // A sequence's tokens are those that it replays, then its own. The states are stored after the last one that is
 //   committed; drafts go on in registers.
 
+#include "cuda/common/pdl.h"
 #include "cuda/gated_delta/rule.h"
 #include "cuda/gated_delta/token_block.h"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -456,7 +457,9 @@ class PrepStepBlock {
 template <int kK, StateLayout kLayout, bool kCluster>
 __global__ void __launch_bounds__(kMaxStepThreads) prep_step(const __grid_constant__ PrepStep p) {
   extern __shared__ float4 shared[];
+  if constexpr (kCluster) pdl_wait();
   PrepStepBlock<kK, kLayout, kCluster>(p, reinterpret_cast<float*>(shared)).run();
+  if constexpr (kCluster) pdl_trigger();
 }
 
 }  // namespace thalweg::cu
