@@ -117,7 +117,9 @@ TEST(EngineOnDevice, AnswersWithDraftsAreTheCpus) {
       SCOPED_TRACE(together ? "together" : "one by one");
       expect_same(outputs_of(gpu, together), expected);
     }
-    if (draft == DraftMode::kLookup) EXPECT_GT(gpu.stats().accepted_tokens, 0U);
+    if (draft == DraftMode::kLookup) {
+      EXPECT_GT(gpu.stats().accepted_tokens, 0U);
+    }
     // Some need their logits here, in the company of others that do not.
     const std::vector<Output> with_logprobs = outputs_of(gpu, true, true);
     expect_same(with_logprobs, expected);
