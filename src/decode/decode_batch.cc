@@ -218,6 +218,7 @@ class DeviceDecoding {
     std::vector<decode::LoopInput> inputs;
     for (const std::size_t i : rows_) {
       Sequence::Impl& sequence = decoding_.sequence(i);
+      sequence.settle();  // drafts of an earlier round
       model_.pool->set_length(sequence.slot, static_cast<std::int64_t>(sequence.tokens.size()));
       inputs.push_back({sequence.slot, sequence.tokens, decoding_.token(i), decoding_.sampling(i)});
     }
