@@ -179,5 +179,49 @@ TEST_F(Faults, StepStateIndices) {
   }
 }
 
+// A count of replays beyond R, and more drafts than R can keep.
+TEST_F(Faults, StepReplays) {
+  for (const std::string kernel : {"", "block"}) {
+    for (const bool counts : {true, false}) {
+      SCOPED_TRACE(kernel + (counts ? " counts" : " drafts"));
+      Memory memory;
+      Random random(11);
+      const auto normal = [&] { return random.normal(); };
+      const std::int64_t channels = 2 * kHk * kHead + kHv * kHead;
+      GatedDeltaPrepStepArgs args;
+      args.x = memory.input(DType::kF32, {1, 8, channels}, normal);
+      args.gates.a = memory.input(DType::kF32, {1, 8, kHv}, normal);
+      args.gates.b = memory.input(DType::kF32, {1, 8, kHv}, normal);
+      args.gates.a_log = memory.input(DType::kF32, {kHv}, normal);
+      args.gates.dt_bias = memory.input(DType::kF32, {kHv}, normal);
+      args.state_in = memory.input(DType::kF32, {3, kHv, kHead, kHead}, normal);
+      args.state_out = memory.output(DType::kF32, {3, kHv, kHead, kHead});
+      args.y = memory.output(DType::kF32, {1, 8, kHv, kHead});
+      args.fault = memory.in_out(DType::kI32, {1}, [] { return 0.0; });
+      args.head_map = HeadMap::kGrouped;
+      args.qk_norm = QkNorm::kL2;
+      args.drafts = true;
+      args.replay_x = memory.in_out(DType::kF32, {3, 2, channels}, normal);
+      args.replay_a = memory.in_out(DType::kF32, {3, 2, kHv}, normal);
+      args.replay_b = memory.in_out(DType::kF32, {3, 2, kHv}, normal);
+      // The second sequence is wrong.
+      args.cu_seqlens =
+          integers(memory, counts ? std::vector<std::int32_t>{0, 2, 5, 8} : std::vector<std::int32_t>{0, 2, 6, 8});
+      args.replay_counts = integers(memory, {1, counts ? 3 : 0, 2});
+      GatedDeltaPrepStepArgs right = args;
+      right.replay_counts = integers(memory, {1, 0, 2});
+      const reference::GatedDeltaResult exact = reference::gated_delta_prep_step(right, reference::Precision::kExact);
+
+      select_kernel(GatedDeltaPrepStepArgs::kName, kernel);
+      run_on_device(args, memory);
+      select_kernel(GatedDeltaPrepStepArgs::kName, "");
+      EXPECT_EQ(*static_cast<const std::int32_t*>(args.fault.data), kFaultReplays);
+      expect_near(args.state_out, exact.final_state, 0, 1, 1e-4, "first state");
+      expect_near(args.state_out, exact.final_state, 2, 1, 1e-4, "last state");
+      EXPECT_TRUE(unwritten(args.state_out, 1, 1));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace thalweg
