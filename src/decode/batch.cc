@@ -37,6 +37,17 @@ void Batch::add(int slot, std::int64_t seen, std::span<const std::int32_t> token
   cu_seqlens_.push_back(static_cast<std::int32_t>(tokens_.size()));
 }
 
+void Batch::fill(std::int64_t tokens, std::int64_t sequences) {
+  const std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens), 0);
+  clear();
+  for (std::int64_t n = 0; n < sequences; ++n) {
+    const std::int64_t begin = tokens * n / sequences;
+    const std::int64_t end = tokens * (n + 1) / sequences;
+    add(static_cast<int>(n), 0,
+        std::span(ids).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+  }
+}
+
 void Batch::upload() {
   staged_.clear();
   auto* base = static_cast<std::int32_t*>(memory_.data());

@@ -20,6 +20,8 @@ class Batch {
   // The next `tokens` of the sequence in `slot`, which has seen `seen` before; the last `replayed` of those are not in
   // its state yet.
   void add(int slot, std::int64_t seen, std::span<const std::int32_t> tokens, std::int64_t replayed = 0);
+  // So many tokens, evenly over so many sequences in the first slots: for planning.
+  void fill(std::int64_t tokens, std::int64_t sequences);
   // A row of the step whose logits are wanted.
   void want(std::int32_t row) { rows_.push_back(row); }
   // Lays the arrays out where the operations read them; the views below are valid afterwards.

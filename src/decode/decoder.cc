@@ -381,15 +381,7 @@ void Decoder::profile(std::span<const DecoderInput> inputs, StatePool& pool, con
 }
 
 void Decoder::plan_step(std::int64_t tokens, std::int64_t sequences, StatePool& pool) {
-  const std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens), 0);
-  batch_.clear();
-  std::int64_t begin = 0;
-  for (std::int64_t n = 0; n < sequences; ++n) {
-    const std::int64_t end = tokens * (n + 1) / sequences;
-    batch_.add(static_cast<int>(n), 0,
-               std::span(ids).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
-    begin = end;
-  }
+  batch_.fill(tokens, sequences);
   for (std::int64_t row = 0; row < std::min(tokens, logit_rows()); ++row) {
     batch_.want(static_cast<std::int32_t>(row == 0 ? 0 : tokens - std::min(tokens, logit_rows()) + row));
   }
@@ -425,15 +417,7 @@ std::vector<StepMemory*> Decoder::step_memories() {
 }
 
 void Decoder::plan_drafts(std::int64_t tokens, std::int64_t sequences, StatePool& pool) {
-  const std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens), 0);
-  batch_.clear();
-  std::int64_t begin = 0;
-  for (std::int64_t n = 0; n < sequences; ++n) {
-    const std::int64_t end = tokens * (n + 1) / sequences;
-    batch_.add(static_cast<int>(n), 0,
-               std::span(ids).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
-    begin = end;
-  }
+  batch_.fill(tokens, sequences);
   batch_.upload();
   enqueue_drafts(batch_, pool, step_.tensor(DType::kF32, tokens, config_.vocabulary), false);
 }

@@ -279,20 +279,9 @@ void MtpLayer::draft(std::span<const Request> requests, StatePool& pool, std::sp
   }
 }
 
-void MtpLayer::fill_batch(std::int64_t tokens, std::int64_t sequences) {
-  const std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens), 0);
-  batch_.clear();
-  for (std::int64_t n = 0; n < sequences; ++n) {
-    const std::int64_t begin = tokens * n / sequences;
-    batch_.add(static_cast<int>(n), 0,
-               std::span(ids).subspan(static_cast<std::size_t>(begin),
-                                      static_cast<std::size_t>(tokens * (n + 1) / sequences - begin)));
-  }
-  batch_.upload();
-}
-
 void MtpLayer::plan_store(std::int64_t tokens, std::int64_t sequences, StatePool& pool) {
-  fill_batch(tokens, sequences);
+  batch_.fill(tokens, sequences);
+  batch_.upload();
   Activations a;
   Outputs none;
   for (const bool few : {false, true}) {
@@ -303,7 +292,8 @@ void MtpLayer::plan_store(std::int64_t tokens, std::int64_t sequences, StatePool
 }
 
 void MtpLayer::plan_drafts(StatePool& pool) {
-  fill_batch(sequences_ * (2 + drafts_), sequences_);
+  batch_.fill(sequences_ * (2 + drafts_), sequences_);
+  batch_.upload();
   begin(true);
   Activations a;
   Outputs out;

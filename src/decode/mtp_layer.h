@@ -75,7 +75,6 @@ class MtpLayer {
     Tensor logits;  // [N,vocabulary] f32
     Tensor tokens;  // [N] i32
   };
-  void fill_batch(std::int64_t tokens, std::int64_t sequences);
   Activations take_activations(Arena& arena) const;
   Outputs take_outputs(Arena& arena, std::int64_t sequences) const;
   void begin(bool few);
