@@ -43,6 +43,8 @@ struct ResidentFunctions {
   // file's weights, which are not copied then. Null where kernels read the device's memory alone.
   void (*map_host)(Device device, const void* memory, std::size_t bytes) = nullptr;
   void (*unmap_host)(Device device, const void* memory) noexcept = nullptr;
+  // Whether the fused step of the gated delta rule takes drafts there.
+  bool takes_drafts = false;
   // A model runs there only where it is asked for: the host stands in for the device, or nobody has run one on it yet.
   bool only_if_named = false;
 };

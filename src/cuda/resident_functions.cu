@@ -109,7 +109,8 @@ constexpr ResidentFunctions kResident{.name = name,
                                       .destroy_event = destroy_event,
                                       .capture = capture,
                                       .launch = launch,
-                                      .destroy_graph = destroy_graph};
+                                      .destroy_graph = destroy_graph,
+                                      .takes_drafts = true};
 
 }  // namespace
 

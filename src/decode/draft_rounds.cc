@@ -5,7 +5,7 @@
 namespace thalweg::decode {
 namespace {
 
-// Recorded rounds that are kept. One of a model with 40 layers takes a few megabytes.
+// Recorded rounds that are kept.
 constexpr std::size_t kMostGraphs = 64;
 
 }  // namespace
@@ -103,18 +103,13 @@ std::span<const std::int32_t> DraftRounds::run(std::span<const RoundInput> input
   if (recorded_generation_ != generation() || graphs_.size() >= kMostGraphs) graphs_.clear();
   recorded_generation_ = generation();
   const auto found = graphs_.find(kind);
-  if (found != graphs_.end() && found->second.defined()) {
-    found->second.launch();
+  // The first round of a kind runs as it is, which loads its kernels; the next one is recorded.
+  if (found == graphs_.end()) {
+    enqueue(kind);
+    if (recorded_generation_ == generation()) graphs_[kind];
   } else {
-    // The first round of a kind runs as it is, which loads its kernels; the next one is recorded.
-    const bool again = found != graphs_.end();
-    if (again) {
-      found->second = Graph(runtime_, [&] { enqueue(kind); });
-      found->second.launch();
-    } else {
-      enqueue(kind);
-      if (recorded_generation_ == generation()) graphs_[kind];
-    }
+    if (!found->second.defined()) found->second = Graph(runtime_, [&] { enqueue(kind); });
+    found->second.launch();
   }
   const auto bytes = static_cast<std::size_t>(kind.tokens) * sizeof(std::int32_t);
   runtime_.download(read_.data(), chosen_.data, bytes);

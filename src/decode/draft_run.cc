@@ -11,6 +11,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// While a draft is judged its sequence can be read. What the judge throws leaves it damaged: its state is further on.
+class Readable {
+ public:
+  explicit Readable(Sequence::Impl& sequence) : sequence_(sequence) { sequence_.damaged = false; }
+  ~Readable() { sequence_.damaged = true; }
+  Readable(const Readable&) = delete;
+  Readable& operator=(const Readable&) = delete;
+
+ private:
+  Sequence::Impl& sequence_;
+};
+
 }  // namespace
 
 void Model::Impl::judge_here(std::span<const decode::DecoderInput> inputs, std::span<Sequence::Impl* const> sequences,
@@ -27,9 +39,8 @@ void Model::Impl::judge_here(std::span<const decode::DecoderInput> inputs, std::
     kept[i] = token + 1;
     const auto next = static_cast<std::size_t>(token) + 1;
     if (next == tokens.size()) return;
-    sequence.damaged = false;
+    const Readable readable(sequence);
     wrong[i] = !accept(i, tokens[next]);
-    sequence.damaged = true;
   });
 }
 
@@ -43,7 +54,7 @@ void Model::Impl::judge_on_device(std::span<const decode::DecoderInput> inputs,
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     Sequence::Impl& sequence = *sequences[i];
     const std::span<const std::int32_t> tokens = inputs[i].tokens;
-    sequence.damaged = false;
+    const Readable readable(sequence);
     sequence.away = true;
     for (std::size_t t = 0; t < tokens.size(); ++t) {
       sequence.tokens.push_back(tokens[t]);
@@ -51,7 +62,6 @@ void Model::Impl::judge_on_device(std::span<const decode::DecoderInput> inputs,
       kept[i] = static_cast<std::int64_t>(t) + 1;
       if (t + 1 < tokens.size() && !accept(i, tokens[t + 1])) break;
     }
-    sequence.damaged = true;
     rounds->keep_logits(first + kept[i] - 1, sequence.slot);
     first += static_cast<std::int64_t>(tokens.size());
   }

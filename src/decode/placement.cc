@@ -69,7 +69,7 @@ void Model::Impl::place_on(Device device) {
   device_weights.reset();
   runtime = std::make_unique<decode::Runtime>(device, options.threads, options.pool, options.exact);
   draft = options.draft;
-  const bool can_draft = !runtime->reads_host_memory() && group == nullptr && options.state_dtype == DType::kF32;
+  const bool can_draft = runtime->takes_drafts() && group == nullptr && options.state_dtype == DType::kF32;
   if (!can_draft && (draft == DraftMode::kLookup || draft == DraftMode::kMtp)) {
     throw Error("ModelOptions", "draft",
                 "off or auto, unless one process runs the model on the CPU or with CUDA, with states in F32",

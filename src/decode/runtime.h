@@ -64,6 +64,7 @@ class Runtime {
   bool on_host() const { return functions_ == nullptr; }
   // Another device, whose kernels read the host's memory where it is.
   bool reads_host_memory() const { return functions_ != nullptr && functions_->map_host != nullptr; }
+  bool takes_drafts() const { return on_host() || functions_->takes_drafts; }
   void map_host(const void* memory, std::size_t bytes) const { functions_->map_host(device(), memory, bytes); }
   void unmap_host(const void* memory) const noexcept { functions_->unmap_host(device(), memory); }
   MatmulPrecision precision() const { return precision_; }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "decode/logprobs.h"
+#include "engine/outputs.h"
 #include "thalweg/engine.h"
 
 namespace thalweg {
@@ -60,16 +61,8 @@ Request request_of(const Text& prompt, std::int64_t max_tokens) {
   return request;
 }
 
-Output read_all(TokenStream stream) {
-  Output all;
-  for (Output output; stream.next(output);) {
-    all.text += output.text;
-    all.tokens.insert(all.tokens.end(), output.tokens.begin(), output.tokens.end());
-    all.logprobs.insert(all.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
-    all.finish = output.finish;
-    all.error = output.error;
-    all.usage = output.usage;
-  }
+Output read_answer(TokenStream stream) {
+  Output all = read_all(std::move(stream));
   EXPECT_EQ(all.error, "");
   return all;
 }
@@ -150,11 +143,11 @@ TEST(EngineAnswers, ATurnHasTheBitsOfASequenceThatWentOn) {
     for (std::uint32_t turn = 0; turn < 8; ++turn) {
       const std::string what = "talk " + std::to_string(talk) + ", turn " + std::to_string(turn);
       const auto count = static_cast<std::int64_t>(3 + (turn * 29 + talk * 7) % 90);
-      const Output given = read_all(engine.stream(request_of(text, count)));
+      const Output given = read_answer(engine.stream(request_of(text, count)));
       // What was chosen last has not been run.
       EXPECT_EQ(given.usage.cached_tokens, known) << what;
       expect_same_bits(given, by_hand.answer(text, count), what);
-      expect_close(given, read_all(cold.stream(request_of(text, count))), what);
+      expect_close(given, read_answer(cold.stream(request_of(text, count))), what);
       append(text, given.tokens);
       known = static_cast<std::int64_t>(text.size()) - 1;
       append(text, words(model, 100 * talk + turn, 1 + (turn * 53) % 140));
@@ -169,8 +162,8 @@ TEST(EngineAnswers, WithoutItATurnHasTheBitsOfAColdRun) {
   Engine cold(shipped_model(), no_cache);
   Text text = words(engine.model(), 5, 90);
   for (std::uint32_t turn = 0; turn < 6; ++turn) {
-    const Output given = read_all(engine.stream(request_of(text, 80)));
-    const Output expected = read_all(cold.stream(request_of(text, 80)));
+    const Output given = read_answer(engine.stream(request_of(text, 80)));
+    const Output expected = read_answer(cold.stream(request_of(text, 80)));
     expect_same_bits(given, expected, "turn " + std::to_string(turn));
     if (turn > 0) {
       EXPECT_GE(computed(given), 80 + 20 - 1);
@@ -185,7 +178,7 @@ TEST(EngineAnswers, AConversationComputesWhatIsNewAlone) {
   Text text = words(engine.model(), 1, 300);
   std::int64_t asked = 0;
   for (std::uint32_t turn = 0; turn < 20; ++turn) {
-    const Output output = read_all(engine.stream(request_of(text, 30)));
+    const Output output = read_answer(engine.stream(request_of(text, 30)));
     EXPECT_EQ(computed(output), static_cast<std::int64_t>(text.size()) - asked) << "turn " << turn;
     append(text, output.tokens);
     asked = static_cast<std::int64_t>(text.size()) - 1;
@@ -196,11 +189,11 @@ TEST(EngineAnswers, AConversationComputesWhatIsNewAlone) {
 TEST(EngineAnswers, AnEditedMessageGoesOnFromTheAnswerBeforeIt) {
   Engine engine(shipped_model(), with_answers());
   Text text = words(engine.model(), 2, 200);
-  append(text, read_all(engine.stream(request_of(text, 33))).tokens);
+  append(text, read_answer(engine.stream(request_of(text, 33))).tokens);
   for (std::uint32_t edit = 0; edit < 4; ++edit) {
     Text edited = text;
     append(edited, words(engine.model(), 20 + edit, 150));
-    EXPECT_EQ(computed(read_all(engine.stream(request_of(edited, 5)))), 150 + 1) << "edit " << edit;
+    EXPECT_EQ(computed(read_answer(engine.stream(request_of(edited, 5)))), 150 + 1) << "edit " << edit;
   }
 }
 
@@ -208,11 +201,11 @@ TEST(EngineAnswers, AnEditedMessageGoesOnFromTheAnswerBeforeIt) {
 TEST(EngineAnswers, AnAnswerThatIsRenderedOtherwiseCostsItself) {
   Engine engine(shipped_model(), with_answers());
   const Text prompt = words(engine.model(), 3, 200);
-  const Output answer = read_all(engine.stream(request_of(prompt, 60)));
+  const Output answer = read_answer(engine.stream(request_of(prompt, 60)));
   Text next = prompt;
   next.insert(next.end(), answer.tokens.begin() + 20, answer.tokens.end());
   append(next, words(engine.model(), 30, 30));
-  const Output output = read_all(engine.stream(request_of(next, 5)));
+  const Output output = read_answer(engine.stream(request_of(next, 5)));
   EXPECT_EQ(output.usage.cached_tokens, 200 / kBlock * kBlock);
 }
 
@@ -222,14 +215,14 @@ TEST(EngineAnswers, StoppedCancelledAndDraftedOnesAreKept) {
   Text text = words(model, 4, 100);
   Request stopped = request_of(text, 100);
   stopped.stop = {"e"};
-  const Output first = read_all(engine.stream(std::move(stopped)));
+  const Output first = read_answer(engine.stream(std::move(stopped)));
   ASSERT_EQ(first.finish, FinishReason::kStop);
   append(text, first.tokens);
   text.push_back(words(model, 40, 1).front());
   ByHand by_hand(model);
   const Text first_prompt(text.begin(), text.begin() + 100);
   by_hand.answer(first_prompt, static_cast<std::int64_t>(first.tokens.size()));
-  const Output second = read_all(engine.stream(request_of(text, 60)));
+  const Output second = read_answer(engine.stream(request_of(text, 60)));
   EXPECT_EQ(computed(second), 2);
   expect_same_bits(second, by_hand.answer(text, 60), "after a stop");
   append(text, second.tokens);
@@ -249,7 +242,7 @@ TEST(EngineAnswers, StoppedCancelledAndDraftedOnesAreKept) {
   }
   ASSERT_EQ(finish, FinishReason::kCancelled);
   append(text, words(model, 42, 10));
-  EXPECT_LE(computed(read_all(engine.stream(request_of(text, 1)))), 11);
+  EXPECT_LE(computed(read_answer(engine.stream(request_of(text, 1)))), 11);
   EXPECT_GT(engine.stats().draft_tokens, 0U);
 }
 
@@ -264,8 +257,8 @@ TEST(EngineAnswers, ASmallBudgetIsKept) {
     std::vector<TokenStream> streams;
     for (const Text& text : talks) streams.push_back(small.stream(request_of(text, 20)));
     for (std::size_t i = 0; i < talks.size(); ++i) {
-      const Output output = read_all(std::move(streams[i]));
-      expect_close(output, read_all(cold.stream(request_of(talks[i], 20))), "talk " + std::to_string(i));
+      const Output output = read_answer(std::move(streams[i]));
+      expect_close(output, read_answer(cold.stream(request_of(talks[i], 20))), "talk " + std::to_string(i));
       append(talks[i], output.tokens);
       append(talks[i], words(cold.model(), turn, 30));
     }
@@ -284,7 +277,7 @@ TEST(EngineAnswers, AFolderKeepsThemForEnginesOfTheSameKind) {
   Text text = words(model, 6, 150);
   for (std::uint32_t process = 0; process < 3; ++process) {
     Engine engine(shipped_model(), options);
-    const Output output = read_all(engine.stream(request_of(text, 40)));
+    const Output output = read_answer(engine.stream(request_of(text, 40)));
     expect_same_bits(output, by_hand.answer(text, 40), "process " + std::to_string(process));
     if (process > 0) {
       EXPECT_EQ(computed(output), 20 + 1);
@@ -299,9 +292,9 @@ TEST(EngineAnswers, AFolderKeepsThemForEnginesOfTheSameKind) {
     no_cache.cache_bytes = 0;
     Engine plain(shipped_model(), options);
     Engine cold(shipped_model(), no_cache);
-    const Output output = read_all(plain.stream(request_of(text, 10)));
+    const Output output = read_answer(plain.stream(request_of(text, 10)));
     EXPECT_EQ(output.usage.cached_tokens, 0);
-    expect_same_bits(output, read_all(cold.stream(request_of(text, 10))), "without answers");
+    expect_same_bits(output, read_answer(cold.stream(request_of(text, 10))), "without answers");
   }
   std::filesystem::remove_all(folder);
 }

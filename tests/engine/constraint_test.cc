@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/outputs.h"
 #include "thalweg/engine.h"
 #include "thalweg/error.h"
 #include "thalweg/grammar.h"
@@ -34,16 +35,6 @@ Request request_for(const Engine& engine, const Grammar& grammar, std::uint64_t 
   request.sampling.seed = seed;
   request.constraint = engine.constraint(grammar);
   return request;
-}
-
-Output read_all(TokenStream stream) {
-  Output all;
-  for (Output output; stream.next(output);) {
-    all.text += output.text;
-    all.finish = output.finish;
-    all.error = output.error;
-  }
-  return all;
 }
 
 TEST(EngineConstraint, AnswersFollowTheSchema) {

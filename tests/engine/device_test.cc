@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/outputs.h"
 #include "thalweg/backend.h"
 #include "thalweg/engine.h"
 
@@ -48,18 +49,6 @@ std::string prompt_of(int which, int sentences) {
   for (int i = 0; i < sentences; ++i)
     text += kSentences[static_cast<std::size_t>(i * 5 + which) % std::size(kSentences)];
   return text.append(kQuestions[static_cast<std::size_t>(which) % std::size(kQuestions)]);
-}
-
-Output read_all(TokenStream stream) {
-  Output all;
-  for (Output output; stream.next(output);) {
-    all.text += output.text;
-    all.logprobs.insert(all.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
-    all.finish = output.finish;
-    all.error = output.error;
-    all.usage = output.usage;
-  }
-  return all;
 }
 
 Request request_of(const Engine& engine, int which, bool logprobs = false) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/outputs.h"
 #include "thalweg/engine.h"
 
 namespace thalweg {
@@ -21,20 +22,6 @@ Engine engine_with(DraftMode draft) {
   options.sequences = kSequences;
   options.draft = draft;
   return Engine(Model::load(THALWEG_MODEL, options));
-}
-
-Output read_all(TokenStream stream) {
-  Output all;
-  for (Output output; stream.next(output);) {
-    all.text += output.text;
-    all.tokens.insert(all.tokens.end(), output.tokens.begin(), output.tokens.end());
-    all.logprobs.insert(all.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
-    all.finish = output.finish;
-    all.stop = output.stop;
-    all.error = output.error;
-    all.usage = output.usage;
-  }
-  return all;
 }
 
 // Of a kind for each number: lengths, stop strings, logprobs, penalties, draws, end tokens, the context's end.
@@ -53,19 +40,6 @@ Request request_of(const Engine& engine, int number) {
   request.sampling.seed = static_cast<std::uint64_t>(number);
   if (number == 11) request.max_tokens = -1;
   return request;
-}
-
-void expect_same(const Output& drafted, const Output& plain, int number) {
-  EXPECT_EQ(drafted.tokens, plain.tokens) << number;
-  EXPECT_EQ(drafted.text, plain.text) << number;
-  EXPECT_EQ(drafted.finish, plain.finish) << number;
-  EXPECT_EQ(drafted.stop, plain.stop) << number;
-  EXPECT_EQ(drafted.error, "") << number;
-  EXPECT_EQ(drafted.usage.generated_tokens, plain.usage.generated_tokens) << number;
-  ASSERT_EQ(drafted.logprobs.size(), plain.logprobs.size()) << number;
-  for (std::size_t i = 0; i < plain.logprobs.size(); ++i) {
-    EXPECT_EQ(drafted.logprobs[i].chosen.logprob, plain.logprobs[i].chosen.logprob) << number << ", token " << i;
-  }
 }
 
 TEST(EngineDrafts, GiveTheSameAnswers) {

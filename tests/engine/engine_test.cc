@@ -1,6 +1,7 @@
 // The engine over the shipped model: the same text alone and in company, warm and cold; no token computed twice.
 
 #include "thalweg/engine.h"
+#include "engine/outputs.h"
 
 #include <gtest/gtest.h>
 
@@ -47,19 +48,6 @@ std::vector<std::int32_t> story_tokens(const Engine& engine, std::uint32_t seed,
   EXPECT_GE(tokens.size(), count);
   tokens.resize(count);
   return tokens;
-}
-
-Output read_all(TokenStream stream) {
-  Output all;
-  for (Output output; stream.next(output);) {
-    all.text += output.text;
-    all.tokens.insert(all.tokens.end(), output.tokens.begin(), output.tokens.end());
-    all.logprobs.insert(all.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
-    all.finish = output.finish;
-    all.error = output.error;
-    all.usage = output.usage;
-  }
-  return all;
 }
 
 Request request_of(std::vector<std::int32_t> prompt, std::int64_t max_tokens) {

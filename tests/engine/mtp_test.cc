@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/outputs.h"
 #include "model/tiny_model.h"
 #include "thalweg/engine.h"
 
@@ -48,18 +49,6 @@ class MtpEngine : public testing::TestWithParam<const char*> {
   std::filesystem::path folder_;
 };
 
-Output read_all(TokenStream stream) {
-  Output all;
-  for (Output output; stream.next(output);) {
-    all.tokens.insert(all.tokens.end(), output.tokens.begin(), output.tokens.end());
-    all.logprobs.insert(all.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
-    all.finish = output.finish;
-    all.error = output.error;
-    all.usage = output.usage;
-  }
-  return all;
-}
-
 Request request_of(int number) {
   Request request;
   request.prompt = model::random_tokens(static_cast<std::size_t>(20 + 17 * (number % 5)), 250, 3 + number % 2);
@@ -70,16 +59,6 @@ Request request_of(int number) {
   if (number % 6 == 5) request.sampling.repeat_penalty = 1.1F;
   request.sampling.seed = static_cast<std::uint64_t>(number);
   return request;
-}
-
-void expect_same(const Output& drafted, const Output& plain, int number) {
-  EXPECT_EQ(drafted.tokens, plain.tokens) << number;
-  EXPECT_EQ(drafted.finish, plain.finish) << number;
-  EXPECT_EQ(drafted.error, "") << number;
-  ASSERT_EQ(drafted.logprobs.size(), plain.logprobs.size()) << number;
-  for (std::size_t i = 0; i < plain.logprobs.size(); ++i) {
-    EXPECT_EQ(drafted.logprobs[i].chosen.logprob, plain.logprobs[i].chosen.logprob) << number << ", token " << i;
-  }
 }
 
 TEST_P(MtpEngine, GivesTheSameAnswersInCompany) {

@@ -292,6 +292,32 @@ TEST(Drafts, AutoGivesTheSameText) {
   EXPECT_GT(drafted.counts.drafts, 0);
 }
 
+// The state is further on than the tokens by then, whatever the judge has seen.
+TEST(Drafts, WhatAJudgeThrowsDamagesTheSequence) {
+  const File file;
+  Model model = Model::load(file.path, drafting());
+  Sequence sequence = model.start();
+  model.prefill(sequence, Tokens{1, 2, 3});
+  const Tokens tokens = {model.sample(sequence), 2, 3};
+  const SequenceInput input{&sequence, tokens};
+  const Sampling greedy;
+  const auto verify = [&](const Model::AcceptDraft& accept) {
+    return model.verify(std::span(&input, 1), std::span(&greedy, 1), accept);
+  };
+  EXPECT_THROW((void)verify([](std::size_t, std::int32_t) -> bool { throw std::runtime_error("no judgement"); }),
+               std::runtime_error);
+  expect_error([&] { (void)sequence.logits(); }, {"interrupted"});
+  sequence.clear();
+  model.prefill(sequence, Tokens{1, 2, 3});
+  EXPECT_EQ(verify([&](std::size_t, std::int32_t draft) { return sequence.tokens().size() == 4 && draft == 2; }),
+            std::vector<std::int64_t>{2});
+  Sequence other = model.start();
+  model.prefill(other, Tokens{1, 2, 3});
+  model.step(other, tokens[0]);
+  model.step(other, 2);
+  EXPECT_TRUE(same_bits(sequence.logits(), other.logits()));
+}
+
 TEST(Drafts, OptionsThatCannotBe) {
   const File file;
   ModelOptions options = drafting();
