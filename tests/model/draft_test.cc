@@ -295,12 +295,14 @@ TEST(Drafts, AutoGivesTheSameText) {
 // The state is further on than the tokens by then, whatever the judge has seen.
 TEST(Drafts, WhatAJudgeThrowsDamagesTheSequence) {
   const File file;
-  Model model = Model::load(file.path, drafting());
+  ModelOptions options = drafting();
+  options.sequences = 2;
+  Model model = Model::load(file.path, options);
   Sequence sequence = model.start();
   model.prefill(sequence, Tokens{1, 2, 3});
-  const Tokens tokens = {model.sample(sequence), 2, 3};
-  const SequenceInput input{&sequence, tokens};
   const Sampling greedy;
+  const Tokens tokens = {model.sample(sequence, greedy), 2, 3};
+  const SequenceInput input{&sequence, tokens};
   const auto verify = [&](const Model::AcceptDraft& accept) {
     return model.verify(std::span(&input, 1), std::span(&greedy, 1), accept);
   };
