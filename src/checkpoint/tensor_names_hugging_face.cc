@@ -1,7 +1,6 @@
 // The names of tensors in a Hugging Face file, and the weight that each one is.
 
-#include <algorithm>
-
+#include "checkpoint/config_checks.h"
 #include "checkpoint/tensor_binder.h"
 
 namespace thalweg::checkpoint {
@@ -112,10 +111,8 @@ void bind_mtp(TensorBinder& binder, const std::string& prefix, Weights& weights)
 }  // namespace
 
 std::string mtp_prefix(const io::TensorSource& source) {
-  const std::vector<std::string> names = source.names();
   for (const char* prefix : {"mtp.", "model.mtp.", "model.language_model.mtp.", "language_model.mtp."}) {
-    const auto begins = [&](const std::string& name) { return name.starts_with(prefix); };
-    if (std::any_of(names.begin(), names.end(), begins)) return prefix;
+    if (has_prefix(source, prefix)) return prefix;
   }
   return {};
 }
