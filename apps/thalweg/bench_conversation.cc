@@ -231,6 +231,7 @@ class ConversationBench {
     load.context = long_ + 512;
     EngineOptions engine_options;
     engine_options.cache_bytes = mode.bytes;
+    if (mode.bytes == 0) engine_options.cache_device_bytes = 0;
     engine_options.cache_answers = mode.answers;
     Engine engine(load_model(load), engine_options);
     if (engine.model().context() < 4096) throw std::runtime_error("a context of 4096 tokens or more is needed");
@@ -241,8 +242,11 @@ class ConversationBench {
     many_conversations(talks);
     long_hit(talks, engine);
     const EngineStats stats = engine.stats();
-    print("  {:<28} {:<8} {} checkpoints, {} dropped, {} of {}\n", "the cache in the end", mode.name,
-          stats.cache_checkpoints, stats.cache_evictions, format_bytes(stats.cache_bytes), format_bytes(mode.bytes));
+    print("  {:<28} {:<8} {} checkpoints, {} dropped, {} of {}{}\n", "the cache in the end", mode.name,
+          stats.cache_checkpoints, stats.cache_evictions, format_bytes(stats.cache_bytes), format_bytes(mode.bytes),
+          stats.cache_device_budget == 0 ? ""
+                                         : fmt::format(", {} of {} on the device", format_bytes(stats.cache_device_bytes),
+                                                       format_bytes(stats.cache_device_budget)));
     flush_output();
   }
 

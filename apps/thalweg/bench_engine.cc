@@ -199,7 +199,7 @@ class EngineBench {
     add("warm over cold", warm / cold, "", "at most 0.05 is wanted");
     const EngineStats stats = engine.stats();
     add("bookkeeping over steps", stats.bookkeeping_seconds / stats.step_seconds, "", "at most 0.01 is wanted");
-    add("cache", static_cast<double>(stats.cache_bytes) * 1e-6, "MB",
+    add("cache", static_cast<double>(stats.cache_bytes + stats.cache_device_bytes) * 1e-6, "MB",
         fmt::format("{} checkpoints", stats.cache_checkpoints));
   }
 

@@ -115,7 +115,9 @@ int serve(Options& options) {
       note("WARNING: everyone who reaches {} may use this server: give --api-key\n", options.http.host);
     }
     const bool v6 = options.http.host.find(':') != std::string::npos;
-    print("{} on {}, {} at once\nhttp://{}{}{}:{}/\n", options.api.model_name, device, options.parallel, v6 ? "[" : "",
+    const std::uint64_t cache = engine.stats().cache_device_budget;
+    print("{} on {}, {} at once{}\nhttp://{}{}{}:{}/\n", options.api.model_name, device, options.parallel,
+          cache > 0 ? ", " + format_bytes(cache) + " of the device for what is kept of prompts" : "", v6 ? "[" : "",
           options.http.host, v6 ? "]" : "", http.port());
     flush_output();
     while (!InterruptWatch::pressed() && !InterruptWatch::asked_to_end()) {
@@ -153,6 +155,10 @@ void add_serve(CLI::App& app, int& exit_code) {
                    "Memory for what is kept of prompts, as 512MiB or 4GiB; 0 for none")
       ->transform(CLI::AsSizeValue(false))
       ->default_str("1GiB");
+  command
+      ->add_option("--cache-device", options->engine.cache_device_bytes,
+                   "The same of the GPU's memory, before the host's; a quarter of what is free by default")
+      ->transform(CLI::AsSizeValue(false));
   command->add_option("--cache-dir", options->engine.cache_dir,
                       "Folder that keeps it beyond the server's end; it will hold what was said");
   command->add_option("--cache-dir-size", options->engine.cache_dir_bytes, "Most bytes of that folder, as 64GiB")

@@ -37,6 +37,10 @@ namespace thalweg {
 struct EngineOptions {
   int queue = 256;                                     // most requests that wait; further ones are refused
   std::uint64_t cache_bytes = std::uint64_t{1} << 30;  // of host memory for the prefix cache; 0: none
+  // Of the device's memory for the same, allocated at the start; 0: none, -1: a quarter of what is free once the model
+  // is loaded. What it has no room for any more goes to host memory. Ignored where the model runs on the host or the
+  // device has no memory of its own, and with several ranks.
+  std::int64_t cache_device_bytes = -1;
   // A folder that keeps what the prefix cache holds, beyond the process; empty: none. One engine at a time may have it.
   // It holds what was said to the model.
   std::string cache_dir;
@@ -132,7 +136,9 @@ struct EngineStats {
   std::uint64_t step_sequences = 0;  // summed over the steps
   double step_seconds = 0;           // in the model
   double bookkeeping_seconds = 0;    // in the prefix cache
-  std::uint64_t cache_bytes = 0;     // now
+  std::uint64_t cache_bytes = 0;     // of host memory, now
+  std::uint64_t cache_device_bytes = 0;
+  std::uint64_t cache_device_budget = 0;
   std::uint64_t cache_checkpoints = 0;
   std::uint64_t cache_evictions = 0;  // of checkpoints
   std::uint64_t cache_dir_bytes = 0;

@@ -32,7 +32,7 @@ extern "C" {
 #endif
 THALWEG_API_BEGIN
 
-#define THALWEG_ABI_VERSION 6
+#define THALWEG_ABI_VERSION 7
 
 // THALWEG_ABI_VERSION of the library itself. It grows with every field and function that is added.
 int32_t thalweg_abi_version(void);
@@ -810,6 +810,7 @@ typedef struct thalweg_engine_options {
   uint64_t cache_dir_bytes;  // most bytes of its files
   double prompt_share;       // of the time, for prompts while others generate
   bool cache_answers;        // keeps answers too: the next turn goes on from there, by other roundings than a cold run
+  int64_t cache_device_bytes;  // of the device's memory for the prefix cache; -1: a quarter of what is free
 } thalweg_engine_options;
 
 typedef struct thalweg_request {
@@ -859,6 +860,7 @@ typedef struct thalweg_engine_counts {
   uint64_t requests, refused, finished, cancelled, failed;
   uint64_t prompt_tokens, prompt_tokens_cached, prompt_tokens_computed, generated_tokens;
   uint64_t cache_bytes, cache_checkpoints, cache_dir_bytes, cache_dir_checkpoints;
+  uint64_t cache_device_bytes;
 } thalweg_engine_counts;
 
 THALWEG_DECLARE_INIT(engine_options)

@@ -38,8 +38,9 @@ def _output(fields: dict) -> Output:
 class Engine(_core.Engine):
     """Runs `sequences` requests of one model together; prompts that begin as earlier ones are not computed again.
 
-    queue: how many requests may wait. cache_bytes: of memory for what is kept of prompts, 0 for none. cache_dir: a
-    folder that keeps it beyond the process, with at most cache_dir_bytes. prompt_share: the part of the time that
+    queue: how many requests may wait. cache_bytes: of host memory for what is kept of prompts, 0 for none.
+    cache_device_bytes: of a GPU's memory for the same, -1 for a quarter of what is free. cache_dir: a folder that keeps
+    it beyond the process, with at most cache_dir_bytes. prompt_share: the part of the time that
     prompts get while other requests generate. cache_answers: the next turn of a conversation goes on from the answer
     that it begins with, by other roundings than a cold run. Everything else as Model has it. A request's tokens do not depend on
     what else runs. Safe to use from several threads.

@@ -85,7 +85,8 @@ static thalweg_engine_options engine_options_defaults() {
           .cache_dir = nullptr,
           .cache_dir_bytes = defaults.cache_dir_bytes,
           .prompt_share = defaults.prompt_share,
-          .cache_answers = defaults.cache_answers};
+          .cache_answers = defaults.cache_answers,
+          .cache_device_bytes = defaults.cache_device_bytes};
 }
 
 static thalweg_request request_defaults() {
@@ -123,6 +124,7 @@ thalweg_status thalweg_engine_create(thalweg_model* model, const thalweg_engine_
       wanted.cache_dir_bytes = given.cache_dir_bytes;
       wanted.prompt_share = given.prompt_share;
       wanted.cache_answers = given.cache_answers;
+      wanted.cache_device_bytes = given.cache_device_bytes;
     }
     auto created = std::make_unique<thalweg_engine>(std::move(own), wanted);
     model->own.reset();
@@ -160,7 +162,8 @@ thalweg_status thalweg_engine_count(const thalweg_engine* engine, thalweg_engine
                                           .cache_bytes = stats.cache_bytes,
                                           .cache_checkpoints = stats.cache_checkpoints,
                                           .cache_dir_bytes = stats.cache_dir_bytes,
-                                          .cache_dir_checkpoints = stats.cache_dir_checkpoints};
+                                          .cache_dir_checkpoints = stats.cache_dir_checkpoints,
+                                          .cache_device_bytes = stats.cache_device_bytes};
     write_sized(result, counts, "engine_count", "counts");
   });
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,13 @@ struct DeviceSpeed {
   double bytes_per_second = 0.0;         // of a copy far larger than the caches, bytes read plus bytes written
   double flops_per_second = 0.0;         // f32 multiply-adds on registers, two flops each
   double matrix_flops_per_second = 0.0;  // of dense products of 16-bit matrices: what the clock allows, not measured
+};
+
+// Bytes to be copied within a device; zeros if `from` is null. Neither overlaps with another of the same call.
+struct MemoryCopy {
+  void* to = nullptr;
+  const void* from = nullptr;
+  std::size_t bytes = 0;
 };
 
 // What a model needs that lives on the device. All of them throw thalweg::Error on failure.
@@ -43,6 +51,8 @@ struct ResidentFunctions {
   // file's weights, which are not copied then. Null where kernels read the device's memory alone.
   void (*map_host)(Device device, const void* memory, std::size_t bytes) = nullptr;
   void (*unmap_host)(Device device, const void* memory) noexcept = nullptr;
+  // Many copies within the device at once. Null where single ones cost nothing to enqueue.
+  void (*enqueue_copies)(const Stream& stream, std::span<const MemoryCopy> copies) = nullptr;
   // Whether the fused step of the gated delta rule takes drafts there.
   bool takes_drafts = false;
   // A model runs there only where it is asked for: the host stands in for the device, or nobody has run one on it yet.

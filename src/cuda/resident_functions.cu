@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "cuda/copy_pieces.h"
 #include "cuda/device_functions.h"
 #include "cuda/launch.h"
 
@@ -110,6 +111,7 @@ constexpr ResidentFunctions kResident{.name = name,
                                       .capture = capture,
                                       .launch = launch,
                                       .destroy_graph = destroy_graph,
+                                      .enqueue_copies = enqueue_copies,
                                       .takes_drafts = true};
 
 }  // namespace

@@ -65,6 +65,17 @@ void Runtime::copy(void* to, const void* from, std::size_t bytes) const {
   }
 }
 
+void Runtime::copy(std::span<const MemoryCopy> copies) const {
+  if (copies_within_device()) return functions_->enqueue_copies(stream_, copies);
+  for (const MemoryCopy& one : copies) {
+    if (one.from != nullptr) {
+      copy(one.to, one.from, one.bytes);
+    } else {
+      clear(one.to, one.bytes);
+    }
+  }
+}
+
 void Runtime::clear(void* memory, std::size_t bytes) const {
   if (bytes == 0) return;
   if (on_host()) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "core/device_functions.h"
@@ -64,6 +65,8 @@ class Runtime {
   bool on_host() const { return functions_ == nullptr; }
   // Another device, whose kernels read the host's memory where it is.
   bool reads_host_memory() const { return functions_ != nullptr && functions_->map_host != nullptr; }
+  // A device with memory of its own, within which much is copied in little time.
+  bool copies_within_device() const { return functions_ != nullptr && functions_->enqueue_copies != nullptr; }
   bool takes_drafts() const { return on_host() || functions_->takes_drafts; }
   void map_host(const void* memory, std::size_t bytes) const { functions_->map_host(device(), memory, bytes); }
   void unmap_host(const void* memory) const noexcept { functions_->unmap_host(device(), memory); }
@@ -78,6 +81,7 @@ class Runtime {
   // In the order of the stream. The source of an upload may be changed on return unless it is pinned.
   void upload(void* to, const void* from, std::size_t bytes) const;
   void copy(void* to, const void* from, std::size_t bytes) const;  // within the device
+  void copy(std::span<const MemoryCopy> copies) const;
   void clear(void* memory, std::size_t bytes) const;
   // Waits, as does wait().
   void download(void* to, const void* from, std::size_t bytes) const;

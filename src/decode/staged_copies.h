@@ -4,15 +4,10 @@
 #include <memory>
 #include <span>
 
+#include "decode/pieces.h"
 #include "decode/runtime.h"
 
 namespace thalweg::decode {
-
-// Memory where a model runs.
-struct Piece {
-  std::byte* data;
-  std::size_t bytes;
-};
 
 // Copies between pieces of a device's memory and one array of ordinary memory, through two pinned buffers: one is
 // copied to or from the device while threads copy the other, which is several times as fast as the driver's own way to

@@ -90,7 +90,9 @@ void StatePool::release(int slot) {
 }
 
 void StatePool::clear(int slot) {
-  for (const Piece& piece : pieces(slot, 0)) runtime_.clear(piece.data, piece.bytes);
+  std::vector<MemoryCopy> zeros;
+  for (const Piece& piece : pieces(slot, 0)) zeros.push_back({piece.data, nullptr, piece.bytes});
+  runtime_.copy(zeros);
   if (group_ != nullptr) group_->clear(slot);
   set_length(slot, 0);
   set_pending(slot, 0);
@@ -243,6 +245,24 @@ void StatePool::write_cache(int slot, std::int64_t first, std::int64_t count, co
   write_pieces(cache_pieces(slot, first, count), from);
   const std::uint64_t here = token_bytes_here() * static_cast<std::uint64_t>(count);
   if (group_ != nullptr) group_->write({slot, false, first, count}, from + here);
+}
+
+void StatePool::copy_states_to(int slot, std::span<const Piece> to) const {
+  runtime_.copy(copies_between(to, pieces(slot, 0)));
+}
+
+void StatePool::copy_states_from(int slot, std::span<const Piece> from) {
+  runtime_.copy(copies_between(pieces(slot, 0), from));
+  set_pending(slot, 0);
+  mtp_rows(slot) = {};
+}
+
+void StatePool::copy_cache_to(int slot, std::int64_t first, std::int64_t count, std::span<const Piece> to) const {
+  runtime_.copy(copies_between(to, cache_pieces(slot, first, count)));
+}
+
+void StatePool::copy_cache_from(int slot, std::int64_t first, std::int64_t count, std::span<const Piece> from) {
+  runtime_.copy(copies_between(cache_pieces(slot, first, count), from));
 }
 
 void StatePool::read(int slot, std::int64_t length, const std::function<void(std::span<const std::byte>)>& take,

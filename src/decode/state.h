@@ -103,6 +103,16 @@ class StatePool {
   void read_cache(int slot, std::int64_t first, std::int64_t count, std::byte* to) const;
   void write_cache(int slot, std::int64_t first, std::int64_t count, const std::byte* from);
 
+  // The same within the device, to or from pieces of its memory that have as many bytes or more, in the order of the
+  // stream. Not with several ranks.
+  void copy_states_to(int slot, std::span<const Piece> to) const;
+  void copy_states_from(int slot, std::span<const Piece> from);
+  void copy_cache_to(int slot, std::int64_t first, std::int64_t count, std::span<const Piece> to) const;
+  void copy_cache_from(int slot, std::int64_t first, std::int64_t count, std::span<const Piece> from);
+  // Other pieces of the device's memory to the host.
+  void read_pieces(std::span<const Piece> pieces, std::byte* to) const;
+  bool copies_within_device() const { return group_ == nullptr && runtime_.copies_within_device(); }
+
   std::uint64_t fixed_bytes() const;  // of a slot, without keys and values
   std::uint64_t token_bytes() const;  // of keys and values
   std::uint64_t draft_bytes() const;  // of a slot
@@ -136,7 +146,6 @@ class StatePool {
   std::vector<Piece> state_pieces(int slot, std::size_t layer) const;
   std::vector<Piece> cache_pieces(int slot, std::size_t layer, std::int64_t first, std::int64_t count) const;
   std::vector<Piece> cache_pieces(int slot, std::int64_t first, std::int64_t count) const;  // of all layers
-  void read_pieces(std::span<const Piece> pieces, std::byte* to) const;
   void write_pieces(std::span<const Piece> pieces, const std::byte* from);
   std::uint64_t row_bytes() const;  // of one token's keys
   std::uint64_t fixed_bytes_here() const;

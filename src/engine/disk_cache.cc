@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kBlock = PrefixCache::kBlock;
+constexpr auto kBlockSize = static_cast<std::size_t>(kBlock);
 constexpr std::string_view kSuffix = ".prefix";
 // Prefixes that wait to be written keep their memory.
 constexpr std::uint64_t kMostWaitingBytes = std::uint64_t{512} << 20;
@@ -24,10 +24,10 @@ std::string hex(std::uint64_t value) {
   return text;
 }
 
-std::size_t blocks_of(std::span<const std::int32_t> text) { return (text.size() + kBlock - 1) / kBlock; }
+std::size_t blocks_of(std::span<const std::int32_t> text) { return (text.size() + kBlockSize - 1) / kBlockSize; }
 
 std::span<const std::int32_t> block_of(std::span<const std::int32_t> text, std::size_t block) {
-  return text.subspan(block * kBlock, std::min(text.size() - block * kBlock, kBlock));
+  return text.subspan(block * kBlockSize, std::min(text.size() - block * kBlockSize, kBlockSize));
 }
 
 bool begins_with(std::span<const std::int32_t> text, std::span<const std::int32_t> beginning) {
@@ -160,11 +160,11 @@ std::int64_t DiskCache::find(std::span<const std::int32_t> text) const {
   std::size_t tokens = 0;
   Hash before = shape_.model;
   for (std::size_t i = 0; true; ++i) {
-    const auto rest = text.subspan(i * kBlock);
-    if (const std::size_t found = longest_short_block(before, rest)) tokens = i * kBlock + found;
-    if (rest.size() < kBlock || !owners_.contains(hashes[i])) break;
+    const auto rest = text.subspan(i * kBlockSize);
+    if (const std::size_t found = longest_short_block(before, rest)) tokens = i * kBlockSize + found;
+    if (rest.size() < kBlockSize || !owners_.contains(hashes[i])) break;
     before = hashes[i];
-    if (entries_.contains(before)) tokens = (i + 1) * kBlock;
+    if (entries_.contains(before)) tokens = (i + 1) * kBlockSize;
   }
   return static_cast<std::int64_t>(tokens);
 }
@@ -180,20 +180,20 @@ std::size_t DiskCache::longest_short_block(Hash before, std::span<const std::int
 
 DiskCache::Loaded DiskCache::load(std::span<const std::int32_t> text, std::int64_t tokens) {
   const auto begin = text.first(static_cast<std::size_t>(tokens));
-  const auto task = std::make_shared<std::packaged_task<std::optional<PrefixCache::Prefix>()>>(
+  const auto task = std::make_shared<std::packaged_task<std::optional<Prefix<HostBytes>>()>>(
       [this, own = std::vector(begin.begin(), begin.end())] { return read(own); });
   add_job([task] { (*task)(); }, true);
   return task->get_future();
 }
 
-void DiskCache::store(std::span<const std::int32_t> text, PrefixCache::Prefix prefix) {
+void DiskCache::store(std::span<const std::int32_t> text, Prefix<HostBytes> prefix) {
   const std::uint64_t bytes = prefix.blocks.size() * shape_.block_bytes + shape_.checkpoint_bytes;
   {
     const std::lock_guard lock(mutex_);
     if (waiting_bytes_ > 0 && waiting_bytes_ + bytes > kMostWaitingBytes) return;
     waiting_bytes_ += bytes;
   }
-  const auto shared = std::make_shared<PrefixCache::Prefix>(std::move(prefix));
+  const auto shared = std::make_shared<Prefix<HostBytes>>(std::move(prefix));
   add_job(
       [this, shared, bytes, own = std::vector(text.begin(), text.end())] {
         write(own, *shared);
@@ -241,12 +241,12 @@ DiskCache::Stats DiskCache::stats() const {
 
 // What follows is called by the thread alone, which may therefore read the index without the lock.
 
-std::optional<PrefixCache::Prefix> DiskCache::read(std::span<const std::int32_t> text) {
+std::optional<Prefix<HostBytes>> DiskCache::read(std::span<const std::int32_t> text) {
   const std::vector<Hash> hashes = hashes_of(text);
-  PrefixCache::Prefix prefix;
+  Prefix<HostBytes> prefix;
   prefix.tokens = static_cast<std::int64_t>(text.size());
   for (std::size_t i = 0; i < hashes.size(); ++i) {
-    PrefixCache::Memory block = read_block(text, i, hashes[i]);
+    HostBytes block = read_block(text, i, hashes[i]);
     if (block == nullptr) return std::nullopt;
     prefix.blocks.push_back(std::move(block));
   }
@@ -261,7 +261,7 @@ std::optional<PrefixCache::Prefix> DiskCache::read(std::span<const std::int32_t>
   return prefix;
 }
 
-PrefixCache::Memory DiskCache::read_block(std::span<const std::int32_t> text, std::size_t block, Hash hash) {
+HostBytes DiskCache::read_block(std::span<const std::int32_t> text, std::size_t block, Hash hash) {
   const auto owner = owners_.find(hash);
   if (owner == owners_.end()) return nullptr;
   const Hash key = owner->second;
@@ -272,12 +272,12 @@ PrefixCache::Memory DiskCache::read_block(std::span<const std::int32_t> text, st
   const auto own = file.block(index);
   const auto asked = block_of(text, block);
   if (!std::equal(own.begin(), own.end(), asked.begin(), asked.end())) return nullptr;
-  PrefixCache::Memory memory = read_part(path_of(key), shape_, file, index);
+  HostBytes memory = read_part(path_of(key), shape_, file, index);
   if (memory == nullptr) remove_damaged(key);
   return memory;
 }
 
-void DiskCache::write(std::span<const std::int32_t> text, const PrefixCache::Prefix& prefix) {
+void DiskCache::write(std::span<const std::int32_t> text, const Prefix<HostBytes>& prefix) {
   const std::vector<Hash> hashes = hashes_of(text);
   if (hashes.empty()) return;
   if (entries_.contains(hashes.back())) return touch(hashes.back());
@@ -286,7 +286,7 @@ void DiskCache::write(std::span<const std::int32_t> text, const PrefixCache::Pre
   DiskEntry file;
   file.first = known;
   file.before = known > 0 ? hashes[known - 1] : shape_.model;
-  file.tokens.assign(text.begin() + static_cast<std::ptrdiff_t>(known * kBlock), text.end());
+  file.tokens.assign(text.begin() + static_cast<std::ptrdiff_t>(known * kBlockSize), text.end());
   // The one that this goes on from stays while room is made.
   Entry* parent = known > 0 ? &entries_.at(owners_.at(file.before)) : nullptr;
   if (parent != nullptr) ++parent->children;

@@ -39,11 +39,11 @@ class DiskCache {
   std::int64_t find(std::span<const std::int32_t> text) const;
 
   // Reads the beginning of so many tokens; empty if it is damaged or was dropped.
-  using Loaded = std::future<std::optional<PrefixCache::Prefix>>;
+  using Loaded = std::future<std::optional<Prefix<HostBytes>>>;
   Loaded load(std::span<const std::int32_t> text, std::int64_t tokens);
 
   // Writes the checkpoint after a text, and those of its blocks that no file has. Left out while too much is waiting.
-  void store(std::span<const std::int32_t> text, PrefixCache::Prefix prefix);
+  void store(std::span<const std::int32_t> text, Prefix<HostBytes> prefix);
 
   // Waits until everything so far is written.
   void flush();
@@ -78,9 +78,9 @@ class DiskCache {
 
   void work();
   void add_job(std::function<void()> job, bool first);
-  std::optional<PrefixCache::Prefix> read(std::span<const std::int32_t> text);
-  PrefixCache::Memory read_block(std::span<const std::int32_t> text, std::size_t block, Hash hash);
-  void write(std::span<const std::int32_t> text, const PrefixCache::Prefix& prefix);
+  std::optional<Prefix<HostBytes>> read(std::span<const std::int32_t> text);
+  HostBytes read_block(std::span<const std::int32_t> text, std::size_t block, Hash hash);
+  void write(std::span<const std::int32_t> text, const Prefix<HostBytes>& prefix);
   void forget_other(const std::string& path);
   bool make_room(std::uint64_t bytes);
   bool evict_one();

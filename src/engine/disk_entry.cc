@@ -26,7 +26,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 64, "a header without padding: it is written as it lies in memory");
 
-std::uint64_t checksum_of(const PrefixCache::Memory& memory, std::uint64_t bytes) {
+std::uint64_t checksum_of(const HostBytes& memory, std::uint64_t bytes) {
   decode::Checksum sum;
   sum.add(std::span(memory.get(), static_cast<std::size_t>(bytes)));
   return sum.value();
@@ -64,12 +64,12 @@ std::uint64_t hash_block(std::uint64_t before, std::span<const std::int32_t> blo
 }
 
 std::span<const std::int32_t> DiskEntry::block(std::size_t index) const {
-  const auto rest = std::span(tokens).subspan(index * PrefixCache::kBlock);
-  return rest.first(std::min<std::size_t>(rest.size(), PrefixCache::kBlock));
+  const auto rest = std::span(tokens).subspan(index * kBlock);
+  return rest.first(std::min<std::size_t>(rest.size(), kBlock));
 }
 
 std::span<const std::int32_t> DiskEntry::short_block() const {
-  return std::span(tokens).last(tokens.size() % PrefixCache::kBlock);
+  return std::span(tokens).last(tokens.size() % kBlock);
 }
 
 std::uint64_t DiskEntry::head_bytes() const { return head_bytes_of(tokens.size(), blocks()); }
@@ -79,10 +79,10 @@ std::uint64_t DiskEntry::bytes(const EntryShape& shape) const {
 }
 
 DiskEntry write_entry(const std::string& path, const EntryShape& shape, DiskEntry entry,
-                      const PrefixCache::Prefix& prefix) {
+                      const Prefix<HostBytes>& prefix) {
   const std::span own = std::span(prefix.blocks).subspan(static_cast<std::size_t>(entry.first));
   entry.checksums.clear();
-  for (const PrefixCache::Memory& block : own) entry.checksums.push_back(checksum_of(block, shape.block_bytes));
+  for (const HostBytes& block : own) entry.checksums.push_back(checksum_of(block, shape.block_bytes));
   entry.checksums.push_back(checksum_of(prefix.checkpoint, shape.checkpoint_bytes));
 
   Header header;
@@ -97,7 +97,7 @@ DiskEntry write_entry(const std::string& path, const EntryShape& shape, DiskEntr
   file.write(entry.tokens.data(), entry.tokens.size() * sizeof(std::int32_t));
   file.write(entry.checksums.data(), entry.checksums.size() * sizeof(std::uint64_t));
   file.write(&sum, sizeof sum);
-  for (const PrefixCache::Memory& block : own) file.write(block.get(), static_cast<std::size_t>(shape.block_bytes));
+  for (const HostBytes& block : own) file.write(block.get(), static_cast<std::size_t>(shape.block_bytes));
   file.write(prefix.checkpoint.get(), static_cast<std::size_t>(shape.checkpoint_bytes));
   file.commit();
   return entry;
@@ -125,7 +125,7 @@ EntryState read_entry(const std::string& path, const EntryShape& shape, DiskEntr
   return EntryState::kValid;
 }
 
-PrefixCache::Memory read_part(const std::string& path, const EntryShape& shape, const DiskEntry& entry,
+HostBytes read_part(const std::string& path, const EntryShape& shape, const DiskEntry& entry,
                               std::size_t index) {
   const std::uint64_t bytes = index < entry.blocks() ? shape.block_bytes : shape.checkpoint_bytes;
   std::ifstream file(path, std::ios::binary);

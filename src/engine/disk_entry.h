@@ -29,7 +29,7 @@ struct DiskEntry {
   std::vector<std::int32_t> tokens;
   std::vector<std::uint64_t> checksums;  // of each block of `tokens`, and of the checkpoint
 
-  std::size_t blocks() const { return (tokens.size() + PrefixCache::kBlock - 1) / PrefixCache::kBlock; }
+  std::size_t blocks() const { return (tokens.size() + kBlock - 1) / kBlock; }
   // The tokens of one of them, or of a short last one; empty if it has no short one.
   std::span<const std::int32_t> block(std::size_t index) const;
   std::span<const std::int32_t> short_block() const;
@@ -40,14 +40,14 @@ struct DiskEntry {
 // Little-endian: a header, DiskEntry, a checksum of both; then the blocks and the checkpoint. Written whole or not at
 // all. `prefix` is of the whole text. Returns the entry with its checksums. Throws Error.
 DiskEntry write_entry(const std::string& path, const EntryShape& shape, DiskEntry entry,
-                      const PrefixCache::Prefix& prefix);
+                      const Prefix<HostBytes>& prefix);
 
 enum class EntryState : std::uint8_t { kValid, kDamaged, kOfAnotherModel, kOfAnotherVersion };
 // Everything but the blocks and the checkpoint, and whether the file is long enough for these.
 EntryState read_entry(const std::string& path, const EntryShape& shape, DiskEntry& entry);
 
 // A block of the file's, or the checkpoint for index entry.blocks(); null if it cannot be read or is damaged.
-PrefixCache::Memory read_part(const std::string& path, const EntryShape& shape, const DiskEntry& entry,
+HostBytes read_part(const std::string& path, const EntryShape& shape, const DiskEntry& entry,
                               std::size_t index);
 
 }  // namespace thalweg::engine

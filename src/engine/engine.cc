@@ -134,6 +134,8 @@ Engine::Engine(Model&& model, const EngineOptions& options) {
   require(options.queue >= 0, "queue", "0 or more", std::to_string(options.queue));
   require(options.prompt_share > 0 && options.prompt_share < 1, "prompt_share", "a number above 0 and below 1",
           std::to_string(options.prompt_share));
+  require(options.cache_device_bytes >= -1, "cache_device_bytes", "0 or more, or -1",
+          std::to_string(options.cache_device_bytes));
   require(options.cache_dir.empty() || options.cache_bytes > 0, "cache_dir",
           "cache_bytes above 0: what lies there passes through memory", "cache_bytes 0");
   impl_ = std::make_unique<Impl>(std::move(model), options);
@@ -143,6 +145,7 @@ Engine::Engine(Model&& model, const EngineOptions& options) {
     model = std::move(impl_->model);
     throw;
   }
+  impl_->stats = impl_->scheduler->stats();
   impl_->thread = std::thread([impl = impl_.get()] { impl->loop(); });
 }
 

@@ -33,7 +33,7 @@ const text::Tokenizer* ModelSlots::tokenizer() const {
 }
 
 std::size_t ModelSlots::block_bytes() const {
-  return static_cast<std::size_t>(model_.impl_->pool->token_bytes() * PrefixCache::kBlock);
+  return static_cast<std::size_t>(model_.impl_->pool->token_bytes() * kBlock);
 }
 
 std::size_t ModelSlots::checkpoint_bytes() const { return model_.impl_->pool->fixed_bytes(); }
@@ -49,38 +49,98 @@ std::uint64_t ModelSlots::key(bool with_answers) const {
   return sum.value();
 }
 
-PrefixCache::Memory ModelSlots::read_block(const Sequence& sequence, std::int64_t first_token,
-                                           std::int64_t count) const {
+HostBytes ModelSlots::read_block(const Sequence& sequence, std::int64_t first_token, std::int64_t count) const {
   sequence.impl_->settle();
   const std::size_t bytes = block_bytes();
   std::shared_ptr<std::byte[]> block(new std::byte[bytes]);
-  const std::size_t used = bytes / PrefixCache::kBlock * static_cast<std::size_t>(count);
+  const std::size_t used = bytes / kBlock * static_cast<std::size_t>(count);
   std::fill(block.get() + used, block.get() + bytes, std::byte{0});
   model_.impl_->pool->read_cache(sequence.impl_->slot, first_token, count, block.get());
   return block;
 }
 
-PrefixCache::Memory ModelSlots::read_checkpoint(const Sequence& sequence) const {
+HostBytes ModelSlots::read_checkpoint(const Sequence& sequence) const {
   sequence.impl_->settle();
   std::shared_ptr<std::byte[]> checkpoint(new std::byte[checkpoint_bytes()]);
   model_.impl_->pool->read_states(sequence.impl_->slot, checkpoint.get());
   return checkpoint;
 }
 
-void ModelSlots::restore(Sequence& sequence, std::span<const std::int32_t> text, const PrefixCache::Hit& hit) {
+template <class Memory, class WriteBlock, class WriteStates>
+void ModelSlots::restore(Sequence& sequence, std::span<const std::int32_t> text, const Prefix<Memory>& prefix,
+                         const WriteBlock& write_block, const WriteStates& write_states) {
   Sequence::Impl& state = *sequence.impl_;
   decode::StatePool& pool = *model_.impl_->pool;
-  pool.reserve(hit.tokens);
+  pool.reserve(prefix.tokens);
   std::int64_t first = 0;
-  for (const PrefixCache::Memory& block : hit.prefix.blocks) {
-    const std::int64_t count = std::min(PrefixCache::kBlock, hit.tokens - first);
-    pool.write_cache(state.slot, first, count, block.get());
+  for (const Memory& block : prefix.blocks) {
+    const std::int64_t count = std::min(kBlock, prefix.tokens - first);
+    write_block(pool, state.slot, first, count, block);
     first += count;
   }
-  pool.write_states(state.slot, hit.prefix.checkpoint.get());
-  pool.set_length(state.slot, hit.tokens);
+  write_states(pool, state.slot, prefix.checkpoint);
+  pool.set_length(state.slot, prefix.tokens);
   state.set_logits({});
-  state.tokens.assign(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(hit.tokens));
+  state.tokens.assign(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(prefix.tokens));
+}
+
+void ModelSlots::restore(Sequence& sequence, std::span<const std::int32_t> text, const Prefix<HostBytes>& prefix) {
+  restore(
+      sequence, text, prefix,
+      [](decode::StatePool& pool, int slot, std::int64_t first, std::int64_t count, const HostBytes& block) {
+        pool.write_cache(slot, first, count, block.get());
+      },
+      [](decode::StatePool& pool, int slot, const HostBytes& checkpoint) {
+        pool.write_states(slot, checkpoint.get());
+      });
+}
+
+bool ModelSlots::has_pages() const { return model_.impl_->pool->copies_within_device(); }
+std::size_t ModelSlots::free_device_memory() const { return model_.impl_->runtime->free_memory(); }
+
+std::shared_ptr<PagePool> ModelSlots::make_pages(std::uint64_t bytes) const {
+  return std::make_shared<PagePool>(*model_.impl_->runtime, bytes);
+}
+
+DeviceBytes ModelSlots::copy_block(const Sequence& sequence, std::int64_t first_token, std::int64_t count,
+                                   PagePool& pages) const {
+  sequence.impl_->settle();
+  DeviceBytes block = pages.take(block_bytes());
+  model_.impl_->pool->copy_cache_to(sequence.impl_->slot, first_token, count, block->pieces());
+  return block;
+}
+
+DeviceBytes ModelSlots::copy_checkpoint(const Sequence& sequence, PagePool& pages) const {
+  sequence.impl_->settle();
+  DeviceBytes checkpoint = pages.take(checkpoint_bytes());
+  model_.impl_->pool->copy_states_to(sequence.impl_->slot, checkpoint->pieces());
+  return checkpoint;
+}
+
+void ModelSlots::restore(Sequence& sequence, std::span<const std::int32_t> text, const Prefix<DeviceBytes>& prefix) {
+  restore(
+      sequence, text, prefix,
+      [](decode::StatePool& pool, int slot, std::int64_t first, std::int64_t count, const DeviceBytes& block) {
+        pool.copy_cache_from(slot, first, count, block->pieces());
+      },
+      [](decode::StatePool& pool, int slot, const DeviceBytes& checkpoint) {
+        pool.copy_states_from(slot, checkpoint->pieces());
+      });
+}
+
+HostBytes ModelSlots::to_host(const DevicePages& pages, std::size_t used, std::size_t bytes) const {
+  std::shared_ptr<std::byte[]> memory(new std::byte[bytes]);
+  std::fill(memory.get() + used, memory.get() + bytes, std::byte{0});
+  model_.impl_->pool->read_pieces(decode::first_bytes(pages.pieces(), used), memory.get());
+  return memory;
+}
+
+HostBytes ModelSlots::read_block(const DevicePages& block, std::int64_t count) const {
+  return to_host(block, block_bytes() / kBlock * static_cast<std::size_t>(count), block_bytes());
+}
+
+HostBytes ModelSlots::read_checkpoint(const DevicePages& checkpoint) const {
+  return to_host(checkpoint, checkpoint_bytes(), checkpoint_bytes());
 }
 
 }  // namespace thalweg::engine

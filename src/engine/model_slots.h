@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "decode/drafter.h"
+#include "engine/device_pages.h"
 #include "engine/prefix_cache.h"
 #include "text/tokenizer.h"
 #include "thalweg/model.h"
@@ -43,7 +44,7 @@ class ModelSlots {
 
   const text::Tokenizer* tokenizer() const;  // null: the model has none
 
-  std::size_t block_bytes() const;       // keys and values of PrefixCache::kBlock tokens
+  std::size_t block_bytes() const;       // keys and values of kBlock tokens
   std::size_t checkpoint_bytes() const;  // the recurrent state
 
   // Differs between models, and between what may leave other bits of the same text: types, devices, and whether
@@ -51,12 +52,29 @@ class ModelSlots {
   std::uint64_t key(bool with_answers) const;
 
   // `count` tokens, at most a block; the rest of the block's memory is zero.
-  PrefixCache::Memory read_block(const Sequence& sequence, std::int64_t first_token, std::int64_t count) const;
-  PrefixCache::Memory read_checkpoint(const Sequence& sequence) const;
+  HostBytes read_block(const Sequence& sequence, std::int64_t first_token, std::int64_t count) const;
+  HostBytes read_checkpoint(const Sequence& sequence) const;
   // Makes an empty sequence the beginning of `text` that the cache holds. There are no logits before more tokens run.
-  void restore(Sequence& sequence, std::span<const std::int32_t> text, const PrefixCache::Hit& hit);
+  void restore(Sequence& sequence, std::span<const std::int32_t> text, const Prefix<HostBytes>& prefix);
+
+  // The same within the model's device, where it has memory of its own and there is one rank. Of a block with less than
+  // kBlock tokens the rest of the memory is left as it is.
+  bool has_pages() const;
+  std::size_t free_device_memory() const;
+  std::shared_ptr<PagePool> make_pages(std::uint64_t bytes) const;
+  DeviceBytes copy_block(const Sequence& sequence, std::int64_t first_token, std::int64_t count, PagePool& pages) const;
+  DeviceBytes copy_checkpoint(const Sequence& sequence, PagePool& pages) const;
+  void restore(Sequence& sequence, std::span<const std::int32_t> text, const Prefix<DeviceBytes>& prefix);
+  // From there to the host.
+  HostBytes read_block(const DevicePages& block, std::int64_t count) const;
+  HostBytes read_checkpoint(const DevicePages& checkpoint) const;
 
  private:
+  HostBytes to_host(const DevicePages& pages, std::size_t used, std::size_t bytes) const;  // zeros behind `used`
+  template <class Memory, class WriteBlock, class WriteStates>
+  void restore(Sequence& sequence, std::span<const std::int32_t> text, const Prefix<Memory>& prefix,
+               const WriteBlock& write_block, const WriteStates& write_states);
+
   Model& model_;
 };
 

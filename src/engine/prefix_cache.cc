@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/device_pages.h"
+
 namespace thalweg::engine {
 
-struct PrefixCache::Node {
+template <class Memory>
+struct PrefixCache<Memory>::Node {
   Node* parent = nullptr;
   const Tokens* tokens = nullptr;  // the key in the parent's map
   std::int64_t end = 0;            // tokens from the root to here
@@ -21,16 +24,21 @@ struct PrefixCache::Node {
   Children& siblings() const { return is_short() ? parent->short_blocks : parent->children; }
 };
 
-PrefixCache::PrefixCache(std::size_t block_bytes, std::size_t checkpoint_bytes, std::uint64_t budget)
+template <class Memory>
+PrefixCache<Memory>::PrefixCache(std::size_t block_bytes, std::size_t checkpoint_bytes, std::uint64_t budget,
+                                 OnEvict on_evict)
     : block_bytes_(block_bytes),
       checkpoint_bytes_(checkpoint_bytes),
       budget_(budget),
+      on_evict_(std::move(on_evict)),
       root_(std::make_unique<Node>()) {}
 
-PrefixCache::~PrefixCache() { clear(); }
+template <class Memory>
+PrefixCache<Memory>::~PrefixCache() { clear(); }
 
 // Node by node from the leaves: a destructor that recurses would need a deep stack for a long text.
-void PrefixCache::clear() {
+template <class Memory>
+void PrefixCache<Memory>::clear() {
   while (!checkpoints_.empty()) {
     Node* node = checkpoints_.back();
     checkpoints_.pop_back();
@@ -40,7 +48,8 @@ void PrefixCache::clear() {
   }
 }
 
-PrefixCache::Tokens PrefixCache::tokens_of(std::span<const std::int32_t> text, std::size_t block) {
+template <class Memory>
+typename PrefixCache<Memory>::Tokens PrefixCache<Memory>::tokens_of(std::span<const std::int32_t> text, std::size_t block) {
   Tokens tokens;
   tokens.fill(-1);
   const auto rest = text.subspan(block * kBlock);
@@ -49,7 +58,8 @@ PrefixCache::Tokens PrefixCache::tokens_of(std::span<const std::int32_t> text, s
 }
 
 // There are as many as answers end in this block: few.
-PrefixCache::Node* PrefixCache::longest_short_block(const Node& node, std::span<const std::int32_t> rest) {
+template <class Memory>
+typename PrefixCache<Memory>::Node* PrefixCache<Memory>::longest_short_block(const Node& node, std::span<const std::int32_t> rest) {
   Node* longest = nullptr;
   for (const auto& [tokens, child] : node.short_blocks) {
     const std::span own = std::span(tokens).first(static_cast<std::size_t>(child->end % kBlock));
@@ -59,13 +69,15 @@ PrefixCache::Node* PrefixCache::longest_short_block(const Node& node, std::span<
   return longest;
 }
 
-PrefixCache::Node* PrefixCache::child_of(const Node& node, const Tokens& tokens) {
-  const Node::Children& among = tokens.back() < 0 ? node.short_blocks : node.children;
+template <class Memory>
+typename PrefixCache<Memory>::Node* PrefixCache<Memory>::child_of(const Node& node, const Tokens& tokens) {
+  const auto& among = tokens.back() < 0 ? node.short_blocks : node.children;
   const auto child = among.find(tokens);
   return child != among.end() ? child->second.get() : nullptr;
 }
 
-PrefixCache::Hit PrefixCache::find(std::span<const std::int32_t> text) {
+template <class Memory>
+typename PrefixCache<Memory>::Hit PrefixCache<Memory>::find(std::span<const std::int32_t> text) {
   Hit hit;
   std::vector<Memory> blocks;
   Node* node = root_.get();
@@ -91,7 +103,8 @@ PrefixCache::Hit PrefixCache::find(std::span<const std::int32_t> text) {
   return hit;
 }
 
-std::uint64_t PrefixCache::missing_bytes(std::span<const std::int32_t> text) const {
+template <class Memory>
+std::uint64_t PrefixCache<Memory>::missing_bytes(std::span<const std::int32_t> text) const {
   const std::size_t blocks = blocks_of(text.size());
   const Node* node = root_.get();
   for (std::size_t i = 0; i < blocks; ++i) {
@@ -101,14 +114,16 @@ std::uint64_t PrefixCache::missing_bytes(std::span<const std::int32_t> text) con
   return node->checkpoint != nullptr ? 0 : checkpoint_bytes_;
 }
 
-bool PrefixCache::make_room(std::span<const std::int32_t> text) {
+template <class Memory>
+bool PrefixCache<Memory>::make_room(std::span<const std::int32_t> text) {
   if (blocks_of(text.size()) * block_bytes_ + checkpoint_bytes_ > budget_) return false;
   // What is dropped may be a part of the text, which is then missing.
   while (bytes_ + missing_bytes(text) > budget_) evict_one();
   return true;
 }
 
-bool PrefixCache::insert(std::span<const std::int32_t> text, const BlockOf& block_of,
+template <class Memory>
+bool PrefixCache<Memory>::insert(std::span<const std::int32_t> text, const BlockOf& block_of,
                          const CheckpointOf& checkpoint_of) {
   if (text.empty() || !make_room(text)) return false;
   Node* node = root_.get();
@@ -142,7 +157,16 @@ bool PrefixCache::insert(std::span<const std::int32_t> text, const BlockOf& bloc
   return true;
 }
 
-void PrefixCache::touch(Node& node) {
+template <class Memory>
+bool PrefixCache<Memory>::insert(std::span<const std::int32_t> text, const Prefix<Memory>& prefix) {
+  return insert(
+      text,
+      [&](std::int64_t first, std::int64_t /*count*/) { return prefix.blocks[static_cast<std::size_t>(first / kBlock)]; },
+      [&] { return prefix.checkpoint; });
+}
+
+template <class Memory>
+void PrefixCache<Memory>::touch(Node& node) {
   const Node* before = node.parent;
   while (before != nullptr && before->checkpoint == nullptr) before = before->parent;
   const std::int64_t tokens = node.end - (before != nullptr ? before->end : 0);
@@ -151,11 +175,28 @@ void PrefixCache::touch(Node& node) {
   node.priority = inflation_ + static_cast<double>(tokens) / static_cast<double>(bytes);
 }
 
-void PrefixCache::evict_one() {
+template <class Memory>
+void PrefixCache<Memory>::report_eviction(const Node& node) const {
+  Prefix<Memory> prefix{node.end, {}, node.checkpoint};
+  std::vector<const Node*> path;
+  for (const Node* at = &node; at->parent != nullptr; at = at->parent) path.push_back(at);
+  std::reverse(path.begin(), path.end());
+  std::vector<std::int32_t> text;
+  for (const Node* at : path) {
+    text.insert(text.end(), at->tokens->begin(), at->tokens->end());
+    prefix.blocks.push_back(at->block);
+  }
+  text.resize(static_cast<std::size_t>(node.end));
+  on_evict_(text, prefix);
+}
+
+template <class Memory>
+void PrefixCache<Memory>::evict_one() {
   const auto least = std::min_element(checkpoints_.begin(), checkpoints_.end(), [](const Node* a, const Node* b) {
     return std::pair(a->priority, a->last_use) < std::pair(b->priority, b->last_use);
   });
   Node* node = *least;
+  if (on_evict_) report_eviction(*node);
   *least = checkpoints_.back();
   checkpoints_.pop_back();
   inflation_ = node->priority;
@@ -166,15 +207,19 @@ void PrefixCache::evict_one() {
 }
 
 // Removes a node that leads to no checkpoint, and those above it.
-void PrefixCache::prune(Node* node) {
+template <class Memory>
+void PrefixCache<Memory>::prune(Node* node) {
   while (node->parent != nullptr && node->checkpoint == nullptr && node->children.empty() &&
          node->short_blocks.empty()) {
     Node* parent = node->parent;
-    Node::Children& siblings = node->siblings();
+    auto& siblings = node->siblings();
     siblings.erase(siblings.find(*node->tokens));
     bytes_ -= block_bytes_;
     node = parent;
   }
 }
+
+template class PrefixCache<HostBytes>;
+template class PrefixCache<DeviceBytes>;
 
 }  // namespace thalweg::engine

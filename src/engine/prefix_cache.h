@@ -12,6 +12,23 @@
 
 namespace thalweg::engine {
 
+// Tokens of a block. Positions in texts are multiples of it as far as possible.
+constexpr std::int64_t kBlock = 64;
+
+// Of so many tokens those in whole blocks.
+constexpr std::int64_t whole_blocks(std::int64_t tokens) { return tokens / kBlock * kBlock; }
+
+// A beginning of a text. `Memory` is a shared pointer to what is kept, wherever that lies: it lives as long as somebody
+// uses it, also when the cache has dropped it.
+template <class Memory>
+struct Prefix {
+  std::int64_t tokens = 0;
+  std::vector<Memory> blocks;  // the last may be a short one
+  Memory checkpoint;           // null if there are no blocks
+};
+
+using HostBytes = std::shared_ptr<const std::byte[]>;
+
 // What beginnings of texts leave in a model, so that they are computed once. A trie whose edges are blocks of kBlock
 // tokens: a node holds the keys and values of its block, and some nodes a checkpoint, the recurrent state after it.
 // Only a checkpoint can be continued: keys beyond the last one are of no use without the state. Positions are multiples
@@ -21,27 +38,22 @@ namespace thalweg::engine {
 //
 // The budget is bytes. What is dropped first is the checkpoint that saves the fewest tokens per byte, with those that
 // were used longer ago counting less (GreedyDual-Size: Cao and Irani 1997), and the blocks that only it needed.
+template <class Memory>
 class PrefixCache {
  public:
-  static constexpr std::int64_t kBlock = 64;
+  // Told of a checkpoint that is about to be dropped to make room, and its text.
+  using OnEvict = std::function<void(std::span<const std::int32_t> text, const Prefix<Memory>& prefix)>;
 
-  // Of the keys and values of a block, and of a checkpoint.
-  PrefixCache(std::size_t block_bytes, std::size_t checkpoint_bytes, std::uint64_t budget);
+  // `block_bytes` are those of the keys and values of a block, `checkpoint_bytes` of a checkpoint.
+  PrefixCache(std::size_t block_bytes, std::size_t checkpoint_bytes, std::uint64_t budget, OnEvict on_evict = {});
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  // What is kept lives as long as somebody uses it, also when the cache has dropped it.
-  using Memory = std::shared_ptr<const std::byte[]>;
-  struct Prefix {
-    std::int64_t tokens = 0;
-    std::vector<Memory> blocks;  // the last may be a short one
-    Memory checkpoint;           // null if there are no blocks
-  };
   struct Hit {
     std::int64_t tokens = 0;  // up to the last checkpoint
     std::int64_t known = 0;   // whole blocks whose keys and values are known: other texts part from here on
-    Prefix prefix;            // of `tokens`
+    Prefix<Memory> prefix;    // of `tokens`
   };
   // The longest checkpoint of the text's beginning, which counts as used.
   Hit find(std::span<const std::int32_t> text);
@@ -52,6 +64,7 @@ class PrefixCache {
   // Adds a checkpoint after a text; false if it exceeds the budget by itself. Strong guarantee, but for what was
   // dropped to make room.
   bool insert(std::span<const std::int32_t> text, const BlockOf& block_of, const CheckpointOf& checkpoint_of);
+  bool insert(std::span<const std::int32_t> text, const Prefix<Memory>& prefix);
 
   void clear();
 
@@ -70,12 +83,14 @@ class PrefixCache {
   std::uint64_t missing_bytes(std::span<const std::int32_t> text) const;
   bool make_room(std::span<const std::int32_t> text);
   void touch(Node& node);
+  void report_eviction(const Node& node) const;
   void evict_one();
   void prune(Node* node);
 
   std::size_t block_bytes_;
   std::size_t checkpoint_bytes_;
   std::uint64_t budget_;
+  OnEvict on_evict_;
   std::unique_ptr<Node> root_;
   std::vector<Node*> checkpoints_;
   std::uint64_t bytes_ = 0;
@@ -83,8 +98,5 @@ class PrefixCache {
   std::uint64_t uses_ = 0;
   double inflation_ = 0;  // the priority of what was dropped last
 };
-
-// Of so many tokens those in whole blocks.
-constexpr std::int64_t whole_blocks(std::int64_t tokens) { return tokens / PrefixCache::kBlock * PrefixCache::kBlock; }
 
 }  // namespace thalweg::engine

@@ -8,7 +8,6 @@
 namespace thalweg::engine {
 namespace {
 
-constexpr std::int64_t kBlock = PrefixCache::kBlock;
 // A prompt that has waited for a second goes before one that is this many tokens shorter.
 constexpr double kTokensPerSecondWaited = 1000;
 // A coarse grid of checkpoints, where nothing tells which positions come again.
@@ -28,6 +27,13 @@ std::int64_t spacing_of(const ModelSlots& slots) {
   const std::int64_t tokens =
       block == 0 ? kMostSpacing : static_cast<std::int64_t>(slots.checkpoint_bytes()) / block * kBlock;
   return whole_blocks(std::clamp(tokens, kLeastSpacing, kMostSpacing));
+}
+
+// By default a part of what the model has left.
+std::uint64_t device_budget(const ModelSlots& slots, const EngineOptions& options) {
+  if (!slots.has_pages()) return 0;
+  if (options.cache_device_bytes >= 0) return static_cast<std::uint64_t>(options.cache_device_bytes);
+  return slots.free_device_memory() / 4;
 }
 
 // Of a request that never ran.
@@ -50,7 +56,7 @@ Scheduler::Scheduler(Model& model, const EngineOptions& options)
     : model_(model),
       slots_(model),
       options_(options),
-      cache_(slots_.block_bytes(), slots_.checkpoint_bytes(), options.cache_bytes),
+      cache_(slots_, {device_budget(slots_, options), options.cache_bytes}),
       checkpoint_spacing_(spacing_of(slots_)) {
   if (options.cache_dir.empty()) return;
   const EntryShape shape{slots_.key(options.cache_answers), slots_.block_bytes(), slots_.checkpoint_bytes()};
@@ -158,17 +164,17 @@ void Scheduler::start(std::list<Accepted>::iterator next) {
   const Clock::time_point begin = Clock::now();
   // The logits after the prompt are not in the cache: at least one token is left to run.
   const std::span<const std::int32_t> prompt = accepted.request.prompt;
-  const PrefixCache::Hit hit = cache_.find(prompt.first(prompt.size() - 1));
+  const TieredCache::Hit hit = cache_.find(prompt.first(prompt.size() - 1));
   try {
     sequence = model_.start();
-    if (hit.tokens > 0) slots_.restore(sequence, prompt, hit);
+    if (hit.tokens > 0) cache_.restore(sequence, prompt, hit);
   } catch (const Error& error) {  // a rank is lost
     report_unrun(accepted, FinishReason::kError, error.what());
     ++stats_.failed;
     return;
   }
   std::vector<std::int64_t> checkpoints;
-  if (options_.cache_bytes > 0) checkpoints = checkpoints_of(accepted.request, hit);
+  if (cache_.enabled()) checkpoints = checkpoints_of(accepted.request, hit);
   auto running = std::make_unique<Running>(std::move(accepted), std::move(sequence), slots_.tokenizer());
   running->set_checkpoints(std::move(checkpoints));
   if (slots_.draft() != DraftMode::kOff) running->begin_drafts(slots_.draft(), slots_.draft_max());
@@ -386,7 +392,9 @@ EngineStats Scheduler::stats() const {
   for (const std::unique_ptr<Running>& running : running_) {
     stats.generated_tokens += static_cast<std::uint64_t>(running->generated());
   }
-  stats.cache_bytes = cache_.bytes();
+  stats.cache_bytes = cache_.host_bytes();
+  stats.cache_device_bytes = cache_.device_bytes();
+  stats.cache_device_budget = cache_.device_budget();
   stats.cache_checkpoints = cache_.checkpoints();
   stats.cache_evictions = cache_.evictions();
   if (disk_ != nullptr) {

@@ -10,8 +10,8 @@
 
 #include "engine/disk_cache.h"
 #include "engine/model_slots.h"
-#include "engine/prefix_cache.h"
 #include "engine/running.h"
+#include "engine/tiered_cache.h"
 #include "thalweg/engine.h"
 
 namespace thalweg::engine {
@@ -45,7 +45,7 @@ class Scheduler {
   void take_from_disk(Accepted& accepted);
   void wait_for_disk();
   void start(std::list<Accepted>::iterator next);
-  std::vector<std::int64_t> checkpoints_of(const Request& request, const PrefixCache::Hit& hit) const;
+  std::vector<std::int64_t> checkpoints_of(const Request& request, const TieredCache::Hit& hit) const;
 
   void generate(std::span<Running* const> generating, std::size_t prompts, const std::function<bool()>& interrupted);
   void generate_one(std::span<Running* const> generating);
@@ -76,7 +76,7 @@ class Scheduler {
   Model& model_;
   ModelSlots slots_;
   EngineOptions options_;
-  PrefixCache cache_;
+  TieredCache cache_;
   std::unique_ptr<DiskCache> disk_;  // null: none
   std::int64_t checkpoint_spacing_;  // tokens, of those that no boundary asks for
   std::list<Accepted> waiting_;

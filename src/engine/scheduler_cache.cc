@@ -10,7 +10,6 @@
 namespace thalweg::engine {
 namespace {
 
-constexpr std::int64_t kBlock = PrefixCache::kBlock;
 constexpr std::chrono::milliseconds kDiskWait{5};
 
 }  // namespace
@@ -36,15 +35,10 @@ bool Scheduler::load_from_disk(Accepted& accepted) {
 void Scheduler::take_from_disk(Accepted& accepted) {
   const Clock::time_point begin = Clock::now();
   try {
-    const std::optional<PrefixCache::Prefix> prefix = accepted.loaded.get();
+    const std::optional<Prefix<HostBytes>> prefix = accepted.loaded.get();
     if (!prefix) return;
     const auto tokens = static_cast<std::size_t>(prefix->tokens);
-    cache_.insert(
-        std::span(accepted.request.prompt).first(tokens),
-        [&](std::int64_t first, std::int64_t /*count*/) {
-          return prefix->blocks[static_cast<std::size_t>(first / kBlock)];
-        },
-        [&] { return prefix->checkpoint; });
+    cache_.insert(std::span(accepted.request.prompt).first(tokens), *prefix);
     stats_.cache_dir_tokens += tokens;
   } catch (const std::bad_alloc&) {
     cache_.clear();
@@ -55,7 +49,7 @@ void Scheduler::take_from_disk(Accepted& accepted) {
 // At the end of the prompt, at the ends of messages, where another text parts from this one, and on a grid. A state
 // that is not far from the next is left out, but for the last two messages' ends, which are where a conversation
 // continues and where its last message is edited.
-std::vector<std::int64_t> Scheduler::checkpoints_of(const Request& request, const PrefixCache::Hit& hit) const {
+std::vector<std::int64_t> Scheduler::checkpoints_of(const Request& request, const TieredCache::Hit& hit) const {
   const auto size = static_cast<std::int64_t>(request.prompt.size());
   std::vector<std::int64_t> positions = {whole_blocks(size), hit.known};
   std::vector<std::int64_t> ends = request.boundaries;
@@ -80,11 +74,8 @@ void Scheduler::keep(Running& running) {
   const Clock::time_point begin = Clock::now();
   const Sequence& sequence = running.sequence();
   try {
-    const bool kept = cache_.insert(
-        sequence.tokens(),
-        [&](std::int64_t first, std::int64_t count) { return slots_.read_block(sequence, first, count); },
-        [&] { return slots_.read_checkpoint(sequence); });
-    if (kept && disk_ != nullptr) disk_->store(sequence.tokens(), cache_.find(sequence.tokens()).prefix);
+    std::optional<Prefix<HostBytes>> on_host = cache_.keep(sequence, disk_ != nullptr);
+    if (on_host) disk_->store(sequence.tokens(), std::move(*on_host));
   } catch (const std::bad_alloc&) {
     cache_.clear();
   } catch (const Error&) {  // a rank is lost: the next run says so
@@ -96,7 +87,7 @@ void Scheduler::keep(Running& running) {
 // The state that an answer ended with is another than a run of its text as a part of a prompt leaves, by rounding: a
 // decode step and a chunk add in other orders. So nothing goes on from there unless the options say so.
 void Scheduler::keep_answers() {
-  if (!options_.cache_answers || options_.cache_bytes == 0) return;
+  if (!options_.cache_answers || !cache_.enabled()) return;
   for (const std::unique_ptr<Running>& running : running_) {
     const bool ended = running->finished() && running->reason() != FinishReason::kError;
     if (ended && running->generated() > 0) keep(*running);

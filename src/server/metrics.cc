@@ -26,7 +26,8 @@ std::string metrics_text(const EngineStats& stats) {
   add("step_sequences_total", "counter", "Sequences in these runs.", stats.step_sequences);
   add("step_seconds_total", "counter", "Time in the model.", stats.step_seconds);
   add("cache_seconds_total", "counter", "Time in the prefix cache.", stats.bookkeeping_seconds);
-  add("cache_bytes", "gauge", "Memory of the prefix cache.", stats.cache_bytes);
+  add("cache_bytes", "gauge", "Host memory of the prefix cache.", stats.cache_bytes);
+  add("cache_device_bytes", "gauge", "Device memory of the prefix cache.", stats.cache_device_bytes);
   add("cache_checkpoints", "gauge", "Checkpoints in the prefix cache.", stats.cache_checkpoints);
   add("cache_evictions_total", "counter", "Checkpoints that were dropped for others.", stats.cache_evictions);
   add("cache_dir_bytes", "gauge", "Files of --cache-dir.", stats.cache_dir_bytes);

@@ -90,7 +90,8 @@ std::map<std::string, Described> describe_all() {
   DESCRIBE(sampling, struct_size, temperature, top_k, top_p, min_p, repeat_penalty, repeat_last, seed);
   DESCRIBE(chat_message, role, content);
   DESCRIBE(generated, struct_size, tokens, reason, prompt_tokens, prefill_seconds, steps, decode_seconds);
-  DESCRIBE(engine_options, struct_size, queue, cache_bytes, cache_dir, cache_dir_bytes, prompt_share, cache_answers);
+  DESCRIBE(engine_options, struct_size, queue, cache_bytes, cache_dir, cache_dir_bytes, prompt_share, cache_answers,
+           cache_device_bytes);
   DESCRIBE(request, struct_size, prompt, prompt_count, boundaries, boundary_count, sampling, max_tokens, stop,
            stop_count, logprobs, ignore_end);
   DESCRIBE(output, struct_size, text, text_size, tokens, token_count, logprobs, likeliest_tokens, likeliest_logprobs,
@@ -98,7 +99,7 @@ std::map<std::string, Described> describe_all() {
            generation_seconds);
   DESCRIBE(engine_counts, struct_size, waiting, running, requests, refused, finished, cancelled, failed, prompt_tokens,
            prompt_tokens_cached, prompt_tokens_computed, generated_tokens, cache_bytes, cache_checkpoints,
-           cache_dir_bytes, cache_dir_checkpoints);
+           cache_dir_bytes, cache_dir_checkpoints, cache_device_bytes);
 #define DESCRIBE_OPERATION(name, Args) all[#name "_args"] = describe_args<Args, thalweg_##name##_args>();
   THALWEG_C_OPERATIONS(DESCRIBE_OPERATION)
   return all;

@@ -132,6 +132,64 @@ TEST(EngineOnDevice, LogprobsAreTheCpus) {
   }
 }
 
+// Turns of conversations that take turns, with log-probabilities, one request at a time.
+std::vector<Output> turns_of(Engine& engine) {
+  constexpr int kTalks = 6;
+  std::vector<std::string> talks(kTalks);
+  std::vector<Output> outputs;
+  for (int turn = 0; turn < 4; ++turn) {
+    for (int talk = 0; talk < kTalks; ++talk) {
+      std::string& text = talks[static_cast<std::size_t>(talk)];
+      text += prompt_of(talk + turn, 20) + " ";
+      Request request;
+      request.prompt = engine.model().tokenize(text);
+      request.max_tokens = 6;
+      request.logprobs = 2;
+      outputs.push_back(read_all(engine.stream(std::move(request))));
+    }
+  }
+  return outputs;
+}
+
+TEST(EngineOnDevice, ThePrefixCacheGoesFromTheDeviceToTheHostAndBack) {
+  NEEDS_GPU();
+  for (const bool answers : {false, true}) {
+    EngineOptions options;
+    options.cache_answers = answers;
+    options.cache_device_bytes = 0;
+    std::vector<Output> expected;
+    std::uint64_t cached = 0;
+    {
+      Engine host(shipped_model(DeviceType::kCuda, 2), options);
+      expected = turns_of(host);
+      cached = host.stats().prompt_tokens_cached;
+      EXPECT_EQ(host.stats().cache_device_budget, 0U);
+      EXPECT_EQ(host.stats().cache_evictions, 0U);
+    }
+    EXPECT_GT(cached, 0U);
+    // Enough for all, or for a few checkpoints.
+    for (const std::int64_t bytes : {std::int64_t{1} << 30, std::int64_t{12} << 20}) {
+      SCOPED_TRACE(std::to_string(bytes) + (answers ? " with answers" : ""));
+      options.cache_device_bytes = bytes;
+      Engine device(shipped_model(DeviceType::kCuda, 2), options);
+      const std::vector<Output> given = turns_of(device);
+      expect_same(given, expected);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_EQ(given[i].usage.cached_tokens, expected[i].usage.cached_tokens) << i;
+        for (std::size_t k = 0; k < expected[i].logprobs.size(); ++k) {  // the same bits were restored
+          EXPECT_EQ(given[i].logprobs[k].chosen.logprob, expected[i].logprobs[k].chosen.logprob) << i << " " << k;
+        }
+      }
+      const EngineStats stats = device.stats();
+      EXPECT_EQ(stats.prompt_tokens_cached, cached);
+      EXPECT_GT(stats.cache_device_bytes, 0U);
+      EXPECT_LE(stats.cache_device_bytes, static_cast<std::uint64_t>(bytes));
+      EXPECT_EQ(stats.cache_bytes > 0, bytes < 1 << 30);
+      EXPECT_EQ(stats.cache_evictions, 0U);  // of either
+    }
+  }
+}
+
 TEST(EngineOnDevice, RequestsComeAndGoWhileOthersGenerate) {
   NEEDS_GPU();
   Engine cpu(shipped_model(DeviceType::kCpu, 4));

@@ -20,7 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kBlock = PrefixCache::kBlock;
 constexpr EntryShape kShape = {7, 48, 200};
 constexpr std::uint64_t kPlenty = std::uint64_t{1} << 30;
 using Text = std::vector<std::int32_t>;
@@ -54,7 +53,7 @@ class Folder {
 };
 
 // What a model would leave: a function of all tokens up to `end`.
-PrefixCache::Memory content_of(const Text& text, std::size_t end, std::size_t bytes) {
+HostBytes content_of(const Text& text, std::size_t end, std::size_t bytes) {
   std::uint64_t hash = 1469598103934665603U + bytes;
   for (std::size_t i = 0; i < end; ++i) hash = (hash ^ static_cast<std::uint64_t>(text[i])) * 1099511628211U;
   std::shared_ptr<std::byte[]> memory(new std::byte[bytes]);
@@ -62,8 +61,8 @@ PrefixCache::Memory content_of(const Text& text, std::size_t end, std::size_t by
   return memory;
 }
 
-PrefixCache::Prefix prefix_of(const Text& text) {
-  PrefixCache::Prefix prefix;
+Prefix<HostBytes> prefix_of(const Text& text) {
+  Prefix<HostBytes> prefix;
   for (std::size_t begin = 0; begin < text.size(); begin += kBlock) {
     const std::size_t end = std::min(begin + kBlock, text.size());
     prefix.blocks.push_back(content_of(text, end, kShape.block_bytes));
@@ -73,8 +72,8 @@ PrefixCache::Prefix prefix_of(const Text& text) {
   return prefix;
 }
 
-bool is_prefix_of(const PrefixCache::Prefix& prefix, const Text& text) {
-  const PrefixCache::Prefix expected = prefix_of(text);
+bool is_prefix_of(const Prefix<HostBytes>& prefix, const Text& text) {
+  const Prefix<HostBytes> expected = prefix_of(text);
   if (prefix.tokens != expected.tokens || prefix.blocks.size() != expected.blocks.size()) return false;
   for (std::size_t i = 0; i < prefix.blocks.size(); ++i) {
     if (std::memcmp(prefix.blocks[i].get(), expected.blocks[i].get(), kShape.block_bytes) != 0) return false;

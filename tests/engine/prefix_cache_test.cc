@@ -13,9 +13,9 @@
 namespace thalweg::engine {
 namespace {
 
-constexpr std::int64_t kBlock = PrefixCache::kBlock;
 constexpr std::size_t kBlockBytes = 48;
 constexpr std::size_t kCheckpointBytes = 200;
+using Cache = PrefixCache<HostBytes>;
 using Text = std::vector<std::int32_t>;
 
 // What a model would leave there: a function of all tokens up to `end`.
@@ -25,17 +25,17 @@ std::uint64_t content_of(const Text& text, std::size_t end, std::uint64_t seed) 
   return hash;
 }
 
-PrefixCache::Memory filled(std::size_t bytes, std::uint64_t value) {
+HostBytes filled(std::size_t bytes, std::uint64_t value) {
   std::shared_ptr<std::byte[]> memory(new std::byte[bytes]);
   for (std::size_t i = 0; i < bytes; ++i) memory[i] = static_cast<std::byte>(value >> i % 8 * 8);
   return memory;
 }
 
-bool holds(const PrefixCache::Memory& memory, std::size_t bytes, std::uint64_t value) {
+bool holds(const HostBytes& memory, std::size_t bytes, std::uint64_t value) {
   return std::memcmp(memory.get(), filled(bytes, value).get(), bytes) == 0;
 }
 
-bool insert(PrefixCache& cache, const Text& text) {
+bool insert(Cache& cache, const Text& text) {
   return cache.insert(
       text,
       [&](std::int64_t first, std::int64_t count) {
@@ -57,7 +57,7 @@ Text random_text(std::mt19937& random, std::size_t most_blocks, std::uint32_t ki
   return text;
 }
 
-void check(const PrefixCache::Hit& hit, const Text& text) {
+void check(const Cache::Hit& hit, const Text& text) {
   ASSERT_LE(static_cast<std::size_t>(hit.tokens), text.size());
   ASSERT_EQ(hit.prefix.tokens, hit.tokens);
   ASSERT_EQ(hit.prefix.blocks.size(), blocks_of(static_cast<std::size_t>(hit.tokens)));
@@ -81,7 +81,7 @@ Text blocks_of(std::initializer_list<int> values) {
 TEST(PrefixCache, RandomTextsAgainstAList) {
   for (std::uint32_t seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
-    PrefixCache cache(kBlockBytes, kCheckpointBytes, std::uint64_t{1} << 30);
+    Cache cache(kBlockBytes, kCheckpointBytes, std::uint64_t{1} << 30);
     std::vector<Text> inserted;
     for (int i = 0; i < 200; ++i) {
       Text text = random_text(random, 6, 3);
@@ -90,7 +90,7 @@ TEST(PrefixCache, RandomTextsAgainstAList) {
         inserted.push_back(text);
       }
       text.resize(text.size() + random() % kBlock, 1);
-      const PrefixCache::Hit hit = cache.find(text);
+      const Cache::Hit hit = cache.find(text);
       check(hit, text);
       std::size_t longest = 0;
       std::size_t known = 0;
@@ -113,13 +113,13 @@ TEST(PrefixCache, StaysWithinItsBudgetAndTrue) {
   for (std::uint32_t seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
     const std::uint64_t budget = 1000 + random() % 3000;
-    PrefixCache cache(kBlockBytes, kCheckpointBytes, budget);
+    Cache cache(kBlockBytes, kCheckpointBytes, budget);
     for (int i = 0; i < 1000; ++i) {
       const Text text = random_text(random, 30, 2);
       const bool fits = blocks_of(text.size()) * kBlockBytes + kCheckpointBytes <= budget;
       EXPECT_EQ(insert(cache, text), fits);
       EXPECT_LE(cache.bytes(), budget);
-      const PrefixCache::Hit hit = cache.find(text);
+      const Cache::Hit hit = cache.find(text);
       check(hit, text);
       if (fits) {
         EXPECT_EQ(hit.tokens, static_cast<std::int64_t>(text.size()));
@@ -131,8 +131,35 @@ TEST(PrefixCache, StaysWithinItsBudgetAndTrue) {
   }
 }
 
+// As a device's memory and the host's: together they forget nothing.
+TEST(PrefixCache, WhatIsDroppedIsReportedWhole) {
+  for (std::uint32_t seed = 0; seed < 20; ++seed) {
+    std::mt19937 random(seed);
+    Cache second(kBlockBytes, kCheckpointBytes, std::uint64_t{1} << 30);
+    std::uint64_t reported = 0;
+    Cache first(kBlockBytes, kCheckpointBytes, 1000 + random() % 3000,
+                [&](std::span<const std::int32_t> text, const Prefix<HostBytes>& prefix) {
+                  EXPECT_TRUE(second.insert(text, prefix));
+                  ++reported;
+                });
+    std::vector<Text> inserted;
+    for (int i = 0; i < 300; ++i) {
+      const Text text = random_text(random, 6, 3);
+      if (insert(first, text)) inserted.push_back(text);
+      const Text& known = inserted[random() % inserted.size()];
+      const Cache::Hit here = first.find(known);
+      const Cache::Hit there = second.find(known);
+      check(here, known);
+      check(there, known);
+      EXPECT_EQ(std::max(here.tokens, there.tokens), static_cast<std::int64_t>(known.size()));
+    }
+    EXPECT_EQ(reported, first.evictions());
+    EXPECT_GT(reported, 0U);
+  }
+}
+
 TEST(PrefixCache, DropsWhatWasUsedLongestAgo) {
-  PrefixCache cache(kBlockBytes, kCheckpointBytes, 3 * (kBlockBytes + kCheckpointBytes));
+  Cache cache(kBlockBytes, kCheckpointBytes, 3 * (kBlockBytes + kCheckpointBytes));
   const Text a = blocks_of({1});
   const Text b = blocks_of({2});
   const Text c = blocks_of({3});
@@ -147,7 +174,7 @@ TEST(PrefixCache, DropsWhatWasUsedLongestAgo) {
 }
 
 TEST(PrefixCache, DropsWhatSavesLittleBeforeWhatSavesMuch) {
-  PrefixCache cache(kBlockBytes, kCheckpointBytes, 8 * kBlockBytes + 3 * kCheckpointBytes);
+  Cache cache(kBlockBytes, kCheckpointBytes, 8 * kBlockBytes + 3 * kCheckpointBytes);
   const Text all = blocks_of({1, 2, 3, 4, 5, 6, 7});
   const Text most = blocks_of({1, 2, 3, 4, 5, 6});
   insert(cache, most);
@@ -158,7 +185,7 @@ TEST(PrefixCache, DropsWhatSavesLittleBeforeWhatSavesMuch) {
 }
 
 TEST(PrefixCache, TextsEndWithinABlock) {
-  PrefixCache cache(kBlockBytes, kCheckpointBytes, 1 << 20);
+  Cache cache(kBlockBytes, kCheckpointBytes, 1 << 20);
   Text answer = blocks_of({1, 2});
   answer.resize(100);
   Text longer = answer;
@@ -184,23 +211,23 @@ TEST(PrefixCache, TextsEndWithinABlock) {
 }
 
 TEST(PrefixCache, KeepsNothingOfAnInsertionThatFailed) {
-  PrefixCache cache(kBlockBytes, kCheckpointBytes, 1 << 20);
+  Cache cache(kBlockBytes, kCheckpointBytes, 1 << 20);
   insert(cache, blocks_of({1}));
   const std::uint64_t before = cache.bytes();
   const Text text = blocks_of({1, 2, 3});
   EXPECT_THROW(cache.insert(
-                   text, [](std::int64_t, std::int64_t) { return PrefixCache::Memory(); },
-                   []() -> PrefixCache::Memory { throw std::bad_alloc(); }),
+                   text, [](std::int64_t, std::int64_t) { return HostBytes(); },
+                   []() -> HostBytes { throw std::bad_alloc(); }),
                std::bad_alloc);
   EXPECT_EQ(cache.bytes(), before);
   EXPECT_EQ(cache.find(text).known, kBlock);
 }
 
 TEST(PrefixCache, LongTextsNeedNoDeepStack) {
-  PrefixCache cache(kBlockBytes, kCheckpointBytes, std::uint64_t{1} << 30);
+  Cache cache(kBlockBytes, kCheckpointBytes, std::uint64_t{1} << 30);
   Text text(static_cast<std::size_t>(kBlock) * 100'000, 7);
   EXPECT_TRUE(cache.insert(
-      text, [](std::int64_t, std::int64_t) { return PrefixCache::Memory(); },
+      text, [](std::int64_t, std::int64_t) { return HostBytes(); },
       [] { return filled(kCheckpointBytes, 0); }));
   EXPECT_EQ(cache.find(text).tokens, static_cast<std::int64_t>(text.size()));
 }

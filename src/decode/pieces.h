@@ -1,0 +1,50 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "core/device_functions.h"
+
+namespace thalweg::decode {
+
+// Memory where a model runs.
+struct Piece {
+  std::byte* data;
+  std::size_t bytes;
+};
+
+// What copies the bytes of the pieces `from`, one after the other, into `to`, as far as both have some.
+inline std::vector<MemoryCopy> copies_between(std::span<const Piece> to, std::span<const Piece> from) {
+  std::vector<MemoryCopy> copies;
+  std::size_t done_to = 0;  // bytes of the first piece
+  std::size_t done_from = 0;
+  while (!to.empty() && !from.empty()) {
+    const std::size_t bytes = std::min(to.front().bytes - done_to, from.front().bytes - done_from);
+    if (bytes > 0) copies.push_back({to.front().data + done_to, from.front().data + done_from, bytes});
+    done_to += bytes;
+    done_from += bytes;
+    if (done_to == to.front().bytes) {
+      to = to.subspan(1);
+      done_to = 0;
+    }
+    if (done_from == from.front().bytes) {
+      from = from.subspan(1);
+      done_from = 0;
+    }
+  }
+  return copies;
+}
+
+inline std::vector<Piece> first_bytes(std::vector<Piece> pieces, std::size_t bytes) {
+  std::size_t count = 0;
+  for (; count < pieces.size() && bytes > 0; ++count) {
+    pieces[count].bytes = std::min(pieces[count].bytes, bytes);
+    bytes -= pieces[count].bytes;
+  }
+  pieces.resize(count);
+  return pieces;
+}
+
+}  // namespace thalweg::decode

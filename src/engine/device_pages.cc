@@ -1,0 +1,37 @@
+#include "engine/device_pages.h"
+
+#include <new>
+#include <numeric>
+#include <utility>
+
+namespace thalweg::engine {
+
+DevicePages::DevicePages(std::shared_ptr<PagePool> pool, std::vector<std::uint32_t> pages)
+    : pool_(std::move(pool)), pages_(std::move(pages)) {}
+
+// The pool has room for all of its pages: nothing is allocated.
+DevicePages::~DevicePages() { pool_->free_.insert(pool_->free_.end(), pages_.begin(), pages_.end()); }
+
+std::vector<decode::Piece> DevicePages::pieces() const {
+  std::vector<decode::Piece> all;
+  all.reserve(pages_.size());
+  auto* const memory = static_cast<std::byte*>(pool_->memory_.data());
+  for (const std::uint32_t page : pages_) all.push_back({memory + page * PagePool::kPage, PagePool::kPage});
+  return all;
+}
+
+PagePool::PagePool(const decode::Runtime& runtime, std::uint64_t bytes)
+    : memory_(runtime.device(), bytes / kPage * kPage), free_(bytes / kPage) {
+  std::iota(free_.rbegin(), free_.rend(), 0U);  // the first page is taken first
+}
+
+DeviceBytes PagePool::take(std::size_t bytes) {
+  const std::size_t count = rounded(bytes) / kPage;
+  if (count > free_.size()) throw std::bad_alloc();
+  std::vector<std::uint32_t> pages(free_.end() - static_cast<std::ptrdiff_t>(count), free_.end());
+  auto taken = std::make_shared<const DevicePages>(shared_from_this(), std::move(pages));
+  free_.resize(free_.size() - count);
+  return taken;
+}
+
+}  // namespace thalweg::engine

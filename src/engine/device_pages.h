@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "decode/pieces.h"
+#include "decode/runtime.h"
+#include "thalweg/device_memory.h"
+
+namespace thalweg::engine {
+
+class PagePool;
+
+// Some pages of a pool, which takes them back when this is destroyed.
+class DevicePages {
+ public:
+  DevicePages(std::shared_ptr<PagePool> pool, std::vector<std::uint32_t> pages);
+  ~DevicePages();
+  DevicePages(const DevicePages&) = delete;
+  DevicePages& operator=(const DevicePages&) = delete;
+
+  std::vector<decode::Piece> pieces() const;
+
+ private:
+  std::shared_ptr<PagePool> pool_;
+  std::vector<std::uint32_t> pages_;
+};
+
+using DeviceBytes = std::shared_ptr<const DevicePages>;
+
+// Memory of a model's device, allocated once, in pages of one size: what comes and goes leaves no gaps. Used by one
+// thread; pages that are taken again are written in the order of the model's stream.
+class PagePool : public std::enable_shared_from_this<PagePool> {
+ public:
+  static constexpr std::size_t kPage = std::size_t{64} << 10;
+
+  // Throws Error if the device has not so much memory.
+  PagePool(const decode::Runtime& runtime, std::uint64_t bytes);
+
+  std::uint64_t bytes() const { return memory_.bytes(); }
+  // Of pages that hold so many bytes.
+  static std::size_t rounded(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+  // Throws std::bad_alloc if fewer pages are free.
+  DeviceBytes take(std::size_t bytes);
+
+ private:
+  friend class DevicePages;
+
+  DeviceMemory memory_;
+  std::vector<std::uint32_t> free_;
+};
+
+}  // namespace thalweg::engine

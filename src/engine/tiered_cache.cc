@@ -1,0 +1,74 @@
+#include "engine/tiered_cache.h"
+
+#include <algorithm>
+
+namespace thalweg::engine {
+
+TieredCache::TieredCache(ModelSlots& slots, const Budgets& budgets)
+    : slots_(slots), host_budget_(budgets.host), host_(slots.block_bytes(), slots.checkpoint_bytes(), budgets.host) {
+  if (!slots.has_pages() || budgets.device < PagePool::kPage) return;
+  pages_ = slots.make_pages(budgets.device);
+  device_.emplace(PagePool::rounded(slots.block_bytes()), PagePool::rounded(slots.checkpoint_bytes()), pages_->bytes(),
+                  [this](std::span<const std::int32_t> text, const Prefix<DeviceBytes>& prefix) {
+                    move_to_host(text, prefix);
+                  });
+}
+
+void TieredCache::move_to_host(std::span<const std::int32_t> text, const Prefix<DeviceBytes>& prefix) {
+  const bool kept = host_.insert(
+      text,
+      [&](std::int64_t first, std::int64_t count) {
+        return slots_.read_block(*prefix.blocks[static_cast<std::size_t>(first / kBlock)], count);
+      },
+      [&] { return slots_.read_checkpoint(*prefix.checkpoint); });
+  if (!kept) ++evictions_to_nowhere_;
+}
+
+TieredCache::Hit TieredCache::find(std::span<const std::int32_t> text) {
+  Hit hit;
+  if (device_) {
+    PrefixCache<DeviceBytes>::Hit found = device_->find(text);
+    hit.tokens = found.tokens;
+    hit.known = found.known;
+    hit.on_device = std::move(found.prefix);
+  }
+  PrefixCache<HostBytes>::Hit found = host_.find(text);
+  hit.known = std::max(hit.known, found.known);
+  if (found.tokens <= hit.tokens) return hit;
+  hit.tokens = found.tokens;
+  hit.on_host = std::move(found.prefix);
+  return hit;
+}
+
+void TieredCache::restore(Sequence& sequence, std::span<const std::int32_t> text, const Hit& hit) {
+  if (hit.on_host.tokens == hit.tokens) {
+    slots_.restore(sequence, text, hit.on_host);
+  } else {
+    slots_.restore(sequence, text, hit.on_device);
+  }
+}
+
+bool TieredCache::keep_on_host(const Sequence& sequence) {
+  return host_.insert(
+      sequence.tokens(),
+      [&](std::int64_t first, std::int64_t count) { return slots_.read_block(sequence, first, count); },
+      [&] { return slots_.read_checkpoint(sequence); });
+}
+
+std::optional<Prefix<HostBytes>> TieredCache::keep(const Sequence& sequence, bool on_host) {
+  const bool kept = device_ && device_->insert(
+                                   sequence.tokens(),
+                                   [&](std::int64_t first, std::int64_t count) {
+                                     return slots_.copy_block(sequence, first, count, *pages_);
+                                   },
+                                   [&] { return slots_.copy_checkpoint(sequence, *pages_); });
+  if ((kept && !on_host) || !keep_on_host(sequence) || !on_host) return std::nullopt;
+  return host_.find(sequence.tokens()).prefix;
+}
+
+void TieredCache::clear() {
+  if (device_) device_->clear();
+  host_.clear();
+}
+
+}  // namespace thalweg::engine
