@@ -33,20 +33,23 @@ struct Row {
   std::int64_t tokens = 1;
   DType state = DType::kF32;
   bool snapshots = false;
+  bool drafts = false;  // all but the first token; those of the step before are replayed
   double bar_us = 0.0;  // what it should take at most; 0: nothing set
 
   std::string name() const {
-    return fmt::format("{} B{} T{} {}{}", fused ? "step" : "recurrence", batch, tokens, dtype_name(state),
-                       snapshots ? " snapshots" : "");
+    return fmt::format("{} B{} T{} {}{}{}", fused ? "step" : "recurrence", batch, tokens, dtype_name(state),
+                       snapshots ? " snapshots" : "", drafts ? " drafts" : "");
   }
   double state_bytes() const { return static_cast<double>(batch * bytes_of(state, kState)); }
-  // The state read, and written once or after each token; activations, and the convolution's state.
+  // The state read, and written once or after each token; activations, and the convolution's state. Inputs of drafts are
+  // read, and kept for the next step.
   double bytes() const {
     const double states = state_bytes() * (1.0 + (snapshots ? static_cast<double>(tokens) : 1.0));
     const double activations = static_cast<double>(batch * tokens) * static_cast<double>(kChannels + kHv * kHead) * 2.0;
     const double conv = fused ? static_cast<double>(batch * kChannels * (kTaps - 1)) * 4.0 : 0.0;
     const double gate = fused ? static_cast<double>(batch * tokens * kHv * kHead) * 2.0 : 0.0;
-    return states + activations + conv + gate;
+    const double kept = drafts ? static_cast<double>(batch * (tokens - 1)) * static_cast<double>(kChannels) * 4.0 : 0.0;
+    return states + activations + conv + gate + kept;
   }
 };
 
@@ -63,8 +66,14 @@ std::vector<Row> all_rows() {
     for (const std::int64_t batch : {1, 64, 256}) {
       rows.push_back({.fused = fused, .batch = batch, .state = DType::kBF16});
     }
+    for (const std::int64_t batch : {1, 8, 16, 64}) {
+      if (fused) rows.push_back({.fused = true, .batch = batch, .tokens = 4, .drafts = true});
+    }
   }
   for (Row& row : rows) {
+    if (row.drafts && row.batch == 1) row.bar_us = 8.0;
+    if (row.drafts && row.batch == 64) row.bar_us = 100.0;
+    if (row.drafts) continue;
     if (row.batch == 1 && row.tokens == 1) row.bar_us = row.fused ? 6.0 : 4.5;
     if (row.batch == 64 && !row.snapshots && row.tokens == 4) row.bar_us = 85.0;
     if (row.batch == 64 && !row.snapshots && row.tokens == 8) row.bar_us = 110.0;
@@ -112,6 +121,10 @@ class Buffers {
     conv_weight_ = repeated(stream, bf16_normals(1U << 16U, 0.5), kChannels * kTaps);
     conv_state_ = repeated(stream, halves, batch * kChannels * (kTaps - 1));
     norm_weight_ = repeated(stream, normals, kHead);
+    replay_counts_ = repeated(stream, std::vector<std::int32_t>(64, 3), batch);
+    replay_x_ = repeated(stream, halves, tokens * kChannels);
+    replay_a_ = repeated(stream, halves, tokens * kHv);
+    replay_b_ = repeated(stream, halves, tokens * kHv);
   }
 
   static std::int64_t copies(const Row& row) {
@@ -175,6 +188,7 @@ class Buffers {
     args.state_out = state(row, copy);
     args.state_in = args.state_out;
     if (row.snapshots) args.snapshots = snapshot(row);
+    if (row.drafts) set_drafts(row, copy, args);
     args.z = output(z_, row, first);
     args.norm_weight = ConstTensor(norm_weight_.data(), DType::kF32, {kHead}, stream_.device);
     args.y = output(row, first);
@@ -185,6 +199,17 @@ class Buffers {
   }
 
  private:
+  void set_drafts(const Row& row, std::int64_t copy, GatedDeltaPrepStepArgs& args) const {
+    Row kept = row;
+    --kept.tokens;
+    const std::int64_t first = copy * row.batch * kept.tokens;
+    args.drafts = true;
+    args.replay_x = rows_of(replay_x_, kept, first, kChannels);
+    args.replay_a = rows_of(replay_a_, kept, first, kHv);
+    args.replay_b = rows_of(replay_b_, kept, first, kHv);
+    args.replay_counts = ConstTensor(replay_counts_.data(), DType::kI32, {row.batch}, stream_.device);
+  }
+
   static constexpr std::int64_t kRotatedBytes = std::int64_t{320} << 20;
   static constexpr std::int64_t kMostCopies = 128;
 
@@ -215,6 +240,7 @@ class Buffers {
   std::vector<float> state_values_;
   std::vector<std::uint16_t> state_values_bf16_;
   DeviceMemory states_, snapshots_, x_, z_, y_, gates_, heads_, g_, beta_, conv_weight_, conv_state_, norm_weight_;
+  DeviceMemory replay_counts_, replay_x_, replay_a_, replay_b_;
 };
 
 // Runs the first copy of a row and compares two of its sequences with the oracle. Empty if they are right.

@@ -348,6 +348,43 @@ void add_draft_cases(std::vector<Case>& cases) {
   cases.push_back(for_bench(step_case(model)));
 }
 
+// At most seven tokens of a sequence, with those that it replays, which kernels run together.
+void add_few_draft_cases(std::vector<Case>& cases) {
+  StepShape shape{.dtype = DType::kBF16,
+                  .qk_norm = QkNorm::kL2,
+                  .taps = 4,
+                  .gated_norm = true,
+                  .pool = true,
+                  .lengths = {1, 4, 0, 3, 2, 4, 1},
+                  .replays = 3,
+                  .drafts = true};
+  for (const std::int64_t size : {64, 128}) {
+    shape.k = shape.v = size;
+    shape.state_dtype = size == 64 ? DType::kBF16 : DType::kF32;
+    cases.push_back(step_case(shape));
+    StepShape other = shape;
+    other.dtype = DType::kF32;
+    other.qk_norm = QkNorm::kRms;
+    other.taps = 3;
+    other.strided = true;
+    other.head_map = HeadMap::kTiled;
+    cases.push_back(step_case(other));
+    other.replays = 1;
+    other.lengths = {2, 1, 0, 2};
+    other.taps = 0;
+    other.gated_norm = false;
+    other.qk_norm = QkNorm::kNone;
+    other.in_place = true;
+    cases.push_back(step_case(other));
+  }
+  shape.lengths.clear();
+  shape.batch = 5;
+  for (const std::int64_t tokens : {0, 1, 3, 4}) {
+    shape.tokens = tokens;
+    cases.push_back(step_case(shape));
+  }
+}
+
 }  // namespace
 
 void add_gated_delta_prep_step_cases(std::vector<Case>& cases) {
@@ -355,6 +392,7 @@ void add_gated_delta_prep_step_cases(std::vector<Case>& cases) {
   add_few_token_cases(cases);
   add_large_cases(cases);
   add_draft_cases(cases);
+  add_few_draft_cases(cases);
 }
 
 }  // namespace thalweg::cases

@@ -92,6 +92,9 @@ constexpr double kStepToken = 1.5;
 constexpr double kStepDecodeToken = 2.0;
 // A snapshot after each token, in any kernel: as many bytes as half a step, at half the rate.
 constexpr double kStepSnapshot = 9.0;
+// replay: up to seven tokens together.
+constexpr double kStepReplayCall = 7.0;
+constexpr double kStepReplayKeyHead = 11.5;
 // cluster: 6.9 us at batch 1, 99 us at batch 64. block: not measured apart; it uses few multiprocessors.
 constexpr double kStepClusterCall = 10.0;
 constexpr double kStepClusterKeyHead = 12.0;

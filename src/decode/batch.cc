@@ -24,6 +24,7 @@ Batch::Batch(const Runtime& runtime, std::int64_t most_tokens, std::int64_t most
 void Batch::clear() {
   for (auto* values : {&tokens_, &positions_, &slots_, &lengths_, &rows_, &replays_}) values->clear();
   cu_seqlens_.assign(1, 0);
+  most_drafts_ = 0;
 }
 
 void Batch::add(int slot, std::int64_t seen, std::span<const std::int32_t> tokens, std::int64_t replayed) {
@@ -31,6 +32,7 @@ void Batch::add(int slot, std::int64_t seen, std::span<const std::int32_t> token
     tokens_.push_back(token);
     positions_.push_back(static_cast<std::int32_t>(seen++));
   }
+  most_drafts_ = std::max({most_drafts_, replayed, static_cast<std::int64_t>(tokens.size()) - 1});
   slots_.push_back(slot);
   replays_.push_back(static_cast<std::int32_t>(replayed));
   lengths_.push_back(static_cast<std::int32_t>(seen));

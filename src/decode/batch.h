@@ -29,6 +29,7 @@ class Batch {
 
   std::int64_t count() const { return static_cast<std::int64_t>(tokens_.size()); }
   std::int64_t sequences() const { return static_cast<std::int64_t>(slots_.size()); }
+  std::int64_t most_drafts() const { return most_drafts_; }  // of a sequence, in this step or replayed
   std::int64_t wanted() const { return static_cast<std::int64_t>(rows_.size()); }
   std::span<const std::int32_t> slots_on_host() const { return slots_; }
   std::span<const std::int32_t> lengths_on_host() const { return lengths_; }
@@ -55,6 +56,7 @@ class Batch {
   std::vector<std::int32_t> lengths_;
   std::vector<std::int32_t> rows_;
   std::vector<std::int32_t> replays_;
+  std::int64_t most_drafts_ = 0;
   std::vector<std::int32_t> staged_;  // all of them, as they lie on the device
   DeviceMemory memory_;
   Tensor views_[kArrays];

@@ -92,6 +92,7 @@ std::span<const std::int32_t> DraftRounds::run(std::span<const RoundInput> input
     kind.draws = kind.draws || input.sampling.temperature != 0.0F;
     longest = std::max(longest, std::int64_t{batch_.lengths_on_host().back()});
   }
+  kind.few = few_drafts(batch_);
   kind.tokens = batch_.count();
   kind.sequences = batch_.sequences();
   pool_.reserve(longest);

@@ -46,6 +46,7 @@ class DraftRounds {
     std::int64_t sequences = 0;
     bool plain = false;                             // no drafts, nothing pending
     bool draws = false;                             // any sequence has a temperature
+    bool few = false;                               // drafts of each sequence: few_drafts()
     auto operator<=>(const Kind&) const = default;  // NOLINT(modernize-use-nullptr): its mistake
   };
 

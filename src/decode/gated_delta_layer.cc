@@ -110,8 +110,11 @@ GatedDeltaPrepStepArgs step_args(const ModelConfig& config, const GatedDeltaWeig
 void set_drafts(const ModelConfig& config, std::size_t layer, const StatePool& pool, const Step& step,
                 GatedDeltaPrepStepArgs& args) {
   args.cu_seqlens = step.batch->cu_seqlens();
-  args.replay_x = pool.draft_inputs(layer);
-  const Tensor gates = pool.draft_gates(layer);
+  const auto used = [&](const Tensor& kept) {  // [slots,R,.]
+    return few_drafts(*step.batch) ? narrow(kept, 1, 0, std::min<std::int64_t>(kept.dim(1), 3)) : kept;
+  };
+  args.replay_x = used(pool.draft_inputs(layer));
+  const Tensor gates = used(pool.draft_gates(layer));
   args.replay_a = column_range(gates, config.value_heads, config.value_heads);
   args.replay_b = column_range(gates, 0, config.value_heads);
   args.replay_counts = step.batch->replays();

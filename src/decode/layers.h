@@ -104,6 +104,9 @@ struct Step {
   }
 };
 
+// Whether the fused step has no more tokens of a sequence, with those that it replays, than some kernels run together.
+inline bool few_drafts(const Batch& batch) { return batch.most_drafts() <= 3; }
+
 // The tensors that `layout(arena)` takes, over `memory`: called once to count the bytes and once to hand them out. They
 // are valid until the next call for the same memory.
 template <class Layout>

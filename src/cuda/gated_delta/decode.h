@@ -14,6 +14,8 @@ DecodeKernel decode_kernel(std::int64_t k, DType state, Tokens tokens);
 DecodeKernel decode_one_kernel(std::int64_t k, DType state);
 // For compute capability 9.0; null in a build without it. Narrow tiles need Tokens::kOneByOne.
 DecodeStepKernel decode_step_kernel(std::int64_t k, DType state, Tokens tokens, bool narrow);
+// The same with replays and drafts, all tokens together.
+DecodeStepKernel replay_step_kernel(std::int64_t k, DType state);
 // The step for many sequences.
 struct StreamStepKernel {
   DecodeStepKernel kernel = nullptr;

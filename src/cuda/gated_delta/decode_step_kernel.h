@@ -1,14 +1,16 @@
 #pragma once
 
 // The fused step for 1 to 8 tokens, with the same known at compile time as in decode_kernel.h. The blocks that share a
-// key head of a sequence are one cluster.
+// key head of a sequence are one cluster. All together, the tokens may be those that a sequence replays, then its own,
+// of which the first alone changes the states.
 //
 // Roles: every block convolves all of the key head's q and k, and v of its own rows, a channel per thread; the first
 //   tile_warps warps hold rows of the state; the last warp's lanes compute the gates, a token each.
 // Shared memory: the tokens (DecodeMemory), sums of squares and norm factors (DecodeStepMemory).
 // Pipeline: loads of channels, state, gates and z; convolution while the state is in flight; tokens; outputs.
-// Barriers: several blocks read the convolution's inputs that one of them replaces. Each arrives at the cluster barrier
-//   after its reads and waits only after its tokens. A second one completes the heads' sums of squares.
+// Barriers: several blocks read the convolution's inputs, and those that are replayed, that one of them replaces. Each
+//   arrives at the cluster barrier after its reads and waits only after its tokens. A second one completes the heads'
+//   sums of squares.
 
 #include "cuda/common/pdl.h"
 #include "cuda/gated_delta/decode_kernel.h"
@@ -48,6 +50,86 @@ struct DecodeStep {
   Compact<3> state_out;  // may be state_in
   Compact<3> y;
   Compact<4> snapshots;  // [B,T,HV,V,K]
+  // With replays and drafts:
+  const std::int32_t* cu_seqlens = nullptr;
+  const std::int32_t* replay_counts = nullptr;
+  int most_replayed = 0;  // R
+  bool drafts = false;
+  Compact<2> replay_x;  // [slots,R,2*HK*K + HV*V]
+  CompactGateViews replay_gates;
+};
+
+// The tokens of a sequence: those of a row of x.
+struct RowTokens {
+  static constexpr bool kReplays = false;
+
+  int row = 0;
+  int slot = -1;  // -1: none
+  int count = 0;
+
+  // False if the kernel skips the sequence.
+  __device__ bool find(const DecodeStep& p, int n) {
+    row = n;
+    count = p.tokens;
+    return find_slot(p.slots, n, slot);
+  }
+  __device__ bool is_own(int) const { return true; }
+  __device__ int place(int t) const { return t; }  // in the row
+  __device__ int committed() const { return count; }
+  __device__ std::uint32_t read_x(const DecodeStep& p, int t, int channel) const {
+    return p.x.read(p.x.offset(row, t) + channel);
+  }
+  __device__ GateBits read_gate(const DecodeStep& p, int t, int head) const { return p.gates.read(row, t, head); }
+};
+
+// Those that it replays, then its own: at most 2 R + 1.
+struct ReplayedTokens {
+  static constexpr bool kReplays = true;
+
+  int row = 0;
+  int slot = -1;
+  int count = 0;
+  int begin = 0;  // of its own in the row
+  int replayed = 0;
+  bool drafts = false;
+
+  __device__ bool find(const DecodeStep& p, int n) {
+    int own = p.tokens;
+    if (p.cu_seqlens != nullptr) {
+      begin = p.cu_seqlens[n];
+      const int end = p.cu_seqlens[n + 1];
+      own = end - begin;
+      if (begin < 0 || own < 0 || end > p.tokens) return fail(p, kFaultCuSeqlens);
+    } else {
+      row = n;
+    }
+    const int counted = p.replay_counts[n];
+    if (!find_slot(p.slots, n, slot)) return false;
+    drafts = p.drafts;
+    replayed = slot >= 0 ? counted : 0;
+    if (replayed < 0 || replayed > p.most_replayed || own > p.most_replayed + 1) return fail(p, kFaultReplays);
+    count = replayed + own;
+    return true;
+  }
+  __device__ bool is_own(int t) const { return t >= replayed; }
+  __device__ int place(int t) const { return begin + t - replayed; }
+  // Tokens that change the states.
+  __device__ int committed() const { return drafts ? min(count, replayed + 1) : count; }
+  // Whether the next call may replay it.
+  __device__ bool is_draft(int t) const { return drafts && slot >= 0 && t > replayed && t < count; }
+  __device__ std::uint32_t read_x(const DecodeStep& p, int t, int channel) const {
+    return is_own(t) ? p.x.read(p.x.offset(row, place(t)) + channel)
+                     : p.replay_x.read(p.replay_x.offset(slot, t) + channel);
+  }
+  __device__ GateBits read_gate(const DecodeStep& p, int t, int head) const {
+    return is_own(t) ? p.gates.read(row, place(t), head) : p.replay_gates.read(slot, t, head);
+  }
+
+ private:
+  __device__ static bool fail(const DecodeStep& p, DeviceFault fault) {
+    if (threadIdx.x == 0) report(p.slots.fault, fault);
+    return false;
+  }
 };
 
 // The causal convolution of one channel over the tokens; the inputs of the first kTokens are loaded beforehand.
@@ -56,32 +138,36 @@ struct ConvChannel {
   std::uint32_t taps[kDecodeTaps];
   std::uint32_t inputs[kDecodeTaps - 1];
   std::uint32_t x[kTokens];
-  float window[kDecodeTaps - 1];  // the newest inputs, after prepare()
+  float window[kDecodeTaps - 1];  // the newest committed inputs, after prepare()
 
   // The newest tap and input last; what W lacks of kDecodeTaps is zero.
-  __device__ void read(const DecodeStep& p, int row, int slot, int channel) {
+  template <class Sequence>
+  __device__ void read(const DecodeStep& p, const Sequence& tokens, int channel) {
     const int missing = kDecodeTaps - p.taps;
     const bool convolves = p.taps > 0;
+    const bool remembers = convolves && tokens.slot >= 0;
     const std::int64_t weights = convolves ? p.conv_weight.offset(channel) - missing : 0;
-    const std::int64_t state = convolves && slot >= 0 ? p.conv_state.offset(slot, channel) - missing : 0;
+    const std::int64_t state = remembers ? p.conv_state.offset(tokens.slot, channel) - missing : 0;
 #pragma unroll
-    for (int t = 0; t < kTokens; ++t) x[t] = t < p.tokens ? p.x.read(p.x.offset(row, t) + channel) : 0;
+    for (int t = 0; t < kTokens; ++t) x[t] = t < tokens.count ? tokens.read_x(p, t, channel) : 0;
 #pragma unroll
     for (int i = 0; i + 1 < kDecodeTaps; ++i) {
-      inputs[i] = convolves && slot >= 0 && i >= missing ? p.conv_state.read(state + i) : 0;
+      inputs[i] = remembers && i >= missing ? p.conv_state.read(state + i) : 0;
     }
 #pragma unroll
     for (int i = 0; i < kDecodeTaps; ++i) taps[i] = convolves && i >= missing ? p.conv_weight.read(weights + i) : 0;
   }
 
   // Calls write(t, value) with the channel's values.
-  template <class Write>
-  __device__ void prepare(const DecodeStep& p, int row, int channel, Write write) {
+  template <class Sequence, class Write>
+  __device__ void prepare(const DecodeStep& p, const Sequence& tokens, int channel, Write write) {
     float weight[kDecodeTaps];
 #pragma unroll
     for (int i = 0; i < kDecodeTaps; ++i) weight[i] = p.conv_weight.convert(taps[i]);
 #pragma unroll
     for (int i = 0; i + 1 < kDecodeTaps; ++i) window[i] = p.conv_state.convert(inputs[i]);
+    float kept[kDecodeTaps - 1] = {window[0], window[1], window[2]};
+    const int committed = tokens.committed();
     const auto token = [&](int t, std::uint32_t bits) {
       const float input = p.x.convert(bits);
       float value = input;
@@ -91,14 +177,18 @@ struct ConvChannel {
         value = sum * sigmoid(sum);
       }
       window[0] = window[1], window[1] = window[2], window[2] = input;
+      if constexpr (Sequence::kReplays) {
+        if (t + 1 == committed) kept[0] = window[0], kept[1] = window[1], kept[2] = window[2];
+      }
       write(t, value);
     };
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
-      if (t < p.tokens) token(t, x[t]);
+      if (t < tokens.count) token(t, x[t]);
     }
 #pragma unroll 1
-    for (int t = kTokens; t < p.tokens; ++t) token(t, p.x.read(p.x.offset(row, t) + channel));
+    for (int t = kTokens; t < tokens.count; ++t) token(t, tokens.read_x(p, t, channel));
+    if constexpr (Sequence::kReplays) window[0] = kept[0], window[1] = kept[1], window[2] = kept[2];
   }
 
   __device__ void update_state(const DecodeStep& p, int slot, int channel) const {
@@ -107,6 +197,15 @@ struct ConvChannel {
 #pragma unroll
     for (int i = 0; i + 1 < kDecodeTaps; ++i) {
       if (i >= missing) p.conv_state.store(state + i, window[i]);
+    }
+  }
+
+  // Keeps the drafts' inputs where the next call replays them.
+  __device__ void keep_drafts(const DecodeStep& p, const ReplayedTokens& tokens, int channel) const {
+#pragma unroll
+    for (int t = 1; t < kTokens; ++t) {
+      if (!tokens.is_draft(t)) continue;
+      p.replay_x.store(p.replay_x.offset(tokens.slot, t - tokens.replayed - 1) + channel, p.x.convert(x[t]));
     }
   }
 };
@@ -130,19 +229,19 @@ struct DecodeStepMemory {
   __device__ float* k_factors(int warp) const { return q_factors(warp) + kTogether; }
 
   // Computes the norm factors of q and k, for the calling warp itself.
-  __device__ void find_factors(const DecodeStep& p, int warp) const {
+  __device__ void find_factors(const DecodeStep& p, int count, int warp) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
     const int t = lane % kTogether;
     const bool is_q = lane < kTogether;
     if (lane < 2 * kTogether) {
       float squares = 0.0F;
-      if (t < p.tokens) {
+      if (t < count) {
         const float* const sums_of_warps = key_squares + t * kKeyWarps + (is_q ? 0 : kKeyWarps / 2);
 #pragma unroll
         for (int i = 0; i < kKeyWarps / 2; ++i) squares += sums_of_warps[i];
       }
       // Beyond the last token the products are 0, even if the norm's eps is 0.
-      q_factors(warp)[lane] = t < p.tokens ? (is_q ? p.scale : 1.0F) * p.norm.factor(squares, kK) : 0.0F;
+      q_factors(warp)[lane] = t < count ? (is_q ? p.scale : 1.0F) * p.norm.factor(squares, kK) : 0.0F;
     }
     __syncwarp();
   }
@@ -188,7 +287,7 @@ __device__ inline void sum_squares(int count, Output output, Put put) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 // Kernel decode_step, for one thread.
-template <int kK, class State, Tokens kTokens, bool kNarrow>
+template <int kK, class State, Tokens kTokens, bool kNarrow, class Sequence>
 struct DecodeStepBlock {
   using Tile = StateTile<kK, StateLayout::kVK, kNarrow ? 1 : 0>;
   using Memory = DecodeMemory<kK>;
@@ -220,9 +319,7 @@ struct DecodeStepBlock {
   const int member = static_cast<int>(cluster_place_y());
   const int rank = member * p.row_blocks + row_block;  // in the cluster
   const int k_head = static_cast<int>(cluster_y());
-  const int row = static_cast<int>(blockIdx.z);
   const int head = p.head_map == HeadMap::kTiled ? k_head + member * p.hk : static_cast<int>(blockIdx.y);
-  const int count = p.tokens;
   const int rows = p.tile_warps * Tile::kWarpV;  // of the block
   const int first_v = row_block * rows;
   const int warp_v = warp * Tile::kWarpV;
@@ -233,18 +330,22 @@ struct DecodeStepBlock {
   const int gate_token = thread - (warps - 1) * kWarpSize;  // of the last warp's lanes; negative in others
   // Threads take the outputs [tokens,rows] from the last one on: the first threads have more channels.
   const int first_output = threads - 1 - thread;
+  Sequence sequence{};
 
   __device__ __forceinline__ int channel_of(int i) const {
     if (i >= 2 * kK) return 2 * p.hk * kK + head * p.v_size + first_v + i - 2 * kK;
     return (i < kK ? 0 : p.hk * kK) + k_head * kK + i % kK;
   }
-  __device__ __forceinline__ int token_of(int output) const { return count == 1 ? 0 : output / rows; }
+  __device__ __forceinline__ int token_of(int output) const { return sequence.count == 1 ? 0 : output / rows; }
+  __device__ __forceinline__ bool is_output(int output) const {
+    return output < sequence.count * rows && sequence.is_own(token_of(output));
+  }
 
-  __device__ __forceinline__ void read_channels(Channels& own, int slot) const {
+  __device__ __forceinline__ void read_channels(Channels& own) const {
 #pragma unroll
     for (int r = 0; r < kStepRounds; ++r) {
       const int i = thread + r * threads;
-      if (i < channels) own.inputs[r].read(p, row, slot, channel_of(i));
+      if (i < channels) own.inputs[r].read(p, sequence, channel_of(i));
       if (p.norm.norm == QkNorm::kRms && i < 2 * kK) {
         const auto& weights = i < kK ? p.norm.q_weight : p.norm.k_weight;
         own.norm_weight[r] = weights.read(weights.offset(k_head) + i % kK);
@@ -252,10 +353,10 @@ struct DecodeStepBlock {
     }
   }
 
-  __device__ __forceinline__ void load_state(Tile& tile, int slot) const {
-    if (has_rows && slot >= 0) {
+  __device__ __forceinline__ void load_state(Tile& tile) const {
+    if (has_rows && sequence.slot >= 0) {
       const auto* state = static_cast<const State*>(p.state_in.data);
-      tile.load_fours(state + p.state_in.offset(slot, head), p.state_in.strides[2], v0);
+      tile.load_fours(state + p.state_in.offset(sequence.slot, head), p.state_in.strides[2], v0);
     } else {
       tile.clear();
     }
@@ -263,7 +364,7 @@ struct DecodeStepBlock {
 
   __device__ __forceinline__ std::uint32_t read_z(int output) const {
     const int t = token_of(output);
-    return p.z.defined() ? p.z.read(p.z.offset(row, t, head) + first_v + output - t * rows) : 0;
+    return p.z.defined() ? p.z.read(p.z.offset(sequence.row, sequence.place(t), head) + first_v + output - t * rows) : 0;
   }
   __device__ __forceinline__ std::uint32_t read_norm_weight(int output) const {
     return p.z.defined() ? p.norm_weight.read(first_v + output - token_of(output) * rows) : 0;
@@ -272,7 +373,7 @@ struct DecodeStepBlock {
 #pragma unroll
     for (int i = 0; i < kPasses; ++i) {
       const int output = first_output + i * threads;
-      if (output < count * rows) own.z[i] = read_z(output), own.weight[i] = read_norm_weight(output);
+      if (is_output(output)) own.z[i] = read_z(output), own.weight[i] = read_norm_weight(output);
     }
   }
 
@@ -284,11 +385,11 @@ struct DecodeStepBlock {
       if (i >= channels) continue;
       if (i >= 2 * kK) {
         float* const to = memory.v + i - 2 * kK;
-        own.inputs[r].prepare(p, row, channel_of(i), [&](int t, float value) { to[t * rows] = value; });
+        own.inputs[r].prepare(p, sequence, channel_of(i), [&](int t, float value) { to[t * rows] = value; });
       } else {
         float* const to = i < kK ? memory.q + i : memory.k + i - kK;
         const float weight = p.norm.norm == QkNorm::kRms ? p.norm.q_weight.convert(own.norm_weight[r]) : 1.0F;
-        own.inputs[r].prepare(p, row, channel_of(i), [&](int t, float value) {
+        own.inputs[r].prepare(p, sequence, channel_of(i), [&](int t, float value) {
           to[t * memory.kPitch] = value * weight;
           const float squares = warp_sum(value * value);
           if (lane == 0) step_memory.key_squares[t * step_memory.kKeyWarps + i / kWarpSize] = squares;
@@ -299,14 +400,15 @@ struct DecodeStepBlock {
 
   // Zeros for q and k beyond the last token.
   __device__ __forceinline__ void clear_missing_tokens(const Memory& memory) const {
-    for (int i = thread; i < (kTogether - count) * memory.kPitch; i += threads) {
-      memory.q[count * memory.kPitch + i] = memory.k[count * memory.kPitch + i] = 0.0F;
+    const int end = sequence.count * memory.kPitch;
+    for (int i = thread; i < kTogether * memory.kPitch - end; i += threads) {
+      memory.q[end + i] = memory.k[end + i] = 0.0F;
     }
   }
 
   __device__ __forceinline__ void store_gates(const Memory& memory, const GateBits& bits) const {
     if (gate_token < 0) return;
-    Gate gate = gate_token < count ? p.gates.compute(bits) : Gate{};
+    Gate gate = gate_token < sequence.count ? p.gates.compute(bits) : Gate{};
     gate = accumulated(gate, kAllTogether, gate_token % kTogether);
     if (gate_token < kTogether) store_gate(gate, kAllTogether, memory.decay + gate_token);
   }
@@ -314,7 +416,7 @@ struct DecodeStepBlock {
   // Writes the warp's sums of squares of the outputs to every block of the head.
   __device__ __forceinline__ void share_squares(const Memory& memory, const StepMemory& step_memory) const {
     sum_squares<Tile::kWarpV>(
-        count, [&](int t, int i) { return memory.v[t * rows + warp_v + i]; },
+        sequence.count, [&](int t, int i) { return memory.v[t * rows + warp_v + i]; },
         [&](int t, int i, float sum) {
           float* const to = step_memory.sums + t * step_memory.kMaxSums + row_block * p.tile_warps + warp;
           for (int s = i; s < p.row_blocks; s += Tile::kWarpV) {
@@ -323,15 +425,26 @@ struct DecodeStepBlock {
         });
   }
 
-  // Replaces the convolution's inputs: those of v of the block's rows, and the block's share of q and k.
-  __device__ __forceinline__ void update_conv_state(const Channels& own, int slot) const {
+  // Replaces the convolution's inputs, and what is replayed: those of v of the block's rows, and the block's share of q
+  // and k.
+  __device__ __forceinline__ void update_channels(const Channels& own) const {
     const int share = (2 * kK + members - 1) / members;
 #pragma unroll
     for (int r = 0; r < kStepRounds; ++r) {
       const int i = thread + r * threads;
       const bool owns = i >= 2 * kK ? i < channels : i >= rank * share && i < (rank + 1) * share;
-      if (owns) own.inputs[r].update_state(p, slot, channel_of(i));
+      if (owns && p.taps > 0) own.inputs[r].update_state(p, sequence.slot, channel_of(i));
+      if constexpr (Sequence::kReplays) {
+        if (owns) own.inputs[r].keep_drafts(p, sequence, channel_of(i));
+      }
     }
+  }
+  __device__ __forceinline__ void keep_gates(const GateBits& bits) const {
+    if (row_block != 0 || gate_token < 0 || !sequence.is_draft(gate_token)) return;
+    const int kept = gate_token - sequence.replayed - 1;
+    const auto& to = p.replay_gates;
+    to.a.store(to.a.offset(sequence.slot, kept) + head, p.gates.a.convert(bits.a));
+    to.b.store(to.b.offset(sequence.slot, kept) + head, p.gates.b.convert(bits.b));
   }
 
   __device__ __forceinline__ void write_output(const Memory& memory, const StepMemory& step_memory, int output,
@@ -342,22 +455,22 @@ struct DecodeStepBlock {
       const float squares = step_memory.sum_of_squares(t, p.tile_warps * p.row_blocks);
       value = gated_norm(p, value, squares, z_bits, weight_bits);
     }
-    p.y.store(p.y.offset(row, t, head) + first_v + output - t * rows, value);
+    p.y.store(p.y.offset(sequence.row, sequence.place(t), head) + first_v + output - t * rows, value);
   }
 
-  __device__ __forceinline__ void run(float4* shared) const {
-    Memory memory(shared, kAllTogether ? kTogether : count, rows);
+  __device__ __forceinline__ void run(float4* shared) {
+    Memory memory(shared, kAllTogether ? kTogether : p.tokens, rows);
     const StepMemory step_memory(reinterpret_cast<float*>(memory.scratch + (kAllTogether ? p.tile_warps : 0)));
     memory.q_factor = step_memory.q_factors(warp);
     memory.k_factor = step_memory.k_factors(warp);
-    int slot;
-    if (!find_slot(p.slots, row, slot)) return;  // the whole cluster returns
+    if (!sequence.find(p, static_cast<int>(blockIdx.z))) return;  // the whole cluster returns
+    const int count = sequence.count;
     Channels own;
-    read_channels(own, slot);
+    read_channels(own);
     Tile tile;
-    load_state(tile, slot);
+    load_state(tile);
     GateBits gate_bits{};
-    if (gate_token >= 0 && gate_token < count) gate_bits = p.gates.read(row, gate_token, head);
+    if (gate_token >= 0 && gate_token < count) gate_bits = sequence.read_gate(p, gate_token, head);
     OutputInputs output_inputs;
     read_output_inputs(output_inputs);
 
@@ -367,12 +480,12 @@ struct DecodeStepBlock {
     store_gates(memory, gate_bits);
     cluster_arrive_relaxed();  // after the reads of the convolution's inputs, whose results have been stored
     __syncthreads();
-    step_memory.find_factors(p, warp);
+    step_memory.find_factors(p, count, warp);
     if (has_rows) {
-      decode_tokens<kK, kTokens>(tile, memory, count, rows, warp_v, [&](int t) {
+      decode_tokens<kK, kTokens>(tile, memory, count, sequence.committed(), rows, warp_v, [&](int t) {
         if (!p.snapshots.defined()) return;
         auto* state = static_cast<State*>(p.snapshots.data);
-        tile.store_fours(state + p.snapshots.offset(row, t, head), p.snapshots.strides[3], v0);
+        tile.store_fours(state + p.snapshots.offset(sequence.row, t, head), p.snapshots.strides[3], v0);
       });
     }
     __syncwarp();
@@ -380,11 +493,12 @@ struct DecodeStepBlock {
     cluster_wait();  // all blocks have begun, and have read what is replaced below
     if (has_rows && p.z.defined()) share_squares(memory, step_memory);
     if (p.row_blocks > 1) cluster_arrive();
-    if (has_rows && slot >= 0) {
+    if (has_rows && sequence.slot >= 0) {
       auto* state = static_cast<State*>(p.state_out.data);
-      tile.store_fours(state + p.state_out.offset(slot, head), p.state_out.strides[2], v0);
+      tile.store_fours(state + p.state_out.offset(sequence.slot, head), p.state_out.strides[2], v0);
     }
-    if (p.taps > 0 && slot >= 0) update_conv_state(own, slot);
+    if (sequence.slot >= 0) update_channels(own);
+    if constexpr (Sequence::kReplays) keep_gates(gate_bits);
     if (p.row_blocks > 1) {
       cluster_wait();
     } else {
@@ -393,25 +507,26 @@ struct DecodeStepBlock {
 #pragma unroll
     for (int i = 0; i < kPasses; ++i) {
       const int output = first_output + i * threads;
-      if (output < count * rows) write_output(memory, step_memory, output, output_inputs.z[i], output_inputs.weight[i]);
+      if (is_output(output)) write_output(memory, step_memory, output, output_inputs.z[i], output_inputs.weight[i]);
     }
 #pragma unroll 1
     for (int output = first_output + kPasses * threads; output < count * rows; output += threads) {
-      write_output(memory, step_memory, output, read_z(output), read_norm_weight(output));
+      if (is_output(output)) write_output(memory, step_memory, output, read_z(output), read_norm_weight(output));
     }
     pdl_trigger();
   }
 };
 #endif
 
-// At least half as many threads as the block has channels. 1 to kTogether tokens.
-template <int kK, class State, Tokens kTokens, bool kNarrow>
+// At least half as many threads as the block has channels. 1 to kTogether tokens of a sequence, those that it replays
+// included; with replays all together.
+template <int kK, class State, Tokens kTokens, bool kNarrow, class Sequence = RowTokens>
 __global__ void __launch_bounds__(kNarrow ? kMaxDecodeStepThreads : kMaxWarps* kWarpSize, kNarrow ? 1 : 2)
     decode_step(const __grid_constant__ DecodeStep p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ float4 shared[];
   pdl_wait();
-  DecodeStepBlock<kK, State, kTokens, kNarrow>{p}.run(shared);
+  DecodeStepBlock<kK, State, kTokens, kNarrow, Sequence>{p}.run(shared);
 #endif
 }
 

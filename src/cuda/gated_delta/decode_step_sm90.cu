@@ -9,4 +9,10 @@ DecodeStepKernel decode_step_kernel(std::int64_t k, DType state, Tokens tokens, 
   });
 }
 
+DecodeStepKernel replay_step_kernel(std::int64_t k, DType state) {
+  return pick_decode(k, state, [&]<int kK, class State>() -> DecodeStepKernel {
+    return decode_step<kK, State, Tokens::kAll, false, ReplayedTokens>;
+  });
+}
+
 }  // namespace thalweg::cu

@@ -221,14 +221,13 @@ DecodeStepShape decode_step_shape(const Sizes& s, bool together, int multiproces
   return shape;
 }
 
-std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
-  if (std::string reason = no_drafts_reason(args); !reason.empty()) return reason;
+// Everything but the number of tokens.
+std::string decode_shape_reason(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   const Sizes s(args);
   const DeviceProperties& device = properties(stream.device.index);
   if (decode_step_kernel(128, DType::kF32, Tokens::kAll, false) == nullptr) return "is not in this build";
   if (const std::string reason = sm90_reason(device); !reason.empty()) return reason;
   if (s.k != 64 && s.k != 128) return "needs K to be 64 or 128, not " + std::to_string(s.k);
-  if (s.tokens < 1 || s.tokens > kTogether) return "needs 1 to 8 tokens, not " + std::to_string(s.tokens);
   if (!is_vk(args)) return "needs states [V,K]";
   if (args.conv_weight.defined() && args.conv_weight.dim(1) > kDecodeTaps) return "needs at most 4 taps";
   if (args.snapshots.defined() && args.snapshots.dtype != args.state_in.dtype) {
@@ -239,12 +238,20 @@ std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& st
   }
   for (const ConstTensor& tensor : {args.x, args.conv_weight, ConstTensor(args.conv_state), args.gates.a, args.gates.b,
                                     args.q_norm_weight, args.k_norm_weight, args.state_in, ConstTensor(args.state_out),
-                                    ConstTensor(args.snapshots), args.z, ConstTensor(args.y)}) {
+                                    ConstTensor(args.snapshots), args.z, ConstTensor(args.y), ConstTensor(args.replay_x),
+                                    ConstTensor(args.replay_a), ConstTensor(args.replay_b)}) {
     if (!is_compact(tensor)) return "needs strides below 2^31 elements";
   }
   if (s.batch > 65535 || s.hv > 65535) return "needs at most 65535 sequences and heads";
   return decode_step_shape(s, true, device.multiprocessors).row_blocks > 0 ? ""
                                                                            : "needs a key head to fit into 8 blocks";
+}
+
+std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  if (std::string reason = no_drafts_reason(args); !reason.empty()) return reason;
+  const std::int64_t tokens = Sizes(args).tokens;
+  if (tokens < 1 || tokens > kTogether) return "needs 1 to 8 tokens, not " + std::to_string(tokens);
+  return decode_shape_reason(args, stream);
 }
 
 DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s, const DecodeStepShape& shape) {
@@ -271,26 +278,38 @@ DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s,
   p.state_out = compact<3>(args.state_out);
   p.y = compact<3>(args.y);
   p.snapshots = compact<4>(args.snapshots);
+  p.cu_seqlens = integers(args.cu_seqlens);
+  p.replay_counts = integers(args.replay_counts);
+  p.most_replayed = args.replay_x.defined() ? static_cast<int>(args.replay_x.dim(1)) : 0;
+  p.drafts = args.drafts;
+  p.replay_x = compact<2>(args.replay_x);
+  p.replay_gates = compact_gate_views({args.replay_a, args.replay_b, args.gates.a_log, args.gates.dt_bias});
   return p;
 }
 
-void launch_decode(const GatedDeltaPrepStepArgs& args, bool together, const Stream& stream) {
+enum class StepTokensOf { kOneByOne, kTogether, kReplay };
+
+void launch_decode(const GatedDeltaPrepStepArgs& args, StepTokensOf tokens, const Stream& stream) {
   const Sizes s(args);
   if (s.batch == 0) return;
   const CurrentDevice current(stream, args.kName);
+  const bool together = tokens != StepTokensOf::kOneByOne;
   const DecodeStepShape shape = decode_step_shape(s, together, properties(stream.device.index).multiprocessors);
+  const DecodeStepKernel kernel =
+      tokens == StepTokensOf::kReplay
+          ? replay_step_kernel(s.k, args.state_in.dtype)
+          : decode_step_kernel(s.k, args.state_in.dtype, together ? Tokens::kAll : Tokens::kOneByOne, shape.narrow);
   const DecodeStep p = decode_parameters(args, s, shape);
   const dim3 members(static_cast<unsigned>(shape.row_blocks), static_cast<unsigned>(s.ratio()));
   const dim3 blocks(members.x, static_cast<unsigned>(s.hv), static_cast<unsigned>(s.batch));
   const std::size_t memory = decode_memory_bytes(s.k, together, s.tokens, s.v / shape.row_blocks, p.tile_warps) +
                              (s.k == 64 ? DecodeStepMemory<64>::bytes(shape.threads / kWarpSize)
                                         : DecodeStepMemory<128>::bytes(shape.threads / kWarpSize));
-  launch(decode_step_kernel(s.k, args.state_in.dtype, together ? Tokens::kAll : Tokens::kOneByOne, shape.narrow), p,
-         blocks, members, shape.threads, memory, stream);
+  launch(kernel, p, blocks, members, shape.threads, memory, stream);
 }
 
 void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
-  launch_decode(args, false, stream);
+  launch_decode(args, StepTokensOf::kOneByOne, stream);
 }
 
 std::string together_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
@@ -301,7 +320,21 @@ std::string together_supports(const GatedDeltaPrepStepArgs& args, const Stream& 
 }
 
 void run_together(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
-  launch_decode(args, true, stream);
+  launch_decode(args, StepTokensOf::kTogether, stream);
+}
+
+// ---- replay: decode_together with replays and drafts
+
+std::string replay_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  if (!args.drafts || !args.replay_x.defined()) return "needs drafts that are replayed";
+  if (const std::int64_t most = args.replay_x.dim(1); 2 * most + 1 > kTogether) {
+    return "needs R to be at most " + std::to_string((kTogether - 1) / 2) + ", not " + std::to_string(most);
+  }
+  return decode_shape_reason(args, stream);
+}
+
+void run_replay(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+  launch_decode(args, StepTokensOf::kReplay, stream);
 }
 
 // ---- stream: for many sequences
@@ -356,6 +389,10 @@ double together_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
   return step_cost(args, stream, kStepDecodeCall, kStepDecodeKeyHead, kStepToken);
 }
+double replay_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  return step_cost(args, stream, kStepReplayCall, kStepReplayKeyHead, 0.0);
+}
 double decode_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
   return step_cost(args, stream, kStepDecodeCall, kStepDecodeKeyHead, kStepDecodeToken);
@@ -374,6 +411,8 @@ constexpr Kernel<GatedDeltaPrepStepArgs> kKernels[] = {
      stream_cost},
     {"decode_together", together_supports, no_workspace<GatedDeltaPrepStepArgs>, run_together, nullptr,
      Arithmetic::kF32, together_cost},
+    {"replay", replay_supports, no_workspace<GatedDeltaPrepStepArgs>, run_replay, nullptr, Arithmetic::kF32,
+     replay_cost},
     {"decode", decode_supports, no_workspace<GatedDeltaPrepStepArgs>, run_decode, nullptr, Arithmetic::kF32,
      decode_cost},
     {"cluster", cluster_supports, no_workspace<GatedDeltaPrepStepArgs>, run_clusters, nullptr, Arithmetic::kF32,

@@ -72,7 +72,7 @@ struct StepTokens {
     begin = sequence.begin;
     own = sequence.length;
     if (p.replay_counts != nullptr && slot >= 0) replayed = p.replay_counts[n];
-    if (replayed < 0 || replayed > p.most_replayed || (keeps(p) && own > p.most_replayed + 1)) {
+    if (replayed < 0 || replayed > p.most_replayed || (p.drafts && p.replay_x.defined() && own > p.most_replayed + 1)) {
       valid = false;
       if (threadIdx.x == 0) report(p.sequences.fault, kFaultReplays);
     }

@@ -55,9 +55,8 @@ template <int kTokens>
 struct KeyHeadInputs {
   static constexpr int kPasses = kTokens == 1 ? 1 : 4;  // over the outputs
 
-  int row;
+  RowTokens tokens;
   int k_head;
-  int slot;
   bool valid;
   ConvChannel<kTokens> channel;
   std::uint32_t norm_weight_bits;
@@ -143,9 +142,8 @@ class StreamBlock {
     for (int number = static_cast<int>(blockIdx.x); number < p_.key_heads; number += static_cast<int>(gridDim.x)) {
       float* const v = memory_.v + half * p_.tokens * p_.ratio * kStreamStepV;
       half ^= 1;
-      const int row = next.row;
+      const RowTokens sequence = next.tokens;
       const int k_head = next.k_head;
-      const int slot = next.slot;
       const bool valid = next.valid;
       std::uint32_t z[Inputs::kPasses];
 #pragma unroll
@@ -153,20 +151,20 @@ class StreamBlock {
       if (valid) prepare_tokens(next, v);
       load_inputs(number + static_cast<int>(gridDim.x), next);
       __syncthreads();
-      memory_.step_memory.find_factors(p_, warp());
+      memory_.step_memory.find_factors(p_, p_.tokens, warp());
 #pragma unroll 1
-      for (int i = 0; valid && i < p_.ratio; ++i) run_head(row, slot, head_of(k_head, i), i, v);
+      for (int i = 0; valid && i < p_.ratio; ++i) run_head(sequence, head_of(k_head, i), i, v);
       __syncthreads();
       prepare_gates(next);
       if (!valid) continue;
 #pragma unroll
       for (int pass = 0; pass < Inputs::kPasses; ++pass) {
-        write_output(row, k_head, thread() + pass * kStreamStepThreads, v, z[pass], norm_weight);
+        write_output(sequence.row, k_head, thread() + pass * kStreamStepThreads, v, z[pass], norm_weight);
       }
 #pragma unroll 1
       for (int output = thread() + Inputs::kPasses * kStreamStepThreads; output < p_.tokens * p_.ratio * kStreamStepV;
            output += kStreamStepThreads) {
-        write_output(row, k_head, output, v, read_z(row, k_head, output), norm_weight);
+        write_output(sequence.row, k_head, output, v, read_z(sequence.row, k_head, output), norm_weight);
       }
     }
   }
@@ -174,25 +172,24 @@ class StreamBlock {
   __device__ void load_inputs(int number, Inputs& inputs) const {
     inputs.valid = false;
     if (number >= p_.key_heads) return;
-    inputs.row = number / p_.hk;
     inputs.k_head = number % p_.hk;
-    inputs.valid = find_slot(p_.slots, inputs.row, inputs.slot);
+    inputs.valid = inputs.tokens.find(p_, number / p_.hk);
     if (!inputs.valid) return;
-    read_channel(inputs.row, inputs.k_head, inputs.slot, thread(), inputs.channel, inputs.norm_weight_bits);
+    read_channel(inputs.tokens, inputs.k_head, thread(), inputs.channel, inputs.norm_weight_bits);
 #pragma unroll
     for (int pass = 0; pass < Inputs::kPasses; ++pass) {
-      inputs.z[pass] = read_z(inputs.row, inputs.k_head, thread() + pass * kStreamStepThreads);
+      inputs.z[pass] = read_z(inputs.tokens.row, inputs.k_head, thread() + pass * kStreamStepThreads);
     }
     const int t = lane() % kTogether;
     const int i = lane() / kTogether;
     if (warp() == kStreamStepWarps - 1 && t < p_.tokens && i < p_.ratio) {
-      inputs.gate = p_.gates.read(inputs.row, t, head_of(inputs.k_head, i));
+      inputs.gate = p_.gates.read(inputs.tokens.row, t, head_of(inputs.k_head, i));
     }
   }
-  __device__ void read_channel(int row, int k_head, int slot, int i, ConvChannel<kTokens>& inputs,
+  __device__ void read_channel(const RowTokens& sequence, int k_head, int i, ConvChannel<kTokens>& inputs,
                                std::uint32_t& norm_weight_bits) const {
     if (i >= channels()) return;
-    inputs.read(p_, row, slot, channel_of(k_head, i));
+    inputs.read(p_, sequence, channel_of(k_head, i));
     if (p_.norm.norm == QkNorm::kRms && i < 2 * kK) {
       const auto& weights = i < kK ? p_.norm.q_weight : p_.norm.k_weight;
       norm_weight_bits = weights.read(weights.offset(k_head) + i % kK);
@@ -208,11 +205,11 @@ class StreamBlock {
 
   // Convolves the key head's q and k, and v of all its value heads, into shared memory.
   __device__ void prepare_tokens(Inputs& inputs, float* v) const {
-    convolve(inputs.row, inputs.k_head, inputs.slot, thread(), inputs.channel, inputs.norm_weight_bits, v);
+    convolve(inputs.tokens, inputs.k_head, thread(), inputs.channel, inputs.norm_weight_bits, v);
 #pragma unroll 1
     for (int i = thread() + kStreamStepThreads; i < channels(); i += kStreamStepThreads) {
-      read_channel(inputs.row, inputs.k_head, inputs.slot, i, inputs.channel, inputs.norm_weight_bits);
-      convolve(inputs.row, inputs.k_head, inputs.slot, i, inputs.channel, inputs.norm_weight_bits, v);
+      read_channel(inputs.tokens, inputs.k_head, i, inputs.channel, inputs.norm_weight_bits);
+      convolve(inputs.tokens, inputs.k_head, i, inputs.channel, inputs.norm_weight_bits, v);
     }
   }
   // Computes the gates of its value heads, by the last warp.
@@ -224,27 +221,28 @@ class StreamBlock {
     }
   }
   // A warp's channels are all of q, all of k or all of v.
-  __device__ void convolve(int row, int k_head, int slot, int i, ConvChannel<kTokens>& inputs,
+  __device__ void convolve(const RowTokens& sequence, int k_head, int i, ConvChannel<kTokens>& inputs,
                            std::uint32_t norm_weight_bits, float* v) const {
     if (i >= channels()) return;
     const int channel = channel_of(k_head, i);
     if (i >= 2 * kK) {
       float* const to = v + i - 2 * kK;
-      inputs.prepare(p_, row, channel, [&](int t, float value) { to[t * p_.ratio * kStreamStepV] = value; });
+      inputs.prepare(p_, sequence, channel, [&](int t, float value) { to[t * p_.ratio * kStreamStepV] = value; });
     } else {
       float* const to = i < kK ? memory_.q + i : memory_.k + i - kK;
       const float factor = p_.norm.norm == QkNorm::kRms ? p_.norm.q_weight.convert(norm_weight_bits) : 1.0F;
-      inputs.prepare(p_, row, channel, [&](int t, float value) {
+      inputs.prepare(p_, sequence, channel, [&](int t, float value) {
         to[t * DecodeMemory<kK>::kPitch] = value * factor;
         const float squares = warp_sum(value * value);
         if (lane() == 0) memory_.step_memory.key_squares[t * memory_.step_memory.kKeyWarps + i / kWarpSize] = squares;
       });
     }
-    if (p_.taps > 0 && slot >= 0) inputs.update_state(p_, slot, channel);
+    if (p_.taps > 0 && sequence.slot >= 0) inputs.update_state(p_, sequence.slot, channel);
   }
 
   // Applies the tokens to the warp's rows of the i-th value head of the key head.
-  __device__ void run_head(int row, int slot, int head, int i, float* v) {
+  __device__ void run_head(const RowTokens& sequence, int head, int i, float* v) {
+    const int slot = sequence.slot;
     const int v0 = warp() * Tile::kWarpV;
     const int pitch = p_.ratio * kStreamStepV;
     Tile tile;
@@ -260,7 +258,7 @@ class StreamBlock {
     run_tokens<DecodeMemory<kK>::kPitch>(tile, tokens, p_.tokens, pitch, v0, [&](int t) {
       if (!p_.snapshots.defined()) return;
       auto* state = static_cast<State*>(p_.snapshots.data);
-      tile.store_fours(state + p_.snapshots.offset(row, t, head), p_.snapshots.strides[3], v0);
+      tile.store_fours(state + p_.snapshots.offset(sequence.row, t, head), p_.snapshots.strides[3], v0);
     });
     if (slot >= 0) {
       auto* state = static_cast<State*>(p_.state_out.data);
