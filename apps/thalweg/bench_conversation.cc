@@ -244,9 +244,10 @@ class ConversationBench {
     const EngineStats stats = engine.stats();
     print("  {:<28} {:<8} {} checkpoints, {} dropped, {} of {}{}\n", "the cache in the end", mode.name,
           stats.cache_checkpoints, stats.cache_evictions, format_bytes(stats.cache_bytes), format_bytes(mode.bytes),
-          stats.cache_device_budget == 0 ? ""
-                                         : fmt::format(", {} of {} on the device", format_bytes(stats.cache_device_bytes),
-                                                       format_bytes(stats.cache_device_budget)));
+          stats.cache_device_budget == 0
+              ? ""
+              : fmt::format(", {} of {} on the device", format_bytes(stats.cache_device_bytes),
+                            format_bytes(stats.cache_device_budget)));
     flush_output();
   }
 

@@ -41,8 +41,8 @@ struct Row {
                        snapshots ? " snapshots" : "", drafts ? " drafts" : "");
   }
   double state_bytes() const { return static_cast<double>(batch * bytes_of(state, kState)); }
-  // The state read, and written once or after each token; activations, and the convolution's state. Inputs of drafts are
-  // read, and kept for the next step.
+  // The state read, and written once or after each token; activations, and the convolution's state. Inputs of drafts
+  // are read, and kept for the next step.
   double bytes() const {
     const double states = state_bytes() * (1.0 + (snapshots ? static_cast<double>(tokens) : 1.0));
     const double activations = static_cast<double>(batch * tokens) * static_cast<double>(kChannels + kHv * kHead) * 2.0;

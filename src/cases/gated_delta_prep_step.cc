@@ -348,7 +348,7 @@ void add_draft_cases(std::vector<Case>& cases) {
   cases.push_back(for_bench(step_case(model)));
 }
 
-// At most seven tokens of a sequence, with those that it replays, which kernels run together.
+// At most seven tokens of a sequence, with those that it replays.
 void add_few_draft_cases(std::vector<Case>& cases) {
   StepShape shape{.dtype = DType::kBF16,
                   .qk_norm = QkNorm::kL2,
@@ -360,7 +360,6 @@ void add_few_draft_cases(std::vector<Case>& cases) {
                   .drafts = true};
   for (const std::int64_t size : {64, 128}) {
     shape.k = shape.v = size;
-    shape.state_dtype = size == 64 ? DType::kBF16 : DType::kF32;
     cases.push_back(step_case(shape));
     StepShape other = shape;
     other.dtype = DType::kF32;

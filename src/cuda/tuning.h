@@ -86,15 +86,14 @@ constexpr double kStepDecodeCall = 5.0;
 constexpr double kStepDecodeKeyHead = 10.5;
 constexpr double kStepStreamCall = 6.5;
 constexpr double kStepStreamKeyHead = 9.0;
+// With replays and drafts, seven tokens of a sequence: decode 16.8 us at batch 1; stream 26, 49 and 179 us at 8, 16 and
+// 64, decode 33, 63 and 228.
 // A further token in stream: 161 us for 8 tokens at batch 64. decode_together has not been measured there; it is chosen
 // below the same number of key heads as decode. One by one, decode takes longer.
 constexpr double kStepToken = 1.5;
 constexpr double kStepDecodeToken = 2.0;
 // A snapshot after each token, in any kernel: as many bytes as half a step, at half the rate.
 constexpr double kStepSnapshot = 9.0;
-// replay: up to seven tokens together.
-constexpr double kStepReplayCall = 7.0;
-constexpr double kStepReplayKeyHead = 11.5;
 // cluster: 6.9 us at batch 1, 99 us at batch 64. block: not measured apart; it uses few multiprocessors.
 constexpr double kStepClusterCall = 10.0;
 constexpr double kStepClusterKeyHead = 12.0;

@@ -198,8 +198,9 @@ class DeviceDecoding {
       if (ahead) loop_.launch();
       const std::span<const std::int32_t> chosen = loop_.read();
       decoding_.next([&](std::size_t i) {
-        if (!last && take(i, chosen[row_of(i)])) return true;
-        finish(i);
+        const std::int32_t next = chosen[row_of(i)];
+        if (!last && take(i, next)) return true;
+        finish(i, next);
         return false;
       });
       if (!decoding_.any()) return;
@@ -231,12 +232,15 @@ class DeviceDecoding {
     return decoding_.take(i, token);
   }
 
-  void finish(std::size_t i) {
+  // The logits stay where they are: of many sequences they would take longer to read than a step does.
+  void finish(std::size_t i, std::int32_t next) {
     Sequence::Impl& sequence = decoding_.sequence(i);
     model_.pool->set_length(sequence.slot, static_cast<std::int64_t>(sequence.tokens.size()));
     sequence.set_logits({});
     model_.pool->mtp_rows(sequence.slot) = {.tokens = {}, .lost = model_.pool->has_mtp()};
-    loop_.read_logits(row_of(i), sequence.logits);
+    model_.kept_logits->keep(sequence.slot, loop_.logits(row_of(i)));
+    sequence.away = true;
+    if (next >= 0) sequence.chosen = {decoding_.sampling(i), next};
   }
 
   // Those that the running tokens were chosen from.

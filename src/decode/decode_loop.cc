@@ -145,10 +145,13 @@ std::span<const std::int32_t> DecodeLoop::read() {
   return {reinterpret_cast<const std::int32_t*>(read_tokens_[parity].data()), static_cast<std::size_t>(count())};
 }
 
-void DecodeLoop::read_logits(std::size_t input, std::vector<float>& logits) {
-  const Tensor& of_step = logits_[(read_ + kSteps - 1) % kSteps];
-  logits.resize(static_cast<std::size_t>(vocabulary_));
-  runtime_.download(logits.data(), of_step.row(static_cast<std::int64_t>(input)), logits.size() * sizeof(float));
+const void* DecodeLoop::logits(std::size_t input) const {
+  return logits_[(read_ + kSteps - 1) % kSteps].row(static_cast<std::int64_t>(input));
+}
+
+void DecodeLoop::read_logits(std::size_t input, std::vector<float>& to) const {
+  to.resize(static_cast<std::size_t>(vocabulary_));
+  runtime_.download(to.data(), logits(input), to.size() * sizeof(float));
 }
 
 }  // namespace thalweg::decode

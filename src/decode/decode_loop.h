@@ -46,7 +46,9 @@ class DecodeLoop {
   // before, and where logits are not numbers. Valid until the next but one is launched.
   std::span<const std::int32_t> read();
   // The logits [vocabulary] of a sequence after the step that was read last. Another step may have been launched since.
-  void read_logits(std::size_t input, std::vector<float>& logits);
+  void read_logits(std::size_t input, std::vector<float>& logits) const;
+  // The same where they are, [vocabulary].
+  const void* logits(std::size_t input) const;
 
  private:
   // What a graph of a step depends on besides the loop's own memory.

@@ -31,7 +31,6 @@ void DraftRounds::lay_out(Arena& arena) {
   for (Tensor* tensor : {&chosen_, &top_k_, &lengths_}) *tensor = take(DType::kI32, {rows});
   for (Tensor* tensor : {&temperature_, &top_p_, &min_p_}) *tensor = take(DType::kF32, {rows});
   seed_ = take(DType::kI32, {rows, 2});
-  kept_ = take(DType::kF32, {pool_.slots(), vocabulary_});
 }
 
 std::size_t DraftRounds::plan() {
@@ -120,15 +119,6 @@ std::span<const std::int32_t> DraftRounds::run(std::span<const RoundInput> input
   }
   decoder_.end_round(batch_, runs, pool_);
   return {reinterpret_cast<const std::int32_t*>(read_.data()), static_cast<std::size_t>(kind.tokens)};
-}
-
-void DraftRounds::keep_logits(std::int64_t row, int slot) {
-  runtime_.copy(kept_.row(slot), logits_.row(row), static_cast<std::size_t>(vocabulary_) * sizeof(float));
-}
-
-void DraftRounds::read_logits(int slot, std::vector<float>& logits) const {
-  logits.resize(static_cast<std::size_t>(vocabulary_));
-  runtime_.download(logits.data(), kept_.row(slot), logits.size() * sizeof(float));
 }
 
 }  // namespace thalweg::decode

@@ -36,9 +36,8 @@ class DraftRounds {
   std::int64_t most_tokens() const { return decoder_.round_tokens(); }
   // Runs them, and returns the tokens [T] that follow each; -1 where logits are not numbers. Valid until the next call.
   std::span<const std::int32_t> run(std::span<const RoundInput> inputs);
-  // Logits after a token of the last round become those of a slot, which last until its next.
-  void keep_logits(std::int64_t row, int slot);
-  void read_logits(int slot, std::vector<float>& logits) const;
+  // After a token of the last round, [vocabulary] on the device.
+  const void* logits(std::int64_t row) const { return logits_.row(row); }
 
  private:
   struct Kind {
@@ -67,7 +66,6 @@ class DraftRounds {
   Tensor chosen_, top_k_, lengths_;     // [rows]
   Tensor temperature_, top_p_, min_p_;  // [rows]
   Tensor seed_;                         // [rows,2]
-  Tensor kept_;                         // [slots,vocabulary]
   PinnedMemory read_;
   std::map<Kind, Graph> graphs_;
   int recorded_generation_ = 0;

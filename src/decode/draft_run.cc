@@ -62,7 +62,7 @@ void Model::Impl::judge_on_device(std::span<const decode::DecoderInput> inputs,
       kept[i] = static_cast<std::int64_t>(t) + 1;
       if (t + 1 < tokens.size() && !accept(i, tokens[t + 1])) break;
     }
-    rounds->keep_logits(first + kept[i] - 1, sequence.slot);
+    kept_logits->keep(sequence.slot, rounds->logits(first + kept[i] - 1));
     first += static_cast<std::int64_t>(tokens.size());
   }
 }
@@ -158,7 +158,7 @@ void Model::Impl::make_drafts(std::span<const Drafted> batch) {
 DraftCounts Model::draft_counts() const { return impl_->draft_counts; }
 
 const std::vector<float>& Sequence::Impl::read_logits() {
-  if (away) model->rounds->read_logits(slot, logits);
+  if (away) model->kept_logits->read(slot, logits);
   away = false;
   return logits;
 }
@@ -185,7 +185,7 @@ void Sequence::Impl::take_back(std::int64_t count, std::vector<float> logits_bef
 void Sequence::Impl::take_back(std::int64_t count, std::int64_t row_before) {
   if (count == 0) return;
   take_back(count, std::vector<float>());
-  model->rounds->keep_logits(row_before, slot);
+  model->kept_logits->keep(slot, model->rounds->logits(row_before));
   away = true;
 }
 

@@ -111,7 +111,7 @@ void set_drafts(const ModelConfig& config, std::size_t layer, const StatePool& p
                 GatedDeltaPrepStepArgs& args) {
   args.cu_seqlens = step.batch->cu_seqlens();
   const auto used = [&](const Tensor& kept) {  // [slots,R,.]
-    return few_drafts(*step.batch) ? narrow(kept, 1, 0, std::min<std::int64_t>(kept.dim(1), 3)) : kept;
+    return few_drafts(*step.batch) ? narrow(kept, 1, 0, std::min(kept.dim(1), kFewDrafts)) : kept;
   };
   args.replay_x = used(pool.draft_inputs(layer));
   const Tensor gates = used(pool.draft_gates(layer));

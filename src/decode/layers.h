@@ -104,8 +104,10 @@ struct Step {
   }
 };
 
-// Whether the fused step has no more tokens of a sequence, with those that it replays, than some kernels run together.
-inline bool few_drafts(const Batch& batch) { return batch.most_drafts() <= 3; }
+// A round of at most so many drafts of each sequence, and replays, has no more tokens of one than the fast kernels of
+// the fused step take.
+constexpr std::int64_t kFewDrafts = 3;
+inline bool few_drafts(const Batch& batch) { return batch.most_drafts() <= kFewDrafts; }
 
 // The tensors that `layout(arena)` takes, over `memory`: called once to count the bytes and once to hand them out. They
 // are valid until the next call for the same memory.

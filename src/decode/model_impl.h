@@ -16,6 +16,7 @@
 #include "decode/device_weights.h"
 #include "decode/draft_rounds.h"
 #include "decode/drafter.h"
+#include "decode/kept_logits.h"
 #include "decode/rank_group.h"
 #include "decode/runtime.h"
 #include "decode/state.h"
@@ -46,10 +47,11 @@ struct Model::Impl {
   std::unique_ptr<decode::DeviceWeights> device_weights;  // null on the host
   std::unique_ptr<decode::StatePool> pool;
   std::unique_ptr<decode::Decoder> decoder;
-  std::unique_ptr<decode::DecodeLoop> loop;     // null on the host
-  std::unique_ptr<decode::DraftRounds> rounds;  // null on the host and without drafts
-  DraftMode draft = DraftMode::kOff;            // ModelOptions::draft, where the device has it
-  bool draft_by_mtp = false;                    // drafts come from the MTP layer, else from the text so far
+  std::unique_ptr<decode::KeptLogits> kept_logits;  // null on the host
+  std::unique_ptr<decode::DecodeLoop> loop;         // null on the host
+  std::unique_ptr<decode::DraftRounds> rounds;      // null on the host and without drafts
+  DraftMode draft = DraftMode::kOff;                // ModelOptions::draft, where the device has it
+  bool draft_by_mtp = false;                        // drafts come from the MTP layer, else from the text so far
   decode::RoundCosts round_costs;
   DraftCounts draft_counts;
   std::optional<text::Tokenizer> tokenizer;
@@ -128,7 +130,7 @@ struct Sequence::Impl {
   int slot = -1;
   std::vector<std::int32_t> tokens;
   std::vector<float> logits;  // after the tokens; empty before the first, or if `away`
-  bool away = false;          // the logits are those that Model::Impl::rounds keeps for the slot
+  bool away = false;          // the logits are those that Model::Impl::kept_logits has of the slot
   struct Chosen {
     Sampling sampling;
     std::int32_t token = 0;

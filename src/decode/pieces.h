@@ -15,9 +15,8 @@ struct Piece {
   std::size_t bytes;
 };
 
-// What copies the bytes of the pieces `from`, one after the other, into `to`, as far as both have some.
-inline std::vector<MemoryCopy> copies_between(std::span<const Piece> to, std::span<const Piece> from) {
-  std::vector<MemoryCopy> copies;
+// Adds what copies the bytes of the pieces `from`, one after the other, into `to`, as far as both have some.
+inline void add_copies(std::span<const Piece> to, std::span<const Piece> from, std::vector<MemoryCopy>& copies) {
   std::size_t done_to = 0;  // bytes of the first piece
   std::size_t done_from = 0;
   while (!to.empty() && !from.empty()) {
@@ -34,7 +33,6 @@ inline std::vector<MemoryCopy> copies_between(std::span<const Piece> to, std::sp
       done_from = 0;
     }
   }
-  return copies;
 }
 
 inline std::vector<Piece> first_bytes(std::vector<Piece> pieces, std::size_t bytes) {

@@ -64,6 +64,7 @@ void Model::Impl::place() {
 void Model::Impl::place_on(Device device) {
   rounds.reset();
   loop.reset();
+  kept_logits.reset();
   decoder.reset();
   pool.reset();
   device_weights.reset();
@@ -89,11 +90,13 @@ void Model::Impl::place_on(Device device) {
                                               drafts, draft_by_mtp);
   decoder->set_group(group.get());
   if (!runtime->on_host()) {
+    kept_logits = std::make_unique<decode::KeptLogits>(*runtime, options.sequences, config.vocabulary);
     loop = std::make_unique<decode::DecodeLoop>(*decoder, *pool, config.vocabulary, config.end_tokens);
     if (draft != DraftMode::kOff) {
       rounds = std::make_unique<decode::DraftRounds>(*decoder, *pool, config.vocabulary);
     }
-    const std::uint64_t steps = decoder->plan(*pool) + loop->plan() + (rounds ? rounds->plan() : 0);
+    const std::uint64_t steps =
+        decoder->plan(*pool) + kept_logits->bytes() + loop->plan() + (rounds ? rounds->plan() : 0);
     device_bytes = device_weights->bytes() + pool->bytes() + steps;
     const std::uint64_t free = runtime->free_memory();
     if (device_bytes + kDriverBytes > free) {
@@ -105,6 +108,7 @@ void Model::Impl::place_on(Device device) {
                   gigabytes(free) + " GB free");
     }
     decoder->allocate();
+    kept_logits->allocate();
     loop->allocate();
     if (rounds) rounds->allocate();
   }

@@ -247,22 +247,24 @@ void StatePool::write_cache(int slot, std::int64_t first, std::int64_t count, co
   if (group_ != nullptr) group_->write({slot, false, first, count}, from + here);
 }
 
-void StatePool::copy_states_to(int slot, std::span<const Piece> to) const {
-  runtime_.copy(copies_between(to, pieces(slot, 0)));
+void StatePool::copy_states_to(int slot, std::span<const Piece> to, Copies& copies) const {
+  add_copies(to, pieces(slot, 0), copies);
 }
 
-void StatePool::copy_states_from(int slot, std::span<const Piece> from) {
-  runtime_.copy(copies_between(pieces(slot, 0), from));
+void StatePool::copy_states_from(int slot, std::span<const Piece> from, Copies& copies) {
+  add_copies(pieces(slot, 0), from, copies);
   set_pending(slot, 0);
   mtp_rows(slot) = {};
 }
 
-void StatePool::copy_cache_to(int slot, std::int64_t first, std::int64_t count, std::span<const Piece> to) const {
-  runtime_.copy(copies_between(to, cache_pieces(slot, first, count)));
+void StatePool::copy_cache_to(int slot, std::int64_t first, std::int64_t count, std::span<const Piece> to,
+                              Copies& copies) const {
+  add_copies(to, cache_pieces(slot, first, count), copies);
 }
 
-void StatePool::copy_cache_from(int slot, std::int64_t first, std::int64_t count, std::span<const Piece> from) {
-  runtime_.copy(copies_between(cache_pieces(slot, first, count), from));
+void StatePool::copy_cache_from(int slot, std::int64_t first, std::int64_t count, std::span<const Piece> from,
+                                Copies& copies) {
+  add_copies(cache_pieces(slot, first, count), from, copies);
 }
 
 void StatePool::read(int slot, std::int64_t length, const std::function<void(std::span<const std::byte>)>& take,

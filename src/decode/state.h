@@ -103,12 +103,13 @@ class StatePool {
   void read_cache(int slot, std::int64_t first, std::int64_t count, std::byte* to) const;
   void write_cache(int slot, std::int64_t first, std::int64_t count, const std::byte* from);
 
-  // The same within the device, to or from pieces of its memory that have as many bytes or more, in the order of the
-  // stream. Not with several ranks.
-  void copy_states_to(int slot, std::span<const Piece> to) const;
-  void copy_states_from(int slot, std::span<const Piece> from);
-  void copy_cache_to(int slot, std::int64_t first, std::int64_t count, std::span<const Piece> to) const;
-  void copy_cache_from(int slot, std::int64_t first, std::int64_t count, std::span<const Piece> from);
+  // The same within the device, to or from pieces of its memory that have as many bytes or more: adds to copies that
+  // Runtime::copy() makes. Not with several ranks.
+  using Copies = std::vector<MemoryCopy>;
+  void copy_states_to(int slot, std::span<const Piece> to, Copies& copies) const;
+  void copy_states_from(int slot, std::span<const Piece> from, Copies& copies);
+  void copy_cache_to(int slot, std::int64_t first, std::int64_t count, std::span<const Piece> to, Copies& copies) const;
+  void copy_cache_from(int slot, std::int64_t first, std::int64_t count, std::span<const Piece> from, Copies& copies);
   // Other pieces of the device's memory to the host.
   void read_pieces(std::span<const Piece> pieces, std::byte* to) const;
   bool copies_within_device() const { return group_ == nullptr && runtime_.copies_within_device(); }

@@ -68,9 +68,7 @@ std::span<const std::int32_t> DiskEntry::block(std::size_t index) const {
   return rest.first(std::min<std::size_t>(rest.size(), kBlock));
 }
 
-std::span<const std::int32_t> DiskEntry::short_block() const {
-  return std::span(tokens).last(tokens.size() % kBlock);
-}
+std::span<const std::int32_t> DiskEntry::short_block() const { return std::span(tokens).last(tokens.size() % kBlock); }
 
 std::uint64_t DiskEntry::head_bytes() const { return head_bytes_of(tokens.size(), blocks()); }
 
@@ -125,8 +123,7 @@ EntryState read_entry(const std::string& path, const EntryShape& shape, DiskEntr
   return EntryState::kValid;
 }
 
-HostBytes read_part(const std::string& path, const EntryShape& shape, const DiskEntry& entry,
-                              std::size_t index) {
+HostBytes read_part(const std::string& path, const EntryShape& shape, const DiskEntry& entry, std::size_t index) {
   const std::uint64_t bytes = index < entry.blocks() ? shape.block_bytes : shape.checkpoint_bytes;
   std::ifstream file(path, std::ios::binary);
   file.seekg(static_cast<std::streamoff>(entry.head_bytes() + index * shape.block_bytes));

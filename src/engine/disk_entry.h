@@ -47,7 +47,6 @@ enum class EntryState : std::uint8_t { kValid, kDamaged, kOfAnotherModel, kOfAno
 EntryState read_entry(const std::string& path, const EntryShape& shape, DiskEntry& entry);
 
 // A block of the file's, or the checkpoint for index entry.blocks(); null if it cannot be read or is damaged.
-HostBytes read_part(const std::string& path, const EntryShape& shape, const DiskEntry& entry,
-                              std::size_t index);
+HostBytes read_part(const std::string& path, const EntryShape& shape, const DiskEntry& entry, std::size_t index);
 
 }  // namespace thalweg::engine

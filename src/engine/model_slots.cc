@@ -103,29 +103,33 @@ std::shared_ptr<PagePool> ModelSlots::make_pages(std::uint64_t bytes) const {
 }
 
 DeviceBytes ModelSlots::copy_block(const Sequence& sequence, std::int64_t first_token, std::int64_t count,
-                                   PagePool& pages) const {
+                                   PagePool& pages, Copies& copies) const {
   sequence.impl_->settle();
   DeviceBytes block = pages.take(block_bytes());
-  model_.impl_->pool->copy_cache_to(sequence.impl_->slot, first_token, count, block->pieces());
+  model_.impl_->pool->copy_cache_to(sequence.impl_->slot, first_token, count, block->pieces(), copies);
   return block;
 }
 
-DeviceBytes ModelSlots::copy_checkpoint(const Sequence& sequence, PagePool& pages) const {
+DeviceBytes ModelSlots::copy_checkpoint(const Sequence& sequence, PagePool& pages, Copies& copies) const {
   sequence.impl_->settle();
   DeviceBytes checkpoint = pages.take(checkpoint_bytes());
-  model_.impl_->pool->copy_states_to(sequence.impl_->slot, checkpoint->pieces());
+  model_.impl_->pool->copy_states_to(sequence.impl_->slot, checkpoint->pieces(), copies);
   return checkpoint;
 }
 
+void ModelSlots::copy(const Copies& copies) const { model_.impl_->runtime->copy(copies); }
+
 void ModelSlots::restore(Sequence& sequence, std::span<const std::int32_t> text, const Prefix<DeviceBytes>& prefix) {
+  Copies copies;
   restore(
       sequence, text, prefix,
-      [](decode::StatePool& pool, int slot, std::int64_t first, std::int64_t count, const DeviceBytes& block) {
-        pool.copy_cache_from(slot, first, count, block->pieces());
+      [&](decode::StatePool& pool, int slot, std::int64_t first, std::int64_t count, const DeviceBytes& block) {
+        pool.copy_cache_from(slot, first, count, block->pieces(), copies);
       },
-      [](decode::StatePool& pool, int slot, const DeviceBytes& checkpoint) {
-        pool.copy_states_from(slot, checkpoint->pieces());
+      [&](decode::StatePool& pool, int slot, const DeviceBytes& checkpoint) {
+        pool.copy_states_from(slot, checkpoint->pieces(), copies);
       });
+  copy(copies);
 }
 
 HostBytes ModelSlots::to_host(const DevicePages& pages, std::size_t used, std::size_t bytes) const {

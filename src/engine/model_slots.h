@@ -58,12 +58,15 @@ class ModelSlots {
   void restore(Sequence& sequence, std::span<const std::int32_t> text, const Prefix<HostBytes>& prefix);
 
   // The same within the model's device, where it has memory of its own and there is one rank. Of a block with less than
-  // kBlock tokens the rest of the memory is left as it is.
+  // kBlock tokens the rest of the memory is left as it is. What is to be copied is added to `copies`, for copy().
+  using Copies = std::vector<MemoryCopy>;
   bool has_pages() const;
   std::size_t free_device_memory() const;
   std::shared_ptr<PagePool> make_pages(std::uint64_t bytes) const;
-  DeviceBytes copy_block(const Sequence& sequence, std::int64_t first_token, std::int64_t count, PagePool& pages) const;
-  DeviceBytes copy_checkpoint(const Sequence& sequence, PagePool& pages) const;
+  DeviceBytes copy_block(const Sequence& sequence, std::int64_t first_token, std::int64_t count, PagePool& pages,
+                         Copies& copies) const;
+  DeviceBytes copy_checkpoint(const Sequence& sequence, PagePool& pages, Copies& copies) const;
+  void copy(const Copies& copies) const;
   void restore(Sequence& sequence, std::span<const std::int32_t> text, const Prefix<DeviceBytes>& prefix);
   // From there to the host.
   HostBytes read_block(const DevicePages& block, std::int64_t count) const;

@@ -34,7 +34,9 @@ PrefixCache<Memory>::PrefixCache(std::size_t block_bytes, std::size_t checkpoint
       root_(std::make_unique<Node>()) {}
 
 template <class Memory>
-PrefixCache<Memory>::~PrefixCache() { clear(); }
+PrefixCache<Memory>::~PrefixCache() {
+  clear();
+}
 
 // Node by node from the leaves: a destructor that recurses would need a deep stack for a long text.
 template <class Memory>
@@ -49,7 +51,8 @@ void PrefixCache<Memory>::clear() {
 }
 
 template <class Memory>
-typename PrefixCache<Memory>::Tokens PrefixCache<Memory>::tokens_of(std::span<const std::int32_t> text, std::size_t block) {
+typename PrefixCache<Memory>::Tokens PrefixCache<Memory>::tokens_of(std::span<const std::int32_t> text,
+                                                                    std::size_t block) {
   Tokens tokens;
   tokens.fill(-1);
   const auto rest = text.subspan(block * kBlock);
@@ -59,7 +62,8 @@ typename PrefixCache<Memory>::Tokens PrefixCache<Memory>::tokens_of(std::span<co
 
 // There are as many as answers end in this block: few.
 template <class Memory>
-typename PrefixCache<Memory>::Node* PrefixCache<Memory>::longest_short_block(const Node& node, std::span<const std::int32_t> rest) {
+typename PrefixCache<Memory>::Node* PrefixCache<Memory>::longest_short_block(const Node& node,
+                                                                             std::span<const std::int32_t> rest) {
   Node* longest = nullptr;
   for (const auto& [tokens, child] : node.short_blocks) {
     const std::span own = std::span(tokens).first(static_cast<std::size_t>(child->end % kBlock));
@@ -124,7 +128,7 @@ bool PrefixCache<Memory>::make_room(std::span<const std::int32_t> text) {
 
 template <class Memory>
 bool PrefixCache<Memory>::insert(std::span<const std::int32_t> text, const BlockOf& block_of,
-                         const CheckpointOf& checkpoint_of) {
+                                 const CheckpointOf& checkpoint_of) {
   if (text.empty() || !make_room(text)) return false;
   Node* node = root_.get();
   // Nodes without a checkpoint below them must not stay behind.
@@ -161,7 +165,9 @@ template <class Memory>
 bool PrefixCache<Memory>::insert(std::span<const std::int32_t> text, const Prefix<Memory>& prefix) {
   return insert(
       text,
-      [&](std::int64_t first, std::int64_t /*count*/) { return prefix.blocks[static_cast<std::size_t>(first / kBlock)]; },
+      [&](std::int64_t first, std::int64_t /*count*/) {
+        return prefix.blocks[static_cast<std::size_t>(first / kBlock)];
+      },
       [&] { return prefix.checkpoint; });
 }
 

@@ -8,10 +8,9 @@ TieredCache::TieredCache(ModelSlots& slots, const Budgets& budgets)
     : slots_(slots), host_budget_(budgets.host), host_(slots.block_bytes(), slots.checkpoint_bytes(), budgets.host) {
   if (!slots.has_pages() || budgets.device < PagePool::kPage) return;
   pages_ = slots.make_pages(budgets.device);
-  device_.emplace(PagePool::rounded(slots.block_bytes()), PagePool::rounded(slots.checkpoint_bytes()), pages_->bytes(),
-                  [this](std::span<const std::int32_t> text, const Prefix<DeviceBytes>& prefix) {
-                    move_to_host(text, prefix);
-                  });
+  device_.emplace(
+      PagePool::rounded(slots.block_bytes()), PagePool::rounded(slots.checkpoint_bytes()), pages_->bytes(),
+      [this](std::span<const std::int32_t> text, const Prefix<DeviceBytes>& prefix) { move_to_host(text, prefix); });
 }
 
 void TieredCache::move_to_host(std::span<const std::int32_t> text, const Prefix<DeviceBytes>& prefix) {
@@ -55,13 +54,25 @@ bool TieredCache::keep_on_host(const Sequence& sequence) {
       [&] { return slots_.read_checkpoint(sequence); });
 }
 
+bool TieredCache::keep_on_device(const Sequence& sequence) {
+  ModelSlots::Copies copies;
+  try {
+    const bool kept = device_->insert(
+        sequence.tokens(),
+        [&](std::int64_t first, std::int64_t count) {
+          return slots_.copy_block(sequence, first, count, *pages_, copies);
+        },
+        [&] { return slots_.copy_checkpoint(sequence, *pages_, copies); });
+    slots_.copy(copies);
+    return kept;
+  } catch (...) {
+    device_->clear();  // pages that nothing was copied to
+    throw;
+  }
+}
+
 std::optional<Prefix<HostBytes>> TieredCache::keep(const Sequence& sequence, bool on_host) {
-  const bool kept = device_ && device_->insert(
-                                   sequence.tokens(),
-                                   [&](std::int64_t first, std::int64_t count) {
-                                     return slots_.copy_block(sequence, first, count, *pages_);
-                                   },
-                                   [&] { return slots_.copy_checkpoint(sequence, *pages_); });
+  const bool kept = device_ && keep_on_device(sequence);
   if ((kept && !on_host) || !keep_on_host(sequence) || !on_host) return std::nullopt;
   return host_.find(sequence.tokens()).prefix;
 }

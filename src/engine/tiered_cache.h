@@ -24,8 +24,8 @@ class TieredCache {
   TieredCache(ModelSlots& slots, const Budgets& budgets);
 
   struct Hit {
-    std::int64_t tokens = 0;  // up to the last checkpoint
-    std::int64_t known = 0;   // whole blocks whose keys and values are known: other texts part from here on
+    std::int64_t tokens = 0;        // up to the last checkpoint
+    std::int64_t known = 0;         // whole blocks whose keys and values are known: other texts part from here on
     Prefix<DeviceBytes> on_device;  // one of them has `tokens` tokens
     Prefix<HostBytes> on_host;
   };
@@ -51,13 +51,14 @@ class TieredCache {
  private:
   void move_to_host(std::span<const std::int32_t> text, const Prefix<DeviceBytes>& prefix);
   bool keep_on_host(const Sequence& sequence);
+  bool keep_on_device(const Sequence& sequence);
 
   ModelSlots& slots_;
   std::uint64_t host_budget_;
   PrefixCache<HostBytes> host_;
-  std::shared_ptr<PagePool> pages_;                   // null: no tier on the device
+  std::shared_ptr<PagePool> pages_;  // null: no tier on the device
   std::optional<PrefixCache<DeviceBytes>> device_;
-  std::uint64_t evictions_to_nowhere_ = 0;            // from the device, of what the host has no room for
+  std::uint64_t evictions_to_nowhere_ = 0;  // from the device, of what the host has no room for
 };
 
 }  // namespace thalweg::engine

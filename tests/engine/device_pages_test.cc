@@ -90,7 +90,9 @@ TEST(Pieces, AreCopiedInOrder) {
       for (std::size_t b = 0; b < piece.bytes; ++b) piece.data[b] = static_cast<std::byte>(random());
     }
     const std::vector<std::byte> before = to.memory;
-    runtime.copy(decode::copies_between(to.pieces, from.pieces));
+    std::vector<MemoryCopy> copies;
+    decode::add_copies(to.pieces, from.pieces, copies);
+    runtime.copy(copies);
     std::vector<std::byte> expected = from.joined();
     expected.resize(total + more, std::byte{0xEE});
     EXPECT_EQ(to.joined(), expected);

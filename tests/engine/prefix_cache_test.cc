@@ -215,10 +215,10 @@ TEST(PrefixCache, KeepsNothingOfAnInsertionThatFailed) {
   insert(cache, blocks_of({1}));
   const std::uint64_t before = cache.bytes();
   const Text text = blocks_of({1, 2, 3});
-  EXPECT_THROW(cache.insert(
-                   text, [](std::int64_t, std::int64_t) { return HostBytes(); },
-                   []() -> HostBytes { throw std::bad_alloc(); }),
-               std::bad_alloc);
+  EXPECT_THROW(
+      cache.insert(
+          text, [](std::int64_t, std::int64_t) { return HostBytes(); }, []() -> HostBytes { throw std::bad_alloc(); }),
+      std::bad_alloc);
   EXPECT_EQ(cache.bytes(), before);
   EXPECT_EQ(cache.find(text).known, kBlock);
 }
@@ -227,8 +227,7 @@ TEST(PrefixCache, LongTextsNeedNoDeepStack) {
   Cache cache(kBlockBytes, kCheckpointBytes, std::uint64_t{1} << 30);
   Text text(static_cast<std::size_t>(kBlock) * 100'000, 7);
   EXPECT_TRUE(cache.insert(
-      text, [](std::int64_t, std::int64_t) { return HostBytes(); },
-      [] { return filled(kCheckpointBytes, 0); }));
+      text, [](std::int64_t, std::int64_t) { return HostBytes(); }, [] { return filled(kCheckpointBytes, 0); }));
   EXPECT_EQ(cache.find(text).tokens, static_cast<std::int64_t>(text.size()));
 }
 

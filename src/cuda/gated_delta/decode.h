@@ -14,15 +14,16 @@ DecodeKernel decode_kernel(std::int64_t k, DType state, Tokens tokens);
 DecodeKernel decode_one_kernel(std::int64_t k, DType state);
 // For compute capability 9.0; null in a build without it. Narrow tiles need Tokens::kOneByOne.
 DecodeStepKernel decode_step_kernel(std::int64_t k, DType state, Tokens tokens, bool narrow);
-// The same with replays and drafts, all tokens together.
-DecodeStepKernel replay_step_kernel(std::int64_t k, DType state);
+// The same with replays and drafts, for states of f32, one by one.
+DecodeStepKernel replay_step_kernel(std::int64_t k, bool narrow);
 // The step for many sequences.
 struct StreamStepKernel {
   DecodeStepKernel kernel = nullptr;
   int stages = 0;
   std::size_t shared_bytes = 0;
 };
-StreamStepKernel stream_step_kernel(std::int64_t k, DType state, std::int64_t tokens, std::int64_t heads);
+// With replays and drafts for states of f32.
+StreamStepKernel stream_step_kernel(std::int64_t k, DType state, std::int64_t tokens, std::int64_t heads, bool replays);
 
 // Calls pick.template operator()<K, State>().
 template <class Pick>

@@ -127,10 +127,10 @@ __device__ inline void store_gate(const Gate& gate, bool together, float* decay)
   decay[kTogether] = gate.beta;
 }
 
-// Applies all tokens to a warp's tile; together, the first `committed` of them.
+// Applies all tokens to a warp's tile.
 template <int kK, Tokens kTokens, class Tile, class After>
-__device__ inline void decode_tokens(Tile& tile, const DecodeMemory<kK>& memory, int count, int committed, int rows,
-                                     int warp_v, After after) {
+__device__ inline void decode_tokens(Tile& tile, const DecodeMemory<kK>& memory, int count, int rows, int warp_v,
+                                     After after) {
   constexpr int kPitch = DecodeMemory<kK>::kPitch;
   if constexpr (kTokens == Tokens::kOneByOne) {
     run_tokens<kPitch>(tile, memory, count, rows, warp_v, after);
@@ -138,7 +138,7 @@ __device__ inline void decode_tokens(Tile& tile, const DecodeMemory<kK>& memory,
     const TogetherTokens tokens{memory.q, memory.k,     memory.q_factor, memory.k_factor,
                                 memory.v, memory.decay, memory.beta};
     constexpr bool kExact = kTokens == Tokens::kAllExact;
-    run_together<kPitch, kExact>(tile, tokens, count, committed, rows, warp_v, memory.scratch[threadIdx.x / kWarpSize]);
+    run_together<kPitch, kExact>(tile, tokens, count, rows, warp_v, memory.scratch[threadIdx.x / kWarpSize]);
   }
 }
 
@@ -274,7 +274,7 @@ struct DecodeBlock {
     store_gates(memory, gate_bits);
     __syncthreads();
     if (!has_rows) return;
-    decode_tokens<kK, kTokens>(tile, memory, count, count, rows, warp_v, [&](int t) {
+    decode_tokens<kK, kTokens>(tile, memory, count, rows, warp_v, [&](int t) {
       if (!p.snapshots.defined()) return;
       auto* state = static_cast<State*>(p.snapshots.data);
       tile.store_fours(state + p.snapshots.offset(row, t, head), p.snapshots.strides[3], v0);

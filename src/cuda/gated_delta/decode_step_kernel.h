@@ -1,8 +1,8 @@
 #pragma once
 
 // The fused step for 1 to 8 tokens, with the same known at compile time as in decode_kernel.h. The blocks that share a
-// key head of a sequence are one cluster. All together, the tokens may be those that a sequence replays, then its own,
-// of which the first alone changes the states.
+// key head of a sequence are one cluster. One by one, the tokens may be those that a sequence replays, then its own, of
+// which the first alone changes the states.
 //
 // Roles: every block convolves all of the key head's q and k, and v of its own rows, a channel per thread; the first
 //   tile_warps warps hold rows of the state; the last warp's lanes compute the gates, a token each.
@@ -30,7 +30,8 @@ struct DecodeStep {
   Compact<2> conv_state;   // [slots,channels,W-1]
   Compact<1> conv_weight;  // [channels,W]
   SlotTable slots;
-  int tokens = 1;
+  int tokens = 1;       // of a row of x
+  int most_tokens = 1;  // of a sequence, with those that it replays
   int hk = 0;
   int ratio = 1;  // value heads of a key head
   int v_size = 0;
@@ -123,6 +124,13 @@ struct ReplayedTokens {
   }
   __device__ GateBits read_gate(const DecodeStep& p, int t, int head) const {
     return is_own(t) ? p.gates.read(row, place(t), head) : p.replay_gates.read(slot, t, head);
+  }
+  // Keeps a draft's gate where the next call replays it.
+  __device__ void keep_gate(const DecodeStep& p, int t, int head, const GateBits& bits) const {
+    if (!is_draft(t)) return;
+    const auto& to = p.replay_gates;
+    to.a.store(to.a.offset(slot, t - replayed - 1) + head, p.gates.a.convert(bits.a));
+    to.b.store(to.b.offset(slot, t - replayed - 1) + head, p.gates.b.convert(bits.b));
   }
 
  private:
@@ -293,8 +301,9 @@ struct DecodeStepBlock {
   using Memory = DecodeMemory<kK>;
   using StepMemory = DecodeStepMemory<kK>;
   static constexpr bool kAllTogether = kTokens != Tokens::kOneByOne;
-  static constexpr int kEarly = kAllTogether ? kTogether : 1;  // tokens whose inputs are loaded beforehand
-  static constexpr int kPasses = kAllTogether ? 4 : 1;         // over the outputs whose z is loaded beforehand
+  // Tokens whose inputs are loaded beforehand.
+  static constexpr int kEarly = kAllTogether || Sequence::kReplays ? kTogether : 1;
+  static constexpr int kPasses = kAllTogether ? 4 : 1;  // over the outputs whose z is loaded beforehand
 
   // The inputs of a thread's channels, with the norm weights of those of q and k.
   struct Channels {
@@ -364,7 +373,8 @@ struct DecodeStepBlock {
 
   __device__ __forceinline__ std::uint32_t read_z(int output) const {
     const int t = token_of(output);
-    return p.z.defined() ? p.z.read(p.z.offset(sequence.row, sequence.place(t), head) + first_v + output - t * rows) : 0;
+    return p.z.defined() ? p.z.read(p.z.offset(sequence.row, sequence.place(t), head) + first_v + output - t * rows)
+                         : 0;
   }
   __device__ __forceinline__ std::uint32_t read_norm_weight(int output) const {
     return p.z.defined() ? p.norm_weight.read(first_v + output - token_of(output) * rows) : 0;
@@ -439,13 +449,6 @@ struct DecodeStepBlock {
       }
     }
   }
-  __device__ __forceinline__ void keep_gates(const GateBits& bits) const {
-    if (row_block != 0 || gate_token < 0 || !sequence.is_draft(gate_token)) return;
-    const int kept = gate_token - sequence.replayed - 1;
-    const auto& to = p.replay_gates;
-    to.a.store(to.a.offset(sequence.slot, kept) + head, p.gates.a.convert(bits.a));
-    to.b.store(to.b.offset(sequence.slot, kept) + head, p.gates.b.convert(bits.b));
-  }
 
   __device__ __forceinline__ void write_output(const Memory& memory, const StepMemory& step_memory, int output,
                                                std::uint32_t z_bits, std::uint32_t weight_bits) const {
@@ -459,7 +462,7 @@ struct DecodeStepBlock {
   }
 
   __device__ __forceinline__ void run(float4* shared) {
-    Memory memory(shared, kAllTogether ? kTogether : p.tokens, rows);
+    Memory memory(shared, kAllTogether ? kTogether : p.most_tokens, rows);
     const StepMemory step_memory(reinterpret_cast<float*>(memory.scratch + (kAllTogether ? p.tile_warps : 0)));
     memory.q_factor = step_memory.q_factors(warp);
     memory.k_factor = step_memory.k_factors(warp);
@@ -481,8 +484,16 @@ struct DecodeStepBlock {
     cluster_arrive_relaxed();  // after the reads of the convolution's inputs, whose results have been stored
     __syncthreads();
     step_memory.find_factors(p, count, warp);
+    const int committed = sequence.committed();
+    const auto store_state = [&] {
+      auto* state = static_cast<State*>(p.state_out.data);
+      tile.store_fours(state + p.state_out.offset(sequence.slot, head), p.state_out.strides[2], v0);
+    };
+    const bool keeps_state = has_rows && sequence.slot >= 0;
+    if (Sequence::kReplays && keeps_state && committed == 0) store_state();
     if (has_rows) {
-      decode_tokens<kK, kTokens>(tile, memory, count, sequence.committed(), rows, warp_v, [&](int t) {
+      decode_tokens<kK, kTokens>(tile, memory, count, rows, warp_v, [&](int t) {
+        if (Sequence::kReplays && keeps_state && t + 1 == committed) store_state();
         if (!p.snapshots.defined()) return;
         auto* state = static_cast<State*>(p.snapshots.data);
         tile.store_fours(state + p.snapshots.offset(sequence.row, t, head), p.snapshots.strides[3], v0);
@@ -493,12 +504,11 @@ struct DecodeStepBlock {
     cluster_wait();  // all blocks have begun, and have read what is replaced below
     if (has_rows && p.z.defined()) share_squares(memory, step_memory);
     if (p.row_blocks > 1) cluster_arrive();
-    if (has_rows && sequence.slot >= 0) {
-      auto* state = static_cast<State*>(p.state_out.data);
-      tile.store_fours(state + p.state_out.offset(sequence.slot, head), p.state_out.strides[2], v0);
-    }
+    if (!Sequence::kReplays && keeps_state) store_state();
     if (sequence.slot >= 0) update_channels(own);
-    if constexpr (Sequence::kReplays) keep_gates(gate_bits);
+    if constexpr (Sequence::kReplays) {
+      if (row_block == 0 && gate_token >= 0) sequence.keep_gate(p, gate_token, head, gate_bits);
+    }
     if (p.row_blocks > 1) {
       cluster_wait();
     } else {
@@ -519,7 +529,7 @@ struct DecodeStepBlock {
 #endif
 
 // At least half as many threads as the block has channels. 1 to kTogether tokens of a sequence, those that it replays
-// included; with replays all together.
+// included; with replays one by one.
 template <int kK, class State, Tokens kTokens, bool kNarrow, class Sequence = RowTokens>
 __global__ void __launch_bounds__(kNarrow ? kMaxDecodeStepThreads : kMaxWarps* kWarpSize, kNarrow ? 1 : 2)
     decode_step(const __grid_constant__ DecodeStep p) {

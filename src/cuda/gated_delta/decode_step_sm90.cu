@@ -9,10 +9,12 @@ DecodeStepKernel decode_step_kernel(std::int64_t k, DType state, Tokens tokens, 
   });
 }
 
-DecodeStepKernel replay_step_kernel(std::int64_t k, DType state) {
-  return pick_decode(k, state, [&]<int kK, class State>() -> DecodeStepKernel {
-    return decode_step<kK, State, Tokens::kAll, false, ReplayedTokens>;
-  });
+DecodeStepKernel replay_step_kernel(std::int64_t k, bool narrow) {
+  const auto pick = [&]<int kK>() -> DecodeStepKernel {
+    return narrow ? decode_step<kK, float, Tokens::kOneByOne, true, ReplayedTokens>
+                  : decode_step<kK, float, Tokens::kOneByOne, false, ReplayedTokens>;
+  };
+  return k == 64 ? pick.template operator()<64>() : pick.template operator()<128>();
 }
 
 }  // namespace thalweg::cu

@@ -236,10 +236,10 @@ std::string decode_shape_reason(const GatedDeltaPrepStepArgs& args, const Stream
   for (const ConstTensor& tensor : {args.state_in, ConstTensor(args.state_out), ConstTensor(args.snapshots)}) {
     if (tensor.defined() && !elements(tensor).fours) return "needs rows aligned to four elements";
   }
-  for (const ConstTensor& tensor : {args.x, args.conv_weight, ConstTensor(args.conv_state), args.gates.a, args.gates.b,
-                                    args.q_norm_weight, args.k_norm_weight, args.state_in, ConstTensor(args.state_out),
-                                    ConstTensor(args.snapshots), args.z, ConstTensor(args.y), ConstTensor(args.replay_x),
-                                    ConstTensor(args.replay_a), ConstTensor(args.replay_b)}) {
+  for (const ConstTensor& tensor :
+       {args.x, args.conv_weight, ConstTensor(args.conv_state), args.gates.a, args.gates.b, args.q_norm_weight,
+        args.k_norm_weight, args.state_in, ConstTensor(args.state_out), ConstTensor(args.snapshots), args.z,
+        ConstTensor(args.y), ConstTensor(args.replay_x), ConstTensor(args.replay_a), ConstTensor(args.replay_b)}) {
     if (!is_compact(tensor)) return "needs strides below 2^31 elements";
   }
   if (s.batch > 65535 || s.hv > 65535) return "needs at most 65535 sequences and heads";
@@ -247,9 +247,21 @@ std::string decode_shape_reason(const GatedDeltaPrepStepArgs& args, const Stream
                                                                            : "needs a key head to fit into 8 blocks";
 }
 
+// Whether the tokens of a sequence are bounded by R: those that it replays, a first one, and drafts.
+bool replays_drafts(const GatedDeltaPrepStepArgs& args) { return args.drafts && args.replay_x.defined(); }
+// Of a sequence.
+std::int64_t most_tokens(const GatedDeltaPrepStepArgs& args) {
+  return replays_drafts(args) ? 2 * args.replay_x.dim(1) + 1 : args.x.dim(1);
+}
+
 std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  if (replays_drafts(args)) {
+    const std::int64_t most = args.replay_x.dim(1);
+    if (most_tokens(args) > kTogether) return "needs R to be at most 3, not " + std::to_string(most);
+    return decode_shape_reason(args, stream);
+  }
   if (std::string reason = no_drafts_reason(args); !reason.empty()) return reason;
-  const std::int64_t tokens = Sizes(args).tokens;
+  const std::int64_t tokens = most_tokens(args);
   if (tokens < 1 || tokens > kTogether) return "needs 1 to 8 tokens, not " + std::to_string(tokens);
   return decode_shape_reason(args, stream);
 }
@@ -261,6 +273,7 @@ DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s,
   p.conv_weight = compact<1>(args.conv_weight);
   p.slots = slot_table(args.state_indices, args.fault, args.state_in.dim(0));
   p.tokens = static_cast<int>(s.tokens);
+  p.most_tokens = static_cast<int>(most_tokens(args));
   p.hk = static_cast<int>(s.hk);
   p.ratio = static_cast<int>(s.ratio());
   p.v_size = static_cast<int>(s.v);
@@ -287,29 +300,26 @@ DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s,
   return p;
 }
 
-enum class StepTokensOf { kOneByOne, kTogether, kReplay };
-
-void launch_decode(const GatedDeltaPrepStepArgs& args, StepTokensOf tokens, const Stream& stream) {
+void launch_decode(const GatedDeltaPrepStepArgs& args, bool together, const Stream& stream) {
   const Sizes s(args);
   if (s.batch == 0) return;
   const CurrentDevice current(stream, args.kName);
-  const bool together = tokens != StepTokensOf::kOneByOne;
   const DecodeStepShape shape = decode_step_shape(s, together, properties(stream.device.index).multiprocessors);
-  const DecodeStepKernel kernel =
-      tokens == StepTokensOf::kReplay
-          ? replay_step_kernel(s.k, args.state_in.dtype)
-          : decode_step_kernel(s.k, args.state_in.dtype, together ? Tokens::kAll : Tokens::kOneByOne, shape.narrow);
+  const Tokens tokens = together ? Tokens::kAll : Tokens::kOneByOne;
+  const DecodeStepKernel kernel = replays_drafts(args)
+                                      ? replay_step_kernel(s.k, shape.narrow)
+                                      : decode_step_kernel(s.k, args.state_in.dtype, tokens, shape.narrow);
   const DecodeStep p = decode_parameters(args, s, shape);
   const dim3 members(static_cast<unsigned>(shape.row_blocks), static_cast<unsigned>(s.ratio()));
   const dim3 blocks(members.x, static_cast<unsigned>(s.hv), static_cast<unsigned>(s.batch));
-  const std::size_t memory = decode_memory_bytes(s.k, together, s.tokens, s.v / shape.row_blocks, p.tile_warps) +
+  const std::size_t memory = decode_memory_bytes(s.k, together, p.most_tokens, s.v / shape.row_blocks, p.tile_warps) +
                              (s.k == 64 ? DecodeStepMemory<64>::bytes(shape.threads / kWarpSize)
                                         : DecodeStepMemory<128>::bytes(shape.threads / kWarpSize));
   launch(kernel, p, blocks, members, shape.threads, memory, stream);
 }
 
 void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
-  launch_decode(args, StepTokensOf::kOneByOne, stream);
+  launch_decode(args, false, stream);
 }
 
 std::string together_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
@@ -320,21 +330,7 @@ std::string together_supports(const GatedDeltaPrepStepArgs& args, const Stream& 
 }
 
 void run_together(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
-  launch_decode(args, StepTokensOf::kTogether, stream);
-}
-
-// ---- replay: decode_together with replays and drafts
-
-std::string replay_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
-  if (!args.drafts || !args.replay_x.defined()) return "needs drafts that are replayed";
-  if (const std::int64_t most = args.replay_x.dim(1); 2 * most + 1 > kTogether) {
-    return "needs R to be at most " + std::to_string((kTogether - 1) / 2) + ", not " + std::to_string(most);
-  }
-  return decode_shape_reason(args, stream);
-}
-
-void run_replay(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
-  launch_decode(args, StepTokensOf::kReplay, stream);
+  launch_decode(args, true, stream);
 }
 
 // ---- stream: for many sequences
@@ -358,7 +354,8 @@ void run_stream(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& str
   const Sizes s(args);
   if (s.batch == 0) return;
   const CurrentDevice current(stream, args.kName);
-  const StreamStepKernel chosen = stream_step_kernel(s.k, args.state_in.dtype, s.tokens, s.ratio());
+  const StreamStepKernel chosen =
+      stream_step_kernel(s.k, args.state_in.dtype, most_tokens(args), s.ratio(), replays_drafts(args));
   DecodeStep p = decode_parameters(args, s, {1, false, kStreamStepV / kStreamStepWarps, kStreamStepThreads});
   p.stages = chosen.stages;
   p.key_heads = static_cast<int>(s.batch * s.hk);
@@ -375,7 +372,7 @@ double step_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream, doubl
   const Sizes s(args);
   const int multiprocessors = std::max(1, properties(stream.device.index).multiprocessors);
   const double key_heads = static_cast<double>(s.batch * s.hk) / multiprocessors;
-  const auto tokens = static_cast<double>(s.tokens);
+  const auto tokens = static_cast<double>(most_tokens(args));
   const double more =
       args.snapshots.defined() ? tokens * tuning::gated_delta::kStepSnapshot : std::max(tokens - 1.0, 0.0) * token;
   return call + key_heads * key_head + key_heads * more;
@@ -388,10 +385,6 @@ double stream_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
 double together_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
   return step_cost(args, stream, kStepDecodeCall, kStepDecodeKeyHead, kStepToken);
-}
-double replay_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
-  using namespace tuning::gated_delta;
-  return step_cost(args, stream, kStepReplayCall, kStepReplayKeyHead, 0.0);
 }
 double decode_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
@@ -411,8 +404,6 @@ constexpr Kernel<GatedDeltaPrepStepArgs> kKernels[] = {
      stream_cost},
     {"decode_together", together_supports, no_workspace<GatedDeltaPrepStepArgs>, run_together, nullptr,
      Arithmetic::kF32, together_cost},
-    {"replay", replay_supports, no_workspace<GatedDeltaPrepStepArgs>, run_replay, nullptr, Arithmetic::kF32,
-     replay_cost},
     {"decode", decode_supports, no_workspace<GatedDeltaPrepStepArgs>, run_decode, nullptr, Arithmetic::kF32,
      decode_cost},
     {"cluster", cluster_supports, no_workspace<GatedDeltaPrepStepArgs>, run_clusters, nullptr, Arithmetic::kF32,

@@ -51,11 +51,11 @@ struct StreamMemory {
 };
 
 // A key head of a sequence, and a thread's inputs of it.
-template <int kTokens>
+template <int kTokens, class Sequence>
 struct KeyHeadInputs {
   static constexpr int kPasses = kTokens == 1 ? 1 : 4;  // over the outputs
 
-  RowTokens tokens;
+  Sequence tokens;
   int k_head;
   bool valid;
   ConvChannel<kTokens> channel;
@@ -64,11 +64,11 @@ struct KeyHeadInputs {
   GateBits gate;
 };
 
-template <int kK, class State, int kTokens>
+template <int kK, class State, int kTokens, class Sequence>
 class StreamBlock {
  public:
   __device__ StreamBlock(const DecodeStep& p, float4* shared)
-      : p_(p), memory_(shared, p.stages * kStageBytes, p.tokens, p.ratio) {}
+      : p_(p), memory_(shared, p.stages * kStageBytes, p.most_tokens, p.ratio) {}
 
   __device__ void run() {
     if (thread() == 0) {
@@ -91,7 +91,7 @@ class StreamBlock {
 
  private:
   using Tile = StateTile<kK, StateLayout::kVK, 2>;
-  using Inputs = KeyHeadInputs<kTokens>;
+  using Inputs = KeyHeadInputs<kTokens, Sequence>;
   static constexpr int kCopyWarp = kStreamStepWarps / 2;
   static constexpr int kCopyThread = kCopyWarp * kWarpSize;  // issues the copies of states
   static constexpr int kStageBytes = kStreamStepV * kK * static_cast<int>(sizeof(State));
@@ -140,9 +140,9 @@ class StreamBlock {
     prepare_gates(next);
 #pragma unroll 1
     for (int number = static_cast<int>(blockIdx.x); number < p_.key_heads; number += static_cast<int>(gridDim.x)) {
-      float* const v = memory_.v + half * p_.tokens * p_.ratio * kStreamStepV;
+      float* const v = memory_.v + half * p_.most_tokens * p_.ratio * kStreamStepV;
       half ^= 1;
-      const RowTokens sequence = next.tokens;
+      const Sequence sequence = next.tokens;
       const int k_head = next.k_head;
       const bool valid = next.valid;
       std::uint32_t z[Inputs::kPasses];
@@ -151,7 +151,7 @@ class StreamBlock {
       if (valid) prepare_tokens(next, v);
       load_inputs(number + static_cast<int>(gridDim.x), next);
       __syncthreads();
-      memory_.step_memory.find_factors(p_, p_.tokens, warp());
+      memory_.step_memory.find_factors(p_, sequence.count, warp());
 #pragma unroll 1
       for (int i = 0; valid && i < p_.ratio; ++i) run_head(sequence, head_of(k_head, i), i, v);
       __syncthreads();
@@ -159,12 +159,12 @@ class StreamBlock {
       if (!valid) continue;
 #pragma unroll
       for (int pass = 0; pass < Inputs::kPasses; ++pass) {
-        write_output(sequence.row, k_head, thread() + pass * kStreamStepThreads, v, z[pass], norm_weight);
+        write_output(sequence, k_head, thread() + pass * kStreamStepThreads, v, z[pass], norm_weight);
       }
 #pragma unroll 1
-      for (int output = thread() + Inputs::kPasses * kStreamStepThreads; output < p_.tokens * p_.ratio * kStreamStepV;
-           output += kStreamStepThreads) {
-        write_output(sequence.row, k_head, output, v, read_z(sequence.row, k_head, output), norm_weight);
+      for (int output = thread() + Inputs::kPasses * kStreamStepThreads;
+           output < sequence.count * p_.ratio * kStreamStepV; output += kStreamStepThreads) {
+        write_output(sequence, k_head, output, v, read_z(sequence, k_head, output), norm_weight);
       }
     }
   }
@@ -178,15 +178,15 @@ class StreamBlock {
     read_channel(inputs.tokens, inputs.k_head, thread(), inputs.channel, inputs.norm_weight_bits);
 #pragma unroll
     for (int pass = 0; pass < Inputs::kPasses; ++pass) {
-      inputs.z[pass] = read_z(inputs.tokens.row, inputs.k_head, thread() + pass * kStreamStepThreads);
+      inputs.z[pass] = read_z(inputs.tokens, inputs.k_head, thread() + pass * kStreamStepThreads);
     }
     const int t = lane() % kTogether;
     const int i = lane() / kTogether;
-    if (warp() == kStreamStepWarps - 1 && t < p_.tokens && i < p_.ratio) {
-      inputs.gate = p_.gates.read(inputs.tokens.row, t, head_of(inputs.k_head, i));
+    if (warp() == kStreamStepWarps - 1 && t < inputs.tokens.count && i < p_.ratio) {
+      inputs.gate = inputs.tokens.read_gate(p_, t, head_of(inputs.k_head, i));
     }
   }
-  __device__ void read_channel(const RowTokens& sequence, int k_head, int i, ConvChannel<kTokens>& inputs,
+  __device__ void read_channel(const Sequence& sequence, int k_head, int i, ConvChannel<kTokens>& inputs,
                                std::uint32_t& norm_weight_bits) const {
     if (i >= channels()) return;
     inputs.read(p_, sequence, channel_of(k_head, i));
@@ -196,11 +196,15 @@ class StreamBlock {
     }
   }
   // Outputs have the order of v: [tokens,heads,kStreamStepV].
-  __device__ std::uint32_t read_z(int row, int k_head, int output) const {
-    if (!p_.z.defined() || output >= p_.tokens * p_.ratio * kStreamStepV) return 0;
-    const int t = p_.tokens == 1 ? 0 : output / (p_.ratio * kStreamStepV);
+  __device__ int token_of(int output) const { return p_.most_tokens == 1 ? 0 : output / (p_.ratio * kStreamStepV); }
+  __device__ bool is_output(const Sequence& sequence, int output) const {
+    return output < sequence.count * p_.ratio * kStreamStepV && sequence.is_own(token_of(output));
+  }
+  __device__ std::uint32_t read_z(const Sequence& sequence, int k_head, int output) const {
+    if (!p_.z.defined() || !is_output(sequence, output)) return 0;
+    const int t = token_of(output);
     const int i = output / kStreamStepV - t * p_.ratio;
-    return p_.z.read(p_.z.offset(row, t, head_of(k_head, i)) + output % kStreamStepV);
+    return p_.z.read(p_.z.offset(sequence.row, sequence.place(t), head_of(k_head, i)) + output % kStreamStepV);
   }
 
   // Convolves the key head's q and k, and v of all its value heads, into shared memory.
@@ -216,12 +220,13 @@ class StreamBlock {
   __device__ void prepare_gates(const Inputs& inputs) const {
     const int t = lane() % kTogether;
     const int i = lane() / kTogether;
-    if (inputs.valid && warp() == kStreamStepWarps - 1 && t < p_.tokens && i < p_.ratio) {
+    if (inputs.valid && warp() == kStreamStepWarps - 1 && t < inputs.tokens.count && i < p_.ratio) {
       store_gate(p_.gates.compute(inputs.gate), false, memory_.gates + 2 * kTogether * i + t);
+      if constexpr (Sequence::kReplays) inputs.tokens.keep_gate(p_, t, head_of(inputs.k_head, i), inputs.gate);
     }
   }
   // A warp's channels are all of q, all of k or all of v.
-  __device__ void convolve(const RowTokens& sequence, int k_head, int i, ConvChannel<kTokens>& inputs,
+  __device__ void convolve(const Sequence& sequence, int k_head, int i, ConvChannel<kTokens>& inputs,
                            std::uint32_t norm_weight_bits, float* v) const {
     if (i >= channels()) return;
     const int channel = channel_of(k_head, i);
@@ -238,10 +243,11 @@ class StreamBlock {
       });
     }
     if (p_.taps > 0 && sequence.slot >= 0) inputs.update_state(p_, sequence.slot, channel);
+    if constexpr (Sequence::kReplays) inputs.keep_drafts(p_, sequence, channel);
   }
 
   // Applies the tokens to the warp's rows of the i-th value head of the key head.
-  __device__ void run_head(const RowTokens& sequence, int head, int i, float* v) {
+  __device__ void run_head(const Sequence& sequence, int head, int i, float* v) {
     const int slot = sequence.slot;
     const int v0 = warp() * Tile::kWarpV;
     const int pitch = p_.ratio * kStreamStepV;
@@ -255,14 +261,20 @@ class StreamBlock {
     }
     const Tokens tokens{memory_.q, memory_.k, v + i * kStreamStepV, memory_.gates + 2 * kTogether * i,
                         memory_.step_memory.q_factors(warp())};
-    run_tokens<DecodeMemory<kK>::kPitch>(tile, tokens, p_.tokens, pitch, v0, [&](int t) {
+    const int committed = sequence.committed();
+    const auto store_state = [&] {
+      auto* state = static_cast<State*>(p_.state_out.data);
+      tile.store_fours(state + p_.state_out.offset(slot, head), p_.state_out.strides[2], v0);
+    };
+    if (Sequence::kReplays && slot >= 0 && committed == 0) store_state();
+    run_tokens<DecodeMemory<kK>::kPitch>(tile, tokens, sequence.count, pitch, v0, [&](int t) {
+      if (Sequence::kReplays && slot >= 0 && t + 1 == committed) store_state();
       if (!p_.snapshots.defined()) return;
       auto* state = static_cast<State*>(p_.snapshots.data);
       tile.store_fours(state + p_.snapshots.offset(sequence.row, t, head), p_.snapshots.strides[3], v0);
     });
     if (slot >= 0) {
-      auto* state = static_cast<State*>(p_.state_out.data);
-      tile.store_fours(state + p_.state_out.offset(slot, head), p_.state_out.strides[2], v0);
+      if (!Sequence::kReplays) store_state();
       if (warp() == kCopyWarp) {
         named_barrier(1 + stage_.index, kStreamStepThreads);  // all warps have read the stage
         if (thread() == kCopyThread) copy_next_state(stage_);
@@ -272,10 +284,10 @@ class StreamBlock {
   }
 
   // A warp's outputs are of one head and token.
-  __device__ void write_output(int row, int k_head, int output, const float* v, std::uint32_t z,
+  __device__ void write_output(const Sequence& sequence, int k_head, int output, const float* v, std::uint32_t z,
                                std::uint32_t norm_weight) const {
-    if (output >= p_.tokens * p_.ratio * kStreamStepV) return;
-    const int t = p_.tokens == 1 ? 0 : output / (p_.ratio * kStreamStepV);
+    if (!is_output(sequence, output)) return;
+    const int t = token_of(output);
     const int i = output / kStreamStepV - t * p_.ratio;
     const int column = output % kStreamStepV;
     float value = v[output];
@@ -285,7 +297,7 @@ class StreamBlock {
       const float squares = warp_sum(four.x * four.x + four.y * four.y + (four.z * four.z + four.w * four.w));
       value = gated_norm(p_, value, squares, z, norm_weight);
     }
-    p_.y.store(p_.y.offset(row, t, head_of(k_head, i)) + column, value);
+    p_.y.store(p_.y.offset(sequence.row, sequence.place(t), head_of(k_head, i)) + column, value);
   }
 
   // The tokens of one value head, for run_tokens().
@@ -312,12 +324,12 @@ class StreamBlock {
 };
 
 // V = kStreamStepV; at most kStreamStepMaxHeads value heads of a key head; contiguous heads of states; 1 to kTokens
-// tokens.
-template <int kK, class State, int kTokens>
+// tokens of a sequence, those that it replays included.
+template <int kK, class State, int kTokens, class Sequence = RowTokens>
 __global__ void __launch_bounds__(kStreamStepThreads, 1) stream_step(const __grid_constant__ DecodeStep p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ float4 shared[];
-  StreamBlock<kK, State, kTokens>(p, shared).run();
+  StreamBlock<kK, State, kTokens, Sequence>(p, shared).run();
 #endif
 }
 

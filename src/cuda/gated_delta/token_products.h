@@ -7,8 +7,7 @@
 //   o_t = D_t S q_t + sum_{s<=t} D_t/D_s (q_t . k_s) d_s
 //   S   = D_last S + sum_s D_last/D_s d_s k_s^T
 //
-// The state is read once and written once for all tokens, and neither pass depends on the previous token. The last sum
-// may end before the last token: what comes after it leaves no trace. f32 accuracy:
+// The state is read once and written once for all tokens, and neither pass depends on the previous token. f32 accuracy:
 // every factor is the sum of two tf32 numbers, and of the four products the smallest is omitted.
 
 #include "cuda/common/mma.h"
@@ -59,11 +58,10 @@ struct TogetherScratch {
   float with_q[kTogether * kTogether];  // D_t/D_s (q_t . k_s), s <= t
 };
 
-// Applies the tokens to a warp's tile, whose rows of V begin at warp_v of the block's `rows`; the first `committed` of
-// them change it. kExact: q and k are 16-bit numbers. kPitch is 16 more than a multiple of 32, so that fragments are
-// read without bank conflicts.
+// Applies the tokens to a warp's tile, whose rows of V begin at warp_v of the block's `rows`. kExact: q and k are
+// 16-bit numbers. kPitch is 16 more than a multiple of 32, so that fragments are read without bank conflicts.
 template <int kPitch, bool kExact, class Tile>
-__device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count, int committed, int rows, int warp_v,
+__device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count, int rows, int warp_v,
                              TogetherScratch& scratch) {
   static_assert(Tile::kVK && Tile::kLanesK == 4 && Tile::kColumns == 2 && Tile::kRun == 4);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -109,7 +107,6 @@ __device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count
     }
   }
   __syncwarp();
-  const float last = committed > 0 ? tokens.g[committed - 1] : 0.0F;
   if (lane < 16) {
     float* const row = scratch.rows + lane * TogetherScratch::kPitch;
     float d[kTogether];
@@ -129,10 +126,9 @@ __device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count
       d[t] = tokens.beta[t] * (value - memory);
       value = fmaf(scratch.with_q[t * kTogether + t], d[t], output);
     }
+    const float last = tokens.g[kTogether - 1];
 #pragma unroll
-    for (int t = 0; t < kTogether; ++t) {
-      row[t] = t < committed ? d[t] * expf(last - tokens.g[t]) * tokens.k_factor[t] : 0.0F;
-    }
+    for (int t = 0; t < kTogether; ++t) row[t] = d[t] * expf(last - tokens.g[t]) * tokens.k_factor[t];
   }
   __syncwarp();
   SplitFloat d[4];
@@ -140,7 +136,7 @@ __device__ void run_together(Tile& tile, const TogetherTokens& tokens, int count
   for (int i = 0; i < 4; ++i) {
     d[i] = split(scratch.rows[(group + i % 2 * 8) * TogetherScratch::kPitch + quad_lane + i / 2 * 4]);
   }
-  const float decay = expf(last);
+  const float decay = expf(tokens.g[kTogether - 1]);
   // Columns are k's here: columns 2 quad_lane and the next of the fragment are k = 4 quad_lane + half of the run.
   const float* const keys = tokens.k + quad_lane * kPitch + 4 * (group / 2) + group % 2;
 #pragma unroll
