@@ -36,10 +36,36 @@ inline int octet_of(int unit, int pair, int second) {
   return shares_bytes_in_32() ? first + pair + 2 * second : first + 2 * pair + second;
 }
 
-inline UnitScales unit_scales(device const uchar* row, int unit) {
+// Of two neighboring groups of 32 weights of a block of Q4_K or Q5_K, each byte loaded once.
+inline UnitScales scales_of_64(device const uchar* block, int within) {
+  const float scale = half_at(block);
+  const float minimum = half_at(block + 2);
+  device const uchar* groups = block + 4 + within % 2 * 2;
   UnitScales scales;
-  scales.of[0] = scale_of(row, octet_of(unit, 0, 0));
-  scales.of[1] = shares_bytes_in_64() ? scale_of(row, octet_of(unit, 0, 1)) : scales.of[0];
+  for (int second = 0; second < 2; ++second) {
+    const int a = groups[second];
+    const int b = groups[second + 4];
+    int group_scale = a & 63;
+    int group_minimum = b & 63;
+    if (within >= 2) {
+      const int c = groups[second + 8];
+      group_scale = (c & 15) | (a >> 6) << 4;
+      group_minimum = c >> 4 | (b >> 6) << 4;
+    }
+    scales.of[second].scale = scale * float(group_scale);
+    scales.of[second].offset = -minimum * float(group_minimum);
+  }
+  return scales;
+}
+
+inline device const uchar* block_of_unit(device const uchar* row, int unit) {
+  return row + int64_t(unit / units_of_block()) * bytes_of_block();
+}
+
+inline UnitScales unit_scales(device const uchar* row, int unit) {
+  if (shares_bytes_in_64()) return scales_of_64(block_of_unit(row, unit), unit % units_of_block());
+  UnitScales scales;
+  scales.of[0] = scales.of[1] = scale_of(row, octet_of(unit, 0, 0));
   return scales;
 }
 
@@ -69,7 +95,7 @@ inline OctetPair unpack_pair(device const uchar* row, int unit, int pair, thread
     }
     return result;
   }
-  device const uchar* block = row + int64_t(unit / units_of_block()) * bytes_of_block();
+  device const uchar* block = block_of_unit(row, unit);
   const int within = unit % units_of_block();
   int begin = codes_begin() + within * 16;
   int fifths[2] = {0, 0};
