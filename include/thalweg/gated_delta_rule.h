@@ -217,7 +217,7 @@ struct RecurrentGatedDeltaRuleArgs : GatedDeltaRuleArgs {
 // replay_b, and the next call replays the first replay_counts of them, which moves the states on before its own tokens.
 // On the CPU the outputs are bit for bit those of single tokens, and so are the states; on a GPU they are those of
 // another kernel. Replays and drafts need f32 states, and conv_state in f32 or the dtype of x, which round nothing
-// between two calls. The kernel for Metal takes neither them nor cu_seqlens.
+// between two calls.
 struct GatedDeltaPrepStepArgs {
   static constexpr std::string_view kName = "gated_delta_prep_step";
   ConstTensor x;  // [B,T,2*HK*K + HV*V], q | k | v; f32, f16 or bf16. The convolution's output, or its input if

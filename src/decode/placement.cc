@@ -73,7 +73,7 @@ void Model::Impl::place_on(Device device) {
   const bool can_draft = runtime->takes_drafts() && group == nullptr && options.state_dtype == DType::kF32;
   if (!can_draft && (draft == DraftMode::kLookup || draft == DraftMode::kMtp)) {
     throw Error("ModelOptions", "draft",
-                "off or auto, unless one process runs the model on the CPU or with CUDA, with states in F32",
+                "off or auto, unless one process runs the model with states in F32, on a device that takes drafts",
                 draft == DraftMode::kMtp ? "mtp" : "lookup");
   }
   if (!can_draft) draft = DraftMode::kOff;

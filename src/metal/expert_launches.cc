@@ -40,6 +40,28 @@ void add_constants(Launch& launch, const ExpertMatmulArgs& args, const ConstTens
   launch.threads = 128;
 }
 
+// Pairs of octets with common scales that a lane takes at a time of k weights: as many as leave some for each lane.
+std::int64_t lane_pairs(DType format, std::int64_t k) {
+  std::int64_t pairs = kMostLanePairs;
+  switch (format) {
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kQ2_K:
+    case DType::kQ3_K:
+    case DType::kQ6_K:
+      pairs = 1;
+      break;
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+      break;
+    default:  // blocks or groups of 32
+      pairs = 2;
+  }
+  while (pairs > 1 && k < 32 * 16 * pairs) pairs /= 2;
+  return pairs;
+}
+
 // Of a tile's inputs and of each matrix' weights.
 std::size_t tile_bytes(bool gated) {
   return (kRowsOfTile + (gated ? 2 : 1) * kColumnsOfTile) * kDepthOfTile * sizeof(float);
@@ -104,8 +126,13 @@ Launch expert_vectors_launch(const ExpertMatmulArgs& args, const ConstTensor& up
   launch.kernel = "mul_mv_id";
   launch.set(p).add(args.weight).add(up).add(args.x).add(args.expert_ids).add(args.y);
   add_constants(launch, args, up);
+  add_lane_pairs(launch, args.weight);
   launch.grid = {ceil_div(p.n, kColumnsOfVector), static_cast<std::uint32_t>(args.expert_ids.size()), 1};
   return launch;
+}
+
+void add_lane_pairs(Launch& launch, const ConstTensor& weight, std::int64_t rows) {
+  launch.constant("kLanePairs", lane_pairs(weight.dtype, rows * weight.dim(weight.rank - 1)));
 }
 
 Launch linear_launch(std::string_view kernel, const LinearArgs& args, const ConstTensor& up, LinearParameters& p) {
@@ -127,6 +154,7 @@ Launch linear_launch(std::string_view kernel, const LinearArgs& args, const Cons
     launch.threadgroup_bytes = tile_bytes(up.defined());
     launch.grid = {ceil_div(p.n, kColumnsOfTile), ceil_div(p.tokens, kRowsOfTile), 1};
   } else {
+    add_lane_pairs(launch, args.weight);
     launch.grid = {ceil_div(p.n, kColumnsOfVector), ceil_div(p.tokens, kVectorTokens), 1};
   }
   return launch;

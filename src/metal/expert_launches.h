@@ -34,6 +34,9 @@ Launch expert_tiles_launch(const ExpertMatmulArgs& args, const ConstTensor& up, 
                            ExpertMatmulParameters& p);
 Launch expert_vectors_launch(const ExpertMatmulArgs& args, const ConstTensor& up, ExpertMatmulParameters& p);
 
+// The constant kLanePairs of a kernel that multiplies few rows by `weight` [..,N,K]; its lanes share `rows` rows of K.
+void add_lane_pairs(Launch& launch, const ConstTensor& weight, std::int64_t rows = 1);
+
 // y = weight x (+ bias); with `up`, silu(weight x) * (up x). kernel: linear_rows or linear_tiles.
 Launch linear_launch(std::string_view kernel, const LinearArgs& args, const ConstTensor& up, LinearParameters& p);
 

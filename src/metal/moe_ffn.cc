@@ -99,8 +99,9 @@ class Block {
     outer.set(q).add(args_.down).add(piece_.h).add(piece_.ids).add(piece_.weights).add(piece_.shared_output);
     outer.add(piece_.shared_logit).add(y_);
     outer.constant("kFormat", args_.down.dtype).constant("kOutType", y_.dtype).constant("kShared", shared());
+    add_lane_pairs(outer, args_.down, args_.top_k);
     outer.threads = 128;
-    outer.grid = {ceil_div(q.n, kColumnsOfVector), static_cast<std::uint32_t>(y_.dim(0)), 1};
+    outer.grid = {ceil_div(q.n, kColumnsOfDown), static_cast<std::uint32_t>(y_.dim(0)), 1};
     outer.after_previous = true;
     encoder_.launch(outer);
   }

@@ -1,5 +1,7 @@
 // Launches of the recurrence and of the fused decode step.
 
+#include <algorithm>
+
 #include "core/arena.h"
 #include "core/drafts.h"
 #include "metal/gated_delta.h"
@@ -65,15 +67,15 @@ std::string supports(const GatedDeltaPrepStepArgs& args, const Stream&) {
   return args.x.dim(1) <= kStepTokens ? "" : "needs at most 8 tokens of each sequence";
 }
 
-void run(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+// What both kernels of the whole step take.
+Launch step_launch(const GatedDeltaPrepStepArgs& args, StepParameters& p) {
   const bool vk = args.state_layout == StateLayout::kVK;
   const std::int64_t hv = args.state_in.dim(1);
   const std::int64_t v = args.state_in.dim(vk ? 2 : 3);
   const std::int64_t k = args.state_in.dim(vk ? 3 : 2);
   const std::int64_t hk = (args.x.dim(2) - hv * v) / (2 * k);
   const bool convolution = args.conv_weight.defined();
-  StepParameters p{};
-  p.tokens = static_cast<std::int32_t>(args.x.dim(1));
+  p.sequences = sequences_of(args.cu_seqlens, args.x);
   p.hk = static_cast<std::int32_t>(hk);
   p.hv = static_cast<std::int32_t>(hv);
   p.slots = static_cast<std::int32_t>(args.state_in.dim(0));
@@ -108,7 +110,43 @@ void run(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
   launch.constant("kGatedNorm", args.z.defined()).constant("kOutWeightType", args.norm_weight.dtype);
   launch.threads = 32 * kStepSimdgroups;
   launch.threadgroup_bytes = step_floats(k, v) * sizeof(float);
-  launch.grid = {static_cast<std::uint32_t>(hk), static_cast<std::uint32_t>(args.x.dim(0)), 1};
+  launch.grid = {static_cast<std::uint32_t>(hk), static_cast<std::uint32_t>(p.sequences.count), 1};
+  return launch;
+}
+
+void run(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+  StepParameters p{};
+  make_encoder(args.kName, stream)->launch(step_launch(args, p));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The step with packed sequences, replays and drafts.
+
+// As many as fit into 32 KB, kReplayTokens at the most, and no more than a sequence can have.
+std::int64_t staged_tokens(const GatedDeltaPrepStepArgs& args, std::int64_t token_bytes) {
+  constexpr std::int64_t kThreadgroupMemory = 32768;
+  const std::int64_t replayed = args.replay_x.defined() ? args.replay_x.dim(1) : 0;
+  const std::int64_t most = std::min<std::int64_t>(kReplayTokens, kThreadgroupMemory / token_bytes);
+  return std::clamp<std::int64_t>(args.x.dim(1) + replayed, 1, most);
+}
+
+void run_replays(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+  StepParameters p{};
+  Launch launch = step_launch(args, p);
+  const bool vk = args.state_layout == StateLayout::kVK;
+  const std::int64_t v = args.state_in.dim(vk ? 2 : 3);
+  const std::int64_t k = args.state_in.dim(vk ? 3 : 2);
+  const std::int64_t token_bytes = (2 * k + v + 2) * static_cast<std::int64_t>(sizeof(float));
+  p.replays = args.replay_x.defined() ? 1 : 0;
+  p.most_replayed = p.replays != 0 ? static_cast<std::int32_t>(args.replay_x.dim(1)) : 0;
+  p.drafts = args.drafts ? 1 : 0;
+  p.staged_tokens = static_cast<std::int32_t>(staged_tokens(args, token_bytes));
+  p.replay_x = view_of(args.replay_x);
+  p.replay_gates = {view_of(args.replay_a), view_of(args.replay_b)};
+  launch.kernel = "gated_delta_replay_step";
+  launch.add(args.cu_seqlens).add(args.replay_x).add(args.replay_a).add(args.replay_b).add(args.replay_counts);
+  launch.constant("kRagged", args.cu_seqlens.defined());
+  launch.threadgroup_bytes = static_cast<std::size_t>((p.staged_tokens * token_bytes + 15) / 16 * 16);
   make_encoder(args.kName, stream)->launch(launch);
 }
 
@@ -215,8 +253,10 @@ std::string stages_supports(const GatedDeltaPrepStepArgs& args, const Stream&) {
 
 constexpr Kernel<RecurrentGatedDeltaRuleArgs> kRecurrent[] = {
     {"state_rows", always_supported<RecurrentGatedDeltaRuleArgs>, no_workspace<RecurrentGatedDeltaRuleArgs>, run}};
-constexpr Kernel<GatedDeltaPrepStepArgs> kStep[] = {{"fused", supports, no_workspace<GatedDeltaPrepStepArgs>, run},
-                                                    {"stages", stages_supports, stages_workspace, run_stages}};
+constexpr Kernel<GatedDeltaPrepStepArgs> kStep[] = {
+    {"fused", supports, no_workspace<GatedDeltaPrepStepArgs>, run},
+    {"stages", stages_supports, stages_workspace, run_stages},
+    {"replay", always_supported<GatedDeltaPrepStepArgs>, no_workspace<GatedDeltaPrepStepArgs>, run_replays}};
 
 }  // namespace
 

@@ -2,54 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
-#include <vector>
-
-#include "metal/backend.h"
-#include "metal/host/attach.h"
-#include "metal/host/executor.h"
+#include "metal/counted.h"
 #include "metal/originals.h"
-#include "thalweg/backend.h"
+#include "thalweg/gated_delta_rule.h"
 #include "thalweg/moe.h"
-#include "thalweg/operation.h"
 
 namespace thalweg::metal {
 namespace {
-
-constexpr Device kMetal{DeviceType::kMetal, 0};
-constexpr Stream kStream{kMetal, 0, nullptr};
-
-// Tensors of zeros in the backend's memory, which is host memory.
-class Counted : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() { attach_executor(); }  // NOLINT(readability-identifier-naming)
-
-  Tensor tensor(DType dtype, std::initializer_list<std::int64_t> shape) {
-    Tensor view(nullptr, dtype, shape, kMetal);
-    memory_.push_back(std::make_unique<std::vector<std::byte>>(static_cast<std::size_t>(bytes_of(dtype, view.size()))));
-    view.data = memory_.back()->data();
-    return view;
-  }
-
-  template <class Args>
-  Counts counts_of(const Args& args) {
-    HostWorkspace scratch;
-    const Workspace workspace = scratch.reserve(workspace_size(args, kStream));
-    reset_executor_counts();
-    run(args, workspace, kStream);
-    return executor_total();
-  }
-
-  static Counts of_kernel(std::string_view kernel) {
-    for (const KernelCounts& counts : executor_counts()) {
-      if (counts.kernel == kernel) return counts.counts;
-    }
-    return {};
-  }
-
- private:
-  std::vector<std::unique_ptr<std::vector<std::byte>>> memory_;
-};
 
 std::uint64_t bytes(const ConstTensor& tensor) {
   return static_cast<std::uint64_t>(bytes_of(tensor.dtype, tensor.size()));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "cases/memory.h"
@@ -52,6 +53,23 @@ class DeviceValues : public ::testing::Test {
     args.o = output(DType::kF32, {1, tokens, 1, 32});
     args.fault = in_out(DType::kI32, {1});
     args.head_map = HeadMap::kGrouped;
+    args.qk_norm = QkNorm::kL2;
+    return args;
+  }
+
+  // Rows of x [batch,tokens,..] of one head, K = V = 32, for `slots` states.
+  GatedDeltaPrepStepArgs step(const std::array<std::int64_t, 2>& rows, std::int64_t slots) {
+    const auto& [batch, tokens] = rows;
+    GatedDeltaPrepStepArgs args;
+    args.x = input(DType::kF32, {batch, tokens, 96});
+    args.gates.a = input(DType::kF32, {batch, tokens, 1});
+    args.gates.b = input(DType::kF32, {batch, tokens, 1});
+    args.gates.a_log = input(DType::kF32, {1});
+    args.gates.dt_bias = input(DType::kF32, {1});
+    args.state_in = args.state_out = in_out(DType::kF32, {slots, 1, 32, 32});
+    args.y = output(DType::kF32, {batch, tokens, 1, 32});
+    args.fault = in_out(DType::kI32, {1});
+    args.head_map = HeadMap::kTiled;
     args.qk_norm = QkNorm::kL2;
     return args;
   }
@@ -108,22 +126,44 @@ TEST_F(DeviceValues, RecurrenceReportsBadBounds) {
 }
 
 TEST_F(DeviceValues, StepReportsBadIndices) {
-  GatedDeltaPrepStepArgs args;
-  args.x = input(DType::kF32, {2, 1, 96});
-  args.gates.a = input(DType::kF32, {2, 1, 1});
-  args.gates.b = input(DType::kF32, {2, 1, 1});
-  args.gates.a_log = input(DType::kF32, {1});
-  args.gates.dt_bias = input(DType::kF32, {1});
-  args.state_in = args.state_out = in_out(DType::kF32, {2, 1, 32, 32});
+  GatedDeltaPrepStepArgs args = step({2, 1}, 2);
   args.state_indices = input(DType::kI32, {2}, {1, -2});
-  args.y = output(DType::kF32, {2, 1, 1, 32});
-  args.fault = in_out(DType::kI32, {1});
-  args.head_map = HeadMap::kTiled;
-  args.qk_norm = QkNorm::kL2;
   run_and_check(args);
   EXPECT_EQ(*static_cast<std::int32_t*>(args.fault.data), kFaultStateIndices);
   EXPECT_FALSE(std::isnan(*static_cast<float*>(args.y.row(0, 0, 0))));
   EXPECT_TRUE(std::isnan(*static_cast<float*>(args.y.row(1, 0, 0))));
+}
+
+TEST_F(DeviceValues, StepReportsBadBounds) {
+  GatedDeltaPrepStepArgs args = step({1, 9}, 3);
+  args.cu_seqlens = input(DType::kI32, {4}, {0, 3, 2, 12});
+  run_and_check(args);
+  EXPECT_EQ(*static_cast<std::int32_t*>(args.fault.data), kFaultCuSeqlens);
+  EXPECT_TRUE(written(args.y, 2));
+  EXPECT_FALSE(written(args.y, 3));
+  EXPECT_FALSE(written(args.y, 8));
+  EXPECT_NE(*static_cast<float*>(args.state_out.row(0, 0, 0)), 0.0F);
+  EXPECT_EQ(*static_cast<float*>(args.state_out.row(1, 0, 0)), 0.0F);
+  EXPECT_EQ(*static_cast<float*>(args.state_out.row(2, 0, 0)), 0.0F);
+}
+
+// Counts below 0 and above R, and more drafts than there is room for.
+TEST_F(DeviceValues, StepReportsBadReplays) {
+  GatedDeltaPrepStepArgs args = step({1, 8}, 4);
+  args.cu_seqlens = input(DType::kI32, {5}, {0, 2, 3, 4, 8});
+  args.drafts = true;
+  args.replay_x = in_out(DType::kF32, {4, 2, 96});
+  args.replay_a = in_out(DType::kF32, {4, 2, 1});
+  args.replay_b = in_out(DType::kF32, {4, 2, 1});
+  args.replay_counts = input(DType::kI32, {4}, {2, 3, -1, 0});
+  run_and_check(args);
+  EXPECT_EQ(*static_cast<std::int32_t*>(args.fault.data), kFaultReplays);
+  for (std::int64_t t = 0; t < 8; ++t) EXPECT_EQ(written(args.y, t), t < 2) << t;
+  EXPECT_EQ(*static_cast<float*>(args.replay_x.row(0, 0)), 0.25F);  // the draft of the first sequence
+  for (std::int64_t n = 1; n < 4; ++n) {
+    EXPECT_EQ(*static_cast<float*>(args.replay_x.row(n, 0)), 0.0F) << n;
+    EXPECT_EQ(*static_cast<float*>(args.state_out.row(n, 0, 0)), 0.0F) << n;
+  }
 }
 
 TEST_F(DeviceValues, MatmulsLeaveOutIdsThatNameNoExpert) {

@@ -88,7 +88,7 @@ constexpr CommandBuffers kCommandBuffers{make_command_buffer, committed, wait_fo
 // What the system recommends, less what this process has; mapped weights count when they are used.
 std::size_t free_memory(Device) {
   id<MTLDevice> device = AppleDevice::instance().device();
-  const auto recommended = static_cast<std::size_t>(device.recommendedMaxWorkingSetSize);
+  const auto recommended = static_cast<std::size_t>(working_set(device));
   const auto taken = static_cast<std::size_t>(device.currentAllocatedSize);
   return recommended > taken ? recommended - taken : 0;
 }
@@ -106,6 +106,7 @@ const ResidentFunctions& resident_functions() {
       AppleDevice::instance().keep(memory, bytes);
     };
     result.unmap_host = [](Device, const void* memory) noexcept { AppleDevice::instance().release(memory); };
+    result.takes_drafts = true;
     result.only_if_named = true;  // no model has run on an Apple GPU yet
     return result;
   }();

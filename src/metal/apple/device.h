@@ -9,6 +9,7 @@
 #include <string>
 #include <unordered_map>
 
+#import "metal/apple/residency.h"
 #include "metal/launch.h"
 
 namespace thalweg::metal {
@@ -32,7 +33,7 @@ class AppleDevice {
   // The stream's queue, or the library's own.
   id<MTLCommandQueue> queue(const Stream& stream) const;
 
-  // Memory that stays where it is until release(): wrapped once.
+  // Memory that stays where it is until release(): wrapped once, and resident where the system has sets for it.
   void keep(const void* data, std::size_t bytes);
   void release(const void* data) noexcept;
 
@@ -67,6 +68,7 @@ class AppleDevice {
   std::unordered_map<std::string, id<MTLComputePipelineState>> pipelines_;
   std::unordered_map<const void*, Signal> last_signals_;  // by queue
   std::map<std::uintptr_t, Kept> kept_;                   // by address
+  ResidencySet resident_;                                 // of kept_
   id<MTLBinaryArchive> archive_;                          // of pipelines, kept from run to run; nil: none
   NSURL* archive_file_;
   bool archive_grew_ = false;

@@ -48,6 +48,7 @@ AppleDevice::AppleDevice() {
       return;
     }
     queue_ = [device_ newCommandQueue];
+    resident_.create(device_);
     open_archive();
   }
 }
@@ -142,12 +143,18 @@ void AppleDevice::keep(const void* data, std::size_t bytes) {
   if (kept.buffer == nil) return;  // larger than a buffer may be: its parts are wrapped when they are bound
   kept.end = reinterpret_cast<std::uintptr_t>(data) + bytes;
   const std::lock_guard lock(mutex_);
-  kept_[reinterpret_cast<std::uintptr_t>(data)] = kept;
+  Kept& known = kept_[reinterpret_cast<std::uintptr_t>(data)];
+  resident_.remove(known.buffer);
+  known = kept;
+  resident_.add(kept.buffer);
 }
 
 void AppleDevice::release(const void* data) noexcept {
   const std::lock_guard lock(mutex_);
-  kept_.erase(reinterpret_cast<std::uintptr_t>(data));
+  const auto known = kept_.find(reinterpret_cast<std::uintptr_t>(data));
+  if (known == kept_.end()) return;
+  resident_.remove(known->second.buffer);
+  kept_.erase(known);
 }
 
 id<MTLBuffer> AppleDevice::share(const void* data, std::size_t bytes, std::size_t& offset) {
@@ -172,7 +179,10 @@ id<MTLBuffer> AppleDevice::share(const void* data, std::size_t bytes, std::size_
 Signal AppleDevice::order(id<MTLCommandQueue> queue, id<MTLCommandBuffer> buffer) {
   const std::lock_guard lock(mutex_);
   Signal& last = last_signals_[(__bridge const void*)queue];
-  if (last.event == nil) last.event = [device_ newSharedEvent];
+  if (last.event == nil) {
+    last.event = [device_ newSharedEvent];
+    resident_.attach(queue);
+  }
   if (last.value > 0) [buffer encodeWaitForEvent:last.event value:last.value];
   ++last.value;
   return last;

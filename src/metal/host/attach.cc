@@ -65,6 +65,7 @@ const ResidentFunctions& resident_functions() {
     result.release_pinned = [](void* memory) noexcept { release({}, memory); };
     result.map_host = [](Device, const void*, std::size_t) {};
     result.unmap_host = [](Device, const void*) noexcept {};
+    result.takes_drafts = true;
     result.only_if_named = true;
     return result;
   }();

@@ -40,21 +40,58 @@ inline int group_minimum(device const uchar* groups, int g) {
   return g < 4 ? groups[g + 4] & 63 : groups[g + 4] >> 4 | (groups[g] >> 6) << 4;
 }
 
-// Octet `octet` of a block of 32 weights.
-inline Weights8 unpack_32(device const uchar* block, int octet) {
-  Weights8 result;
-  const bool upper = octet >= 2;
-  const int first = octet % 2 * 8;
+// What makes weights of codes: scale code + offset.
+struct CodeScale {
   float scale;
-  float minimum = 0.0f;
+  float offset;
+};
+
+// Of a block of 32 weights.
+inline CodeScale scale_32(device const uchar* block) {
+  CodeScale result;
+  result.offset = kFormat == kQ4_1 || kFormat == kQ5_1 ? half_at(block + 2) : 0.0f;
   if (kFormat == kMXFP4) {
     // 2^(e - 128), subnormal below 2^-126.
     const uint e = block[0];
-    scale = as_type<float>(e >= 2 ? (e - 1) << 23 : 0x200000u << e);
+    result.scale = as_type<float>(e >= 2 ? (e - 1) << 23 : 0x200000u << e);
   } else {
-    scale = half_at(block);
+    result.scale = half_at(block);
   }
-  if (kFormat == kQ4_1 || kFormat == kQ5_1) minimum = half_at(block + 2);
+  return result;
+}
+
+// Of the octet from weight `index` on of a block of 256 weights.
+inline CodeScale scale_256(device const uchar* block, int index) {
+  CodeScale result;
+  result.offset = 0.0f;
+  if (kFormat == kQ2_K) {
+    const int group = block[index / 16];
+    result.scale = half_at(block + 80) * float(group & 15);
+    result.offset = -half_at(block + 82) * float(group >> 4);
+  } else if (kFormat == kQ3_K) {
+    const int g = index / 16;
+    const int low = block[96 + g % 8] >> (4 * (g / 8)) & 15;
+    const int high = block[104 + g % 4] >> (2 * (g / 4)) & 3;
+    result.scale = half_at(block + 108) * float((low | high << 4) - 32);
+  } else if (kFormat == kQ6_K) {
+    result.scale = half_at(block + 208) * float(as_type<int8_t>(block[192 + index / 16]));
+  } else if (kFormat == kIQ4_XS) {
+    const int g = index / 32;
+    const int low = block[4 + g / 2] >> (4 * (g % 2)) & 15;
+    const int high = (block[2] | block[3] << 8) >> (2 * g) & 3;
+    result.scale = half_at(block) * float((low | high << 4) - 32);
+  } else {
+    result.scale = half_at(block) * float(group_scale(block + 4, index / 32));
+    result.offset = -half_at(block + 2) * float(group_minimum(block + 4, index / 32));
+  }
+  return result;
+}
+
+// Octet `octet` of a block of 32 weights.
+inline Weights8 octet_32(device const uchar* block, int octet, CodeScale scale) {
+  Weights8 result;
+  const bool upper = octet >= 2;
+  const int first = octet % 2 * 8;
   for (int i = 0; i < 8; ++i) {
     float code;
     if (kFormat == kQ4_0) {
@@ -72,39 +109,17 @@ inline Weights8 unpack_32(device const uchar* block, int octet) {
     } else {
       code = kMxfp4Levels[nibble(block + 1 + first, i, upper)];
     }
-    result.w[i] = scale * code + minimum;
+    result.w[i] = scale.scale * code + scale.offset;
   }
   return result;
 }
 
 // The octet from weight `index` on of a block of 256 weights.
-inline Weights8 unpack_256(device const uchar* block, int index) {
+inline Weights8 octet_256(device const uchar* block, int index, CodeScale scale) {
   Weights8 result;
   const int within = index % 32;
   const int quarter = index % 128 / 32;  // of its half of the block
   const int second = index / 128;        // which half of the block
-  float scale;
-  float minimum = 0.0f;
-  if (kFormat == kQ2_K) {
-    const int group = block[index / 16];
-    scale = half_at(block + 80) * float(group & 15);
-    minimum = half_at(block + 82) * float(group >> 4);
-  } else if (kFormat == kQ3_K) {
-    const int g = index / 16;
-    const int low = block[96 + g % 8] >> (4 * (g / 8)) & 15;
-    const int high = block[104 + g % 4] >> (2 * (g / 4)) & 3;
-    scale = half_at(block + 108) * float((low | high << 4) - 32);
-  } else if (kFormat == kQ6_K) {
-    scale = half_at(block + 208) * float(as_type<int8_t>(block[192 + index / 16]));
-  } else if (kFormat == kIQ4_XS) {
-    const int g = index / 32;
-    const int low = block[4 + g / 2] >> (4 * (g % 2)) & 15;
-    const int high = (block[2] | block[3] << 8) >> (2 * g) & 3;
-    scale = half_at(block) * float((low | high << 4) - 32);
-  } else {
-    scale = half_at(block) * float(group_scale(block + 4, index / 32));
-    minimum = half_at(block + 2) * float(group_minimum(block + 4, index / 32));
-  }
   for (int i = 0; i < 8; ++i) {
     float code;
     const int l = within + i;
@@ -124,10 +139,13 @@ inline Weights8 unpack_256(device const uchar* block, int index) {
     } else {
       code = kIq4Levels[nibble(block + 8 + index / 32 * 16 + within % 16, i, within >= 16)];
     }
-    result.w[i] = scale * code - minimum;
+    result.w[i] = scale.scale * code + scale.offset;
   }
   return result;
 }
+
+// Blocks of 256 weights, not of 32.
+inline bool has_large_blocks() { return kFormat >= kQ2_K && kFormat != kIQ4_NL && kFormat != kMXFP4; }
 
 inline int bytes_of_block() {
   if (kFormat == kQ4_0 || kFormat == kIQ4_NL) return 18;
@@ -144,8 +162,24 @@ inline int bytes_of_block() {
   return 136;
 }
 
+inline device const uchar* block_of_octet(device const uchar* row, int octet) {
+  return row + int64_t(octet / (has_large_blocks() ? 32 : 4)) * bytes_of_block();
+}
+
+// Of octet `octet` of a row; octets 2 i and 2 i + 1 have it in common in every format.
+inline CodeScale scale_of(device const uchar* row, int octet) {
+  if (kFormat > kBF16) {
+    device const uchar* block = block_of_octet(row, octet);
+    return has_large_blocks() ? scale_256(block, octet % 32 * 8) : scale_32(block);
+  }
+  CodeScale none;
+  none.scale = 1.0f;
+  none.offset = 0.0f;
+  return none;
+}
+
 // Weights 8 octet .. 8 octet + 7 of a row of k, zeros beyond its end.
-inline Weights8 unpack(device const uchar* row, int octet, int k) {
+inline Weights8 unpack(device const uchar* row, int octet, int k, CodeScale scale) {
   if (kFormat <= kBF16) {
     Weights8 result;
     for (int i = 0; i < 8; ++i) {
@@ -154,8 +188,6 @@ inline Weights8 unpack(device const uchar* row, int octet, int k) {
     }
     return result;
   }
-  const bool large = kFormat >= kQ2_K && kFormat != kIQ4_NL && kFormat != kMXFP4;
-  const int octets = large ? 32 : 4;
-  device const uchar* block = row + int64_t(octet / octets) * bytes_of_block();
-  return large ? unpack_256(block, octet % octets * 8) : unpack_32(block, octet % octets);
+  device const uchar* block = block_of_octet(row, octet);
+  return has_large_blocks() ? octet_256(block, octet % 32 * 8, scale) : octet_32(block, octet % 4, scale);
 }

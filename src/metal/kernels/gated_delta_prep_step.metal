@@ -12,7 +12,7 @@ inline void convolve(threadgroup float* result, int stride, device const void* x
                      int channel, device const void* weight, device void* conv_state, int slot) {
   const int64_t input = batch * p.x.row + channel;
   if (kTaps == 0) {
-    for (int t = 0; t < p.tokens; ++t) result[t * stride] = load(x, kType, input + t * p.x.token);
+    for (int t = 0; t < p.sequences.tokens; ++t) result[t * stride] = load(x, kType, input + t * p.x.token);
     return;
   }
   float taps[kMaxTaps];
@@ -23,7 +23,7 @@ inline void convolve(threadgroup float* result, int stride, device const void* x
     // One index higher than in the state: the first token shifts the window.
     window[j] = j > 0 && j < kTaps && slot >= 0 ? load(conv_state, kConvStateType, state + j - 1) : 0.0f;
   }
-  for (int t = 0; t < p.tokens; ++t) {
+  for (int t = 0; t < p.sequences.tokens; ++t) {
     for (int j = 0; j + 1 < kMaxTaps; ++j) {
       if (j + 1 < kTaps) window[j] = window[j + 1];
     }
@@ -83,7 +83,7 @@ inline void convolve(threadgroup float* result, int stride, device const void* x
     convolve((is_key ? keys : queries) + key, kHeadK, x, p, batch, channel, conv_weight, conv_state, slot.index);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (int(simdgroup) < 2 * p.tokens) {
+  if (int(simdgroup) < 2 * p.sequences.tokens) {
     const int token = int(simdgroup) / 2;
     const bool is_key = simdgroup % 2 == 1;
     normalize_row((is_key ? keys : queries) + token * kHeadK, is_key ? 1.0f : p.scale, p.norm_eps,
@@ -96,7 +96,7 @@ inline void convolve(threadgroup float* result, int stride, device const void* x
       const int channel = 2 * p.hk * kHeadK + head * kHeadV + value;
       convolve(values + value, kHeadV, x, p, batch, channel, conv_weight, conv_state, slot.index);
     }
-    if (int(thread_index) < p.tokens) {
+    if (int(thread_index) < p.sequences.tokens) {
       const Gate gate = gate_at(a, b, a_log, dt_bias, p.gates, batch, int(thread_index), head);
       decays[thread_index] = precise::exp(gate.g);
       betas[thread_index] = gate.beta;
@@ -110,7 +110,7 @@ inline void convolve(threadgroup float* result, int stride, device const void* x
         clear(state);
       }
       const bool mine = int(lane) < kStepRows && value + int(lane) < kHeadV;
-      for (int t = 0; t < p.tokens; ++t) {
+      for (int t = 0; t < p.sequences.tokens; ++t) {
         threadgroup float* element = values + t * kHeadV + value + int(lane);
         const float out =
             advance(state, queries + t * kHeadK, keys + t * kHeadK, decays[t], betas[t], mine ? *element : 0.0f, lane);
@@ -120,7 +120,7 @@ inline void convolve(threadgroup float* result, int stride, device const void* x
       if (slot.index >= 0) store_rows(state, state_out, kStateType, p.state_out, slot.index, 0, head, value, lane);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (int(simdgroup) < p.tokens) {
+    if (int(simdgroup) < p.sequences.tokens) {
       const int t = int(simdgroup);
       threadgroup const float* row = values + t * kHeadV;
       float squares = 0.0f;

@@ -3,31 +3,51 @@
 #include "metal/kernels/parameters_layers.h"
 #include "metal/kernels/row_products.h"
 
+// Of the matrix, and of the second one of gated products.
 struct RowSums {
   float sum[kRowsOfSimdgroup][kVectorTokens];
+  float other[kRowsOfSimdgroup][kVectorTokens];
 };
 
-inline RowSums row_sums(device const uchar* weight, int64_t row_bytes, device const void* x,
+inline RowSums row_sums(device const uchar* weight, device const uchar* up, device const void* x,
                         constant LinearParameters& p, int first, int first_token, uint lane) {
   RowSums sums;
   THALWEG_UNROLL
   for (int r = 0; r < kRowsOfSimdgroup; ++r) {
     THALWEG_UNROLL
-    for (int t = 0; t < kVectorTokens; ++t) sums.sum[r][t] = 0.0f;
+    for (int t = 0; t < kVectorTokens; ++t) sums.sum[r][t] = sums.other[r][t] = 0.0f;
   }
-  for (int octet = int(lane); octet * 8 < p.k; octet += 32) {
-    Inputs8 inputs[kVectorTokens];
+  device const uchar* first_row = weight + first * p.weight_row;
+  device const uchar* first_up = kGated ? up + first * p.up_row : first_row;
+  for (int i = int(lane); i < lane_items(p.k); i += 32) {
+    const LaneItem item = lane_item(i);
+    const RowScales scales = row_scales(first_row, p.weight_row, p.n - first, item);
+    RowScales up_scales;
+    if (kGated) up_scales = row_scales(first_up, p.up_row, p.n - first, item);
     THALWEG_UNROLL
-    for (int t = 0; t < kVectorTokens; ++t) {
-      if (first_token + t < p.tokens) inputs[t] = load_inputs(x, kType, (first_token + t) * p.x_token, octet, p.k);
-    }
-    THALWEG_UNROLL
-    for (int r = 0; r < kRowsOfSimdgroup; ++r) {
-      if (first + r >= p.n) continue;
-      const Weights8 eight = unpack(weight + (first + r) * row_bytes, octet, p.k);
+    for (int pair = 0; pair < kMostLanePairs; ++pair) {
+      if (pair >= kLanePairs) continue;
+      InputPair inputs[kVectorTokens];
       THALWEG_UNROLL
       for (int t = 0; t < kVectorTokens; ++t) {
-        if (first_token + t < p.tokens) sums.sum[r][t] += dot8(eight, inputs[t]);
+        if (first_token + t < p.tokens) {
+          inputs[t] = load_inputs(x, kType, (first_token + t) * p.x_token, item, pair, p.k);
+        }
+      }
+      THALWEG_UNROLL
+      for (int r = 0; r < kRowsOfSimdgroup; ++r) {
+        if (first + r >= p.n) continue;
+        const OctetPair weights = row_pair(first_row + r * p.weight_row, item, pair, scales.row[r], p.k);
+        THALWEG_UNROLL
+        for (int t = 0; t < kVectorTokens; ++t) {
+          if (first_token + t < p.tokens) sums.sum[r][t] += dot_pair(weights, inputs[t]);
+        }
+        if (!kGated) continue;
+        const OctetPair others = row_pair(first_up + r * p.up_row, item, pair, up_scales.row[r], p.k);
+        THALWEG_UNROLL
+        for (int t = 0; t < kVectorTokens; ++t) {
+          if (first_token + t < p.tokens) sums.other[r][t] += dot_pair(others, inputs[t]);
+        }
       }
     }
   }
@@ -44,17 +64,16 @@ inline RowSums row_sums(device const uchar* weight, int64_t row_bytes, device co
                                                                    uint simdgroup [[simdgroup_index_in_threadgroup]],
                                                                    uint lane [[thread_index_in_simdgroup]]) {
   const int first = first_output(group.x, simdgroup);
+  if (first >= p.n) return;
   const int first_token = int(group.y) * kVectorTokens;
-  const RowSums sums = row_sums(weight, p.weight_row, x, p, first, first_token, lane);
-  RowSums right = sums;
-  if (kGated) right = row_sums(up, p.up_row, x, p, first, first_token, lane);
+  const RowSums sums = row_sums(weight, up, x, p, first, first_token, lane);
   THALWEG_UNROLL
   for (int r = 0; r < kRowsOfSimdgroup; ++r) {
     THALWEG_UNROLL
     for (int t = 0; t < kVectorTokens; ++t) {
       if (first_token + t >= p.tokens) continue;
       float sum = simd_sum(sums.sum[r][t]);
-      if (kGated) sum = silu(sum) * simd_sum(right.sum[r][t]);
+      if (kGated) sum = silu(sum) * simd_sum(sums.other[r][t]);
       if (lane != 0 || first + r >= p.n) continue;
       if (kHasBias) sum += bias[first + r];
       store(y, kOutType, (first_token + t) * p.y_token + first + r, sum);

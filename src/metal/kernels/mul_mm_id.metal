@@ -3,6 +3,8 @@
 
 #include "metal/kernels/tile_products.h"
 
+constant constexpr int kInputRowsOfThread = kInputFloats / int(kThreads);
+
 [[max_total_threads_per_threadgroup(128)]] kernel void mul_mm_id(constant ExpertMatmulParameters& p [[buffer(0)]],
                                                                  device const uchar* weight [[buffer(1)]],  // [E,N,K]
                                                                  device const uchar* up [[buffer(2)]],      // [E,N,K]
@@ -29,20 +31,24 @@
   TileSums right;
   clear(sums);
   if (kGated) clear(right);
+  int64_t from[kInputRowsOfThread];  // a thread stages one column of every fourth row
+  THALWEG_UNROLL
+  for (int i = 0; i < kInputRowsOfThread; ++i) {
+    const int row = i * int(kThreads) / kDepthOfTile + int(thread_index) / kDepthOfTile;
+    from[i] = -1;
+    if (row >= count) continue;
+    const int pair = rows[first + row];
+    from[i] = pair / p.slots * p.x_token + (kPerSlot ? pair % p.slots * p.x_slot : 0);
+  }
   for (int depth = 0; depth < p.k; depth += kDepthOfTile) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
     stage_weights(weights, matrix, p.weight_row, first_column, p.n, depth, p.k, thread_index);
     if (kGated) stage_weights(others, second, p.up_row, first_column, p.n, depth, p.k, thread_index);
-    for (int i = int(thread_index); i < kInputFloats; i += int(kThreads)) {
-      const int row = i / kDepthOfTile;
-      const int index = depth + i % kDepthOfTile;
-      float value = 0.0f;
-      if (row < count && index < p.k) {
-        const int pair = rows[first + row];
-        const int64_t from = pair / p.slots * p.x_token + (kPerSlot ? pair % p.slots * p.x_slot : 0);
-        value = load(x, kType, from + index);
-      }
-      inputs[i] = value;
+    const int index = depth + int(thread_index) % kDepthOfTile;
+    THALWEG_UNROLL
+    for (int i = 0; i < kInputRowsOfThread; ++i) {
+      const bool inside = from[i] >= 0 && index < p.k;
+      inputs[i * int(kThreads) + int(thread_index)] = inside ? load(x, kType, from[i] + index) : 0.0f;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     multiply(sums, inputs, weights, simdgroup);

@@ -2,21 +2,33 @@
 
 #include "metal/kernels/row_products.h"
 
+// Of the matrix, and of the second one of gated products.
 struct ExpertSums {
   float sum[kRowsOfSimdgroup];
+  float other[kRowsOfSimdgroup];
 };
 
-inline ExpertSums expert_sums(device const uchar* matrix, int64_t row_bytes, device const void* x, int64_t from,
-                              constant ExpertMatmulParameters& p, int first, uint lane) {
+inline ExpertSums expert_sums(device const uchar* first_row, device const uchar* first_up, device const void* x,
+                              int64_t from, constant ExpertMatmulParameters& p, int rows, uint lane) {
   ExpertSums sums;
   THALWEG_UNROLL
-  for (int r = 0; r < kRowsOfSimdgroup; ++r) sums.sum[r] = 0.0f;
-  for (int octet = int(lane); octet * 8 < p.k; octet += 32) {
-    const Inputs8 inputs = load_inputs(x, kType, from, octet, p.k);
+  for (int r = 0; r < kRowsOfSimdgroup; ++r) sums.sum[r] = sums.other[r] = 0.0f;
+  for (int i = int(lane); i < lane_items(p.k); i += 32) {
+    const LaneItem item = lane_item(i);
+    const RowScales scales = row_scales(first_row, p.weight_row, rows, item);
+    RowScales up_scales;
+    if (kGated) up_scales = row_scales(first_up, p.up_row, rows, item);
     THALWEG_UNROLL
-    for (int r = 0; r < kRowsOfSimdgroup; ++r) {
-      if (first + r >= p.n) continue;
-      sums.sum[r] += dot8(unpack(matrix + (first + r) * row_bytes, octet, p.k), inputs);
+    for (int pair = 0; pair < kMostLanePairs; ++pair) {
+      if (pair >= kLanePairs) continue;
+      const InputPair inputs = load_inputs(x, kType, from, item, pair, p.k);
+      THALWEG_UNROLL
+      for (int r = 0; r < kRowsOfSimdgroup; ++r) {
+        if (r >= rows) continue;
+        sums.sum[r] += dot_pair(row_pair(first_row + r * p.weight_row, item, pair, scales.row[r], p.k), inputs);
+        if (!kGated) continue;
+        sums.other[r] += dot_pair(row_pair(first_up + r * p.up_row, item, pair, up_scales.row[r], p.k), inputs);
+      }
     }
   }
   return sums;
@@ -37,14 +49,15 @@ inline ExpertSums expert_sums(device const uchar* matrix, int64_t row_bytes, dev
   const int expert = ids[token * p.ids_token + slot];
   if (expert < 0 || expert >= p.experts) return;
   const int first = first_output(group.x, simdgroup);
+  if (first >= p.n) return;
   const int64_t from = token * p.x_token + (kPerSlot ? slot * p.x_slot : 0);
-  const ExpertSums sums = expert_sums(weight + expert * p.weight_expert, p.weight_row, x, from, p, first, lane);
-  ExpertSums right = sums;
-  if (kGated) right = expert_sums(up + expert * p.up_expert, p.up_row, x, from, p, first, lane);
+  device const uchar* first_row = weight + expert * p.weight_expert + first * p.weight_row;
+  device const uchar* first_up = kGated ? up + expert * p.up_expert + first * p.up_row : first_row;
+  const ExpertSums sums = expert_sums(first_row, first_up, x, from, p, p.n - first, lane);
   THALWEG_UNROLL
   for (int r = 0; r < kRowsOfSimdgroup; ++r) {
     float sum = simd_sum(sums.sum[r]);
-    if (kGated) sum = silu(sum) * simd_sum(right.sum[r]);
+    if (kGated) sum = silu(sum) * simd_sum(sums.other[r]);
     if (lane != 0 || first + r >= p.n) continue;
     store(y, kOutType, token * p.y_token + slot * p.y_slot + first + r, sum);
   }

@@ -21,6 +21,7 @@ enum {
   kStepRows = 4,
   kRecurrentSimdgroups = 8,
   kStepSimdgroups = 16,
+  kReplayTokens = 16,  // tokens that the step with replays stages at a time, where threadgroup memory holds them
 };
 
 // The expert matmuls.
@@ -31,6 +32,8 @@ enum {
   kColumnsOfTile = 64,    //   weight rows
   kDepthOfTile = 32,      //   inputs at a time
   kColumnsOfVector = 16,  // weight rows of a threadgroup of mul_mv_id
+  kColumnsOfDown = 32,    // of experts_down, whose inputs are f32
+  kMostLanePairs = 4,     // of eight weights each, with common scales, that a lane of it has at a time
 };
 
 // Bits of the host's DeviceFault.
@@ -38,6 +41,7 @@ enum {
   kBadBounds = 1,
   kBadIndices = 2,
   kBadLogits = 8,
+  kBadReplays = 16,
 };
 
 // Which settings of sample_tokens are given.
@@ -208,10 +212,14 @@ struct RecurrentParameters {
 };
 
 struct StepParameters {
-  int32_t tokens;  // T
+  SequencesOf sequences;
   int32_t hk;
   int32_t hv;
   int32_t slots;
+  int32_t replays;        // whether replay_x is given,
+  int32_t most_replayed;  //   and its R
+  int32_t drafts;         // whether tokens after a sequence's first are drafts
+  int32_t staged_tokens;  // at a time, of the kernel with replays
   float scale;
   float norm_eps;      // of q and k
   float out_norm_eps;  // of the gated norm
@@ -226,6 +234,8 @@ struct StepParameters {
   StateView state_in;
   StateView state_out;
   StateView snapshots;
+  View replay_x;  // [N or slots,R,channels]
+  GateViews replay_gates;
 };
 
 // A tile of mul_mm_id: consecutive rows of one expert's list.

@@ -24,16 +24,22 @@ inline void clear(thread TileSums& sums) {
 // weights [64][32] = rows first_column.. of a matrix [n,k], inputs depth..; zeros beyond its edges.
 inline void stage_weights(threadgroup float* weights, device const uchar* matrix, int64_t row_bytes, int first_column,
                           int n, int depth, int k, uint thread_index) {
-  for (int item = int(thread_index); item < kWeightFloats / 8; item += int(kThreads)) {
-    const int column = item / (kDepthOfTile / 8);
-    const int octet = item % (kDepthOfTile / 8);
-    Weights8 eight;
-    if (first_column + column < n && depth + octet * 8 < k) {
-      eight = unpack(matrix + (first_column + column) * row_bytes, depth / 8 + octet, k);
-    } else {
-      for (int i = 0; i < 8; ++i) eight.w[i] = 0.0f;
+  for (int item = int(thread_index); item < kWeightFloats / 16; item += int(kThreads)) {
+    const int column = item / (kDepthOfTile / 16);
+    const int first = item % (kDepthOfTile / 16) * 2;  // of two octets
+    device const uchar* row = matrix + (first_column + column) * row_bytes;
+    const bool inside = first_column + column < n && depth + first * 8 < k;
+    CodeScale scale;
+    if (inside) scale = scale_of(row, depth / 8 + first);
+    for (int octet = first; octet < first + 2; ++octet) {
+      Weights8 eight;
+      if (inside && depth + octet * 8 < k) {
+        eight = unpack(row, depth / 8 + octet, k, scale);
+      } else {
+        for (int i = 0; i < 8; ++i) eight.w[i] = 0.0f;
+      }
+      for (int i = 0; i < 8; ++i) weights[column * kDepthOfTile + octet * 8 + i] = eight.w[i];
     }
-    for (int i = 0; i < 8; ++i) weights[column * kDepthOfTile + octet * 8 + i] = eight.w[i];
   }
 }
 

@@ -15,7 +15,8 @@
   const int row = kIndexed ? ids[group.y] : int(group.y);
   Weights8 eight;
   if (row >= 0 && row < p.rows) {
-    eight = unpack(table + int64_t(group.z) * p.table_bytes + row * p.row_bytes, octet, kWidth);
+    device const uchar* from = table + int64_t(group.z) * p.table_bytes + row * p.row_bytes;
+    eight = unpack(from, octet, kWidth, scale_of(from, octet));
   } else {
     for (int i = 0; i < 8; ++i) eight.w[i] = 0.0f;
   }

@@ -114,5 +114,66 @@ TEST(MetalModel, LogitsOfTinyModelsAreTheCpus) {
   }
 }
 
+// A run with drafts: tokens that are replayed, taken back and kept. The text is the one without drafts.
+TEST(MetalModel, DraftsKeepTheText) {
+  attach_executor();
+  ModelOptions options;
+  options.device = kMetal;
+  options.exact = true;
+  options.context = 256;
+  options.draft = DraftMode::kLookup;
+  options.draft_max = 4;
+  Model drafted = Model::load(THALWEG_MODEL, options);
+  const std::string prompt = "Tom has the lamp. Mia has the key. Tom has the lamp. Who has the lamp?";
+  Model plain = load_story(kMetal);
+  EXPECT_EQ(answer_of(drafted, prompt, 12), answer_of(plain, prompt, 12));
+  EXPECT_GT(drafted.draft_counts().accepted, 0);
+}
+
+// Whatever the text, the state after drafts that were right and wrong is the one that a prefill of the text reaches.
+TEST(MetalModel, DraftsLeaveTheStateOfTheText) {
+  attach_executor();
+  std::int64_t wrong = 0;
+  for (const DraftMode draft : {DraftMode::kLookup, DraftMode::kMtp}) {
+    SCOPED_TRACE(draft == DraftMode::kMtp ? "mtp" : "lookup");
+    model::TinySpec spec;
+    spec.vocabulary = 5;
+    model::TinyModel tiny(spec);
+    if (draft == DraftMode::kMtp) tiny.make_predictable();
+    const model::TempFolder folder;
+    const std::string path = folder / "model.gguf";
+    tiny.write_gguf(path);
+    ModelOptions options = model::precise(2);
+    options.device = kMetal;
+    options.context = 128;
+    options.draft = draft;
+    options.draft_max = 6;
+    Model loaded = Model::load(path, options);
+    Sequence sequence = loaded.start();
+    std::vector<std::int32_t> prompt;
+    for (int i = 0; i < 40; ++i) prompt.push_back(i % 20 * 37 % spec.vocabulary);
+    Sampling sampling;
+    sampling.temperature = 0.2F;
+    sampling.seed = 3;
+    loaded.prefill(sequence, prompt);
+    Sequence* const sequences[] = {&sequence};
+    loaded.decode(sequences, std::span(&sampling, 1), 40, {}, {}, true);
+    EXPECT_GT(loaded.draft_counts().accepted, 0);
+    wrong += loaded.draft_counts().drafts - loaded.draft_counts().accepted;
+    EXPECT_EQ(sequence.tokens().size(), prompt.size() + 40);
+    Sequence fresh = loaded.start();
+    loaded.prefill(fresh, std::vector<std::int32_t>(sequence.tokens().begin(), sequence.tokens().end()));
+    const std::vector<float> reached(sequence.logits().begin(), sequence.logits().end());
+    EXPECT_LT(model::difference(reached, std::vector<float>(fresh.logits().begin(), fresh.logits().end())), 2e-4);
+    // What is left to replay is, before single steps of several sequences.
+    Sequence* const both[] = {&sequence, &fresh};
+    const std::int32_t tokens[] = {3, 3};
+    loaded.step(both, tokens);
+    const std::vector<float> stepped(sequence.logits().begin(), sequence.logits().end());
+    EXPECT_LT(model::difference(stepped, std::vector<float>(fresh.logits().begin(), fresh.logits().end())), 2e-4);
+  }
+  EXPECT_GT(wrong, 0);
+}
+
 }  // namespace
 }  // namespace thalweg::metal
