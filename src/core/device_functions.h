@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device_communicator.h"
 #include "thalweg/device.h"
 
 namespace thalweg {
@@ -43,6 +44,8 @@ struct ResidentFunctions {
   // file's weights, which are not copied then. Null where kernels read the device's memory alone.
   void (*map_host)(Device device, const void* memory, std::size_t bytes) = nullptr;
   void (*unmap_host)(Device device, const void* memory) noexcept = nullptr;
+  // Several ranks, one on each device. Null: the backend's models run alone.
+  const DeviceRanks& (*ranks)() = nullptr;
   // Whether the fused step of the gated delta rule takes drafts there.
   bool takes_drafts = false;
   // A model runs there only where it is asked for: the host stands in for the device, or nobody has run one on it yet.

@@ -4,6 +4,7 @@
 
 #include "cuda/device_functions.h"
 #include "cuda/launch.h"
+#include "cuda/ranks/nccl_communicator.h"
 
 namespace thalweg::cu {
 namespace {
@@ -110,6 +111,7 @@ constexpr ResidentFunctions kResident{.name = name,
                                       .capture = capture,
                                       .launch = launch,
                                       .destroy_graph = destroy_graph,
+                                      .ranks = nccl_ranks,
                                       .takes_drafts = true};
 
 }  // namespace
