@@ -25,7 +25,7 @@ struct ResidentFunctions {
   std::size_t (*free_memory)(Device device);  // bytes
   void* (*create_stream)(Device device);      // Stream::native
   void (*destroy_stream)(Device device, void* stream) noexcept;
-  void* (*allocate_pinned)(std::size_t bytes);  // host memory that copies reach without a detour
+  void* (*allocate_pinned)(Device device, std::size_t bytes);  // host memory that copies reach without a detour
   void (*release_pinned)(void* memory) noexcept;
   // Any direction, in the order of the stream. Pageable host memory that is read may be changed on return, pinned
   // memory only when the copy is complete.

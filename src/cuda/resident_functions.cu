@@ -32,7 +32,8 @@ void* create_stream(Device device) {
 
 void destroy_stream(Device, void* stream) noexcept { cudaStreamDestroy(static_cast<cudaStream_t>(stream)); }
 
-void* allocate_pinned(std::size_t bytes) {
+void* allocate_pinned(Device device, std::size_t bytes) {
+  const CurrentDevice current(Stream{device, 0, nullptr}, "pinned memory");
   void* memory = nullptr;
   check(cudaMallocHost(&memory, bytes), "pinned memory");
   return memory;

@@ -53,13 +53,13 @@ void Model::Impl::choose_rank_device() {
     const std::string name(device_type_name(device->type));
     if (resident == nullptr || resident->ranks == nullptr) {
       device_reason = name + " takes one rank alone";
-    } else if (!options.device) {
-      device->index = options.ranks->local_rank();
+    } else {
+      if (!options.device) device->index = options.ranks->local_rank();
       const int devices = resident->ranks().devices();
-      device_reason = device->index < devices
-                          ? resident->ranks().unavailable()
-                          : "rank " + std::to_string(device->index) + " of this machine would need a GPU of its own, of " +
-                                std::to_string(devices);
+      device_reason = device->index < devices ? resident->ranks().unavailable()
+                                              : name + ":" + std::to_string(device->index) +
+                                                    ", a GPU of its own for each rank, where this machine has " +
+                                                    std::to_string(devices);
     }
     if (options.device && !device_reason.empty()) {
       throw Error("ModelOptions", "device", "the CPU or CUDA, for several ranks", device_reason);
@@ -95,6 +95,7 @@ void Model::Impl::place_on(Device device) {
   decoder.reset();
   pool.reset();
   device_weights.reset();
+  device_ranks.reset();
   runtime = std::make_unique<decode::Runtime>(device, options.threads, options.pool, options.exact);
   connect_rank_devices();
   draft = options.draft;

@@ -95,6 +95,7 @@ void RankedDevice::State::run(const std::function<std::unique_ptr<DeviceCommunic
       if (!error) continue;
       host.fail(error->what());
       lost = true;
+      changed.notify_all();
       break;
     }
     // Whoever ends because the ranks have failed must not wait for them.
@@ -114,9 +115,8 @@ void RankedDevice::State::run(const std::function<std::unique_ptr<DeviceCommunic
   changed.notify_all();
 }
 
-RankedDevice::RankedDevice(Runtime& runtime, comm::Communicator& host)
+RankedDevice::RankedDevice(Runtime& runtime, const DeviceRanks& ranks, comm::Communicator& host)
     : runtime_(runtime), host_(host), state_(std::make_shared<State>()) {
-  const DeviceRanks& ranks = *runtime.ranks();
   if (const std::string why = ranks.unavailable(); !why.empty()) {
     throw Error("ModelOptions", "device", "the CPU, or NCCL for ranks on GPUs", why);
   }
@@ -174,6 +174,12 @@ void RankedDevice::end_wait() noexcept {
 void RankedDevice::check() const {
   const std::lock_guard lock(state_->mutex);
   if (state_->error) throw Error(*state_->error);
+}
+
+void RankedDevice::explain() const {
+  std::unique_lock lock(state_->mutex);
+  const auto limit = std::chrono::duration<double>(kGraceSeconds) + 4 * kLookEvery;
+  if (state_->changed.wait_for(lock, limit, [this] { return state_->error.has_value(); })) throw Error(*state_->error);
 }
 
 void RankedDevice::all_reduce(const Tensor& y) {

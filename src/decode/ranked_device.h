@@ -14,9 +14,9 @@ namespace thalweg::decode {
 
 class RankedDevice final : public WaitListener {
  public:
-  // Connects this rank's device with the others', which make the same call; `host` is their way meanwhile, and outlives
-  // this. Throws Error if NCCL is absent, if a device has two ranks, and for a rank that does not come.
-  RankedDevice(Runtime& runtime, comm::Communicator& host);
+  // Connects the runtime's device with the others', by `ranks`; every rank makes the call, and `host` is their way
+  // meanwhile. Throws Error if there is no communication, and for a rank that does not come.
+  RankedDevice(Runtime& runtime, const DeviceRanks& ranks, comm::Communicator& host);
   // After the graphs that recorded calls.
   ~RankedDevice() override;
 
@@ -45,6 +45,7 @@ class RankedDevice final : public WaitListener {
   void begin_wait() noexcept override;
   void end_wait() noexcept override;
   void check() const override;
+  void explain() const override;
 
  private:
   struct State;

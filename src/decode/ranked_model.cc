@@ -102,14 +102,13 @@ void Model::Impl::join_ranks() {
 }
 
 void Model::Impl::connect_rank_devices() {
-  device_ranks.reset();
   if (group == nullptr || runtime->on_host()) return;
   // Kernels are chosen by the kind of GPU, and all ranks choose the same tokens.
   decode::Checksum kind;
   kind.add(runtime->device_kind());
   const decode::RankGroup::Fact fact{"kind of GPU", kind.value()};
   group->compare(std::span(&fact, 1));
-  device_ranks = std::make_unique<decode::RankedDevice>(*runtime, group->host());
+  device_ranks = std::make_unique<decode::RankedDevice>(*runtime, *runtime->ranks(), group->host());
   group->set_device(device_ranks.get());
 }
 

@@ -25,6 +25,8 @@ class WaitListener {
   virtual void end_wait() noexcept = 0;
   // Throws Error if what was waited for did not come.
   virtual void check() const = 0;
+  // The device reports an error: throws the one that led to it, if it is known to be another rank's end.
+  virtual void explain() const = 0;
 };
 
 // A step that was recorded once, to be launched again and again.
@@ -111,7 +113,12 @@ class Runtime {
       explicit Wait(WaitListener& l) : listener(l) { listener.begin_wait(); }
       ~Wait() { listener.end_wait(); }
     } scope(*listener_);
-    body();
+    try {
+      body();
+    } catch (...) {
+      listener_->explain();
+      throw;
+    }
     listener_->check();
   }
 
