@@ -144,6 +144,8 @@ class DeviceBench {
         decode(model, sequences, context, work);
         if (options_.profile) print_profile(model, sequences, 1, context);
       }
+    } catch (const RankIsDone&) {
+      // This rank has followed rank 0, whose numbers they are.
     } catch (const Error& error) {
       print("batch {} left out: {}\n", sequences, error.what());
     }
@@ -204,7 +206,7 @@ class DeviceBench {
 
   const BenchOptions& options_;
   std::string path_;
-  const DeviceSpeed& speed_;
+  DeviceSpeed speed_;
   bool prefills_;
   std::vector<Row> rows_;
 };
@@ -226,16 +228,25 @@ std::optional<DecodeRow> decode_row_of(std::string_view text) {
 }
 
 int bench_model_on_device(const BenchOptions& options) {
-  const std::optional<Device> device = device_from_name(options.device);
+  const std::optional<Device> device = rank_device(options.device);
   if (options.models.empty()) {
     throw std::runtime_error("name the models to run: `thalweg synth --like Qwen3.5-35B-A3B FILE` writes one");
   }
   const DeviceFunctions* functions = device ? backend(device->type).device : nullptr;
   if (functions == nullptr || functions->speed == nullptr)
     throw std::runtime_error("--device: name a GPU, as in cuda:0");
-  const DeviceSpeed speed = functions->speed(*device);
+  if (!is_first_rank()) {
+    for (const std::string& path : options.models) DeviceBench(options, path, {}).run();
+    throw RankIsDone();
+  }
+  DeviceSpeed speed = functions->speed(*device);
   print("A copy moves {:.0f} GB/s, matrices of 16 bits allow {:.0f} TFLOP/s by the clock.\n\n",
         speed.bytes_per_second * 1e-9, speed.matrix_flops_per_second * 1e-12);
+  if (rank_count() > 1) {
+    print("Floors are those of {} such devices.\n\n", rank_count());
+    speed.bytes_per_second *= rank_count();
+    speed.matrix_flops_per_second *= rank_count();
+  }
   nlohmann::json results = nlohmann::json::array();
   std::string csv = "model,phase,batch,tokens,tokens_per_second,ms,floor_ms\n";
   for (const std::string& path : options.models) {

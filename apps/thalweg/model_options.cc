@@ -94,7 +94,7 @@ void add_load_options(CLI::App& command, LoadOptions& options) {
       .add_option(
           "--device", options.device,
           "Where the model runs: cpu, cuda, cuda:N for the GPU of that number, metal, or auto for a GPU that the "
-          "model fits on and else the CPU")
+          "model fits on and else the CPU; of several ranks, each takes the GPU of its number on the machine")
       ->check(device_name())
       ->capture_default_str();
   command
@@ -141,6 +141,13 @@ bool is_first_rank() { return ranks_from_environment().rank == 0; }
 int rank_count() { return ranks_from_environment().count; }
 std::shared_ptr<Ranks> command_ranks() { return process_ranks(); }
 
+std::optional<Device> rank_device(const std::string& name) {
+  std::optional<Device> device = device_from_name(name);
+  const RankOptions ranks = ranks_from_environment();
+  if (ranks.count > 1 && name == "cuda") device->index = ranks.local_rank;
+  return device;
+}
+
 Model load_model(const LoadOptions& options, int sequences) {
   const std::string path = model_file(options.path);
   RankOptions ranks = ranks_from_environment();
@@ -153,7 +160,7 @@ Model load_model(const LoadOptions& options, int sequences) {
   model_options.context = options.context;
   model_options.sequences = sequences;
   model_options.exact = options.exact;
-  model_options.device = device_from_name(options.device);
+  model_options.device = rank_device(options.device);
   if (!options.kv_type.empty()) model_options.kv_dtype = dtype_of(options.kv_type);
   model_options.state_dtype = dtype_of(options.state_type);
   model_options.draft = options.draft;

@@ -34,6 +34,9 @@ int rank_count();
 // Null for a process alone, and before load_model().
 std::shared_ptr<Ranks> command_ranks();
 
+// As device_from_name(); of several ranks, "cuda" is the GPU that is this rank's on its machine.
+std::optional<Device> rank_device(const std::string& name);
+
 void add_load_options(CLI::App& command, LoadOptions& options);
 
 // Of commands that generate text.

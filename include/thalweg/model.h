@@ -62,7 +62,8 @@ struct ModelOptions {
   DraftMode draft = DraftMode::kOff;
   int draft_max = 8;  // most drafts of a sequence in one run; 1 to 64
   // Of several processes that run the model together (thalweg/ranks.h); none, or one of one: this process alone. Each
-  // gives the same options but for `threads`, `pool` and `progress`. On the CPU.
+  // gives the same options but for `device`'s index, `threads`, `pool` and `progress`. On the CPU, or each on a CUDA
+  // device of its own: without `device`, on that of Ranks::local_rank() where every rank has one.
   std::shared_ptr<Ranks> ranks = {};
   bool prefetch = true;                       // read the whole file at load; otherwise pages are loaded when first used
   std::function<void(double done)> progress;  // called with the fraction done while loading, and with 1 at the end

@@ -81,7 +81,7 @@ struct MulMatIdArgs : ExpertMatmulArgs {
 //
 // A rank of several (expert parallelism) holds L of the router's E experts, first_expert to first_expert + L - 1: the
 // choice is among all E, and slots of other experts add nothing to y, so that the ranks' y sum up to the block's. The
-// weights of a token's slots are the same on every rank. CUDA and Metal refuse L < E.
+// weights of a token's slots are the same on every rank. Metal refuses L < E.
 struct MoeFfnArgs {
   static constexpr std::string_view kName = "moe_ffn";
   ConstTensor x;              // [T,D], f32, f16 or bf16

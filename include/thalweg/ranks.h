@@ -40,12 +40,14 @@ struct RankOptions {
   int port = 29500;                               // TCP
   double timeout_seconds = 30;                    // a rank that is silent for longer is given up
   int on_this_host = 1;                           // ranks that share this machine's processors
+  int local_rank = 0;                             // among them: which of the machine's GPUs is this rank's
 };
 
 // What a launcher left in the environment. Open MPI's OMPI_COMM_WORLD_SIZE: MPI. RANK and WORLD_SIZE (torchrun), or
 // SLURM_PROCID and SLURM_NTASKS (srun): TCP to MASTER_ADDR, or else SLURM_LAUNCH_NODE_IPADDR, and MASTER_PORT; where
-// torchrun itself listens at MASTER_PORT, to the port after it. None of them: one rank. Throws Error for values that
-// are no numbers or do not fit each other.
+// torchrun itself listens at MASTER_PORT, to the port after it. None of them: one rank. The local rank is
+// OMPI_COMM_WORLD_LOCAL_RANK, LOCAL_RANK or SLURM_LOCALID; without it the rank, as of one machine. Throws Error for
+// values that are no numbers or do not fit each other.
 RankOptions ranks_from_environment();
 
 // The connections of one rank with the others. Any thread may call the functions.
@@ -64,6 +66,7 @@ class Ranks {
 
   int rank() const;
   int count() const;
+  int local_rank() const;  // RankOptions::local_rank; of in_process() the rank
   // Why the ranks no longer run together; empty while they do.
   std::string failure() const;
 

@@ -54,12 +54,15 @@ std::string Communicator::failure() const {
   return failure_;
 }
 
+int Communicator::ended_rank() const {
+  const std::lock_guard lock(mutex_);
+  return failure_.empty() ? transport_->ended_rank() : -1;
+}
+
 void Communicator::fail(const std::string& why) noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failure_.empty()) return;
-    failure_ = why;
-  }
+  const std::lock_guard lock(mutex_);
+  if (!failure_.empty()) return;
+  failure_ = why;
   if (transport_ != nullptr) transport_->abandon();
 }
 

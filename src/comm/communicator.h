@@ -45,6 +45,9 @@ class Communicator {
   // Gives the ranks up, for a reason that is not the transport's; the others learn that this rank is gone.
   void fail(const std::string& why) noexcept;
   std::string failure() const;  // empty while all is well; any thread may ask
+  // A rank that has ended although it was not told to, as far as that can be known without a call; -1: none. Any thread
+  // may ask.
+  int ended_rank() const;
   // All ranks end now.
   void finish() noexcept { transport_->finish(); }
 

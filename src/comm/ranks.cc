@@ -38,6 +38,8 @@ void check(const RankOptions& options) {
   require(options.count >= 1 && options.count <= 1024, "count", "1 to 1024", std::to_string(options.count));
   require(options.rank >= 0 && options.rank < options.count, "rank",
           "a number from 0 to " + std::to_string(options.count - 1), std::to_string(options.rank));
+  require(options.local_rank >= 0 && options.local_rank < options.count, "local_rank",
+          "a number from 0 to " + std::to_string(options.count - 1), std::to_string(options.local_rank));
   require(options.timeout_seconds > 0 && options.timeout_seconds <= 86400, "timeout_seconds", "above 0, at most 86400",
           std::to_string(options.timeout_seconds));
   require(options.port >= 1 && options.port <= 65535, "port", "1 to 65535", std::to_string(options.port));
@@ -52,16 +54,19 @@ RankOptions ranks_from_environment() {
     options.count = *size;
     options.rank = number("OMPI_COMM_WORLD_RANK").value_or(0);
     options.on_this_host = number("OMPI_COMM_WORLD_LOCAL_SIZE").value_or(1);
+    options.local_rank = number("OMPI_COMM_WORLD_LOCAL_RANK").value_or(options.rank);
   } else if (const std::optional<int> world = number("WORLD_SIZE")) {
     options.count = *world;
     const std::optional<int> rank = number("RANK");
     if (!rank && *world > 1) throw Error("ranks", "RANK", "a number beside WORLD_SIZE", "none");
     options.rank = rank.value_or(0);
     options.on_this_host = number("LOCAL_WORLD_SIZE").value_or(1);
+    options.local_rank = number("LOCAL_RANK").value_or(options.rank);
   } else if (const std::optional<int> tasks = number("SLURM_NTASKS"); tasks && variable("SLURM_PROCID")) {
     options.count = *tasks;
     options.rank = number("SLURM_PROCID").value_or(0);
     options.on_this_host = number("SLURM_NTASKS_PER_NODE").value_or(1);
+    options.local_rank = number("SLURM_LOCALID").value_or(options.rank);
     options.address = variable("SLURM_LAUNCH_NODE_IPADDR").value_or(options.address);
   }
   options.address = variable("MASTER_ADDR").value_or(options.address);
@@ -74,6 +79,7 @@ RankOptions ranks_from_environment() {
 
 struct Ranks::Impl {
   std::unique_ptr<comm::Communicator> communicator;
+  int local_rank = 0;
 };
 
 Ranks::Ranks(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -97,6 +103,7 @@ std::shared_ptr<Ranks> Ranks::connect(const RankOptions& options) {
   }
   auto impl = std::make_unique<Impl>();
   impl->communicator = std::make_unique<comm::Communicator>(rank, count, options.timeout_seconds, std::move(transport));
+  impl->local_rank = options.local_rank;
   return std::shared_ptr<Ranks>(new Ranks(std::move(impl)));
 }
 
@@ -110,6 +117,7 @@ std::vector<std::shared_ptr<Ranks>> Ranks::in_process(int count, double timeout_
     auto impl = std::make_unique<Impl>();
     impl->communicator = std::make_unique<comm::Communicator>(static_cast<int>(all.size()), count, timeout_seconds,
                                                               std::move(transport));
+    impl->local_rank = static_cast<int>(all.size());
     all.push_back(std::shared_ptr<Ranks>(new Ranks(std::move(impl))));
   }
   return all;
@@ -117,6 +125,7 @@ std::vector<std::shared_ptr<Ranks>> Ranks::in_process(int count, double timeout_
 
 int Ranks::rank() const { return impl_->communicator->rank(); }
 int Ranks::count() const { return impl_->communicator->size(); }
+int Ranks::local_rank() const { return impl_->local_rank; }
 std::string Ranks::failure() const { return impl_->communicator->failure(); }
 comm::Communicator& Ranks::communicator() const { return *impl_->communicator; }
 

@@ -154,8 +154,12 @@ class TcpTransport final : public Transport {
   }
 
   void exchange(std::span<const Send> sends, std::span<const Receive> receives, double timeout) override;
+  int ended_rank() override;
+  // Another thread may be within a call: that fails, and its descriptors are not given to anything else.
   void abandon() noexcept override {
-    for (Socket& peer : peers_) peer.close();
+    for (const Socket& peer : peers_) {
+      if (peer.is_open()) shutdown(peer.fd(), SHUT_RDWR);
+    }
   }
 
  private:
@@ -286,6 +290,16 @@ bool advance(Flow& flow) {
   flow.data += count;
   flow.left -= static_cast<std::size_t>(count);
   return true;
+}
+
+int TcpTransport::ended_rank() {
+  for (int r = 0; r < options_.count; ++r) {
+    if (!peer(r).is_open()) continue;
+    char next = 0;
+    const ssize_t count = recv(peer(r).fd(), &next, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) return r;
+  }
+  return -1;
 }
 
 void TcpTransport::exchange(std::span<const Send> sends, std::span<const Receive> receives, double timeout) {

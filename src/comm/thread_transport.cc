@@ -1,5 +1,6 @@
 // Ranks that are threads of one process: a queue of messages for each pair.
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -54,6 +55,11 @@ class ThreadTransport : public Transport {
     }
   }
 
+  int ended_rank() override {
+    const std::lock_guard lock(mailboxes_->mutex);
+    const auto found = std::find(mailboxes_->gone.begin(), mailboxes_->gone.end(), true);
+    return found == mailboxes_->gone.end() ? -1 : static_cast<int>(found - mailboxes_->gone.begin());
+  }
   void abandon() noexcept override { leave(); }
 
  private:

@@ -35,6 +35,9 @@ class Transport {
   // arrives in order. Throws Error for a peer that is gone, or with which nothing moves for `timeout` seconds.
   virtual void exchange(std::span<const Send> sends, std::span<const Receive> receives, double timeout) = 0;
 
+  // A rank that is known to have ended, though no call waits for it; -1: none. Any thread may ask, but not at the same
+  // time as abandon().
+  virtual int ended_rank() { return -1; }
   // After an error: the other ranks' calls fail as soon as they can.
   virtual void abandon() noexcept = 0;
   // Before the end: all ranks are about to end, in peace.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device_communicator.h"
 #include "thalweg/device.h"
 
 namespace thalweg {
@@ -32,7 +33,7 @@ struct ResidentFunctions {
   std::size_t (*free_memory)(Device device);  // bytes
   void* (*create_stream)(Device device);      // Stream::native
   void (*destroy_stream)(Device device, void* stream) noexcept;
-  void* (*allocate_pinned)(std::size_t bytes);  // host memory that copies reach without a detour
+  void* (*allocate_pinned)(Device device, std::size_t bytes);  // host memory that copies reach without a detour
   void (*release_pinned)(void* memory) noexcept;
   // Any direction, in the order of the stream. Pageable host memory that is read may be changed on return, pinned
   // memory only when the copy is complete.
@@ -53,6 +54,8 @@ struct ResidentFunctions {
   void (*unmap_host)(Device device, const void* memory) noexcept = nullptr;
   // Many copies within the device at once. Null where single ones cost nothing to enqueue.
   void (*enqueue_copies)(const Stream& stream, std::span<const MemoryCopy> copies) = nullptr;
+  // Several ranks, one on each device. Null: the backend's models run alone.
+  const DeviceRanks& (*ranks)() = nullptr;
   // Whether the fused step of the gated delta rule takes drafts there.
   bool takes_drafts = false;
   // A model runs there only where it is asked for: the host stands in for the device, or nobody has run one on it yet.

@@ -25,7 +25,14 @@ void* allocate(Device device, std::size_t bytes) {
   return memory;
 }
 
-void release(Device, void* memory) noexcept { cudaFree(memory); }
+// On its own device: elsewhere the call would make a context there first.
+void release(Device device, void* memory) noexcept {
+  int before = device.index;
+  cudaGetDevice(&before);
+  if (before != device.index) cudaSetDevice(device.index);
+  cudaFree(memory);
+  if (before != device.index) cudaSetDevice(before);
+}
 
 void copy(const Stream& stream, void* to, const void* from, std::size_t bytes) {
   const CurrentDevice current(stream, "copy");

@@ -5,6 +5,7 @@
 #include "cuda/copy_pieces.h"
 #include "cuda/device_functions.h"
 #include "cuda/launch.h"
+#include "cuda/ranks/nccl_communicator.h"
 
 namespace thalweg::cu {
 namespace {
@@ -32,7 +33,8 @@ void* create_stream(Device device) {
 
 void destroy_stream(Device, void* stream) noexcept { cudaStreamDestroy(static_cast<cudaStream_t>(stream)); }
 
-void* allocate_pinned(std::size_t bytes) {
+void* allocate_pinned(Device device, std::size_t bytes) {
+  const CurrentDevice current(Stream{device, 0, nullptr}, "pinned memory");
   void* memory = nullptr;
   check(cudaMallocHost(&memory, bytes), "pinned memory");
   return memory;
@@ -112,6 +114,7 @@ constexpr ResidentFunctions kResident{.name = name,
                                       .launch = launch,
                                       .destroy_graph = destroy_graph,
                                       .enqueue_copies = enqueue_copies,
+                                      .ranks = nccl_ranks,
                                       .takes_drafts = true};
 
 }  // namespace

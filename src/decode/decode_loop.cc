@@ -73,12 +73,31 @@ void DecodeLoop::upload_settings(std::span<const LoopInput> inputs) {
 }
 
 void DecodeLoop::start(std::span<const LoopInput> inputs, bool ignore_end) {
+  RankGroup* const group = decoder_.group();
+  if (group == nullptr || !group->leads()) return start_here(inputs, ignore_end);
+  std::vector<RankedStart> starts;
+  for (const LoopInput& input : inputs) {
+    starts.push_back({input.slot, pool_.length(input.slot), input.next, input.sampling, {}});
+    if (input.sampling.repeat_penalty != 1.0F) starts.back().tokens.assign(input.tokens.begin(), input.tokens.end());
+  }
+  group->start_loop(starts, ignore_end, [&] { start_here(inputs, ignore_end); });
+}
+
+void DecodeLoop::start_here(std::span<const LoopInput> inputs, bool ignore_end) {
   while (read_ < launched_) read();
   batch_.clear();
   for (const LoopInput& input : inputs) batch_.add(input.slot, pool_.length(input.slot), std::span(&input.next, 1));
   batch_.upload();
   upload_settings(inputs);
   settings_.ends = !ignore_end && end_tokens_.size() > 0;
+}
+
+bool DecodeLoop::keep_graphs() {
+  const bool valid = recorded_generation_ == generation();
+  recorded_generation_ = generation();
+  const bool all_valid = decoder_.group() == nullptr ? valid : decoder_.group()->all_agree(valid);
+  if (!all_valid) graphs_.clear();
+  return all_valid;
 }
 
 SampleTokensArgs DecodeLoop::sample_args(std::size_t parity) const {
@@ -120,19 +139,23 @@ void DecodeLoop::enqueue(std::size_t parity) {
 }
 
 void DecodeLoop::launch() {
+  RankGroup* const group = decoder_.group();
+  if (group == nullptr || !group->leads()) return launch_here();
+  group->launch_loop([this] { launch_here(); });
+}
+
+void DecodeLoop::launch_here() {
   const std::size_t parity = launched_ % kSteps;
-  const auto generation = [&] { return decoder_.generation() + workspace_.allocations(); };
-  if (recorded_generation_ != generation()) graphs_.clear();
-  recorded_generation_ = generation();
+  // Ranks have had the same runs, after which each may find that memory has moved.
+  if (decoder_.group() == nullptr || checked_runs_ != decoder_.runs()) keep_graphs();
+  checked_runs_ = decoder_.runs();
   Graph& graph = graphs_[{count(), settings_, parity}];
   if (graph.defined()) {
     graph.launch();
   } else {
     // The first step of a kind runs as it is: it loads kernels, which is not allowed while a graph is recorded.
     enqueue(parity);
-    if (!runtime_.on_host() && recorded_generation_ == generation()) {
-      graph = Graph(runtime_, [&] { enqueue(parity); });
-    }
+    if (!runtime_.on_host() && keep_graphs()) graph = Graph(runtime_, [&] { enqueue(parity); });
   }
   runtime_.copy(read_tokens_[parity].data(), tokens_.data, static_cast<std::size_t>(count()) * sizeof(std::int32_t));
   events_[parity].record();

@@ -28,7 +28,8 @@ struct LoopInput {
 // Decodes a batch on a device, step after step: a step runs each sequence's next token, and chooses the one after it
 // where it is, as the next step's input. So a step can be launched before the host has seen the tokens that it runs.
 // A sequence whose next token is an end token is left alone from then on: neither is the token run, nor does its state
-// change.
+// change. Of several ranks each has the loop: rank 0's start() and launch() have the others do the same, on whose
+// devices the same tokens are chosen.
 class DecodeLoop {
  public:
   // Nothing is allocated before allocate().
@@ -42,6 +43,7 @@ class DecodeLoop {
 
   // Launches the next step. At most two may be launched whose tokens have not been read.
   void launch();
+  bool is_full() const { return launched_ - read_ == kSteps; }
   // Waits for the oldest step not yet read, and returns the tokens that it chose [N]: -1 for a sequence that had ended
   // before, and where logits are not numbers. Valid until the next but one is launched.
   std::span<const std::int32_t> read();
@@ -61,6 +63,12 @@ class DecodeLoop {
   static constexpr std::size_t kSteps = 2;  // launched and not read
 
   std::int64_t count() const { return batch_.count(); }
+  void start_here(std::span<const LoopInput> inputs, bool ignore_end);
+  void launch_here();
+  int generation() const { return decoder_.generation() + workspace_.allocations(); }
+  // Drops the graphs if memory has moved since they were recorded, and then returns false. Of several ranks, if it has
+  // on any of them, and all call it: they record and launch graphs together.
+  bool keep_graphs();
   void lay_out(Arena& arena);
   void enqueue(std::size_t parity);
   void upload_settings(std::span<const LoopInput> inputs);
@@ -89,6 +97,7 @@ class DecodeLoop {
   std::size_t read_ = 0;
   std::map<std::tuple<std::int64_t, Settings, std::size_t>, Graph> graphs_;  // by count, settings and parity
   int recorded_generation_ = 0;
+  std::int64_t checked_runs_ = -1;  // Decoder::runs() at the last look
 };
 
 }  // namespace thalweg::decode

@@ -190,6 +190,12 @@ void Decoder::run_norm_and_head(const ConstTensor& h, const ConstTensor& y, cons
   const RowHint of_layers = std::exchange(step_.row_hint, step_.head_hint);
   if (step_.group == nullptr) {
     step_.multiply(normed, weights_.head, logits);
+  } else if (!runtime_.on_host()) {
+    // Each rank has some rows of the head, and all get all logits: each chooses tokens, the same ones.
+    RankedDevice& device = *step_.group->device();
+    if (step_.exchanges()) device.begin_columns(logits);
+    step_.multiply(normed, weights_.head, device.mine(logits));
+    if (step_.exchanges()) device.end_columns(logits);
   } else {
     // Each rank has some rows of the head; rank 0 chooses tokens.
     const Tensor mine =
@@ -309,6 +315,7 @@ void Decoder::run_chunks_here(std::span<const Chunk> chunks, std::span<const Dec
     std::size_t input;
     std::int64_t token;
   };
+  ++runs_;
   std::vector<Wanted> wanted;
   std::vector<MtpLayer::Tokens> runs;
   batch_.clear();
@@ -344,6 +351,7 @@ void Decoder::run_chunks_here(std::span<const Chunk> chunks, std::span<const Dec
     const std::int64_t count = std::min(logit_rows(), batch_.wanted() - first);
     run_wanted(activations, first, count);
     const auto* logits = static_cast<const float*>(activations.logits.data);
+    if (!runtime_.on_host() && !leads()) continue;
     if (!runtime_.on_host()) {
       logits_on_host_.resize(static_cast<std::size_t>(count) * vocabulary);
       runtime_.download(logits_on_host_.data(), logits, logits_on_host_.size() * sizeof(float));

@@ -74,9 +74,13 @@ class Decoder {
   void end_round(const Batch& batch, std::span<const MtpLayer::Tokens> runs, StatePool& pool);
   // Of several ranks: each runs its own part of every layer. On rank 0 run() has the others follow().
   void set_group(RankGroup* group) { step_.group = group; }
+  RankGroup* group() const { return step_.group; }
   // What rank 0 runs, on another rank.
   void follow(std::span<const RankedChunk> chunks, bool each_logits, StatePool& pool);
 
+  // Of run() and follow(), so far: between two of them no memory moves that a step needs, unless a step is the first of
+  // its kind.
+  std::int64_t runs() const { return runs_; }
   // Changes when memory moves whose addresses a graph of a step contains.
   int generation() const { return step_.generation(); }
 
@@ -108,6 +112,7 @@ class Decoder {
     Tensor logits;  // [rows,vocabulary] f32
   };
 
+  bool leads() const { return step_.group == nullptr || step_.group->leads(); }
   // Has the other ranks, if there are any, run them too.
   void run_chunks(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which,
                   const LogitsCallback& on_logits, bool drafts);
@@ -153,6 +158,7 @@ class Decoder {
   // The last layer's feed-forward block runs for the rows whose logits are wanted alone, where these are few: nothing
   // else depends on it, without an MTP layer.
   bool late_ffn_ = false;
+  std::int64_t runs_ = 0;
   std::vector<float> logits_on_host_;
 };
 

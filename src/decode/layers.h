@@ -82,9 +82,11 @@ struct Step {
     run(args);
   }
 
+  // Whether other ranks take part. They do not where operations are timed, which rank 0 does by itself.
+  bool exchanges() const { return group != nullptr && !planning && !on_time; }
   // A block's output, of which each rank has the part of its own heads or experts.
   void sum_over_ranks(const Tensor& y) const {
-    if (group != nullptr && !planning) group->all_reduce(y);
+    if (exchanges()) group->all_reduce(y);
   }
 
   // A matrix without memory, for planning.

@@ -218,6 +218,7 @@ Model Model::load(const std::string& path, const ModelOptions& options) {
   impl->place();
   if (impl->device_weights) {
     impl->device_weights->load(options.progress);
+    if (impl->shard) impl->shard->weights.owned = {};  // the device has copies of these copies
   } else if (impl->shard) {
     if (options.prefetch) checkpoint::prefetch_shard(impl->shard->weights);
     if (options.progress) options.progress(1.0);

@@ -27,6 +27,8 @@
 namespace thalweg {
 
 struct Model::Impl {
+  ~Impl();
+
   // The file: one of the two is null.
   std::unique_ptr<io::GgufFile> gguf;
   std::unique_ptr<io::SafetensorsFile> safetensors;
@@ -44,6 +46,7 @@ struct Model::Impl {
   std::string device_reason;       // ModelInfo::device_reason
   std::uint64_t device_bytes = 0;  // ModelInfo::device_bytes
   std::unique_ptr<decode::Runtime> runtime;
+  std::unique_ptr<decode::RankedDevice> device_ranks;     // of several ranks on devices
   std::unique_ptr<decode::DeviceWeights> device_weights;  // null on the host
   std::unique_ptr<decode::StatePool> pool;
   std::unique_ptr<decode::Decoder> decoder;
@@ -70,6 +73,9 @@ struct Model::Impl {
   // Compares with the other ranks, if there are any, and takes this one's share; the other ranks' states are this
   // model's too from begin_ranks() on.
   void join_ranks();
+  // Where this rank runs: options.device, or if none is wanted a GPU where every rank has one, else the CPU.
+  void choose_rank_device();
+  void connect_rank_devices();
   void begin_ranks();
 
   // Chooses the device and reserves what the model needs on it; loads nothing.

@@ -45,6 +45,34 @@ void Model::Impl::choose_context() {
                                 : kDefaultContext;
 }
 
+void Model::Impl::choose_rank_device() {
+  std::optional<Device> device = options.device ? options.device : usable_device();
+  if (device && device->type != DeviceType::kCpu && backend(device->type).unavailable.empty()) {
+    const DeviceFunctions* functions = backend(device->type).device;
+    const ResidentFunctions* resident = functions != nullptr ? functions->resident : nullptr;
+    const std::string name(device_type_name(device->type));
+    if (resident == nullptr || resident->ranks == nullptr) {
+      device_reason = name + " takes one rank alone";
+    } else {
+      if (!options.device) device->index = options.ranks->local_rank();
+      const int devices = resident->ranks().devices();
+      device_reason = device->index < devices ? resident->ranks().unavailable()
+                                              : name + ":" + std::to_string(device->index) +
+                                                    ", a GPU of its own for each rank, where this machine has " +
+                                                    std::to_string(devices);
+    }
+    if (options.device && !device_reason.empty()) {
+      throw Error("ModelOptions", "device", "the CPU or CUDA, for several ranks", device_reason);
+    }
+  }
+  const bool here = device && device->type != DeviceType::kCpu && device_reason.empty();
+  group->assemble();
+  const bool everywhere = group->all_agree(here);
+  if (options.device) return;
+  if (here && !everywhere) device_reason = "another rank has no GPU to run on";
+  options.device = everywhere ? *device : kCpu;
+}
+
 void Model::Impl::place() {
   if (options.device) {
     place_on(*options.device);
@@ -68,7 +96,9 @@ void Model::Impl::place_on(Device device) {
   decoder.reset();
   pool.reset();
   device_weights.reset();
+  device_ranks.reset();
   runtime = std::make_unique<decode::Runtime>(device, options.threads, options.pool, options.exact);
+  connect_rank_devices();
   draft = options.draft;
   const bool can_draft = runtime->takes_drafts() && group == nullptr && options.state_dtype == DType::kF32;
   if (!can_draft && (draft == DraftMode::kLookup || draft == DraftMode::kMtp)) {
@@ -79,7 +109,8 @@ void Model::Impl::place_on(Device device) {
   if (!can_draft) draft = DraftMode::kOff;
   draft_by_mtp = draft != DraftMode::kOff && draft != DraftMode::kLookup && config.has_mtp;
   if (!runtime->on_host()) {
-    device_weights = std::make_unique<decode::DeviceWeights>(config, weights, *runtime, draft_by_mtp);
+    device_weights = std::make_unique<decode::DeviceWeights>(config_there(), shard ? shard->weights : weights, *runtime,
+                                                             draft_by_mtp);
   }
   const int drafts = draft == DraftMode::kOff ? 0 : options.draft_max;
   const DType cache = options.kv_dtype.value_or(options.exact ? DType::kF32 : DType::kF16);

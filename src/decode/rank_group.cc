@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "decode/rank_messages.h"
 #include "thalweg/error.h"
 
 namespace thalweg::decode {
@@ -16,52 +17,16 @@ namespace {
 // Ranks load at different speeds, from disks of their own.
 constexpr double kLoadSeconds = 3600;
 
-template <class T>
-void append(std::vector<std::byte>& message, std::span<const T> values) {
-  const auto bytes = std::as_bytes(values);
-  message.insert(message.end(), bytes.begin(), bytes.end());
-}
-
-struct ChunkHeader {
-  std::int32_t slot = 0;
-  std::int32_t last = 0;
-  std::int64_t seen = 0;
-  std::int64_t tokens = 0;
-};
-
-std::vector<std::byte> pack(std::span<const RankedChunk> chunks) {
-  std::vector<std::byte> message;
-  for (const RankedChunk& chunk : chunks) {
-    const ChunkHeader header{chunk.slot, chunk.last ? 1 : 0, chunk.seen,
-                             static_cast<std::int64_t>(chunk.tokens.size())};
-    append(message, std::span(&header, 1));
-    append(message, std::span<const std::int32_t>(chunk.tokens));
-  }
-  return message;
-}
-
-std::vector<RankedChunk> unpack(std::span<const std::byte> message) {
-  std::vector<RankedChunk> chunks;
-  while (!message.empty()) {
-    ChunkHeader header;
-    std::memcpy(&header, message.data(), sizeof header);
-    message = message.subspan(sizeof header);
-    RankedChunk chunk{header.slot, header.seen, header.last != 0, {}};
-    chunk.tokens.resize(static_cast<std::size_t>(header.tokens));
-    const std::size_t bytes = chunk.tokens.size() * sizeof(std::int32_t);
-    if (bytes > 0) std::memcpy(chunk.tokens.data(), message.data(), bytes);
-    message = message.subspan(bytes);
-    chunks.push_back(std::move(chunk));
-  }
-  return chunks;
-}
-
 }  // namespace
 
 RankGroup::RankGroup(std::shared_ptr<Ranks> ranks)
     : ranks_(std::move(ranks)), comm_(ranks_->communicator()), sizes_(static_cast<std::size_t>(comm_.size())) {}
 
-RankGroup::~RankGroup() {
+RankGroup::~RankGroup() { end(); }
+
+void RankGroup::end() noexcept {
+  if (ended_) return;
+  ended_ = true;
   {
     const std::lock_guard lock(ending_mutex_);
     ending_ = true;
@@ -83,7 +48,7 @@ void RankGroup::compare(std::span<const Fact> facts) {
   for (const Fact& fact : facts) mine.push_back(fact.value);
   std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(count()));
   // A rank may have to read a large file's header from a slow disk first.
-  comm_.barrier(kLoadSeconds);
+  assemble();
   comm_.all_gather(mine.data(), all.data(), mine.size() * sizeof(std::uint64_t));
   for (std::size_t f = 0; f < facts.size(); ++f) {
     const auto of = [&](int r) { return all[static_cast<std::size_t>(r) * facts.size() + f]; };
@@ -104,6 +69,8 @@ void RankGroup::compare(std::span<const Fact> facts) {
     throw Error("ranks", facts[f].what, "the same on all " + std::to_string(count()) + " ranks", why);
   }
 }
+
+void RankGroup::assemble() { comm_.barrier(kLoadSeconds); }
 
 void RankGroup::set_sizes(std::uint64_t fixed_bytes, std::uint64_t token_bytes) {
   const Sizes mine{fixed_bytes, token_bytes};
@@ -167,10 +134,22 @@ void RankGroup::send(const Command& command, std::span<const std::byte> message)
   comm_.exchange(sends, {});
 }
 
-void RankGroup::run(std::span<const RankedChunk> chunks, bool each_logits, const std::function<void()>& body) {
+void RankGroup::all_reduce(const Tensor& y) {
+  if (device_ != nullptr) return device_->all_reduce(y);
+  comm_.all_reduce(y.data, y.dtype, y.size());
+}
+
+bool RankGroup::all_agree(bool mine) {
+  const std::uint8_t vote = mine ? 1 : 0;
+  std::vector<std::uint8_t> votes(static_cast<std::size_t>(count()));
+  comm_.all_gather(&vote, votes.data(), sizeof vote);
+  return std::find(votes.begin(), votes.end(), 0) == votes.end();
+}
+
+void RankGroup::lead(const Command& command, std::span<const std::byte> message, const std::function<void()>& body) {
   const std::lock_guard lock(command_mutex_);
-  const std::vector<std::byte> message = pack(chunks);
-  send({Kind::kRun, 0, each_logits ? 1 : 0}, message);
+  const RankedDevice::Working working(device_);
+  send(command, message);
   try {
     body();
   } catch (const std::exception& error) {
@@ -178,6 +157,16 @@ void RankGroup::run(std::span<const RankedChunk> chunks, bool each_logits, const
     throw;
   }
 }
+
+void RankGroup::run(std::span<const RankedChunk> chunks, bool each_logits, const std::function<void()>& body) {
+  lead({Kind::kRun, 0, each_logits ? 1 : 0}, pack(chunks), body);
+}
+
+void RankGroup::start_loop(std::span<const RankedStart> starts, bool ignore_end, const std::function<void()>& body) {
+  lead({Kind::kStartLoop, 0, ignore_end ? 1 : 0}, pack(starts), body);
+}
+
+void RankGroup::launch_loop(const std::function<void()>& body) { lead({Kind::kLaunchLoop}, {}, body); }
 
 void RankGroup::clear(int slot) {
   const std::lock_guard lock(command_mutex_);
@@ -241,7 +230,11 @@ void RankGroup::follow(const Command& command, Follower& follower) {
       return comm_.exchange(std::span(&answer, 1), {});
     }
     case Kind::kRun:
-      return follower.run(unpack(message), command.flag != 0);
+      return follower.run(unpack_chunks(message), command.flag != 0);
+    case Kind::kStartLoop:
+      return follower.start_loop(unpack_starts(message), command.flag != 0);
+    case Kind::kLaunchLoop:
+      return follower.launch_loop();
     case Kind::kClear:
       return follower.clear(command.slot);
     case Kind::kRead: {
@@ -264,6 +257,7 @@ void RankGroup::follow(Follower& follower) {
     Command command;
     comm_.broadcast(&command, sizeof command);
     try {
+      const RankedDevice::Working working(command.kind == Kind::kPing ? nullptr : device_);
       follow(command, follower);
     } catch (const std::exception& error) {
       comm_.fail("rank " + std::to_string(rank()) + ": " + error.what());

@@ -15,18 +15,12 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "decode/rank_messages.h"
+#include "decode/ranked_device.h"
 #include "thalweg/ranks.h"
 #include "thalweg/tensor.h"
 
 namespace thalweg::decode {
-
-// New tokens of one sequence in a run of the layers.
-struct RankedChunk {
-  int slot = 0;
-  std::int64_t seen = 0;  // tokens of the sequence before
-  bool last = false;      // logits after its last token are wanted
-  std::vector<std::int32_t> tokens;
-};
 
 // Bytes of a slot: the recurrent and convolution states of all layers, or keys and values of some tokens, or both.
 struct SlotPart {
@@ -41,6 +35,8 @@ class Follower {
  public:
   virtual ~Follower() = default;
   virtual void run(std::span<const RankedChunk> chunks, bool each_logits) = 0;
+  virtual void start_loop(std::span<const RankedStart> starts, bool ignore_end) = 0;
+  virtual void launch_loop() = 0;
   virtual void clear(int slot) = 0;
   virtual void read(const SlotPart& part, std::byte* to) = 0;
   virtual void write(const SlotPart& part, const std::byte* from) = 0;
@@ -70,16 +66,31 @@ class RankGroup {
   // Waits until every rank has loaded its share. From here on rank 0 sends commands, and looks after idle ranks.
   void begin();
 
+  // On rank 0, sends the others home, which the destructor does too; devices wait for each other as they disconnect.
+  void end() noexcept;
+
+  // Where the model runs on a device; null: on the host.
+  void set_device(RankedDevice* device) { device_ = device; }
+  RankedDevice* device() const { return device_; }
+  comm::Communicator& host() const { return comm_; }
+  // Waits for every rank, however long it reads its file.
+  void assemble();
+  // On every rank: whether it is so on all of them.
+  bool all_agree(bool mine);
+
   // Of the ranks above 0 together.
   std::uint64_t others_bytes(const SlotPart& part) const;
 
-  // On every rank, within a run. y, contiguous on the host, becomes the sum of all ranks'.
-  void all_reduce(const Tensor& y) { comm_.all_reduce(y.data, y.dtype, y.size()); }
-  // Rank 0's logits [rows,vocabulary] f32 from each rank's columns [rows,..], which are contiguous and in rank order.
+  // On every rank, within a run. y, contiguous where the model runs, becomes the sum of all ranks'.
+  void all_reduce(const Tensor& y);
+  // On the host: rank 0's logits [rows,vocabulary] f32 from each rank's columns [rows,..], which are contiguous and in rank order.
   void gather_columns(const ConstTensor& mine, const Tensor& logits, std::int64_t vocabulary);
 
   // On rank 0. Has the others run the chunks while `body` does so here.
   void run(std::span<const RankedChunk> chunks, bool each_logits, const std::function<void()>& body);
+  // The same of a DecodeLoop's start and steps.
+  void start_loop(std::span<const RankedStart> starts, bool ignore_end, const std::function<void()>& body);
+  void launch_loop(const std::function<void()>& body);
   void clear(int slot);
   // The others' bytes, one after the other: others_bytes(part).
   void read(const SlotPart& part, std::byte* to);
@@ -89,7 +100,7 @@ class RankGroup {
   void follow(Follower& follower);
 
  private:
-  enum class Kind : std::uint32_t { kEnd, kPing, kRun, kClear, kRead, kWrite };
+  enum class Kind : std::uint32_t { kEnd, kPing, kRun, kStartLoop, kLaunchLoop, kClear, kRead, kWrite };
   struct Command {
     Kind kind = Kind::kEnd;
     std::int32_t slot = 0;
@@ -103,6 +114,7 @@ class RankGroup {
 
   std::uint64_t bytes_of_rank(int rank, const SlotPart& part) const;
   void send(const Command& command, std::span<const std::byte> message = {});
+  void lead(const Command& command, std::span<const std::byte> message, const std::function<void()>& body);
   void look_after_idle_ranks();
   void follow(const Command& command, Follower& follower);
 
@@ -114,7 +126,9 @@ class RankGroup {
   };
   std::vector<Sizes> sizes_;         // by rank
   std::vector<std::byte> received_;  // of gather_columns and follow
+  RankedDevice* device_ = nullptr;
   bool begun_ = false;
+  bool ended_ = false;
   std::mutex command_mutex_;  // of a whole command, its run included
   std::mutex ending_mutex_;
   std::condition_variable ending_changed_;

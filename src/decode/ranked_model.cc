@@ -43,6 +43,18 @@ class ModelFollower : public decode::Follower {
     model_.decoder->follow(chunks, each_logits, *model_.pool);
     model_.source().require_intact();
   }
+  void start_loop(std::span<const decode::RankedStart> starts, bool ignore_end) override {
+    std::vector<decode::LoopInput> inputs;
+    for (const decode::RankedStart& start : starts) {
+      model_.pool->set_length(start.slot, start.seen);
+      inputs.push_back({start.slot, start.tokens, start.next, start.sampling});
+    }
+    model_.loop->start(inputs, ignore_end);
+  }
+  void launch_loop() override {
+    if (model_.loop->is_full()) model_.loop->read();
+    model_.loop->launch();
+  }
   void clear(int slot) override { model_.pool->clear(slot); }
   void read(const decode::SlotPart& part, std::byte* to) override {
     decode::StatePool& pool = *model_.pool;
@@ -74,15 +86,12 @@ class ModelFollower : public decode::Follower {
 
 void Model::Impl::join_ranks() {
   if (options.ranks == nullptr || options.ranks->count() == 1) return;
-  if (options.device && options.device->type != DeviceType::kCpu) {
-    throw Error("ModelOptions", "device", "the CPU: ranks on GPUs need NCCL, which this version does not use",
-                device_type_name(options.device->type));
-  }
-  options.device = kCpu;
   group = std::make_unique<decode::RankGroup>(options.ranks);
+  choose_rank_device();
   const decode::RankGroup::Fact facts[] = {
       {"model file", decode::fingerprint(config, weights, source())},
       {"build of the library", checksum_of_build()},
+      {"kind of device", static_cast<std::uint64_t>(options.device->type)},
       {"options (context, sequences, precision, types)", checksum_of_options(*this)}};
   group->compare(facts);
   const auto rank = static_cast<std::size_t>(group->rank());
@@ -90,6 +99,21 @@ void Model::Impl::join_ranks() {
   shard = std::make_unique<Shard>();
   shard->config = checkpoint::shard_config(config, plan);
   shard->weights = checkpoint::shard_weights(config, weights, plan);
+}
+
+void Model::Impl::connect_rank_devices() {
+  if (group == nullptr || runtime->on_host()) return;
+  // Kernels are chosen by the kind of GPU, and all ranks choose the same tokens.
+  decode::Checksum kind;
+  kind.add(runtime->device_kind());
+  const decode::RankGroup::Fact fact{"kind of GPU", kind.value()};
+  group->compare(std::span(&fact, 1));
+  device_ranks = std::make_unique<decode::RankedDevice>(*runtime, *runtime->ranks(), group->host());
+  group->set_device(device_ranks.get());
+}
+
+Model::Impl::~Impl() {
+  if (group != nullptr) group->end();
 }
 
 void Model::Impl::begin_ranks() {

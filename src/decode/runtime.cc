@@ -41,9 +41,11 @@ Runtime::~Runtime() {
 
 std::string Runtime::device_name() const {
   if (on_host()) return "cpu";
-  return std::string(device_type_name(device().type)) + ":" + std::to_string(device().index) + " (" +
-         functions_->name(device()) + ")";
+  return std::string(device_type_name(device().type)) + ":" + std::to_string(device().index) + " (" + device_kind() +
+         ")";
 }
+
+std::string Runtime::device_kind() const { return on_host() ? "cpu" : functions_->name(device()); }
 
 std::size_t Runtime::free_memory() const { return on_host() ? 0 : functions_->free_memory(device()); }
 
@@ -61,7 +63,7 @@ void Runtime::copy(void* to, const void* from, std::size_t bytes) const {
   if (on_host()) {
     std::memcpy(to, from, bytes);
   } else {
-    functions_->enqueue_copy(stream_, to, from, bytes);
+    waiting([&] { functions_->enqueue_copy(stream_, to, from, bytes); });  // of pageable memory, it may wait
   }
 }
 
@@ -90,7 +92,9 @@ void Runtime::download(void* to, const void* from, std::size_t bytes) const {
   wait();
 }
 
-void Runtime::wait() const { synchronize(stream_); }
+void Runtime::wait() const {
+  waiting([&] { synchronize(stream_); });
+}
 
 Event::Event(const Runtime& runtime)
     : runtime_(runtime), event_(runtime.on_host() ? nullptr : runtime.functions_->create_event(runtime.device())) {}
@@ -104,7 +108,8 @@ void Event::record() const {
 }
 
 void Event::wait() const {
-  if (event_ != nullptr) runtime_.functions_->wait_event(runtime_.stream_, event_);
+  if (event_ == nullptr) return;
+  runtime_.waiting([&] { runtime_.functions_->wait_event(runtime_.stream_, event_); });
 }
 
 Graph::Graph(const Runtime& runtime, const std::function<void()>& enqueue)
@@ -126,7 +131,7 @@ void Graph::launch() const { runtime_->functions_->launch(runtime_->stream_, gra
 
 PinnedMemory::PinnedMemory(const Runtime& runtime, std::size_t bytes)
     : functions_(runtime.functions_),
-      data_(functions_ != nullptr ? static_cast<std::byte*>(functions_->allocate_pinned(bytes)) : new std::byte[bytes]),
+      data_(functions_ != nullptr ? static_cast<std::byte*>(functions_->allocate_pinned(runtime.device(), bytes)) : new std::byte[bytes]),
       bytes_(bytes) {}
 
 PinnedMemory::~PinnedMemory() {

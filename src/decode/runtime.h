@@ -18,6 +18,18 @@ namespace thalweg::decode {
 
 class Runtime;
 
+// Hears of each wait for the device, which may be one for another rank.
+class WaitListener {
+ public:
+  virtual ~WaitListener() = default;
+  virtual void begin_wait() noexcept = 0;
+  virtual void end_wait() noexcept = 0;
+  // Throws Error if what was waited for did not come.
+  virtual void check() const = 0;
+  // The device reports an error: throws the one that led to it, if it is known to be another rank's end.
+  virtual void explain() const = 0;
+};
+
 // A step that was recorded once, to be launched again and again.
 class Graph {
  public:
@@ -74,6 +86,10 @@ class Runtime {
   DType activations() const { return activations_; }
 
   std::string device_name() const;  // "cuda:0 (NVIDIA H200)", "cpu"
+  std::string device_kind() const;  // "NVIDIA H200", "cpu"
+  // How ranks on such devices find each other; null where there is no way.
+  const DeviceRanks* ranks() const { return functions_ != nullptr && functions_->ranks ? &functions_->ranks() : nullptr; }
+  void set_wait_listener(WaitListener* listener) { listener_ = listener; }
   std::size_t free_memory() const;  // of the device, in bytes
   // Seconds of what `enqueue` puts into a stream of the device: the median of a few replays.
   double time(const std::function<void(const Stream&)>& enqueue) const;
@@ -92,11 +108,30 @@ class Runtime {
   friend class Graph;
   friend class PinnedMemory;
 
+  // body(), which waits for the device.
+  template <class Body>
+  void waiting(const Body& body) const {
+    if (listener_ == nullptr) return body();
+    const struct Wait {
+      WaitListener& listener;
+      explicit Wait(WaitListener& l) : listener(l) { listener.begin_wait(); }
+      ~Wait() { listener.end_wait(); }
+    } scope(*listener_);
+    try {
+      body();
+    } catch (...) {
+      listener_->explain();
+      throw;
+    }
+    listener_->check();
+  }
+
   ThreadPool pool_;  // of the caller, if it has a `run`
   Stream stream_;
   const ResidentFunctions* functions_ = nullptr;  // null on the host
   MatmulPrecision precision_ = MatmulPrecision::kFast;
   DType activations_ = DType::kF32;
+  WaitListener* listener_ = nullptr;  // null: this rank is the only one
 };
 
 // Host memory that copies reach without a detour; ordinary memory where the device is the host.

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Several ranks of the command line: tests/apps/ranks.py THALWEG
+"""Several ranks of the command line: tests/apps/ranks.py THALWEG [cpu|cuda]
 
 Text of two ranks over TCP and under mpirun, where that is installed; sessions; bench; a rank that is killed, which must
-end the other, and one that hangs, which must turn /health of `serve` to 503. More ranks than two: test_model.
+end the other, and one that hangs, which must turn /health of `serve` to 503. More ranks than two: test_model. With cuda
+each rank has a GPU of its own.
 """
 
 import json
@@ -18,7 +19,8 @@ import urllib.error
 import urllib.request
 
 BINARY = sys.argv[1]
-LAUNCHERS = ("OMPI_", "PMIX_", "SLURM_", "RANK", "WORLD_SIZE", "MASTER_", "LOCAL_WORLD_SIZE")
+DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cpu"
+LAUNCHERS = ("OMPI_", "PMIX_", "SLURM_", "RANK", "WORLD_SIZE", "MASTER_", "LOCAL_")
 
 
 def clean_environment():
@@ -36,7 +38,7 @@ def start_tcp(count, arguments):
     processes = []
     for rank in range(count):
         environment = clean_environment() | {"RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_PORT": port,
-                                             "LOCAL_WORLD_SIZE": str(count)}  # fmt: skip
+                                             "LOCAL_WORLD_SIZE": str(count), "LOCAL_RANK": str(rank)}  # fmt: skip
         processes.append(subprocess.Popen([BINARY, *arguments], env=environment, stdin=subprocess.DEVNULL,
                                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))  # fmt: skip
     return processes
@@ -59,23 +61,26 @@ def run_mpi(count, arguments):
 
 
 def check_text(model, folder):
-    generate = ["generate", "-m", model, "--token-ids", "1,2,3,4,5,6,7,8", "-n", "12", "--exact", "-q"]
-    alone = subprocess.run([BINARY, *generate], env=clean_environment(), capture_output=True, text=True, check=True)
+    def generate(tokens, count):
+        return ["generate", "-m", model, "--token-ids", tokens, "-n", count, "--exact", "--device", DEVICE, "-q"]
+
+    prompt = "1,2,3,4,5,6,7,8"
+    alone = subprocess.run([BINARY, *generate(prompt, "12")], env=clean_environment(), capture_output=True, text=True,
+                           check=True)  # fmt: skip
     launchers = [("tcp", run_tcp)]
     if shutil.which("mpirun"):
         launchers.append(("mpirun", run_mpi))
     else:
         print("mpirun is not installed: left out")
     for name, run in launchers:
-        text = run(2, generate)
+        text = run(2, generate(prompt, "12"))
         assert text == alone.stdout, f"{name}: {text} instead of {alone.stdout}"
         session = ["--session", os.path.join(folder, name)]
-        first = run(2, [*generate[:-3], "6", "--exact", "-q", *session])
-        second = run(2, ["generate", "-m", model, "--token-ids", "9", "-n", "6", "--exact", "-q", *session])
-        together = run(2, ["generate", "-m", model, "--token-ids", "1,2,3,4,5,6,7,8," + first.strip() + ",9", "-n", "6",
-                           "--exact", "-q"])  # fmt: skip
+        first = run(2, [*generate(prompt, "6"), *session])
+        second = run(2, [*generate("9", "6"), *session])
+        together = run(2, generate(prompt + "," + first.strip() + ",9", "6"))
         assert second == together, f"{name}: the session went on with {second} instead of {together}"
-    assert "model.gguf" in run_tcp(2, ["bench", "--op", "model", "-m", model, "-q"])
+    assert "model.gguf" in run_tcp(2, ["bench", "--op", "model", "-m", model, "--device", DEVICE, "-q"])
 
 
 def check_inspect(model):
@@ -88,8 +93,9 @@ def check_inspect(model):
 
 def check_killed(model):
     # Ten seconds of steps, which no end token cuts short.
-    processes = start_tcp(2, ["bench", "--op", "model", "-m", model, "-q"])
-    time.sleep(3)
+    work = [] if DEVICE == "cpu" else ["--prefill", ",".join(["32768"] * 200)]
+    processes = start_tcp(2, ["bench", "--op", "model", "-m", model, "--device", DEVICE, "-q", *work])
+    time.sleep(3 if DEVICE == "cpu" else 15)
     processes[1].send_signal(signal.SIGKILL)
     begin = time.monotonic()
     _, err = processes[0].communicate(timeout=20)
@@ -110,7 +116,8 @@ def health(port):
 
 def check_server(model):
     port = free_port()
-    processes = start_tcp(2, ["serve", "-m", model, "--port", str(port), "-q", "--log", "off", "--comm-timeout", "2"])
+    processes = start_tcp(2, ["serve", "-m", model, "--port", str(port), "-q", "--log", "off", "--comm-timeout", "2",
+                             "--device", DEVICE])  # fmt: skip
     try:
         for _ in range(600):
             try:

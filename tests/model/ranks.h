@@ -23,6 +23,7 @@ class RankedModel {
         try {
           ModelOptions mine = options;
           mine.ranks = ranks_[r];
+          if (mine.device && mine.device->type != DeviceType::kCpu) mine.device->index = static_cast<int>(r);
           Model model = Model::load(path, mine);
           model.follow();
         } catch (const Error& error) {

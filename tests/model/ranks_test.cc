@@ -240,8 +240,8 @@ TEST(RanksThreads, RefuseWhatCannotBeCut) {
   expect_error([&] { RankedModel(folder / "q4_k.gguf", precise(), 2); }, {"q4_k.gguf", ".weight", "Q4_K", "2 ranks"});
   expect_error([&] { RankedModel(folder / "model.gguf", precise(), 5); }, {"key heads", "5 ranks", "got 4"});
   ModelOptions options = precise();
-  options.device = Device{DeviceType::kCuda, 0};
-  expect_error([&] { RankedModel(folder / "model.gguf", options, 2); }, {"device", "NCCL"});
+  options.device = Device{DeviceType::kMetal, 0};
+  expect_error([&] { RankedModel(folder / "model.gguf", options, 2); }, {"device", "metal"});
 }
 
 TEST(RanksThreads, SayWhichOneIsDifferent) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "cuda/experts/expert_range.h"
 #include "cuda/experts/experts.h"
 #include "cuda/experts/fixed_records.h"
 #include "cuda/experts/row_products.h"
@@ -44,7 +45,9 @@ struct GroupedChoice {
   const float* logits;  // [T,E]
   int tokens;
   int experts;
-  float* weights;  // [T,S]
+  float* weights;     // [T,S]
+  std::int32_t* ids;  // [T,S], among the experts that are here; -1: another rank's
+  ExpertRange here;
   int slots;
   bool renormalize;
   bool shared;

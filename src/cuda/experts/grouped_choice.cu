@@ -13,7 +13,7 @@ namespace {
 constexpr int kWarps = 32;
 constexpr int kThreads = kWarps * kWarpSize;
 
-// Chooses the experts of a token, by a warp, and stores their weights; lane s returns the expert of slot s.
+// Chooses the experts of a token, by a warp, and stores them and their weights; lane s returns the expert of slot s.
 __device__ int choose(const GroupedChoice& p, int token) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const float* const logits = p.logits + token * p.experts;
@@ -24,8 +24,12 @@ __device__ int choose(const GroupedChoice& p, int token) {
   const float largest = __shfl_sync(0xFFFFFFFFU, chosen.logit, 0);
   const float own = lane < p.slots ? expf(chosen.logit - largest) : 0.0F;
   if (p.renormalize) sum = warp_sum(own);
-  if (lane < p.slots) p.weights[token * p.slots + lane] = own / sum;
-  return chosen.id;
+  const int id = p.here.index_of(chosen.id);
+  if (lane < p.slots) {
+    p.weights[token * p.slots + lane] = own / sum;
+    p.ids[token * p.slots + lane] = id;
+  }
+  return id;
 }
 
 // The exclusive sum over the block's threads, and that of all.
@@ -55,7 +59,7 @@ __device__ void make_items(const GroupedChoice& p, int* memory) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarpSize;
   const int warp = thread / kWarpSize;
-  const int experts = p.experts;
+  const int experts = min(p.experts, p.here.count);
   const int tokens = p.tokens;
   int* const counts = memory;
   int* const ids = counts + experts;
@@ -66,7 +70,7 @@ __device__ void make_items(const GroupedChoice& p, int* memory) {
     const int id = choose(p, token);
     if (lane < p.slots) {
       ids[token * p.slots + lane] = id;
-      ranks[token * p.slots + lane] = atomicAdd(&counts[id], 1);
+      ranks[token * p.slots + lane] = id >= 0 ? atomicAdd(&counts[id], 1) : 0;
     }
   }
   __syncthreads();
@@ -88,7 +92,7 @@ __device__ void make_items(const GroupedChoice& p, int* memory) {
   if (thread < experts) counts[thread] = begin;
   __syncthreads();
   for (int pair = thread; pair < tokens * p.slots; pair += kThreads) {
-    p.items.pairs[counts[ids[pair]] + ranks[pair]] = pair;
+    if (ids[pair] >= 0) p.items.pairs[counts[ids[pair]] + ranks[pair]] = pair;
   }
 }
 

@@ -14,6 +14,7 @@ struct Combine {
   const Product* products;  // [T,S,D]
   const Product* shared;    // [T,D] or null
   const float* weights;     // [T,S]
+  const std::int32_t* ids;  // [T,S]
   int slots;
   Elements x, shared_router, y;
   int columns;
@@ -72,8 +73,8 @@ __device__ inline void add_eight(const float* row, float factor, float (&sum)[8]
   }
 }
 
-// A block per token.
-template <class Product>
+// A block per token. Without kAll some slots belong to other ranks.
+template <class Product, bool kAll>
 __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant__ Combine<Product> p) {
   pdl_trigger_and_wait();
   const std::int64_t token = blockIdx.x;
@@ -81,12 +82,14 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant
   const Product* products = p.products + token * p.slots * p.columns;
   const Product* shared = p.shared + token * p.columns;
   const float* weights = p.weights + token * p.slots;
+  const auto is_here = [&](int slot) { return kAll || p.ids[token * p.slots + slot] >= 0; };
   const std::int64_t to = p.y.offset(token);
   const int eights = p.columns % 8 == 0 ? p.columns / 8 : 0;
   for (int i = static_cast<int>(threadIdx.x); i < eights; i += kCombineThreads) {
     float sum[8] = {};
 #pragma unroll 8
     for (int slot = 0; slot < p.slots; ++slot) {
+      if (!is_here(slot)) continue;
       add_eight(products + static_cast<std::int64_t>(slot) * p.columns + 8 * i, weights[slot], sum);
     }
     if (p.shared != nullptr) add_eight(shared + 8 * i, gate, sum);
@@ -104,6 +107,7 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant
   for (int d = 8 * eights + static_cast<int>(threadIdx.x); d < p.columns; d += kCombineThreads) {
     float sum = 0.0F;
     for (int slot = 0; slot < p.slots; ++slot) {
+      if (!is_here(slot)) continue;
       sum = fmaf(weights[slot], to_f32(products[static_cast<std::int64_t>(slot) * p.columns + d]), sum);
     }
     if (p.shared != nullptr) sum = fmaf(gate, to_f32(shared[d]), sum);
@@ -114,24 +118,25 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant
 }  // namespace
 
 template <class Product>
-void run_combine(const MoeFfnArgs& args, const Product* products, const float* weights, const Product* shared,
-                 const DeviceProperties& device, cudaStream_t stream) {
+void run_combine(const MoeFfnArgs& args, const Product* products, const float* weights, const std::int32_t* ids,
+                 const Product* shared, const DeviceProperties& device, cudaStream_t stream) {
   Combine<Product> p{};
   p.products = products;
   p.shared = has_shared(args) ? shared : nullptr;
   p.weights = weights;
+  p.ids = ids;
   p.slots = args.top_k;
   p.x = elements(args.x);
   if (has_shared(args)) p.shared_router = elements(args.shared_router);
   p.y = elements(args.y);
   p.columns = static_cast<int>(hidden_size(args));
-  pdl_launch(combine<Product>, dim3(static_cast<unsigned>(num_tokens(args))), kCombineThreads, 0, device, stream,
-             args.kName, p);
+  const auto kernel = has_all_experts(args) ? combine<Product, true> : combine<Product, false>;
+  pdl_launch(kernel, dim3(static_cast<unsigned>(num_tokens(args))), kCombineThreads, 0, device, stream, args.kName, p);
 }
 
-template void run_combine(const MoeFfnArgs&, const Bf16*, const float*, const Bf16*, const DeviceProperties&,
-                          cudaStream_t);
-template void run_combine(const MoeFfnArgs&, const float*, const float*, const float*, const DeviceProperties&,
-                          cudaStream_t);
+template void run_combine(const MoeFfnArgs&, const Bf16*, const float*, const std::int32_t*, const Bf16*,
+                          const DeviceProperties&, cudaStream_t);
+template void run_combine(const MoeFfnArgs&, const float*, const float*, const std::int32_t*, const float*,
+                          const DeviceProperties&, cudaStream_t);
 
 }  // namespace thalweg::cu

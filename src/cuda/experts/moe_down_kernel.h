@@ -35,6 +35,7 @@ __global__ void __launch_bounds__(kMostDownWarps* kWarpSize, PackedWeights<kType
     const bool shared = slot == sizes.slots;
     const WeightRows& matrix = shared ? p.shared_down : p.down;
     const int expert = shared ? 0 : p.ids[token * sizes.slots + slot];
+    if (expert < 0) continue;  // another rank's
     const RowRuns runs{
         {matrix.row(expert, first_row), nullptr}, 1, rows, matrix.row_bytes, shared ? shape.shared_chunk : shape.chunk};
     const uint4* const x =
@@ -56,6 +57,7 @@ __global__ void __launch_bounds__(kMostDownWarps* kWarpSize, PackedWeights<kType
   const std::int64_t at = static_cast<std::int64_t>(token) * sizes.hidden + first_row + thread;
   float sum = shape.add_shared ? p.shared_products[at] : 0.0F;
   for (int slot = shape.first_slot; slot < shape.last_slot; ++slot) {
+    if (slot < sizes.slots && p.ids[token * sizes.slots + slot] < 0) continue;
     sum = fmaf(weights[slot], products[(slot - shape.first_slot) * shape.outputs + thread], sum);
   }
   if (shape.only_shared) {

@@ -33,50 +33,43 @@ double stream_cost(const MoeFfnArgs& args, const Stream&) { return costs::kStrea
 double steps_cost(const MoeFfnArgs& args, const Stream&) { return costs::kSteps.at(load_of(args)); }
 double exact_cost(const MoeFfnArgs&, const Stream&) { return tuning::experts::kExact; }
 
-// The kernels' lists and products count with the router's experts.
-template <std::string (*kSupports)(const MoeFfnArgs&, const Stream&)>
-std::string of_all_experts(const MoeFfnArgs& args, const Stream& stream) {
-  if (args.gate.dim(0) != num_experts(args)) return "takes all of the router's experts";
-  return kSupports(args, stream);
-}
-
 constexpr Kernel<MoeFfnArgs> kKernels[] = {
     {.name = "matvec",
-     .supports = of_all_experts<moe_matvec_supports>,
+     .supports = moe_matvec_supports,
      .workspace = moe_matvec_workspace,
      .run = run_moe_matvec,
      .arithmetic = Arithmetic::k16Bit,
      .cost = matvec_cost},
     {.name = "grouped",
-     .supports = of_all_experts<moe_grouped_supports>,
+     .supports = moe_grouped_supports,
      .workspace = moe_grouped_workspace,
      .run = run_moe_grouped,
      .remark = moe_grouped_remark,
      .arithmetic = Arithmetic::k16Bit,
      .cost = grouped_cost},
     {.name = "stream",
-     .supports = of_all_experts<moe_stream_supports>,
+     .supports = moe_stream_supports,
      .workspace = moe_stream_workspace,
      .run = run_moe_stream,
      .remark = moe_stream_remark,
      .arithmetic = Arithmetic::k16Bit,
      .cost = stream_cost},
     {.name = "wgmma",
-     .supports = of_all_experts<moe_tiles_supports>,
+     .supports = moe_tiles_supports,
      .workspace = moe_tiles_workspace,
      .run = run_moe_tiles,
      .remark = routing_remark,
      .arithmetic = Arithmetic::k16Bit,
      .cost = tiles_cost},
     {.name = "steps",
-     .supports = of_all_experts<moe_steps_supports>,
+     .supports = moe_steps_supports,
      .workspace = moe_steps_workspace,
      .run = run_moe_steps,
      .remark = moe_steps_remark,
      .arithmetic = Arithmetic::k16Bit,
      .cost = steps_cost},
     {.name = "exact",
-     .supports = of_all_experts<moe_exact_supports>,
+     .supports = moe_exact_supports,
      .workspace = moe_exact_workspace,
      .run = run_moe_exact,
      .remark = routing_remark,

@@ -9,6 +9,7 @@
 #include "core/arena.h"
 #include "core/kernel.h"
 #include "cuda/common/elements.h"
+#include "cuda/experts/expert_range.h"
 #include "cuda/experts/tiled.h"
 #include "cuda/launch.h"
 
@@ -17,7 +18,13 @@ namespace thalweg::cu {
 inline bool has_shared(const MoeFfnArgs& args) { return args.shared_gate.defined(); }
 inline std::int64_t num_tokens(const MoeFfnArgs& args) { return args.x.dim(0); }
 inline std::int64_t num_pairs(const MoeFfnArgs& args) { return args.x.dim(0) * args.top_k; }
-inline std::int64_t num_experts(const MoeFfnArgs& args) { return args.router.dim(0); }
+inline std::int64_t num_experts(const MoeFfnArgs& args) { return args.router.dim(0); }  // of the router
+// Those of this rank, L of them.
+inline std::int64_t num_experts_here(const MoeFfnArgs& args) { return args.gate.dim(0); }
+inline bool has_all_experts(const MoeFfnArgs& args) { return num_experts_here(args) == num_experts(args); }
+inline ExpertRange experts_here(const MoeFfnArgs& args) {
+  return {args.first_expert, static_cast<int>(num_experts_here(args))};
+}
 inline std::int64_t hidden_size(const MoeFfnArgs& args) { return args.x.dim(1); }
 inline std::int64_t inner_size(const MoeFfnArgs& args) { return args.gate.dim(1); }
 inline std::int64_t shared_inner_size(const MoeFfnArgs& args) { return has_shared(args) ? args.shared_gate.dim(0) : 0; }
@@ -26,7 +33,7 @@ inline std::int64_t shared_inner_size(const MoeFfnArgs& args) { return has_share
 struct WeightRows;
 WeightRows weight_rows(const ConstTensor& weight);
 
-// The router's logits and the choice of experts.
+// The router's logits and the choice of experts. Ids count from the first expert of this rank; -1: another rank's.
 struct MoeRouting {
   bool wgmma;         // else mma
   int splits;         // of the columns
@@ -63,10 +70,11 @@ void run_gated_tiles(const ConstTensor& gate, const ConstTensor& up, const Const
                      cudaStream_t stream);
 
 // y[t,:] = sum_s weights[t,s] products[t,s,:] + sigmoid(x[t,:] . shared_router) shared[t,:], slots in order. products
-// [T,S,D], weights [T,S]; shared [T,D] is read only if there is a shared expert. Product is Bf16 or float.
+// [T,S,D], weights [T,S]; shared [T,D] is read only if there is a shared expert. Product is Bf16 or float. ids [T,S] is
+// read only if this rank has some of the experts: slots of -1 add nothing, and their products are not read.
 template <class Product>
-void run_combine(const MoeFfnArgs& args, const Product* products, const float* weights, const Product* shared,
-                 const DeviceProperties& device, cudaStream_t stream);
+void run_combine(const MoeFfnArgs& args, const Product* products, const float* weights, const std::int32_t* ids,
+                 const Product* shared, const DeviceProperties& device, cudaStream_t stream);
 
 // Arguments of mul_mat_id: y[T,S,N] of `dtype` = weight[E,N,K] x.
 MulMatIdArgs expert_product(const MoeFfnArgs& args, const ConstTensor& weight, const ConstTensor& x,

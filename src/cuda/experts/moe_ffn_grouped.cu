@@ -21,6 +21,7 @@ std::int64_t shared_items(const MoeFfnArgs& args, int item_tokens) {
 struct GroupedPlan {
   float* logits;            // [T,E]
   float* weights;           // [T,S]
+  std::int32_t* ids;        // [T,S]
   std::uint8_t* records;    // [T,D / 256]
   float* activated;         // [T S,I]
   float* shared_activated;  // [T,J]
@@ -33,6 +34,7 @@ struct GroupedPlan {
   GroupedPlan(const MoeFfnArgs& args, Arena arena)
       : logits(arena.take<float>(num_tokens(args) * num_experts(args))),
         weights(arena.take<float>(num_pairs(args))),
+        ids(arena.take<std::int32_t>(num_pairs(args))),
         records(arena.take<std::uint8_t>(num_tokens(args) * (hidden_size(args) / kFixedTileK) * kFixedRecordBytes)),
         activated(arena.take<float>(num_pairs(args) * inner_size(args))),
         shared_activated(arena.take<float>(num_tokens(args) * shared_inner_size(args))),
@@ -40,7 +42,7 @@ struct GroupedPlan {
         shared_products(arena.take<Bf16>(has_shared(args) ? num_tokens(args) * hidden_size(args) : 0)) {
     items.item_tokens = static_cast<int>(std::min<std::int64_t>(kGroupedItemTokens, num_tokens(args) > 4 ? 8 : 4));
     // Every expert that is hit may have one item that is not full.
-    most_items = shared_items(args, items.item_tokens) + std::min(num_experts(args), num_pairs(args)) +
+    most_items = shared_items(args, items.item_tokens) + std::min(num_experts_here(args), num_pairs(args)) +
                  num_pairs(args) / items.item_tokens;
     items.items = arena.take<ExpertItem>(most_items);
     items.count = arena.take<std::int32_t>(1);
@@ -141,6 +143,8 @@ void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& 
   choice.tokens = router.tokens;
   choice.experts = router.experts;
   choice.weights = plan.weights;
+  choice.ids = plan.ids;
+  choice.here = experts_here(args);
   choice.slots = args.top_k;
   choice.renormalize = args.renormalize;
   choice.shared = has_shared(args);
@@ -148,7 +152,7 @@ void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& 
   launch_grouped_choice(choice, device, queue, args.kName);
 
   const auto experts = static_cast<double>(num_experts(args));
-  const double hit = experts * (1.0 - std::pow(1.0 - 1.0 / experts, static_cast<double>(num_pairs(args))));
+  const double hit = static_cast<double>(num_experts_here(args)) * (1.0 - std::pow(1.0 - 1.0 / experts, static_cast<double>(num_pairs(args))));
   const std::int64_t shared = shared_items(args, plan.items.item_tokens);
   GroupedProduct p{};
   p.items = plan.items;
@@ -171,7 +175,7 @@ void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& 
   p.y = plan.products;
   p.shared_y = plan.shared_products;
   product(true, args.down, {}, args.shared_down, {});
-  run_combine(args, plan.products, plan.weights, plan.shared_products, device, queue);
+  run_combine(args, plan.products, plan.weights, plan.ids, plan.shared_products, device, queue);
 }
 
 std::string moe_grouped_remark(const MoeFfnArgs&) { return "rounds activations to 15 bits of the largest of 256"; }

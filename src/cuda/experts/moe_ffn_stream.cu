@@ -147,7 +147,7 @@ void run_moe_stream(const MoeFfnArgs& args, Workspace workspace, const Stream& s
     prepare_tiles({}, {}, args.x, plan.staged_x, stream, args.kName);
     plan.shared.run(args, plan.staged_x, device, queue);
   }
-  run_combine(args, plan.products, plan.routing.weights, plan.shared.products, device, queue);
+  run_combine(args, plan.products, plan.routing.weights, plan.routing.ids, plan.shared.products, device, queue);
 }
 
 std::string moe_stream_remark(const MoeFfnArgs& args) {

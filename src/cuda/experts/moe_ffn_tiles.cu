@@ -16,7 +16,7 @@ struct TiledPlan {
 
   TiledPlan(const MoeFfnArgs& args, const DeviceProperties& device, Arena arena)
       : routing(args, device, arena),
-        tiles(num_experts(args), num_pairs(args), arena),
+        tiles(num_experts_here(args), num_pairs(args), arena),
         shared(args, arena),
         x(arena.take<std::uint16_t>(num_tokens(args) * staged_columns(hidden_size(args)))),
         activated(arena.take<std::uint16_t>(num_pairs(args) * staged_columns(inner_size(args)))),
@@ -88,7 +88,7 @@ void run_moe_tiles(const MoeFfnArgs& args, Workspace workspace, const Stream& st
   const cudaStream_t queue = native(stream);
   const TiledPlan plan(args, device, Arena(workspace));
   plan.routing.run(args, device, queue);
-  prepare_tiles(plan.tiles.lists, expert_ids(plan.routing.id_tensor(args), num_experts(args), {}), args.x, plan.x,
+  prepare_tiles(plan.tiles.lists, expert_ids(plan.routing.id_tensor(args), num_experts_here(args), {}), args.x, plan.x,
                 stream, args.kName);
   TiledMatmul first = tiled_product(args.gate, plan.x);
   plan.tiles.use(first);
@@ -97,7 +97,7 @@ void run_moe_tiles(const MoeFfnArgs& args, Workspace workspace, const Stream& st
   plan.tiles.use(second);
   run_gated_tiles(args.gate, args.up, args.down, first, second, plan.activated, plan.products, device, queue);
   if (has_shared(args)) plan.shared.run(args, plan.x, device, queue);
-  run_combine(args, plan.products, plan.routing.weights, plan.shared.products, device, queue);
+  run_combine(args, plan.products, plan.routing.weights, plan.routing.ids, plan.shared.products, device, queue);
 }
 
 }  // namespace thalweg::cu

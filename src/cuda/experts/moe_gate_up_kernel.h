@@ -14,7 +14,7 @@
 namespace thalweg::cu {
 
 // Chooses the experts of a token, by a whole warp; if `write`, stores them and their weights for the next launch. Lane
-// s holds slot s.
+// s holds slot s: the expert's index among those that are here, or -1.
 __device__ inline int choose(const MoeMatvec& p, int token, bool write) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const float* logits = p.logits + token * p.sizes.logits();
@@ -29,12 +29,12 @@ __device__ inline int choose(const MoeMatvec& p, int token, bool write) {
     if (p.renormalize) sum = warp_sum(own);
     float* const weights = p.weights + token * p.sizes.all_slots();
     if (lane < slots) {
-      p.ids[token * slots + lane] = chosen.id;
+      p.ids[token * slots + lane] = p.sizes.here.index_of(chosen.id);
       weights[lane] = own / sum;
     }
     if (lane == 0 && p.sizes.shared_inner > 0) weights[slots] = 1.0F / (1.0F + expf(-logits[p.sizes.experts]));
   }
-  return chosen.id;
+  return p.sizes.here.index_of(chosen.id);
 }
 
 template <DType kType>
@@ -69,6 +69,7 @@ __global__ void __launch_bounds__(kGateUpThreads, PackedWeights<kType>::kCoded ?
     if (warp == 0) chosen[thread] = choose(p, token, slot == 0 && tile == 0);
     __syncthreads();
     expert = chosen[slot];
+    if (expert < 0) return;  // another rank's
   }
 
   auto* const results = reinterpret_cast<float*>(memory);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "cuda/experts/expert_range.h"
 #include "cuda/experts/fixed_blocks.h"
 #include "cuda/experts/row_products.h"
 #include "cuda/launch.h"
@@ -26,6 +27,7 @@ struct MoeMatvecSizes {
   int slots;
   int inner;
   int shared_inner;
+  ExpertRange here;  // of the experts
 
   __host__ __device__ int logits() const { return experts + (shared_inner > 0 ? 1 : 0); }
   __host__ __device__ int all_slots() const { return slots + (shared_inner > 0 ? 1 : 0); }
@@ -44,7 +46,7 @@ struct MoeMatvec {
   float* logits;           // [T,E], or [T,E+1] with the shared expert's
   uint4* x_blocks;         // [T] rows of D/32 fixed blocks
   uint4* activated;        // [T] rows of fixed blocks: I/32 of each slot, then J/32
-  std::int32_t* ids;       // [T,S]
+  std::int32_t* ids;       // [T,S], among the experts that are here
   float* weights;          // [T,S], or [T,S+1] with the shared expert's
   float* shared_products;  // [T,D], if the shared expert has launches of its own
 };

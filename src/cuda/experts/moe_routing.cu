@@ -48,7 +48,8 @@ void MoeRouting::run(const MoeFfnArgs& args, const DeviceProperties& device, cud
   sums.split_stride = num_tokens(args) * num_experts(args);
   sums.tokens = num_tokens(args);
   sums.experts = static_cast<int>(num_experts(args));
-  launch_route(sums, {ids, args.top_k, weights, args.top_k, args.top_k, args.renormalize}, device, stream, args.kName);
+  const Routing routing{ids, args.top_k, weights, args.top_k, args.top_k, args.renormalize, experts_here(args)};
+  launch_route(sums, routing, device, stream, args.kName);
 }
 
 }  // namespace thalweg::cu

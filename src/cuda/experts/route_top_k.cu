@@ -42,7 +42,7 @@ __device__ float choose_slots(const float* logits, int experts, const Routing& r
     const float p = expf(best - largest);
     total += p;
     if (lane == 0) {
-      ids[slot] = best_id;
+      ids[slot] = routing.here.index_of(best_id);
       weights[slot] = p;
     }
     last = best;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
       for (int slot = 0; slot < routing.slots; ++slot) total += __shfl_sync(0xFFFFFFFFU, p, slot);
     }
     if (lane >= routing.slots) return;
-    ids[lane] = chosen.id;
+    ids[lane] = routing.here.index_of(chosen.id);
     weights[lane] = p / total;
   } else {
     float total = 0.0F;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "cuda/common/tensor_view.h"
+#include "cuda/experts/expert_range.h"
 #include "cuda/launch.h"
 #include "thalweg/moe.h"
 #include "thalweg/tensor.h"
@@ -28,6 +29,7 @@ struct Routing {
   std::int64_t weights_stride;
   int slots;
   bool renormalize;
+  ExpertRange here{};  // ids count from its first
 };
 
 // With another score than softmax, or a bias [E] (may be null).

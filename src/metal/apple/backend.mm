@@ -100,7 +100,7 @@ const ResidentFunctions& resident_functions() {
     result.free_memory = free_memory;
     result.create_stream = [](Device) -> void* { return new DeviceStream(kCommandBuffers); };
     result.destroy_stream = [](Device, void* stream) noexcept { delete static_cast<DeviceStream*>(stream); };
-    result.allocate_pinned = [](std::size_t bytes) { return allocate({}, bytes); };
+    result.allocate_pinned = [](Device device, std::size_t bytes) { return allocate(device, bytes); };
     result.release_pinned = [](void* memory) noexcept { release({}, memory); };
     result.map_host = [](Device, const void* memory, std::size_t bytes) {
       AppleDevice::instance().keep(memory, bytes);

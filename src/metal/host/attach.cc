@@ -61,7 +61,7 @@ const ResidentFunctions& resident_functions() {
     };
     result.create_stream = [](Device) -> void* { return new DeviceStream(kCommandBuffers); };
     result.destroy_stream = [](Device, void* stream) noexcept { delete static_cast<DeviceStream*>(stream); };
-    result.allocate_pinned = [](std::size_t bytes) { return allocate({}, bytes); };
+    result.allocate_pinned = [](Device device, std::size_t bytes) { return allocate(device, bytes); };
     result.release_pinned = [](void* memory) noexcept { release({}, memory); };
     result.map_host = [](Device, const void*, std::size_t) {};
     result.unmap_host = [](Device, const void*) noexcept {};

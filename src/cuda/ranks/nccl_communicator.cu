@@ -1,0 +1,99 @@
+#include "cuda/ranks/nccl_communicator.h"
+
+#include <atomic>
+#include <cstring>
+
+#include "cuda/launch.h"
+#include "cuda/ranks/nccl_library.h"
+
+namespace thalweg::cu {
+namespace {
+
+class NcclCommunicator final : public DeviceCommunicator {
+ public:
+  NcclCommunicator(Device device, const NcclId& id, int rank, int count) : device_(device), rank_(rank) {
+    const CurrentDevice current(Stream{device, 0, nullptr}, "ranks");
+    check_nccl(nccl().comm_init_rank(&communicator_, count, id, rank), nullptr);
+  }
+  ~NcclCommunicator() override {
+    if (!aborted_) nccl().comm_destroy(communicator_);
+  }
+
+  void all_reduce(const Stream& stream, void* data, DType dtype, std::int64_t count) override {
+    const CurrentDevice current(stream, "ranks");
+    check_nccl(nccl().all_reduce(data, data, static_cast<std::size_t>(count),
+                                 dtype == DType::kF32 ? kNcclFloat32 : kNcclBfloat16, kNcclSum, usable(),
+                                 stream.native),
+               communicator_);
+  }
+
+  void all_gather(const Stream& stream, void* data, std::size_t bytes) override {
+    const CurrentDevice current(stream, "ranks");
+    const std::byte* const mine = static_cast<std::byte*>(data) + bytes * static_cast<std::size_t>(rank_);
+    check_nccl(nccl().all_gather(mine, data, bytes, kNcclUint8, usable(), stream.native), communicator_);
+  }
+
+  std::string failure() override {
+    if (aborted_) return "given up";
+    int error = kNcclSuccess;
+    if (nccl().comm_get_async_error(communicator_, &error) != kNcclSuccess) return "NCCL does not answer";
+    if (error == kNcclSuccess || error == kNcclInProgress) return {};
+    return std::string("NCCL reports: ") + nccl().get_error_string(error);
+  }
+
+  void abort() noexcept override {
+    if (!aborted_.exchange(true)) nccl().comm_abort(communicator_);
+  }
+
+ private:
+  NcclComm usable() const {
+    if (aborted_) throw Error("ranks", "NCCL", "ranks that run together", "ranks that were given up");
+    return communicator_;
+  }
+
+  Device device_;
+  int rank_;
+  NcclComm communicator_ = nullptr;
+  std::atomic<bool> aborted_ = false;
+};
+
+std::string unavailable() { return nccl().unavailable; }
+
+void require_nccl() {
+  if (!nccl().unavailable.empty()) throw Error("ranks", "device", "NCCL for ranks on GPUs", nccl().unavailable);
+}
+
+int devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
+std::vector<std::byte> make_id() {
+  require_nccl();
+  NcclId id{};
+  check_nccl(nccl().get_unique_id(&id), nullptr);
+  std::vector<std::byte> bytes(sizeof id);
+  std::memcpy(bytes.data(), &id, sizeof id);
+  return bytes;
+}
+
+std::unique_ptr<DeviceCommunicator> connect(Device device, std::span<const std::byte> bytes, int rank, int count) {
+  require_nccl();
+  NcclId id{};
+  if (bytes.size() != sizeof id) {
+    throw Error("ranks", "id", std::to_string(sizeof id) + " bytes", std::to_string(bytes.size()));
+  }
+  std::memcpy(&id, bytes.data(), sizeof id);
+  return std::make_unique<NcclCommunicator>(device, id, rank, count);
+}
+
+}  // namespace
+
+const DeviceRanks& nccl_ranks() {
+  static constexpr DeviceRanks kRanks{unavailable, devices, make_id, connect};
+  return kRanks;
+}
+
+}  // namespace thalweg::cu
