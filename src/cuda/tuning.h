@@ -88,10 +88,13 @@ constexpr double kStepStreamCall = 6.5;
 constexpr double kStepStreamKeyHead = 9.0;
 // With replays and drafts, seven tokens of a sequence: decode 16.8 us at batch 1; stream 26, 49 and 179 us at 8, 16 and
 // 64, decode 33, 63 and 228.
-// A further token in stream: 161 us for 8 tokens at batch 64. decode_together has not been measured there; it is chosen
-// below the same number of key heads as decode. One by one, decode takes longer.
+// A further token in stream: 161 us for 8 tokens at batch 64, 233 in decode and 186 in decode_together. At batch 1
+// decode_together takes 10.1, 11.1 and 13.4 us for 2, 4 and 8 tokens. One by one, a token in decode waits for the one
+// before: 8.8 us for 4 where one takes 5.8 (H100).
+constexpr double kStepTogetherCall = 9.0;
 constexpr double kStepToken = 1.5;
 constexpr double kStepDecodeToken = 2.0;
+constexpr double kStepDecodeWait = 0.8;
 // A snapshot after each token, in any kernel: as many bytes as half a step, at half the rate.
 constexpr double kStepSnapshot = 9.0;
 // cluster: 6.9 us at batch 1, 99 us at batch 64. block: not measured apart; it uses few multiprocessors.

@@ -384,11 +384,12 @@ double stream_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
 }
 double together_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
-  return step_cost(args, stream, kStepDecodeCall, kStepDecodeKeyHead, kStepToken);
+  return step_cost(args, stream, kStepTogetherCall, kStepDecodeKeyHead, kStepToken);
 }
 double decode_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
-  return step_cost(args, stream, kStepDecodeCall, kStepDecodeKeyHead, kStepDecodeToken);
+  const double waits = args.snapshots.defined() ? 0.0 : kStepDecodeWait * static_cast<double>(most_tokens(args) - 1);
+  return step_cost(args, stream, kStepDecodeCall, kStepDecodeKeyHead, kStepDecodeToken) + waits;
 }
 double cluster_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
