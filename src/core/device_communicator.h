@@ -31,8 +31,8 @@ class DeviceCommunicator {
 
   // What went wrong on the way between the devices; empty while all is well. Any thread may ask.
   virtual std::string failure() = 0;
-  // Ends the calls that wait for another rank; their results are undefined. Another thread may be within a call. Returns
-  // when nothing runs any more and the graphs are gone, which may be never if another rank hangs.
+  // Ends the calls that wait for another rank; their results are undefined. Another thread may be within a call.
+  // Returns when nothing runs any more and the graphs are gone, which may be never if another rank hangs.
   virtual void abort() noexcept = 0;
 };
 

@@ -56,10 +56,10 @@ void Model::Impl::choose_rank_device() {
     } else {
       if (!options.device) device->index = options.ranks->local_rank();
       const int devices = resident->ranks().devices();
-      device_reason = device->index < devices ? resident->ranks().unavailable()
-                                              : name + ":" + std::to_string(device->index) +
-                                                    ", a GPU of its own for each rank, where this machine has " +
-                                                    std::to_string(devices);
+      device_reason = device->index < devices
+                          ? resident->ranks().unavailable()
+                          : name + ":" + std::to_string(device->index) +
+                                ", a GPU of its own for each rank, where this machine has " + std::to_string(devices);
     }
     if (options.device && !device_reason.empty()) {
       throw Error("ModelOptions", "device", "the CPU or CUDA, for several ranks", device_reason);

@@ -33,12 +33,12 @@ struct RankedDevice::State {
   std::mutex mutex;
   std::condition_variable changed;
   std::unique_ptr<DeviceCommunicator> communicator;
-  std::exception_ptr refused;    // why there is none
-  std::optional<Error> error;    // why the ranks were given up
-  int working = 0;               // begun and not ended
-  Clock::time_point since;       // of the last begin or end
+  std::exception_ptr refused;  // why there is none
+  std::optional<Error> error;  // why the ranks were given up
+  int working = 0;             // begun and not ended
+  Clock::time_point since;     // of the last begin or end
   bool ending = false;
-  bool done = false;             // the thread has nothing left to do
+  bool done = false;  // the thread has nothing left to do
 
   // The thread: connects, watches, and disconnects.
   void run(const std::function<std::unique_ptr<DeviceCommunicator>()>& connect, comm::Communicator& host);

@@ -1,5 +1,5 @@
-// What a rank's device needs beside a GPU: connecting, the columns of the logits, and giving up ranks that are lost. The
-// devices are threads that sum on the host.
+// What a rank's device needs beside a GPU: connecting, the columns of the logits, and giving up ranks that are lost.
+// The devices are threads that sum on the host.
 
 #include "decode/ranked_device.h"
 
@@ -22,8 +22,8 @@ using model::expect_error;
 // What a test has done to the devices.
 struct Devices {
   std::string unavailable;
-  std::string broken;               // what failure() says
-  std::atomic<bool> deaf = false;   // connect() waits for it to end
+  std::string broken;              // what failure() says
+  std::atomic<bool> deaf = false;  // connect() waits for it to end
   std::atomic<int> aborted = 0;
   std::atomic<int> connected = 0;
   std::vector<std::shared_ptr<Ranks>> way;  // of their own, by rank

@@ -21,10 +21,10 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   void all_reduce(const Stream& stream, void* data, DType dtype, std::int64_t count) override {
     const CurrentDevice current(stream, "ranks");
-    check_nccl(nccl().all_reduce(data, data, static_cast<std::size_t>(count),
-                                 dtype == DType::kF32 ? kNcclFloat32 : kNcclBfloat16, kNcclSum, usable(),
-                                 stream.native),
-               communicator_);
+    check_nccl(
+        nccl().all_reduce(data, data, static_cast<std::size_t>(count),
+                          dtype == DType::kF32 ? kNcclFloat32 : kNcclBfloat16, kNcclSum, usable(), stream.native),
+        communicator_);
   }
 
   void all_gather(const Stream& stream, void* data, std::size_t bytes) override {
