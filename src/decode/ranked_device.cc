@@ -139,11 +139,13 @@ RankedDevice::RankedDevice(Runtime& runtime, const DeviceRanks& ranks, comm::Com
     const int gone = host.ended_rank();
     if (gone < 0 && seconds_since(begin) <= host.timeout()) continue;
     state_->ending = true;
+    state_->changed.notify_all();
     if (gone >= 0) throw comm::lost(gone, "one that has ended");
     throw Error("ranks", "devices", "devices that connect within " + std::to_string(host.timeout()) + " s", "none");
   }
   if (state_->refused != nullptr) {
     state_->ending = true;
+    state_->changed.notify_all();
     std::rethrow_exception(state_->refused);
   }
   state_->since = Clock::now();

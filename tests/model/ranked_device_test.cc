@@ -57,6 +57,7 @@ const DeviceRanks kHostDevices{
     .make_id = [] { return std::vector<std::byte>(5, std::byte{7}); },
     .connect = [](Device, std::span<const std::byte> id, int rank, int) -> std::unique_ptr<DeviceCommunicator> {
       EXPECT_EQ(std::vector<std::byte>(id.begin(), id.end()), std::vector<std::byte>(5, std::byte{7}));
+      if (!g_devices->refused.empty()) throw Error("ranks", "devices", "another one", g_devices->refused);
       while (g_devices->deaf) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return std::make_unique<HostSums>(rank);
     },
@@ -129,6 +130,13 @@ TEST_F(RankedDeviceThreads, SayWhyThereIsNoWay) {
   devices_.unavailable = "no way";
   for (const std::string& error : run(2, 20, [](RankedDevice&, Runtime&, comm::Communicator&) {})) {
     EXPECT_NE(error.find("no way"), std::string::npos) << error;
+  }
+}
+
+TEST_F(RankedDeviceThreads, SayWhyTheyDoNotConnect) {
+  devices_.refused = "the same device twice";
+  for (const std::string& error : run(2, 20, [](RankedDevice&, Runtime&, comm::Communicator&) {})) {
+    EXPECT_NE(error.find("the same device twice"), std::string::npos) << error;
   }
 }
 
