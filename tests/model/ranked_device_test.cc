@@ -23,6 +23,7 @@ using model::expect_error;
 struct Devices {
   std::string unavailable;
   std::string broken;              // what failure() says
+  std::string refused;             // what connect() throws
   std::atomic<bool> deaf = false;  // connect() waits for it to end
   std::atomic<int> aborted = 0;
   std::atomic<int> connected = 0;
