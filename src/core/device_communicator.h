@@ -40,6 +40,8 @@ class DeviceCommunicator {
 struct DeviceRanks {
   std::string (*unavailable)();  // empty, or why there is no communication
   int (*devices)();              // of this machine
+  // Makes the device the calling thread's own, so that a rank leaves nothing on the other ranks' devices.
+  void (*make_current)(Device device);
   // What connects the ranks: one of them makes it, and all have the same bytes.
   std::vector<std::byte> (*make_id)();
   // Waits for the other ranks, without a limit.

@@ -96,6 +96,9 @@ void Model::Impl::place_on(Device device) {
   pool.reset();
   device_weights.reset();
   device_ranks.reset();
+  if (group != nullptr && device.type != DeviceType::kCpu && backend(device.type).unavailable.empty()) {
+    backend(device.type).device->resident->ranks().make_current(device);
+  }
   runtime = std::make_unique<decode::Runtime>(device, options.threads, options.pool, options.exact);
   connect_rank_devices();
   draft = options.draft;

@@ -55,6 +55,7 @@ class HostSums final : public DeviceCommunicator {
 const DeviceRanks kHostDevices{
     .unavailable = [] { return g_devices->unavailable; },
     .devices = [] { return 8; },
+    .make_current = [](Device) {},
     .make_id = [] { return std::vector<std::byte>(5, std::byte{7}); },
     .connect = [](Device, std::span<const std::byte> id, int rank, int) -> std::unique_ptr<DeviceCommunicator> {
       EXPECT_EQ(std::vector<std::byte>(id.begin(), id.end()), std::vector<std::byte>(5, std::byte{7}));
