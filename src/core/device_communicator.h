@@ -31,8 +31,8 @@ class DeviceCommunicator {
 
   // What went wrong on the way between the devices; empty while all is well. Any thread may ask.
   virtual std::string failure() = 0;
-  // Ends the calls that wait for another rank; their results are undefined. Another thread may be within a call. Returns
-  // when nothing runs any more and the graphs are gone, which may be never if another rank hangs.
+  // Ends the calls that wait for another rank; their results are undefined. Another thread may be within a call.
+  // Returns when nothing runs any more and the graphs are gone, which may be never if another rank hangs.
   virtual void abort() noexcept = 0;
 };
 
@@ -40,6 +40,8 @@ class DeviceCommunicator {
 struct DeviceRanks {
   std::string (*unavailable)();  // empty, or why there is no communication
   int (*devices)();              // of this machine
+  // Makes the device the calling thread's own, so that a rank leaves nothing on the other ranks' devices.
+  void (*make_current)(Device device);
   // What connects the ranks: one of them makes it, and all have the same bytes.
   std::vector<std::byte> (*make_id)();
   // Waits for the other ranks, without a limit.

@@ -56,10 +56,10 @@ void Model::Impl::choose_rank_device() {
     } else {
       if (!options.device) device->index = options.ranks->local_rank();
       const int devices = resident->ranks().devices();
-      device_reason = device->index < devices ? resident->ranks().unavailable()
-                                              : name + ":" + std::to_string(device->index) +
-                                                    ", a GPU of its own for each rank, where this machine has " +
-                                                    std::to_string(devices);
+      device_reason = device->index < devices
+                          ? resident->ranks().unavailable()
+                          : name + ":" + std::to_string(device->index) +
+                                ", a GPU of its own for each rank, where this machine has " + std::to_string(devices);
     }
     if (options.device && !device_reason.empty()) {
       throw Error("ModelOptions", "device", "the CPU or CUDA, for several ranks", device_reason);
@@ -97,6 +97,9 @@ void Model::Impl::place_on(Device device) {
   pool.reset();
   device_weights.reset();
   device_ranks.reset();
+  if (group != nullptr && device.type != DeviceType::kCpu && backend(device.type).unavailable.empty()) {
+    backend(device.type).device->resident->ranks().make_current(device);
+  }
   runtime = std::make_unique<decode::Runtime>(device, options.threads, options.pool, options.exact);
   connect_rank_devices();
   draft = options.draft;

@@ -83,7 +83,8 @@ class RankGroup {
 
   // On every rank, within a run. y, contiguous where the model runs, becomes the sum of all ranks'.
   void all_reduce(const Tensor& y);
-  // On the host: rank 0's logits [rows,vocabulary] f32 from each rank's columns [rows,..], which are contiguous and in rank order.
+  // On the host: rank 0's logits [rows,vocabulary] f32 from each rank's columns [rows,..], which are contiguous and in
+  // rank order.
   void gather_columns(const ConstTensor& mine, const Tensor& logits, std::int64_t vocabulary);
 
   // On rank 0. Has the others run the chunks while `body` does so here.

@@ -69,10 +69,10 @@ std::vector<RankedChunk> unpack_chunks(std::span<const std::byte> message) {
 std::vector<std::byte> pack(std::span<const RankedStart> starts) {
   std::vector<std::byte> message;
   for (const RankedStart& start : starts) {
-    append(message,
-           StartHeader{start.slot, start.next, start.seen, static_cast<std::int64_t>(start.tokens.size()),
-                       start.sampling},
-           start.tokens);
+    append(
+        message,
+        StartHeader{start.slot, start.next, start.seen, static_cast<std::int64_t>(start.tokens.size()), start.sampling},
+        start.tokens);
   }
   return message;
 }

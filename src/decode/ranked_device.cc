@@ -33,12 +33,12 @@ struct RankedDevice::State {
   std::mutex mutex;
   std::condition_variable changed;
   std::unique_ptr<DeviceCommunicator> communicator;
-  std::exception_ptr refused;    // why there is none
-  std::optional<Error> error;    // why the ranks were given up
-  int working = 0;               // begun and not ended
-  Clock::time_point since;       // of the last begin or end
+  std::exception_ptr refused;  // why there is none
+  std::optional<Error> error;  // why the ranks were given up
+  int working = 0;             // begun and not ended
+  Clock::time_point since;     // of the last begin or end
   bool ending = false;
-  bool done = false;             // the thread has nothing left to do
+  bool done = false;  // the thread has nothing left to do
 
   // The thread: connects, watches, and disconnects.
   void run(const std::function<std::unique_ptr<DeviceCommunicator>()>& connect, comm::Communicator& host);
@@ -139,11 +139,13 @@ RankedDevice::RankedDevice(Runtime& runtime, const DeviceRanks& ranks, comm::Com
     const int gone = host.ended_rank();
     if (gone < 0 && seconds_since(begin) <= host.timeout()) continue;
     state_->ending = true;
+    state_->changed.notify_all();
     if (gone >= 0) throw comm::lost(gone, "one that has ended");
     throw Error("ranks", "devices", "devices that connect within " + std::to_string(host.timeout()) + " s", "none");
   }
   if (state_->refused != nullptr) {
     state_->ending = true;
+    state_->changed.notify_all();
     std::rethrow_exception(state_->refused);
   }
   state_->since = Clock::now();

@@ -131,7 +131,8 @@ void Graph::launch() const { runtime_->functions_->launch(runtime_->stream_, gra
 
 PinnedMemory::PinnedMemory(const Runtime& runtime, std::size_t bytes)
     : functions_(runtime.functions_),
-      data_(functions_ != nullptr ? static_cast<std::byte*>(functions_->allocate_pinned(runtime.device(), bytes)) : new std::byte[bytes]),
+      data_(functions_ != nullptr ? static_cast<std::byte*>(functions_->allocate_pinned(runtime.device(), bytes))
+                                  : new std::byte[bytes]),
       bytes_(bytes) {}
 
 PinnedMemory::~PinnedMemory() {

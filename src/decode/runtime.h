@@ -88,7 +88,9 @@ class Runtime {
   std::string device_name() const;  // "cuda:0 (NVIDIA H200)", "cpu"
   std::string device_kind() const;  // "NVIDIA H200", "cpu"
   // How ranks on such devices find each other; null where there is no way.
-  const DeviceRanks* ranks() const { return functions_ != nullptr && functions_->ranks ? &functions_->ranks() : nullptr; }
+  const DeviceRanks* ranks() const {
+    return functions_ != nullptr && functions_->ranks ? &functions_->ranks() : nullptr;
+  }
   void set_wait_listener(WaitListener* listener) { listener_ = listener; }
   std::size_t free_memory() const;  // of the device, in bytes
   // Seconds of what `enqueue` puts into a stream of the device: the median of a few replays.

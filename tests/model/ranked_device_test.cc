@@ -1,5 +1,5 @@
-// What a rank's device needs beside a GPU: connecting, the columns of the logits, and giving up ranks that are lost. The
-// devices are threads that sum on the host.
+// What a rank's device needs beside a GPU: connecting, the columns of the logits, and giving up ranks that are lost.
+// The devices are threads that sum on the host.
 
 #include "decode/ranked_device.h"
 
@@ -22,8 +22,9 @@ using model::expect_error;
 // What a test has done to the devices.
 struct Devices {
   std::string unavailable;
-  std::string broken;               // what failure() says
-  std::atomic<bool> deaf = false;   // connect() waits for it to end
+  std::string broken;              // what failure() says
+  std::string refused;             // what connect() throws
+  std::atomic<bool> deaf = false;  // connect() waits for it to end
   std::atomic<int> aborted = 0;
   std::atomic<int> connected = 0;
   std::vector<std::shared_ptr<Ranks>> way;  // of their own, by rank
@@ -54,9 +55,11 @@ class HostSums final : public DeviceCommunicator {
 const DeviceRanks kHostDevices{
     .unavailable = [] { return g_devices->unavailable; },
     .devices = [] { return 8; },
+    .make_current = [](Device) {},
     .make_id = [] { return std::vector<std::byte>(5, std::byte{7}); },
     .connect = [](Device, std::span<const std::byte> id, int rank, int) -> std::unique_ptr<DeviceCommunicator> {
       EXPECT_EQ(std::vector<std::byte>(id.begin(), id.end()), std::vector<std::byte>(5, std::byte{7}));
+      if (!g_devices->refused.empty()) throw Error("ranks", "devices", "another one", g_devices->refused);
       while (g_devices->deaf) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return std::make_unique<HostSums>(rank);
     },
@@ -129,6 +132,13 @@ TEST_F(RankedDeviceThreads, SayWhyThereIsNoWay) {
   devices_.unavailable = "no way";
   for (const std::string& error : run(2, 20, [](RankedDevice&, Runtime&, comm::Communicator&) {})) {
     EXPECT_NE(error.find("no way"), std::string::npos) << error;
+  }
+}
+
+TEST_F(RankedDeviceThreads, SayWhyTheyDoNotConnect) {
+  devices_.refused = "the same device twice";
+  for (const std::string& error : run(2, 20, [](RankedDevice&, Runtime&, comm::Communicator&) {})) {
+    EXPECT_NE(error.find("the same device twice"), std::string::npos) << error;
   }
 }
 

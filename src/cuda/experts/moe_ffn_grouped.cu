@@ -152,7 +152,8 @@ void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& 
   launch_grouped_choice(choice, device, queue, args.kName);
 
   const auto experts = static_cast<double>(num_experts(args));
-  const double hit = static_cast<double>(num_experts_here(args)) * (1.0 - std::pow(1.0 - 1.0 / experts, static_cast<double>(num_pairs(args))));
+  const double hit = static_cast<double>(num_experts_here(args)) *
+                     (1.0 - std::pow(1.0 - 1.0 / experts, static_cast<double>(num_pairs(args))));
   const std::int64_t shared = shared_items(args, plan.items.item_tokens);
   GroupedProduct p{};
   p.items = plan.items;

@@ -20,9 +20,12 @@ struct MatvecPlan {
   float* shared_products;
 
   MatvecPlan(const MoeFfnArgs& args, Arena arena)
-      : sizes{static_cast<int>(num_tokens(args)),  static_cast<int>(hidden_size(args)),
-              static_cast<int>(num_experts(args)), args.top_k,
-              static_cast<int>(inner_size(args)),  static_cast<int>(shared_inner_size(args)),
+      : sizes{static_cast<int>(num_tokens(args)),
+              static_cast<int>(hidden_size(args)),
+              static_cast<int>(num_experts(args)),
+              args.top_k,
+              static_cast<int>(inner_size(args)),
+              static_cast<int>(shared_inner_size(args)),
               experts_here(args)},
         logits(arena.take<float>(num_tokens(args) * sizes.logits())),
         x_blocks(arena.take<uint4>(num_tokens(args) * (sizes.hidden / 32) * kFixedBlockVectors)),

@@ -125,7 +125,8 @@ void run(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
   steps.for_each(args, [&](std::string_view, const auto& kernels, const auto& step) {
     make_plan(kernels, step, stream).kernel->run(step, steps.scratch, stream);
   });
-  run_combine(args, steps.products, steps.routing.weights, steps.routing.ids, steps.shared_products, device, native(stream));
+  run_combine(args, steps.products, steps.routing.weights, steps.routing.ids, steps.shared_products, device,
+              native(stream));
 }
 
 MoeFfnArgs with_exact_products(MoeFfnArgs args) {

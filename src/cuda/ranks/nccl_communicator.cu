@@ -21,10 +21,10 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   void all_reduce(const Stream& stream, void* data, DType dtype, std::int64_t count) override {
     const CurrentDevice current(stream, "ranks");
-    check_nccl(nccl().all_reduce(data, data, static_cast<std::size_t>(count),
-                                 dtype == DType::kF32 ? kNcclFloat32 : kNcclBfloat16, kNcclSum, usable(),
-                                 stream.native),
-               communicator_);
+    check_nccl(
+        nccl().all_reduce(data, data, static_cast<std::size_t>(count),
+                          dtype == DType::kF32 ? kNcclFloat32 : kNcclBfloat16, kNcclSum, usable(), stream.native),
+        communicator_);
   }
 
   void all_gather(const Stream& stream, void* data, std::size_t bytes) override {
@@ -70,6 +70,9 @@ int devices() {
   return 0;
 }
 
+// Whoever sets a device, and sets another one again after a call, makes a context on both.
+void make_current(Device device) { check(cudaSetDevice(device.index), "device"); }
+
 std::vector<std::byte> make_id() {
   require_nccl();
   NcclId id{};
@@ -92,7 +95,7 @@ std::unique_ptr<DeviceCommunicator> connect(Device device, std::span<const std::
 }  // namespace
 
 const DeviceRanks& nccl_ranks() {
-  static constexpr DeviceRanks kRanks{unavailable, devices, make_id, connect};
+  static constexpr DeviceRanks kRanks{unavailable, devices, make_current, make_id, connect};
   return kRanks;
 }
 
