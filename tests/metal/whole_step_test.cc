@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <string>
+#include <vector>
 
 #include "metal/counted.h"
+#include "metal/peers.h"
 #include "metal/traffic.h"
 #include "thalweg/gated_delta_rule.h"
 #include "thalweg/moe.h"
@@ -89,6 +93,219 @@ TEST_F(WholeStep, FormulasOfExpertBlocksAreTheExecutors) {
     }
   }
 }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Qwen3.5-35B-A3B: bf16 activations, keys and values in f16, states in f32, weights in Q4_K, the router's in F32.
+
+constexpr peers::Step kDecode{.tokens = 1,
+                              .context = 4096,
+                              .d = 2048,
+                              .key_heads = 16,
+                              .value_heads = 32,
+                              .width = 128,
+                              .taps = 4,
+                              .heads = 16,
+                              .kv_heads = 2,
+                              .head = 256,
+                              .experts = 256,
+                              .slots = 8,
+                              .inner = 512,
+                              .shared = 512,
+                              .vocabulary = 248320,
+                              .delta_layers = 30,
+                              .attention_layers = 10};
+
+constexpr peers::Step prompt_of(Count tokens) {
+  peers::Step step = kDecode;
+  step.tokens = step.context = tokens;
+  return step;
+}
+
+class Qwen35B : public WholeStep {
+ protected:
+  // Runs of `part` tokens stand for those of all where traffic is in proportion to tokens.
+  static constexpr Count kPart = 64;
+
+  Traffic norms(const peers::Step& s) {
+    RmsNormArgs args;
+    args.x = args.sum = tensor(DType::kBF16, {s.tokens, s.d});
+    args.delta = tensor(DType::kBF16, {s.tokens, s.d});
+    args.weight = tensor(DType::kF32, {s.d});
+    args.y = tensor(DType::kBF16, {s.tokens, s.d});
+    return 2 * s.layers() * traffic_of(args, kFew);
+  }
+
+  static Traffic projections(const peers::Step& s) {
+    const auto product = [&](Count n, Count k, Count output) {
+      const Product of{DType::kQ4_K, s.tokens, n, k, 2, output};
+      return s.tokens == 1 ? of.rows() : of.tiles();
+    };
+    const Count gate = s.heads * s.head;
+    const Traffic delta = product(s.channels(), s.d, 2) + product(s.values(), s.d, 2) +
+                          2 * product(s.value_heads, s.d, 4) + product(s.d, s.values(), 2);
+    const Traffic attention =
+        product(2 * gate, s.d, 2) + 2 * product(s.kv_heads * s.head, s.d, 2) + product(s.d, gate, 2);
+    return s.delta_layers * delta + s.attention_layers * attention;
+  }
+
+  GateInputs gates(const peers::Step& s, Count tokens) {
+    return {tensor(DType::kF32, {1, tokens, s.value_heads}), tensor(DType::kF32, {1, tokens, s.value_heads}),
+            tensor(DType::kF32, {s.value_heads}), tensor(DType::kF32, {s.value_heads})};
+  }
+
+  Traffic delta_step(const peers::Step& s) {
+    GatedDeltaPrepStepArgs args;
+    args.x = tensor(DType::kBF16, {1, 1, s.channels()});
+    args.conv_weight = tensor(DType::kF32, {s.channels(), s.taps});
+    args.conv_state = tensor(DType::kF32, {1, s.channels(), s.taps - 1});
+    args.gates = gates(s, 1);
+    args.state_in = args.state_out = tensor(DType::kF32, {1, s.value_heads, s.width, s.width});
+    args.state_indices = integers({0});
+    args.z = tensor(DType::kBF16, {1, 1, s.value_heads, s.width});
+    args.norm_weight = tensor(DType::kF32, {s.width});
+    args.y = tensor(DType::kBF16, {1, 1, s.value_heads, s.width});
+    args.head_map = HeadMap::kTiled;
+    args.qk_norm = QkNorm::kL2;
+    return s.delta_layers * traffic_of(args, kFew);
+  }
+
+  Traffic delta_prompt(const peers::Step& s) {
+    const Tensor bounds = integers({0, kPart});
+    const Tensor slots = integers({0});
+    CausalConv1dArgs conv;
+    conv.x = tensor(DType::kBF16, {1, kPart, s.channels()});
+    conv.weight = tensor(DType::kF32, {s.channels(), s.taps});
+    conv.initial_state = conv.final_state = tensor(DType::kF32, {1, s.channels(), s.taps - 1});
+    conv.state_indices = slots;
+    conv.cu_seqlens = bounds;
+    conv.y = tensor(DType::kBF16, {1, kPart, s.channels()});
+    conv.activation = Activation::kSilu;
+    ChunkGatedDeltaRuleArgs rule;
+    rule.q = tensor(DType::kBF16, {1, kPart, s.key_heads, s.width});
+    rule.k = tensor(DType::kBF16, {1, kPart, s.key_heads, s.width});
+    rule.v = tensor(DType::kBF16, {1, kPart, s.value_heads, s.width});
+    rule.gates = gates(s, kPart);
+    rule.initial_state = rule.final_state = tensor(DType::kF32, {1, s.value_heads, s.width, s.width});
+    rule.state_indices = slots;
+    rule.cu_seqlens = bounds;
+    rule.o = tensor(DType::kBF16, {1, kPart, s.value_heads, s.width});
+    rule.head_map = HeadMap::kTiled;
+    rule.qk_norm = QkNorm::kL2;
+    GatedRmsNormArgs norm;
+    norm.x = norm.y = tensor(DType::kBF16, {kPart, s.value_heads, s.width});
+    norm.z = tensor(DType::kBF16, {kPart, s.value_heads, s.width});
+    norm.weight = tensor(DType::kF32, {s.width});
+    const Traffic part = traffic_of(conv, kMany) + traffic_of(rule, kMany) + traffic_of(norm, kMany);
+    return s.delta_layers * of_all(s, part);
+  }
+
+  static Traffic of_all(const peers::Step& s, const Traffic& part) {
+    return {part.launches, part.read * s.tokens / kPart, part.written * s.tokens / kPart};
+  }
+
+  Traffic attention(const peers::Step& s) {
+    const Tensor bounds = integers({0, static_cast<std::int32_t>(s.tokens)});
+    const Tensor lengths = integers({static_cast<std::int32_t>(s.context)});
+    const Tensor slots = integers({0});
+    const Tensor keys = tensor(DType::kF16, {1, s.context, s.kv_heads, s.head});
+    const Tensor values = tensor(DType::kF16, {1, s.context, s.kv_heads, s.head});
+    const Tensor q_and_gate = tensor(DType::kBF16, {s.tokens, s.heads, 2 * s.head});
+    const auto half = [&](Count first) { return narrow(q_and_gate, 2, first, s.head); };
+    const Tensor k = tensor(DType::kBF16, {s.tokens, s.kv_heads, s.head});
+    Traffic all;
+    for (const Tensor& heads : {half(0), k}) {
+      RopeArgs rope;
+      rope.x = rope.y = heads;
+      rope.positions = tensor(DType::kI32, {s.tokens});
+      rope.frequencies = tensor(DType::kF32, {s.head / 8});
+      rope.norm_weight = tensor(DType::kF32, {s.head});
+      rope.rotary_dim = static_cast<int>(s.head / 4);
+      all = all + traffic_of(rope, kFew);
+    }
+    StoreKvArgs store;
+    store.k = store.v = k;
+    store.cu_seqlens = bounds;
+    store.lengths = lengths;
+    store.slots = slots;
+    store.k_cache = keys;
+    store.v_cache = values;
+    AttentionArgs args;
+    args.q = half(0);
+    args.gate = half(s.head);
+    args.k_cache = keys;
+    args.v_cache = values;
+    args.cu_seqlens = bounds;
+    args.lengths = lengths;
+    args.slots = slots;
+    args.o = tensor(DType::kBF16, {s.tokens, s.heads, s.head});
+    return s.attention_layers * (all + traffic_of(store, kFew) + traffic_of(args, s.tokens == 1 ? kFew : kMany));
+  }
+
+  // Of the last token's logits.
+  Traffic ends(const peers::Step& s) {
+    EmbeddingArgs embedding;
+    embedding.ids = tensor(DType::kI32, {s.tokens});
+    embedding.table = tensor(DType::kQ4_K, {2, s.d});
+    embedding.y = tensor(DType::kBF16, {s.tokens, s.d});
+    RmsNormArgs norm;
+    norm.x = tensor(DType::kBF16, {s.tokens, s.d});
+    norm.delta = tensor(DType::kBF16, {s.tokens, s.d});
+    norm.weight = tensor(DType::kF32, {s.d});
+    norm.y = tensor(DType::kBF16, {s.tokens, s.d});
+    return traffic_of(embedding, kFew) + traffic_of(norm, kFew) +
+           Product{DType::kQ4_K, 1, s.vocabulary, s.d, 2, 4}.rows();
+  }
+
+  peers::Steps ours(const peers::Step& s) {
+    const Experts block{s.tokens, s.d, s.slots, s.experts, s.inner, s.shared, s.expert_tiles(32)};
+    const bool one = s.tokens == 1;
+    const auto product = [&](const Product& of) { return one ? of.rows() : of.tiles(); };
+    peers::Steps steps;
+    steps.norms = norms(s);
+    steps.projections = projections(s);
+    steps.delta = one ? delta_step(s) : delta_prompt(s);
+    steps.attention = attention(s);
+    steps.router = s.layers() * (product(block.router()) + block.choice());
+    steps.gate_up =
+        s.layers() * (product(block.shared_gate_up()) +
+                      (one ? block.gate_up_vectors() : block.lists() + block.product_tiles(s.inner, s.d, 2, true)));
+    steps.down =
+        s.layers() * (product(block.shared_down()) + product(block.shared_router()) +
+                      (one ? block.down_vectors() : block.product_tiles(s.d, s.inner, 4, false) + block.combine()));
+    steps.ends = ends(s);
+    return steps;
+  }
+
+  // Prints the table, and expects no more launches and bytes than of the better peer, but in `above`.
+  void compare(const peers::Step& s, const std::vector<std::string>& above) {
+    const peers::Steps steps[] = {ours(s), peers::mlx(s), peers::llama(s)};
+    const auto row = [&](const std::string& name, const Traffic& a, const Traffic& b, const Traffic& c) {
+      std::printf("| %s | %lld | %lld | %lld | %.2f | %.2f | %.2f |\n", name.c_str(),
+                  static_cast<long long>(a.launches), static_cast<long long>(b.launches),
+                  static_cast<long long>(c.launches), static_cast<double>(a.bytes()) * 1e-6,
+                  static_cast<double>(b.bytes()) * 1e-6, static_cast<double>(c.bytes()) * 1e-6);
+      const bool is_above = std::find(above.begin(), above.end(), name) != above.end();
+      EXPECT_LE(a.launches, std::min(b.launches, c.launches)) << name;
+      EXPECT_EQ(a.bytes() > std::min(b.bytes(), c.bytes()), is_above) << name;
+    };
+    const auto rows = [&](const std::string& name, auto member) {
+      row(name, steps[0].*member, steps[1].*member, steps[2].*member);
+    };
+    rows("norms, residual sums", &peers::Steps::norms);
+    rows("projections", &peers::Steps::projections);
+    rows("gated delta layers", &peers::Steps::delta);
+    rows("attention", &peers::Steps::attention);
+    rows("router, choice", &peers::Steps::router);
+    rows("experts: gate, up", &peers::Steps::gate_up);
+    rows("experts: down, sums", &peers::Steps::down);
+    rows("embedding, last norm, head", &peers::Steps::ends);
+    row("**all**", steps[0].all(), steps[1].all(), steps[2].all());
+  }
+};
+
+TEST_F(Qwen35B, ADecodeStepAtAContextOf4096) { compare(kDecode, {}); }
+
+TEST_F(Qwen35B, APromptOf512Tokens) { compare(prompt_of(512), {}); }
 
 }  // namespace
 }  // namespace thalweg::metal
