@@ -338,7 +338,7 @@ TEST(Embedded, HasEveryKernel) {
       EXPECT_TRUE(has(*embedded, kernel.name)) << kernel.name;
     }
   }
-  EXPECT_EQ(kernels, 40U);
+  EXPECT_EQ(kernels, 41U);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #pragma once
 
 // Launches and bytes of the products in a step, as formulas: bytes that threads load and store, without caches, as the
-// executor counts them (whole_step_test.cc compares the two). Norms, moves and states are executed at their own sizes.
+// executor counts them (model/whole_step.cc compares the two). Norms, moves and states are executed at their own sizes.
 
 #include <algorithm>
 #include <cstdint>
@@ -107,10 +107,14 @@ struct Experts {
     const Count pairs = tokens * slots;
     const Count columns = ceil_div(n, 64);
     const Count weights = (gated ? 2 : 1) * tiles * n * staged_bytes(DType::kQ4_K, k);
-    const Count rows = columns * (tiles * 128 * 12 + pairs * 32 * 4) + pairs * n * 4;  // where rows and tiles are
+    const Count rows = columns * (tiles * 128 * 12 + pairs * 2 * 4);  // where tiles and rows are
     return {1, weights + columns * pairs * k * input + rows, pairs * n * 4};
   }
-  Traffic combine() const { return {1, tokens * d * (slots * 8 + 8), tokens * d * 2}; }
+  // A thread has four columns, and loads weights once.
+  Traffic combine() const {
+    const Count threads = ceil_div(d, 512) * 128;
+    return {1, tokens * (d * (slots * 4 + 4) + threads * (slots * 4 + 4)), tokens * d * 2};
+  }
 
   Traffic by_vectors() const {
     return router().rows() + shared_router().rows() + shared_gate_up().rows() + choice() + shared_down().rows() +

@@ -13,16 +13,25 @@
     device void* y [[buffer(5)]],                    // [T,D]
     uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]]) {
   const int64_t token = int64_t(group.y);
+  const int first = int(group.x) * kMovedElements * kMoveThreads + int(thread_index);
+  float sums[kMovedElements];
+  THALWEG_UNROLL
+  for (int i = 0; i < kMovedElements; ++i) sums[i] = 0.0f;
+  for (int slot = 0; slot < p.slots; ++slot) {
+    const int64_t pair = token * p.slots + slot;
+    const float weight = weights[pair];
+    THALWEG_UNROLL
+    for (int i = 0; i < kMovedElements; ++i) {
+      const int column = first + i * kMoveThreads;
+      if (column < kWidth) sums[i] += weight * outputs[pair * kWidth + column];
+    }
+  }
+  const float gate = kShared ? sigmoid(shared_logit[token]) : 0.0f;
   THALWEG_UNROLL
   for (int i = 0; i < kMovedElements; ++i) {
-    const int column = (int(group.x) * kMovedElements + i) * kMoveThreads + int(thread_index);
+    const int column = first + i * kMoveThreads;
     if (column >= kWidth) continue;
-    float sum = 0.0f;
-    for (int slot = 0; slot < p.slots; ++slot) {
-      const int64_t pair = token * p.slots + slot;
-      sum += weights[pair] * outputs[pair * kWidth + column];
-    }
-    if (kShared) sum += sigmoid(shared_logit[token]) * shared[token * kWidth + column];
-    store(y, kOutType, token * p.y_token + column, sum);
+    if (kShared) sums[i] += gate * shared[token * kWidth + column];
+    store(y, kOutType, token * p.y_token + column, sums[i]);
   }
 }

@@ -21,6 +21,7 @@ constant constexpr int kInputRowsOfThread = kInputFloats / int(kThreads);
   threadgroup float* weights = inputs + kInputFloats;   // [64][32]
   threadgroup float* others = weights + kWeightFloats;  // [64][32], of up
   threadgroup float* outputs = weights;                 // [32][64], at the end
+  threadgroup int* pairs = (threadgroup int*)inputs;    // [32], before the first inputs and after the last
   device const RowTile& tile = tiles[group.y];
   const int first_column = int(group.x) * kColumnsOfTile;
   device const uchar* matrix = weight + tile.expert * p.weight_expert;
@@ -31,13 +32,15 @@ constant constexpr int kInputRowsOfThread = kInputFloats / int(kThreads);
   TileSums right;
   clear(sums);
   if (kGated) clear(right);
+  if (int(thread_index) < count) pairs[thread_index] = rows[first + int(thread_index)];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
   int64_t from[kInputRowsOfThread];  // a thread stages one column of every fourth row
   THALWEG_UNROLL
   for (int i = 0; i < kInputRowsOfThread; ++i) {
     const int row = i * int(kThreads) / kDepthOfTile + int(thread_index) / kDepthOfTile;
     from[i] = -1;
     if (row >= count) continue;
-    const int pair = rows[first + row];
+    const int pair = pairs[row];
     from[i] = pair / p.slots * p.x_token + (kPerSlot ? pair % p.slots * p.x_slot : 0);
   }
   for (int depth = 0; depth < p.k; depth += kDepthOfTile) {
@@ -55,13 +58,14 @@ constant constexpr int kInputRowsOfThread = kInputFloats / int(kThreads);
     if (kGated) multiply(right, inputs, others, simdgroup);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (int(thread_index) < count) pairs[thread_index] = rows[first + int(thread_index)];
   store_tiles(sums, outputs, simdgroup);
   if (kGated) store_tiles(right, outputs + kRowsOfTile * kColumnsOfTile, simdgroup);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (int i = int(thread_index); i < count * kColumnsOfTile; i += int(kThreads)) {
     const int column = first_column + i % kColumnsOfTile;
     if (column >= p.n) continue;
-    const int pair = rows[first + i / kColumnsOfTile];
+    const int pair = pairs[i / kColumnsOfTile];
     const int64_t to = pair / p.slots * p.y_token + pair % p.slots * p.y_slot;
     store(y, kOutType, to + column, tile_output(outputs, i));
   }
