@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Puts an MTP layer into a GGUF file, or takes it out; whatever else the file has keeps its bytes.
 
-    python3 tools/mtp_file.py append --file models/story-q4_k.gguf --layer build/story-mtp.gguf --out build/with-layer.gguf
+    python3 tools/mtp_file.py append --file models/story-q4_k.gguf --layer build/story-mtp.gguf --out build/story.gguf
     python3 tools/mtp_file.py strip --file models/story-q4_k.gguf --out build/story-without-layer.gguf
 
---layer is a file of the same model with the layer, as `thalweg quantize` writes it: the block behind the trunk's is taken
-from it. `strip` is for programs that refuse the layer: llama.cpp refuses one without experts in a model with them. Needs
-the package gguf.
+--layer is a file of the same model with the layer, as `thalweg quantize` writes it: the block behind the trunk's is
+taken from it. `strip` is for programs that refuse the layer: llama.cpp refuses one without experts in a model with them.
+Needs the package gguf.
 """
 
 import argparse
@@ -128,8 +128,9 @@ def main():
     if any(out.tensors[n] != file.tensors[n] for n in trunk) or any(out.keys[k] != file.keys[k] for k in others):
         raise SystemExit(f"{options.out}: does not have the bytes of {file.path}")
     size = sum(len(data) for _, _, data in out.tensors.values())
-    print(f"{options.out}: {len(trunk)} tensors and {len(others)} keys with the bytes of {file.path}, {len(changed)} tensors "
-          f"{'added' if options.run is append else 'left out'}, {size} bytes of tensors")
+    done = "added" if options.run is append else "left out"
+    kept = f"{len(trunk)} tensors and {len(others)} keys with the bytes of {file.path}"
+    print(f"{options.out}: {kept}, {len(changed)} tensors {done}, {size} bytes of tensors")
 
 
 if __name__ == "__main__":

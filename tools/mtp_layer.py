@@ -60,8 +60,8 @@ class Attention(nn.Module):
         return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
     def forward(self, x, past):
-        """x [B,T,D] of one draft; past holds keys and values [B,>=T,H,W] of the drafts before, and gets these. Row i of
-        draft n is at position i + n - 1. It sees the first draft's rows up to i, and row i of the later ones."""
+        """x [B,T,D] of one draft; past holds keys and values [B,>=T,H,W] of the drafts before, and gets these. Row i
+        of draft n is at position i + n - 1. It sees the first draft's rows up to i, and row i of the later ones."""
         batch, tokens, _ = x.shape
         start = len(past)
         q, gate = self.q_proj(x).view(batch, tokens, self.heads, 2 * self.width).chunk(2, -1)
@@ -160,9 +160,9 @@ class MtpLayer(nn.Module):
 
 
 def losses(layer, embed, head, ids, hidden, weights, depth):
-    """(loss, [share of rows where the likeliest token is the trunk's] by draft), of ids [B,T], hidden [B,T,D] behind the
-    trunk's final norm and weights [B,T] of what follows each token. Draft n of row i stands for token i + 1 + n, and sees
-    what it sees in decoding whose drafts so far were right: rows of the trunk's states up to i, and its own behind."""
+    """(loss, [share of rows where the likeliest token is the trunk's] by draft), of ids [B,T], hidden [B,T,D] behind
+    the trunk's final norm and weights [B,T] of what follows each token. Draft n of row i stands for token i + 1 + n. It
+    sees what it sees in decoding whose drafts so far were right: rows of the trunk's states up to i, its own behind."""
     with torch.no_grad():
         wanted = head(hidden).float().log_softmax(-1)  # of row i: token i + 1
     loss, right, state, past = 0.0, [], hidden, []

@@ -1,11 +1,11 @@
 """The training of an MTP layer (tools/mtp_layer.py) for a model whose own weights stay as they are; the commands
 `train-mtp`, `mtp-texts` and `add-mtp` of tools/train_story_model.py.
 
-`train-mtp` writes to --out, every 30 seconds: log.txt, log.json, last.safetensors and best.safetensors, the layer that had
-most drafts accepted. Documents come from the stream that the trunk is trained with, and, for --own of the steps, from the
-trunk itself, which goes on with their beginnings greedily. Drafts are counted on the texts of `mtp-texts`: test stories
-and conversations, and how the trunk went on with each. Muon trains the matrices; the layer is measured, and in the last
-part trained in every other step, with its matrices rounded as a format of --bits bits holds them.
+`train-mtp` writes to --out, every 30 seconds: log.txt, log.json, last.safetensors and best.safetensors, the layer that
+had most drafts accepted. Documents come from the stream that the trunk is trained with, and, for --own of the steps,
+from the trunk itself, which goes on with their beginnings greedily. Drafts are counted on the texts of `mtp-texts`: test
+stories and conversations, and how the trunk went on with each. Muon trains the matrices; the layer is measured, and in
+the last part trained in every other step, with its matrices rounded as a format of --bits bits holds them.
 """
 
 import json
@@ -57,8 +57,8 @@ def begin_with_trunk(layer, trunk):
 
 
 def document_stream(options):
-    """A function that gives the next (ids, weights) [B,T] on the CPU, of any length up to 2048. Workers are forked: before
-    CUDA starts."""
+    """A function that gives the next (ids, weights) [B,T] on the CPU, of any length up to 2048. Workers are forked,
+    before CUDA starts."""
     stream = type("Stream", (story.Batches, torch.utils.data.IterableDataset), {})
     stage = multiprocessing.Value("d", 0.3)  # of the trunk's curriculum
     data = stream(os.path.join(options.model, "tokenizer.json"), f"mtp {options.seed}", stage)
@@ -76,8 +76,8 @@ def document_stream(options):
 
 
 class Source:
-    """Batches (ids, weights) of `tokens` tokens on the device, of documents or of the trunk's own texts; the latter, which
-    take long to make, are each used --own-uses times."""
+    """Batches (ids, weights) of `tokens` tokens on the device, of documents or of the trunk's own texts; the latter,
+    which take long to make, are each used --own-uses times."""
 
     def __init__(self, trunk, following, options, device):
         self.trunk, self.following, self.options, self.device = trunk, following, options, device
@@ -115,7 +115,8 @@ class Source:
 
 
 class Texts:
-    """Texts of `mtp-texts` with the trunk's states, on which drafts are counted."""
+    """Texts of `mtp-texts` with the trunk's states, on which drafts are counted: of all that the trunk went on with, by
+    kind, and of the answers up to their ends."""
 
     def __init__(self, path, trunk, device):
         with open(path, encoding="utf-8") as file:
@@ -130,22 +131,25 @@ class Texts:
     def padded(self, rows, trunk, device):
         longest = max(len(row["ids"]) for row in rows)
         ids = torch.zeros((len(rows), longest), dtype=torch.long)
-        counted = torch.zeros((len(rows), longest), dtype=torch.bool)
+        counted, answers = torch.zeros((2, len(rows), longest), dtype=torch.bool)
         for r, row in enumerate(rows):
             ids[r, : len(row["ids"])] = torch.tensor(row["ids"])
             counted[r, row["prompt"] - 1 : len(row["ids"]) - MEASURED - 1] = True
+            answers[r, row["prompt"] - 1 : row["prompt"] + row["answer"] - 2] = True
         ids = ids.to(device)
-        return ids, counted.to(device), trunk.model(input_ids=ids, use_cache=False).last_hidden_state
+        hidden = trunk.model(input_ids=ids, use_cache=False).last_hidden_state
+        return ids, counted.to(device), (answers & counted).to(device), hidden
 
     def measure(self, layer, trunk):
         """{kind: [share of places where the first n drafts are right, n = 1 to MEASURED]}"""
         sums = {}
-        for kind, ids, counted, hidden in self.groups:
+        for kind, ids, counted, answers, hidden in self.groups:
             with arithmetic(trunk):
                 right = mtp_layer.accepted(layer, trunk.get_input_embeddings(), trunk.lm_head, ids, hidden, MEASURED)
-            total = sums.setdefault(kind, torch.zeros(MEASURED + 1))
-            total[:MEASURED] += (right & counted).sum((1, 2)).cpu()
-            total[MEASURED] += counted.sum().cpu()
+            for name, places in ((kind, counted), ("answers", answers)):
+                total = sums.setdefault(name, torch.zeros(MEASURED + 1))
+                total[:MEASURED] += (right & places).sum((1, 2)).cpu()
+                total[MEASURED] += places.sum().cpu()
         return {kind: (total[:-1] / total[-1]).tolist() for kind, total in sums.items()}
 
 
@@ -155,12 +159,11 @@ class Record:
     def __init__(self, folder):
         os.makedirs(folder, exist_ok=True)
         self.folder, self.best, self.rows = folder, -1.0, []
-        self.text = open(os.path.join(folder, "log.txt"), "a", encoding="utf-8")
 
     def say(self, line):
         print(line, flush=True)
-        self.text.write(line + "\n")
-        self.text.flush()
+        with open(os.path.join(self.folder, "log.txt"), "a", encoding="utf-8") as text:
+            text.write(line + "\n")
 
     def replace(self, name, write):
         path = os.path.join(self.folder, name)
@@ -277,17 +280,23 @@ def train(options):
 
 def make_texts(options):
     """Test stories and conversations with what the trunk, in float32, goes on with: lines of JSON."""
+    import tokenizers
+
     path = os.path.join(options.model, "tokenizer.json")
     trunk = load_trunk(options.model, "cpu", torch.float32)
+    tokenizer = tokenizers.Tokenizer.from_file(path)
+    ends = {tokenizer.token_to_id(token) for token in story.SPECIAL}
     counts = [("200", options.count), ("500", options.count // 3), ("conversations", options.count)]
     counts = [(name, count) for name, count in counts if count]
     with open(options.out, "w", encoding="utf-8") as file:
         for name, count in counts:
             _, rows = story.test_rows((path, name, count, options.seed))
             for prompt, _, _ in rows:
-                ids = continued(trunk, torch.tensor([prompt]), options.tokens)
+                ids = continued(trunk, torch.tensor([prompt]), options.tokens)[0].tolist()
+                made = ids[len(prompt) :]
+                answer = next((n for n, token in enumerate(made, 1) if token in ends), len(made))
                 kind = "conversations" if name == "conversations" else "stories"
-                row = {"kind": kind, "prompt": len(prompt), "ids": ids[0].tolist()}
+                row = {"kind": kind, "prompt": len(prompt), "answer": answer, "ids": ids}
                 file.write(json.dumps(row, separators=(",", ":")) + "\n")
                 file.flush()
 
@@ -314,7 +323,7 @@ def add_commands(commands):
     part.add_argument("--report-every", type=float, default=30, help="seconds")
     part.add_argument("--tokens", type=int, default=49152, help="of a step")
     part.add_argument("--depth", type=int, default=3, help="drafts that are learnt")
-    part.add_argument("--dense", type=int, default=512, help="width of the feed-forward part; 0: experts as in the trunk")
+    part.add_argument("--dense", type=int, default=512, help="width of the layer without experts; 0: experts as the trunk")
     part.add_argument("--bits", type=int, default=4, help="that matrices are rounded to")
     part.add_argument("--quantize-from", type=float, default=0.6, help="share of the training")
     part.add_argument("--story-weight", type=float, default=0.3, help="of tokens outside of answers")
@@ -332,7 +341,7 @@ def add_commands(commands):
     part.set_defaults(run=make_texts)
     part.add_argument("--model", required=True, help="folder of an exported model")
     part.add_argument("--out", required=True, help="file of JSON lines")
-    part.add_argument("--count", type=int, default=150, help="stories of 200 tokens; as many conversations, a third of 500")
+    part.add_argument("--count", type=int, default=150, help="conversations, as many stories of 200 tokens, a third of 500")
     part.add_argument("--tokens", type=int, default=48, help="that the model goes on with")
     part.add_argument("--seed", type=int, default=20)
     part = commands.add_parser("add-mtp", help="put a layer of train-mtp into its model's folder")

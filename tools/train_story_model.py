@@ -5,8 +5,8 @@
     python3 tools/train_story_model.py train --tokenizer build/story-model --work build/story-work --out build/story-model
     python3 tools/train_story_model.py evaluate --model build/story-model --stories 500
     python3 tools/train_story_model.py mtp-texts --model build/story-model --out build/mtp-texts.jsonl
-    python3 tools/train_story_model.py train-mtp --model build/story-model --texts build/mtp-texts.jsonl --out build/story-mtp
-    python3 tools/train_story_model.py add-mtp --model build/story-model --layer build/story-mtp/best.safetensors
+    python3 tools/train_story_model.py train-mtp --model build/story-model --texts build/mtp-texts.jsonl --out build/mtp
+    python3 tools/train_story_model.py add-mtp --model build/story-model --layer build/mtp/best.safetensors
     python3 tools/train_story_model.py unpack --file models/story-q4_k.gguf --out build/story-base
 
 Half of the documents are conversations in the model's chat format, by tools/conversations.py. `unpack` makes a GGUF file
