@@ -5,8 +5,8 @@
     python3 tools/mtp_file.py strip --file models/story-q4_k.gguf --out build/story-without-layer.gguf
 
 --layer is a file of the same model with the layer, as `thalweg quantize` writes it: the block behind the trunk's is
-taken from it. `strip` is for programs that refuse the layer: llama.cpp refuses one without experts in a model with them.
-Needs the package gguf.
+taken from it. `strip` is for programs that refuse the layer: llama.cpp refuses one without experts in a model with
+experts. Needs the package gguf.
 """
 
 import argparse

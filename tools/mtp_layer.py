@@ -84,7 +84,11 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     def __init__(self, hidden, inner):
         super().__init__()
-        self.gate_proj, self.up_proj, self.down_proj = linear(inner, hidden), linear(inner, hidden), linear(hidden, inner)
+        self.gate_proj, self.up_proj, self.down_proj = (
+            linear(inner, hidden),
+            linear(inner, hidden),
+            linear(hidden, inner),
+        )
 
     def forward(self, x):
         return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))

@@ -3,8 +3,8 @@
 
 `train-mtp` writes to --out, every 30 seconds: log.txt, log.json, last.safetensors and best.safetensors, the layer that
 had most drafts accepted. Documents come from the stream that the trunk is trained with, and, for --own of the steps,
-from the trunk itself, which goes on with their beginnings greedily. Drafts are counted on the texts of `mtp-texts`: test
-stories and conversations, and how the trunk went on with each. Muon trains the matrices; the layer is measured, and in
+from the trunk itself, which goes on with their beginnings greedily. Drafts are counted on the texts of `mtp-texts`:
+test stories and conversations, and how the trunk went on with each. Muon trains the matrices; the layer is measured, and in
 the last part trained in every other step, with its matrices rounded as a format of --bits bits holds them.
 """
 
@@ -323,7 +323,9 @@ def add_commands(commands):
     part.add_argument("--report-every", type=float, default=30, help="seconds")
     part.add_argument("--tokens", type=int, default=49152, help="of a step")
     part.add_argument("--depth", type=int, default=3, help="drafts that are learnt")
-    part.add_argument("--dense", type=int, default=512, help="width of the layer without experts; 0: experts as the trunk")
+    part.add_argument(
+        "--dense", type=int, default=512, help="width of the layer without experts; 0: experts as the trunk"
+    )
     part.add_argument("--bits", type=int, default=4, help="that matrices are rounded to")
     part.add_argument("--quantize-from", type=float, default=0.6, help="share of the training")
     part.add_argument("--story-weight", type=float, default=0.3, help="of tokens outside of answers")
@@ -341,7 +343,9 @@ def add_commands(commands):
     part.set_defaults(run=make_texts)
     part.add_argument("--model", required=True, help="folder of an exported model")
     part.add_argument("--out", required=True, help="file of JSON lines")
-    part.add_argument("--count", type=int, default=150, help="conversations, as many stories of 200 tokens, a third of 500")
+    part.add_argument(
+        "--count", type=int, default=150, help="conversations, as many stories of 200 tokens, a third of 500"
+    )
     part.add_argument("--tokens", type=int, default=48, help="that the model goes on with")
     part.add_argument("--seed", type=int, default=20)
     part = commands.add_parser("add-mtp", help="put a layer of train-mtp into its model's folder")
