@@ -15,6 +15,7 @@ import json
 import math
 import pathlib
 import subprocess
+import tempfile
 
 import numpy as np
 
@@ -58,9 +59,17 @@ def by_thalweg(model, *options):
 
 
 def by_llama_cpp(model):
+    """Of the file without its MTP layer, which llama.cpp takes with experts alone."""
+    import mtp_file
     from llama_cpp_peer import LlamaCpp
 
-    peer = LlamaCpp(model, WINDOW)
+    with tempfile.TemporaryDirectory() as folder:
+        trunk = str(pathlib.Path(folder) / "trunk.gguf")
+        mtp_file.strip(argparse.Namespace(file=str(model), out=trunk))
+        return by_llama_cpp_peer(LlamaCpp(trunk, WINDOW))
+
+
+def by_llama_cpp_peer(peer):
     ids = peer.tokenize(TEXT.read_text())
 
     def logits_of(window):
