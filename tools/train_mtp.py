@@ -1,5 +1,5 @@
 """The training of an MTP layer (tools/mtp_layer.py) for a model whose own weights stay as they are; the commands
-`train-mtp`, `mtp-texts` and `add-mtp` of tools/train_story_model.py.
+`train-mtp`, `mtp-texts`, `mtp-measure` and `add-mtp` of tools/train_story_model.py.
 
 `train-mtp` writes to --out, every 30 seconds: log.txt, log.json, last.safetensors and best.safetensors, the layer that
 had most drafts accepted. Documents come from the stream that the trunk is trained with, and, for --own of the steps,
@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 import random
+import subprocess
 import time
 
 import mtp_layer
@@ -19,6 +20,7 @@ import torch
 import train_story_model as story
 
 MEASURED = 4  # drafts that are counted
+THALWEG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build", "release", "bin", "thalweg")
 
 
 def load_trunk(folder, device, kind=None):
@@ -278,21 +280,36 @@ def train(options):
     record.say(f"done after {time.time() - began:.0f} s, {memory:.0f} GiB")
 
 
+def continued_by_thalweg(file, ids, more, end):
+    """ids with the `more` tokens that `thalweg generate` appends; where it ends the text, it goes on behind the end."""
+    size = len(ids) + more
+    while len(ids) < size:
+        command = [THALWEG, "generate", "-q", "--json", "-m", file, "-n", str(size - len(ids))]
+        command += ["--token-ids", ",".join(map(str, ids))]
+        made = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        ids = ids + made["tokens"] + ([end] if made["stopped"] == "end" else [])
+    return ids[:size]
+
+
 def make_texts(options):
-    """Test stories and conversations with what the trunk, in float32, goes on with: lines of JSON."""
+    """Test stories and conversations with what the trunk, in float32, or the --file goes on with: lines of JSON."""
     import tokenizers
 
     path = os.path.join(options.model, "tokenizer.json")
-    trunk = load_trunk(options.model, "cpu", torch.float32)
+    trunk = None if options.file else load_trunk(options.model, "cpu", torch.float32)
     tokenizer = tokenizers.Tokenizer.from_file(path)
-    ends = {tokenizer.token_to_id(token) for token in story.SPECIAL}
+    ends = [tokenizer.token_to_id(token) for token in story.SPECIAL]
     counts = [("200", options.count), ("500", options.count // 3), ("conversations", options.count)]
     counts = [(name, count) for name, count in counts if count]
     with open(options.out, "w", encoding="utf-8") as file:
         for name, count in counts:
             _, rows = story.test_rows((path, name, count, options.seed))
             for prompt, _, _ in rows:
-                ids = continued(trunk, torch.tensor([prompt]), options.tokens)[0].tolist()
+                if trunk:
+                    ids = continued(trunk, torch.tensor([prompt]), options.tokens)[0].tolist()
+                else:
+                    end = ends[-1 if name == "conversations" else 0]
+                    ids = continued_by_thalweg(options.file, prompt, options.tokens, end)
                 made = ids[len(prompt) :]
                 answer = next((n for n, token in enumerate(made, 1) if token in ends), len(made))
                 kind = "conversations" if name == "conversations" else "stories"
@@ -308,6 +325,44 @@ def add(options):
     tensors = load_file(options.layer)
     gate = tensors.get("mtp.layers.0.mlp.gate_proj.weight")
     mtp_layer.save_layer(tensors, options.model, 0 if gate is None else gate.shape[0])
+
+
+def layer_of_file(path):
+    """The state of an MtpLayer without experts from a GGUF file, with the values that its types hold."""
+    import gguf
+    import mtp_file
+
+    begins = f"blk.{mtp_file.File(path).trunk_layers}."
+    attention = {"attn_q": "q_proj", "attn_k": "k_proj", "attn_v": "v_proj", "attn_output": "o_proj"}
+    names = {name: f"layers.0.self_attn.{to}" for name, to in attention.items()}
+    names |= {f"attn_{part}_norm": f"layers.0.self_attn.{part}_norm" for part in "qk"}
+    names |= {f"ffn_{part}": f"layers.0.mlp.{part}_proj" for part in ("gate", "up", "down")}
+    names |= {"attn_norm": "layers.0.input_layernorm", "post_attention_norm": "layers.0.post_attention_layernorm"}
+    names |= {"nextn.enorm": "pre_fc_norm_embedding", "nextn.hnorm": "pre_fc_norm_hidden"}
+    names |= {"nextn.eh_proj": "fc", "nextn.shared_head_norm": "norm"}
+    tensors = {}
+    for tensor in gguf.GGUFReader(path).tensors:
+        if tensor.name.startswith(begins):
+            name = tensor.name.removeprefix(begins).removesuffix(".weight")
+            values = torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type).copy()).float()
+            tensors[f"{names[name]}.weight"] = values - 1 if name.endswith("norm") else values  # norms hold the 1 there
+    return tensors
+
+
+def measure(options):
+    """Prints how many drafts of a GGUF file's layer are right on texts of `mtp-texts`."""
+    tensors = layer_of_file(options.file)
+    trunk = load_trunk(options.model, "cpu", torch.float32)
+    trunk.config.intermediate_size = tensors["layers.0.mlp.gate_proj.weight"].shape[0]
+    layer = mtp_layer.MtpLayer(trunk.config, True)
+    layer.load_state_dict(tensors)
+    texts = Texts(options.texts, trunk, "cpu")
+    places = {}
+    for kind, _, counted, answers, _ in texts.groups:
+        for name, of_kind in ((kind, counted), ("answers", answers)):
+            places[name] = places.get(name, 0) + int(of_kind.sum())
+    for kind, shares in texts.measure(layer, trunk).items():
+        print(f"{kind}: {places[kind]} places, right {' '.join(f'{100 * share:.1f}' for share in shares)} %")
 
 
 def add_commands(commands):
@@ -342,12 +397,18 @@ def add_commands(commands):
     part = commands.add_parser("mtp-texts", help="texts on which train-mtp counts drafts")
     part.set_defaults(run=make_texts)
     part.add_argument("--model", required=True, help="folder of an exported model")
+    part.add_argument("--file", help="GGUF file of the model, to go on with by build/release/bin/thalweg: sooner")
     part.add_argument("--out", required=True, help="file of JSON lines")
     part.add_argument(
         "--count", type=int, default=150, help="conversations, as many stories of 200 tokens, a third of 500"
     )
     part.add_argument("--tokens", type=int, default=48, help="that the model goes on with")
     part.add_argument("--seed", type=int, default=20)
+    part = commands.add_parser("mtp-measure", help="count the drafts of a file's layer that are right")
+    part.set_defaults(run=measure)
+    part.add_argument("--model", required=True, help="folder of the file's trunk, by unpack")
+    part.add_argument("--file", required=True, help="GGUF file with a layer without experts")
+    part.add_argument("--texts", required=True, help="file of mtp-texts")
     part = commands.add_parser("add-mtp", help="put a layer of train-mtp into its model's folder")
     part.set_defaults(run=add)
     part.add_argument("--model", required=True, help="folder of an exported model")
