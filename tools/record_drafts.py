@@ -3,8 +3,8 @@
 
     python3 tools/record_drafts.py [--threads N] [--runs N] [--from docs/data/drafts-cpu.json]
 
-Runs `build/release/bin/thalweg bench --op draft --json` of the shipped file several times, keeps the fastest run of each
-row, stores them in docs/data/drafts-cpu.json, fills the table, and draws docs/data/drafts-cpu.svg (needs matplotlib):
+Runs `build/release/bin/thalweg bench --op draft --json` of the shipped file several times, keeps the fastest run of
+each row, stores them in docs/data/drafts-cpu.json, fills the table, and draws docs/data/drafts-cpu.svg (needs matplotlib):
 speed over no drafts against the share of drafts that were right. With --from nothing is measured.
 """
 
@@ -30,8 +30,9 @@ def measure(threads, runs):
     best, rates = {}, {}
     for _ in range(runs):
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
-            command = [THALWEG, "bench", "--op", "draft", "-m", MODEL, "--device", "cpu", "--json", file.name, "--force"]
-            subprocess.run([*command, "--threads", str(threads)], check=True, stdout=subprocess.DEVNULL)
+            command = [THALWEG, "bench", "--op", "draft", "-m", MODEL, "--threads", str(threads)]
+            command += ["--device", "cpu", "--json", file.name, "--force"]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             (model,) = json.loads(pathlib.Path(file.name).read_text())
         for row in model["results"]:
             key = row["text"], row["drafts"]

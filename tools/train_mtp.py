@@ -4,8 +4,8 @@
 `train-mtp` writes to --out, every 30 seconds: log.txt, log.json, last.safetensors and best.safetensors, the layer that
 had most drafts accepted. Documents come from the stream that the trunk is trained with, and, for --own of the steps,
 from the trunk itself, which goes on with their beginnings greedily. Drafts are counted on the texts of `mtp-texts`:
-test stories and conversations, and how the trunk went on with each. Muon trains the matrices; the layer is measured, and in
-the last part trained in every other step, with its matrices rounded as a format of --bits bits holds them.
+test stories and conversations, and how the trunk went on with each. Muon trains the matrices; the layer is measured,
+and in the last part trained in every other step, with its matrices rounded as a format of --bits bits holds them.
 """
 
 import json
