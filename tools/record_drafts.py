@@ -4,7 +4,8 @@
     python3 tools/record_drafts.py [--threads N] [--runs N] [--from docs/data/drafts-cpu.json]
 
 Runs `build/release/bin/thalweg bench --op draft --json` of the shipped file several times, keeps the fastest run of
-each row, stores them in docs/data/drafts-cpu.json, fills the table, and draws docs/data/drafts-cpu.svg (needs matplotlib):
+each row and the median of its ratios to the same run without drafts, stores them in docs/data/drafts-cpu.json, fills
+the table, and draws docs/data/drafts-cpu.svg (needs matplotlib):
 speed over no drafts against the share of drafts that were right. With --from nothing is measured.
 """
 
@@ -13,6 +14,7 @@ import datetime
 import json
 import pathlib
 import re
+import statistics
 import subprocess
 import tempfile
 
@@ -40,8 +42,8 @@ def measure(threads, runs):
             if key not in best or row["tokens_per_second"] > best[key]["tokens_per_second"]:
                 best[key] = row
     for (text, drafts), row in best.items():
-        row["over_off"] = row["tokens_per_second"] / best[text, "off"]["tokens_per_second"]
         row["runs"] = rates[text, drafts]
+        row["over_off"] = statistics.median(rate / off for rate, off in zip(row["runs"], rates[text, "off"]))
     cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())[1]
     return {"cpu": cpu, "threads": threads, "date": f"{datetime.date.today()}", "rows": list(best.values())}
 
