@@ -13,6 +13,8 @@ safetensors. Per model and type of file <model>.<type>.safetensors, from the shi
     prompt.<n>.greedy   I32 [20]       what greedy decoding continues with
     prompt.<n>.margin   F32 [20]       by how much the best logit led the second, per step
 
+The shipped file is given to llama.cpp without its MTP layer, which it refuses (tools/mtp_file.py).
+
 With --converter, a folder with llama.cpp's convert_hf_to_gguf.py (the package's source has it in vendor/llama.cpp; needs
 torch, transformers and sentencepiece), every tiny model is converted by both; differences are printed, and what that
 converter makes of the models in THEIRS is kept as <model>.gguf.
@@ -26,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 
+import mtp_file
 import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
@@ -202,7 +205,9 @@ def main():
                 if name in THEIRS:
                     convert_as_they_do(options.converter.resolve(), source, OUTPUT / theirs.name, THEIRS[name])
             return
-        record(STORY, STORY.stem, story_prompts, 1024)
+        trunk = f"{folder}/{STORY.name}"
+        mtp_file.strip(argparse.Namespace(file=str(STORY), out=trunk))
+        record(trunk, STORY.stem, story_prompts, 1024)
         for name in () if options.only else tiny_models():
             source = with_tokenizer(name, folder)
             for kind in ("F32", QUANTISED.get(name)):

@@ -1,4 +1,4 @@
-"""The MTP layer of the models of these families in PyTorch, and its training with the trunk frozen.
+"""The MTP layer of the models of these families in PyTorch, and what it is trained for (tools/train_mtp.py trains it).
 
     x_i = fc [norm(embedding(t_i+1)) | norm(h_i)],  m_i = norm(layer(x)_i),  logits of t_i+2 = head m_i
 
@@ -12,7 +12,6 @@ it is what the trunk chooses. Needs torch alone.
 import json
 import math
 import os
-import time
 
 import torch
 from torch import nn
@@ -52,32 +51,44 @@ class Attention(nn.Module):
         self.q_norm = Norm(self.width, config.rms_norm_eps)
         self.k_norm = Norm(self.width, config.rms_norm_eps)
 
-    def rotate(self, x):
+    def rotate(self, x, start):
         half = self.rotated // 2
         frequencies = self.theta ** (-torch.arange(half, device=x.device).float() / half)
-        angles = torch.arange(x.shape[1], device=x.device).float()[:, None] * frequencies
+        angles = torch.arange(start, start + x.shape[1], device=x.device).float()[:, None] * frequencies
         cos, sin = angles.cos()[None, :, None].to(x.dtype), angles.sin()[None, :, None].to(x.dtype)
         a, b, rest = x[..., :half], x[..., half : self.rotated], x[..., self.rotated :]
         return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
-    def forward(self, x):
+    def forward(self, x, past):
+        """x [B,T,D] of one draft; past holds keys and values [B,>=T,H,W] of the drafts before, and gets these. Row i
+        of draft n is at position i + n - 1. It sees the first draft's rows up to i, and row i of the later ones."""
         batch, tokens, _ = x.shape
+        start = len(past)
         q, gate = self.q_proj(x).view(batch, tokens, self.heads, 2 * self.width).chunk(2, -1)
         k = self.k_proj(x).view(batch, tokens, self.kv_heads, self.width)
         v = self.v_proj(x).view(batch, tokens, self.kv_heads, self.width)
-        q, k = self.rotate(self.q_norm(q)), self.rotate(self.k_norm(k))
-        k, v = (t.repeat_interleave(self.heads // self.kv_heads, 2) for t in (k, v))
-        scores = torch.einsum("bqhd,bkhd->bhqk", q, k).float() / math.sqrt(self.width)
+        q, k = self.rotate(self.q_norm(q), start), self.rotate(self.k_norm(k), start)
+        past.append(tuple(t.repeat_interleave(self.heads // self.kv_heads, 2) for t in (k, v)))
+        (k, v), *own = [(k[:, :tokens], v[:, :tokens]) for k, v in past]
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k).float()
         future = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).triu(1)
-        shares = scores.masked_fill(future, float("-inf")).softmax(-1).to(x.dtype)
-        out = torch.einsum("bhqk,bkhd->bqhd", shares, v) * torch.sigmoid(gate)
-        return self.o_proj(out.reshape(batch, tokens, -1))
+        scores = [scores.masked_fill(future, float("-inf"))]
+        scores += [(q * k).float().sum(-1).transpose(1, 2)[..., None] for k, _ in own]
+        shares = (torch.cat(scores, -1) / math.sqrt(self.width)).softmax(-1).to(x.dtype)
+        out = torch.einsum("bhqk,bkhd->bqhd", shares[..., :tokens], v)
+        for n, (_, v) in enumerate(own):
+            out = out + shares[..., tokens + n].transpose(1, 2)[..., None] * v
+        return self.o_proj((out * torch.sigmoid(gate)).reshape(batch, tokens, -1))
 
 
 class Mlp(nn.Module):
     def __init__(self, hidden, inner):
         super().__init__()
-        self.gate_proj, self.up_proj, self.down_proj = linear(inner, hidden), linear(inner, hidden), linear(hidden, inner)
+        self.gate_proj, self.up_proj, self.down_proj = (
+            linear(inner, hidden),
+            linear(inner, hidden),
+            linear(hidden, inner),
+        )
 
     def forward(self, x):
         return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -119,89 +130,75 @@ class MoeMlp(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, config):
+    def __init__(self, config, dense):
         super().__init__()
         self.input_layernorm = Norm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = Attention(config)
         self.post_attention_layernorm = Norm(config.hidden_size, config.rms_norm_eps)
-        sparse = getattr(config, "num_experts", 0) > 0
-        self.mlp = MoeMlp(config) if sparse else Mlp(config.hidden_size, config.intermediate_size)
+        # A dense layer may go with a trunk that has experts: its width is then `intermediate_size`.
+        self.mlp = Mlp(config.hidden_size, config.intermediate_size) if dense else MoeMlp(config)
 
-    def forward(self, x):
-        x = x + self.self_attn(self.input_layernorm(x))
+    def forward(self, x, past):
+        x = x + self.self_attn(self.input_layernorm(x), past)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class MtpLayer(nn.Module):
-    def __init__(self, config):
+    """`dense`: a feed-forward part without experts, also where the trunk has them."""
+
+    def __init__(self, config, dense=False):
         super().__init__()
+        dense = dense or getattr(config, "num_experts", 0) == 0
         size = config.hidden_size
         self.pre_fc_norm_embedding = Norm(size, config.rms_norm_eps)
         self.pre_fc_norm_hidden = Norm(size, config.rms_norm_eps)
         self.fc = linear(size, 2 * size)
-        self.layers = nn.ModuleList([Layer(config)])
+        self.layers = nn.ModuleList([Layer(config, dense)])
         self.norm = Norm(size, config.rms_norm_eps)
 
-    def forward(self, embedding, hidden):
+    def forward(self, embedding, hidden, past):
+        """m [B,T,D] of one draft, from the embeddings of its tokens and the states before it; past begins as [], and
+        goes from each draft to the next."""
         both = torch.cat([self.pre_fc_norm_embedding(embedding), self.pre_fc_norm_hidden(hidden)], -1)
-        return self.norm(self.layers[0](self.fc(both)))
+        return self.norm(self.layers[0](self.fc(both), past))
 
 
-def losses(layer, embed, head, ids, hidden, counted, depth):
-    """(loss, [share of rows where the likeliest token is the trunk's] by draft), of ids [B,T], hidden [B,T,D] behind the
-    trunk's final norm and counted [B,T]: whether what follows a token counts. Draft n of row i stands for token
-    i + 1 + n. From the second one on the layer sees its own outputs in all rows, where in decoding earlier rows have
-    the trunk's."""
+def losses(layer, embed, head, ids, hidden, weights, depth):
+    """(loss, [share of rows where the likeliest token is the trunk's] by draft), of ids [B,T], hidden [B,T,D] behind
+    the trunk's final norm and weights [B,T] of what follows each token. Draft n of row i stands for token i + 1 + n. It
+    sees what it sees in decoding whose drafts so far were right: rows of the trunk's states up to i, its own behind."""
     with torch.no_grad():
         wanted = head(hidden).float().log_softmax(-1)  # of row i: token i + 1
-    loss, right, state = 0.0, [], hidden
+    loss, right, state, past = 0.0, [], hidden, []
     for n in range(1, depth + 1):
         rows = ids.shape[1] - n
-        state = layer(embed(ids[:, n:]), state[:, :rows])
+        state = layer(embed(ids[:, n:]), state[:, :rows], past)
         own = head(state).float().log_softmax(-1)
-        target, mask = wanted[:, n:], counted[:, n:].float()
-        total = mask.sum().clamp(min=1)
-        loss = loss - ((target.exp() * own).sum(-1) * mask).sum() / total / n
-        right.append((((own.argmax(-1) == target.argmax(-1)) * mask).sum() / total).detach())
+        target, weight = wanted[:, n:], weights[:, n:].float()
+        total = weight.sum().clamp(min=1e-6)
+        loss = loss - 0.8 ** (n - 1) * ((target.exp() * own).sum(-1) * weight).sum() / total
+        right.append((((own.argmax(-1) == target.argmax(-1)) * weight).sum() / total).detach())
     return loss, right
 
 
-def train_layer(layer, embed, head, trunk, batches, options, log=print):
-    """Trains until options.minutes or options.steps are over. batches yield (ids, counted); trunk(ids) gives hidden."""
-    matrices = [p for p in layer.parameters() if p.dim() >= 2]
-    small = [p for p in layer.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": 0.05}, {"params": small, "weight_decay": 0.0}], options.lr, (0.9, 0.98)
-    )
-    start, report, curve = time.time(), time.time(), []
-    for step in range(1, options.steps + 1):
-        share = max((step - 1) / options.steps, (time.time() - start) / 60 / options.minutes)
-        if share >= 1:
-            break
-        for group in optimizer.param_groups:
-            group["lr"] = options.lr * min(1.0, step / options.warmup) * max(0.02, min(1.0, 2 * (1 - share)))
-        ids, counted = next(batches)
-        with torch.no_grad():
-            hidden = trunk(ids)
-        loss, right = losses(layer, embed, head, ids, hidden, counted, options.depth)
-        balance = getattr(layer.layers[0].mlp, "balance", 0.0)
-        optimizer.zero_grad(set_to_none=True)
-        (loss + 0.01 * balance).backward()
-        torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
-        optimizer.step()
-        curve.append(float(loss))
-        if step in (1, 10) or time.time() - report > 10:
-            report = time.time()
-            shares = " ".join(f"{float(r):.3f}" for r in right)
-            log(f"{(report - start) / 60:6.2f} min step {step:6d} loss {curve[-1]:.4f} right by draft {shares}")
-    return curve
+@torch.no_grad()
+def accepted(layer, embed, head, ids, hidden, depth):
+    """[depth,B,T] bool: whether drafts 1 to n, made behind token i + 1 of a row, all are the tokens of the row. Drafts
+    of which an earlier one was wrong do not count, so that the tokens of the row may stand for the drafts."""
+    so_far, result, state, past = None, [], hidden, []
+    for n in range(1, depth + 1):
+        rows = ids.shape[1] - n
+        state = layer(embed(ids[:, n:]), state[:, :rows], past)
+        right = head(state[:, :-1]).argmax(-1) == ids[:, n + 1 :]
+        so_far = right if so_far is None else so_far[:, : rows - 1] & right
+        result.append(functional.pad(so_far, (0, ids.shape[1] - so_far.shape[1])))
+    return torch.stack(result)
 
 
-def save_layer(layer, folder, dtype=torch.bfloat16):
-    """Puts the layer beside the shards of the model in `folder`."""
+def save_layer(tensors, folder, dense_size=0):
+    """Puts the layer's tensors, "mtp.*", beside the shards of the model in `folder`."""
     from safetensors.torch import load_file, save_file
 
-    tensors = {"mtp." + name: p.detach().to(dtype).contiguous().cpu() for name, p in layer.named_parameters()}
     own = "model-mtp.safetensors"
     save_file(tensors, os.path.join(folder, own), {"format": "pt"})
     index_path = os.path.join(folder, "model.safetensors.index.json")
@@ -215,41 +212,11 @@ def save_layer(layer, folder, dtype=torch.bfloat16):
     config_path = os.path.join(folder, "config.json")
     with open(config_path, encoding="utf-8") as file:
         config = json.load(file)
-    config.get("text_config", config)["mtp_num_hidden_layers"] = 1
+    text = config.get("text_config", config)
+    text["mtp_num_hidden_layers"] = 1
+    if dense_size:
+        text["intermediate_size"] = dense_size
     for path, value in ((index_path, index), (config_path, config)):
         with open(path, "w", encoding="utf-8") as file:
             json.dump(value, file, indent=2)
             file.write("\n")
-
-
-def train(options, stream):
-    """Adds a layer to the model in options.model. `stream` makes batches from the path of a tokenizer, a seed and a
-    shared number, as tools/train_story_model.py has them."""
-    import multiprocessing
-
-    from transformers import Qwen3_5MoeForCausalLM
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    iterable = type("Stream", (stream, torch.utils.data.IterableDataset), {})
-    data = iterable(os.path.join(options.model, "tokenizer.json"), f"mtp {options.seed}", multiprocessing.Value("d", 1.0))
-    loader = iter(torch.utils.data.DataLoader(data, batch_size=None, num_workers=options.workers))
-    model = Qwen3_5MoeForCausalLM.from_pretrained(options.model, dtype=torch.bfloat16).to(device).requires_grad_(False)
-
-    def batches():
-        while True:
-            ids, _, weights = next(loader).to(device).long().unbind(0)
-            rows = max(1, options.tokens // ids.shape[1])
-            for start in range(0, len(ids), rows):
-                yield ids[start : start + rows], weights[start : start + rows] > 0
-
-    layer = MtpLayer(model.config).to(device)
-    with torch.autocast(device, torch.bfloat16):
-        train_layer(
-            layer,
-            model.get_input_embeddings(),
-            model.lm_head,
-            lambda ids: model.model(input_ids=ids, use_cache=False).last_hidden_state,
-            batches(),
-            options,
-        )
-    save_layer(layer, options.model)

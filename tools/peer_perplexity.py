@@ -15,6 +15,7 @@ import json
 import math
 import pathlib
 import subprocess
+import tempfile
 
 import numpy as np
 
@@ -58,9 +59,17 @@ def by_thalweg(model, *options):
 
 
 def by_llama_cpp(model):
+    """Of the file without its MTP layer, which llama.cpp takes with experts alone."""
+    import mtp_file
     from llama_cpp_peer import LlamaCpp
 
-    peer = LlamaCpp(model, WINDOW)
+    with tempfile.TemporaryDirectory() as folder:
+        trunk = str(pathlib.Path(folder) / "trunk.gguf")
+        mtp_file.strip(argparse.Namespace(file=str(model), out=trunk))
+        return by_llama_cpp_peer(LlamaCpp(trunk, WINDOW))
+
+
+def by_llama_cpp_peer(peer):
     ids = peer.tokenize(TEXT.read_text())
 
     def logits_of(window):
@@ -81,15 +90,18 @@ def grouped_heads(tensor, axis, key_heads, value_heads):
 
 
 def transformers_state(path):
-    """(metadata, state dict) of a qwen35moe file."""
+    """(metadata, state dict) of a qwen35moe file, without its MTP layer, which transformers has no module for."""
     import gguf
     import torch
 
     reader = gguf.GGUFReader(path)
     meta = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("tokenizer.")}
     get = lambda key: meta["qwen35moe." + key]
+    meta["qwen35moe.block_count"] -= meta.pop("qwen35moe.nextn_predict_layers", 0)
     hk, hv, dk = get("ssm.group_count"), get("ssm.time_step_rank"), get("ssm.state_size")
     weights = {t.name: np.array(gguf.quants.dequantize(t.data, t.tensor_type), np.float32) for t in reader.tensors}
+    mtp = f"blk.{get('block_count')}."
+    weights = {name: values for name, values in weights.items() if not name.startswith(mtp)}
 
     def value_rows(rows):  # q | k | v: the value heads are behind
         start = 2 * hk * dk

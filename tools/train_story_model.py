@@ -4,12 +4,14 @@
     python3 tools/train_story_model.py tokenizer --out build/story-model
     python3 tools/train_story_model.py train --tokenizer build/story-model --work build/story-work --out build/story-model
     python3 tools/train_story_model.py evaluate --model build/story-model --stories 500
-    python3 tools/train_story_model.py train-mtp --model build/story-model
+    python3 tools/train_story_model.py mtp-texts --model build/story-model --out build/mtp-texts.jsonl
+    python3 tools/train_story_model.py train-mtp --model build/story-model --texts build/mtp-texts.jsonl --out build/mtp
+    python3 tools/train_story_model.py add-mtp --model build/story-model --layer build/mtp/best.safetensors
     python3 tools/train_story_model.py unpack --file models/story-q4_k.gguf --out build/story-base
 
 Half of the documents are conversations in the model's chat format, by tools/conversations.py. `unpack` makes a GGUF file
-a folder to go on from (`train --init`), for which it needs the package gguf. `train-mtp` adds an MTP layer
-(tools/mtp_layer.py) to a folder, whose other weights stay as they are.
+a folder to go on from (`train --init`), for which it needs the package gguf. The commands with mtp in their names add an
+MTP layer to a folder, whose other weights stay as they are (tools/train_mtp.py).
 
 The model is Hugging Face transformers' own Qwen3.5-MoE text module; nothing of it is redefined, only faster kernels are
 put behind some of its functions (FLA's, from the package flash-linear-attention, and a grouped expert product whose
@@ -437,7 +439,7 @@ class Optimizer:
     `quantized(True)` puts weights rounded to 4 and 5 bits in place of the masters: training on both makes the weights
     bear quantisation."""
 
-    def __init__(self, model):
+    def __init__(self, model, bits_of_all=None):
         import torch
 
         self.groups, small, stacks = [], [], {}
@@ -451,7 +453,7 @@ class Optimizer:
             else:
                 shape = tuple(p.shape[-2:])
             bits = 4 if name.endswith(("gate_up_proj", "gate_proj.weight", "up_proj.weight")) else 5
-            stacks.setdefault((shape, bits), []).append(p)
+            stacks.setdefault((shape, bits_of_all or bits), []).append(p)
         for (shape, bits), params in stacks.items():
             master = torch.cat([p.detach().reshape(-1, *shape) for p in params]).float()
             self.groups.append({"params": params, "shape": shape, "bits": bits, "w": master, "m": torch.zeros_like(master)})
@@ -849,16 +851,6 @@ def main():
     part.add_argument("--decay-from", type=float, default=0.4)
     part.add_argument("--quantize-from", type=float, default=0.7)
     part.add_argument("--story-weight", type=float, default=0.2)
-    part = commands.add_parser("train-mtp")
-    part.add_argument("--model", required=True, help="folder of an exported model, which gets the layer")
-    part.add_argument("--minutes", type=float, default=20, help="stop after so many")
-    part.add_argument("--steps", type=int, default=20000, help="or after so many")
-    part.add_argument("--tokens", type=int, default=32768, help="of a step")
-    part.add_argument("--depth", type=int, default=2, help="drafts that are learnt")
-    part.add_argument("--lr", type=float, default=1e-3)
-    part.add_argument("--warmup", type=int, default=100)
-    part.add_argument("--seed", default="1")
-    part.add_argument("--workers", type=int, default=13)
     part = commands.add_parser("unpack")
     part.add_argument("--file", required=True, help="a GGUF file of such a model")
     part.add_argument("--out", required=True, help="folder of the exported model")
@@ -872,15 +864,17 @@ def main():
     part.add_argument("--seed", type=int, default=20, help="of the generated stories")
     part.add_argument("--json", help="file for the results")
     part.add_argument("--wrong", default=os.devnull, help="file for the questions answered wrongly")
+    if sys.argv[1:2] and "mtp" in sys.argv[1]:  # needs torch, which "tokenizer" does without
+        import train_mtp
+
+        train_mtp.add_commands(commands)
     options = parser.parse_args()
-    if options.command == "tokenizer":
+    if hasattr(options, "run"):
+        options.run(options)
+    elif options.command == "tokenizer":
         make_tokenizer(options.out)
     elif options.command == "train":
         train(options)
-    elif options.command == "train-mtp":
-        import mtp_layer
-
-        mtp_layer.train(options, Batches)
     elif options.command == "unpack":
         unpack(options)
     else:

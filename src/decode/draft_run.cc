@@ -75,6 +75,8 @@ std::vector<std::int64_t> Model::Impl::run_drafts(std::span<const SequenceInput>
   const std::vector<decode::DecoderInput> inputs = inputs_of(batch, sequences);
   for (Sequence::Impl* sequence : sequences) sequence->damaged = true;
   std::vector<std::int64_t> kept(inputs.size(), 0);
+  bool settled = true;
+  for (const Sequence::Impl* sequence : sequences) settled = settled && pool->pending(sequence->slot) == 0;
   std::int64_t drafts = 0;
   std::int64_t accepted = 0;
   const Clock::time_point begin = Clock::now();
@@ -91,7 +93,7 @@ std::vector<std::int64_t> Model::Impl::run_drafts(std::span<const SequenceInput>
     accepted += kept[i] - 1;
   }
   round_costs.add(static_cast<std::int64_t>(inputs.size()), drafts,
-                  std::chrono::duration<double>(Clock::now() - begin).count());
+                  std::chrono::duration<double>(Clock::now() - begin).count(), settled);
   ++draft_counts.runs;
   draft_counts.drafts += drafts;
   draft_counts.accepted += accepted;

@@ -13,20 +13,38 @@
 namespace thalweg::decode {
 
 // What rounds of a model cost, measured: a round runs one token of each of some sequences, and drafts of some of them.
+// What another process makes slow counts for little.
 class RoundCosts {
  public:
-  void add(std::int64_t sequences, std::int64_t drafts, double seconds);
+  // `settled`: no sequence had drafts in the round before, whose replay would count as this one's.
+  void add(std::int64_t sequences, std::int64_t drafts, double seconds, bool settled = true);
   // What it took to make drafts.
   void add_making(std::int64_t drafts, double seconds);
   // Seconds of a round without drafts; 0: not measured yet.
   double plain(std::int64_t sequences) const;
-  // Seconds that a draft adds to a round, and took to make; 0: not measured yet.
-  double draft() const { return draft_ > 0 ? draft_ + making_ : 0; }
+  // Whether the next round is to have no drafts, for plain().
+  bool due(std::int64_t sequences) const;
+  // Seconds that so many drafts of each sequence add to a round and take to make, a sequence's share; 0: not measured
+  // yet. The first draft may add more than another.
+  double drafts(std::int64_t count, std::int64_t sequences) const;
 
  private:
-  std::map<std::int64_t, double> plain_;
-  double draft_ = 0;
-  double making_ = 0;
+  struct Plain {
+    double seconds = 0;
+    int measured = 0;
+    int since = 0;  // rounds with drafts
+  };
+  // Seconds that so many drafts in all add to a round.
+  double added(double drafts) const;
+
+  std::map<std::int64_t, Plain> plain_;
+  // Of rounds with drafts, older ones counting less: the number of them, and means.
+  double rounds_ = 0;
+  double drafts_ = 0;
+  double added_ = 0;
+  double squares_ = 0;   // of drafts
+  double products_ = 0;  // of drafts and what they added
+  double making_ = 0;    // of one draft
 };
 
 // Proposes the drafts of one sequence, and learns from what becomes of them.

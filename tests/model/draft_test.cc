@@ -97,6 +97,38 @@ TEST(Drafter, AutoLosesLittleWhereItDoesNot) {
   }
 }
 
+TEST(RoundCosts, FirstDraftMayAddMoreThanOthers) {
+  decode::RoundCosts costs;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(costs.due(2));
+    costs.add(2, 0, i == 0 ? 9.0 : 1.0);  // the first round of all is slow
+  }
+  EXPECT_FALSE(costs.due(2));
+  EXPECT_TRUE(costs.due(1));
+  EXPECT_DOUBLE_EQ(costs.plain(2), 1.0);
+  for (int i = 0; i < 40; ++i) costs.add(2, i % 2 == 0 ? 2 : 8, i % 2 == 0 ? 1.5 : 1.8);
+  // 0.4 and 0.05 a draft; a sequence's share of two is half of it.
+  EXPECT_NEAR(costs.drafts(1, 2), 0.25, 1e-9);
+  EXPECT_NEAR(costs.drafts(4, 2), 0.4, 1e-9);
+  EXPECT_NEAR(costs.drafts(3, 2), 0.35, 1e-9);
+}
+
+TEST(RoundCosts, DisturbedRoundsCountForLittle) {
+  decode::RoundCosts costs;
+  for (int i = 0; i < 3; ++i) costs.add(1, 0, 1.0);
+  costs.add(1, 2, 1.4);
+  costs.add(1, 2, 100.0);
+  EXPECT_LT(costs.drafts(2, 1), 1.5);
+  costs.add(1, 0, 100.0);
+  EXPECT_LT(costs.plain(1), 1.2);
+  costs.add(1, 0, 3.0, false);  // which replays drafts
+  EXPECT_LT(costs.plain(1), 1.2);
+  for (int i = 0; i < 128; ++i) costs.add(1, 2, 1.4);
+  EXPECT_TRUE(costs.due(1)) << "what a round costs without drafts is an old measurement";
+  costs.add(1, 0, 1.0);
+  EXPECT_FALSE(costs.due(1));
+}
+
 struct File {
   explicit File(const std::string& architecture = "qwen35moe", DType dtype = DType::kF32, int vocabulary = 5) {
     spec.architecture = architecture;

@@ -423,12 +423,12 @@ TEST(Mtp, ConversionKeepsTheLayer) {
 TEST(Mtp, WhatItTakesToMakeDraftsIsTheirCostToo) {
   decode::RoundCosts costs;
   costs.add_making(2, 0.2);
-  EXPECT_EQ(costs.draft(), 0.0) << "nothing is known of a round with drafts";
+  EXPECT_EQ(costs.drafts(1, 1), 0.0) << "nothing is known of a round with drafts";
   costs.add(1, 0, 1.0);
   costs.add(1, 4, 1.4);
-  EXPECT_NEAR(costs.draft(), 0.1 + 0.1, 1e-12);
+  EXPECT_NEAR(costs.drafts(1, 1), 0.1 + 0.1, 1e-12);
   costs.add_making(0, 5.0);
-  EXPECT_NEAR(costs.draft(), 0.2, 1e-12);
+  EXPECT_NEAR(costs.drafts(1, 1), 0.2, 1e-12);
 }
 
 TEST(Mtp, IsDescribedAndCounted) {
