@@ -432,7 +432,9 @@ void TinyModel::write_gguf(const std::string& path, DType dtype) const {
   }
 
   const auto type_of = [&](const std::string& name, const TinyTensor& tensor) {
+    // As quantize leaves them; CUDA's routers are not packed.
     const bool plain = tensor.shape.size() < 2 || name.find("conv1d") != std::string::npos ||
+                       name.find("ffn_gate_inp") != std::string::npos ||
                        tensor.shape.back() % dtype_info(dtype).block_size != 0;
     return plain ? DType::kF32 : dtype;
   };
