@@ -131,25 +131,27 @@ void bind_engine(nb::module_& module) {
       .def(
           "__init__",
           [](PyEngine* self, const std::string& path, int queue, std::uint64_t cache_bytes,
-             std::int64_t cache_device_bytes, const std::string& cache_dir, std::uint64_t cache_dir_bytes, double prompt_share, bool cache_answers,
-             int threads, std::int64_t context, int sequences, int prefill_chunk, bool exact, bool prefetch,
-             const nb::object& kv_type, const std::string& state_type, const std::string& device,
-             const std::string& draft, int draft_max) {
+             std::int64_t cache_device_bytes, const std::string& cache_dir, std::uint64_t cache_dir_bytes,
+             double prompt_share, bool cache_answers, int threads, std::int64_t context, int sequences,
+             int prefill_chunk, bool exact, bool prefetch, const nb::object& kv_type, const std::string& state_type,
+             const std::string& device, const std::string& draft, int draft_max) {
             const ModelOptions options = model_options_of(threads, context, sequences, prefill_chunk, exact, prefetch,
                                                           kv_type, state_type, device, draft, draft_max);
             const nb::gil_scoped_release release;
             new (self) PyEngine{std::make_shared<Engine>(
-                Model::load(path, options),
-                EngineOptions{queue, cache_bytes, cache_device_bytes, cache_dir, cache_dir_bytes, prompt_share, cache_answers})};
+                Model::load(path, options), EngineOptions{queue, cache_bytes, cache_device_bytes, cache_dir,
+                                                          cache_dir_bytes, prompt_share, cache_answers})};
           },
           nb::arg("path"), nb::kw_only(), nb::arg("queue") = 256, nb::arg("cache_bytes") = std::uint64_t{1} << 30,
-          nb::arg("cache_device_bytes") = -1, nb::arg("cache_dir") = "", nb::arg("cache_dir_bytes") = std::uint64_t{16} << 30,
-          nb::arg("prompt_share") = 0.3, nb::arg("cache_answers") = false, nb::arg("threads") = 0,
-          nb::arg("context") = 0, nb::arg("sequences") = 8, nb::arg("prefill_chunk") = 0, nb::arg("exact") = false,
-          nb::arg("prefetch") = true, nb::arg("kv_type") = nb::none(), nb::arg("state_type") = "f32",
-          nb::arg("device") = "auto", nb::arg("draft") = "off", nb::arg("draft_max") = ModelOptions().draft_max,
+          nb::arg("cache_device_bytes") = -1, nb::arg("cache_dir") = "",
+          nb::arg("cache_dir_bytes") = std::uint64_t{16} << 30, nb::arg("prompt_share") = 0.3,
+          nb::arg("cache_answers") = false, nb::arg("threads") = 0, nb::arg("context") = 0, nb::arg("sequences") = 8,
+          nb::arg("prefill_chunk") = 0, nb::arg("exact") = false, nb::arg("prefetch") = true,
+          nb::arg("kv_type") = nb::none(), nb::arg("state_type") = "f32", nb::arg("device") = "auto",
+          nb::arg("draft") = "off", nb::arg("draft_max") = ModelOptions().draft_max,
           nb::sig("def __init__(self, path: str, *, queue: int = 256, cache_bytes: int = 1073741824, "
-                  "cache_device_bytes: int = -1, cache_dir: str = '', cache_dir_bytes: int = 17179869184, prompt_share: float = 0.3, "
+                  "cache_device_bytes: int = -1, cache_dir: str = '', cache_dir_bytes: int = 17179869184, "
+                  "prompt_share: float = 0.3, "
                   "cache_answers: bool = False, threads: int = 0, context: int = 0, sequences: int = 8, "
                   "prefill_chunk: int = 0, exact: bool = False, prefetch: bool = True, "
                   "kv_type: typing.Literal['f16', 'bf16', 'f32'] | None = None, "
