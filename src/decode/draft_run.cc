@@ -136,9 +136,10 @@ void Model::Impl::make_drafts(std::span<const Drafted> batch) {
   std::vector<decode::Drafter*> drafters;
   for (const Drafted& drafted : batch) {
     const int slot = drafted.sequence->slot;
+    const bool has_layer = draft_by_mtp && !pool->mtp_rows(slot).lost;
     const std::int64_t most =
-        drafted.drafter->wanted(drafted.room, static_cast<std::int64_t>(batch.size()), round_costs);
-    if (most == 0 || !draft_by_mtp || pool->mtp_rows(slot).lost) {
+        drafted.drafter->wanted(drafted.room, static_cast<std::int64_t>(batch.size()), round_costs, has_layer);
+    if (most == 0 || !drafted.drafter->by_layer()) {
       drafted.drafter->look_up(most);
       continue;
     }

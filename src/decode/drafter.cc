@@ -82,6 +82,30 @@ Drafter::Drafter(DraftMode mode, int most, std::span<const std::int32_t> tokens)
   lookup_.add(tokens);
 }
 
+void Drafter::Acceptance::add(double right_ones, double looked_at) {
+  right = kForget * right + right_ones;
+  looked = kForget * looked + looked_at;
+}
+
+void Drafter::add(std::span<const std::int32_t> tokens) {
+  lookup_.add(tokens);
+  for (const std::int32_t token : tokens) {
+    if (guess_.empty()) return;
+    const bool right = token == guess_.front();
+    of_lookup_.add(right ? 1 : 0, 1);
+    guess_.erase(guess_.begin(), right ? guess_.begin() + 1 : guess_.end());
+  }
+}
+
+bool Drafter::prefers_lookup() {
+  guess_.clear();
+  if (mode_ != DraftMode::kAuto) return false;
+  lookup_.propose(static_cast<std::size_t>(most_), guess_);
+  if (guess_.empty() || of_lookup_.rate() < of_layer_.rate()) return false;
+  guess_.clear();
+  return true;
+}
+
 std::int64_t Drafter::worthwhile(std::int64_t sequences, const RoundCosts& costs) const {
   if (costs.due(sequences)) return 0;
   const double round = costs.plain(sequences);
@@ -90,7 +114,7 @@ std::int64_t Drafter::worthwhile(std::int64_t sequences, const RoundCosts& costs
   const auto cost = [&](std::int64_t drafts) {
     return known ? costs.drafts(drafts, sequences) : kUnknownDraft * round * static_cast<double>(drafts);
   };
-  const double acceptance = right_ / looked_;
+  const double acceptance = (by_layer_ ? of_layer_ : of_lookup_).rate();
   // The n-th draft gives a token with probability acceptance^n.
   std::int64_t count = 0;
   double chance = 1;
@@ -111,7 +135,8 @@ std::int64_t Drafter::worthwhile(std::int64_t sequences, const RoundCosts& costs
   return count;
 }
 
-std::int64_t Drafter::wanted(std::int64_t room, std::int64_t sequences, const RoundCosts& costs) const {
+std::int64_t Drafter::wanted(std::int64_t room, std::int64_t sequences, const RoundCosts& costs, bool has_layer) {
+  by_layer_ = has_layer && !prefers_lookup();
   const std::int64_t most = std::min(room, mode_ == DraftMode::kAuto ? worthwhile(sequences, costs) : limit_);
   return std::max<std::int64_t>(0, most);
 }
@@ -122,8 +147,8 @@ void Drafter::judge(std::int64_t accepted, std::int64_t sequences, const RoundCo
   spent_ += token + costs.drafts(drafts, sequences);
   gained_ += static_cast<double>(1 + accepted) * token;
   if (drafts == 0) return;
-  right_ = kForget * right_ + static_cast<double>(accepted);
-  looked_ = kForget * looked_ + static_cast<double>(std::min(drafts, accepted + 1));
+  Acceptance& acceptance = by_layer_ ? of_layer_ : of_lookup_;
+  acceptance.add(static_cast<double>(accepted), static_cast<double>(std::min(drafts, accepted + 1)));
   limit_ = accepted == drafts ? std::min(most_, std::max(limit_, 2 * drafts)) : std::max<std::int64_t>(1, accepted + 1);
 }
 

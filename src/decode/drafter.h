@@ -54,9 +54,11 @@ class Drafter {
   Drafter(DraftMode mode, int most, std::span<const std::int32_t> tokens);
 
   // Tokens that the sequence has been given.
-  void add(std::span<const std::int32_t> tokens) { lookup_.add(tokens); }
-  // How many drafts the next round is to have, at most `room`; `sequences` are in it.
-  std::int64_t wanted(std::int64_t room, std::int64_t sequences, const RoundCosts& costs) const;
+  void add(std::span<const std::int32_t> tokens);
+  // How many drafts the next round is to have, at most `room`; `sequences` are in it. `has_layer`: the model's MTP
+  // layer can make them, and does if by_layer() afterwards.
+  std::int64_t wanted(std::int64_t room, std::int64_t sequences, const RoundCosts& costs, bool has_layer = false);
+  bool by_layer() const { return by_layer_; }
   // Those of the next round: at most `most` that the text so far gives, or ones from elsewhere.
   void look_up(std::int64_t most) { lookup_.propose(static_cast<std::size_t>(most), drafts_); }
   void take(std::vector<std::int32_t> drafts) { drafts_ = std::move(drafts); }
@@ -66,6 +68,16 @@ class Drafter {
   void judge(std::int64_t accepted, std::int64_t sequences, const RoundCosts& costs);
 
  private:
+  // Of drafts of one source; older ones count less.
+  struct Acceptance {
+    double right = 1;
+    double looked = 2;  // at, in order, up to the first that was wrong
+    double rate() const { return right / looked; }
+    void add(double right_ones, double looked_at);
+  };
+
+  // Whether the text so far foretells the next tokens as well as the layer does.
+  bool prefers_lookup();
   // How many drafts gain time, by measured acceptance and costs, or may be tried.
   std::int64_t worthwhile(std::int64_t sequences, const RoundCosts& costs) const;
 
@@ -74,10 +86,12 @@ class Drafter {
   std::int64_t limit_;  // unless kAuto: grows while all drafts are right
   Lookup lookup_;
   std::vector<std::int32_t> drafts_;
-  double right_ = 1;  // of the drafts that were looked at; older ones count less
-  double looked_ = 2;
-  double spent_ = 0;   // kAuto: seconds of rounds
-  double gained_ = 0;  // and those that the same tokens would have taken without drafts
+  bool by_layer_ = false;
+  Acceptance of_lookup_;
+  Acceptance of_layer_;
+  std::vector<std::int32_t> guess_;  // what the text so far would have given for a round of the layer's
+  double spent_ = 0;                 // kAuto: seconds of rounds
+  double gained_ = 0;                // and those that the same tokens would have taken without drafts
 };
 
 }  // namespace thalweg::decode

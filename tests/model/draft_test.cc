@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -95,6 +96,44 @@ TEST(Drafter, AutoLosesLittleWhereItDoesNot) {
     EXPECT_GT(drafted, 0) << "it never looks whether that has changed";
     EXPECT_GT(speed_of_auto(0.2, cost, drafted), 0.97) << cost;
   }
+}
+
+// A layer that is right three times of four, over text that repeats itself from some point on.
+TEST(Drafter, AutoTakesTheTextWhereItKnowsBetterThanTheLayer) {
+  std::mt19937 random(5);
+  decode::RoundCosts costs;
+  for (int i = 0; i < 3; ++i) costs.add(1, 0, 1.0);
+  for (int i = 0; i < 20; ++i) costs.add(1, 2, 1.2);
+  std::vector<std::int32_t> text;
+  for (int i = 0; i < 600; ++i) text.push_back(static_cast<std::int32_t>(random() % 50));
+  const std::vector<std::int32_t> repeated(text.begin(), text.begin() + 300);
+  text.insert(text.end(), repeated.begin(), repeated.end());
+  decode::Drafter drafter(DraftMode::kAuto, 4, std::span(text).first(1));
+  int by_layer[2] = {};
+  int rounds[2] = {};
+  for (std::size_t at = 1; at + 8 < text.size();) {
+    const bool repeats = at > 620;
+    const std::int64_t most = drafter.wanted(100, 1, costs, true);
+    std::vector<std::int32_t> drafts;
+    if (drafter.by_layer()) {
+      for (std::int64_t i = 0; i < most; ++i) {
+        drafts.push_back(random() % 4 == 0 ? -1 : text[at + static_cast<std::size_t>(i)]);
+      }
+      drafter.take(drafts);
+    } else {
+      drafter.look_up(most);
+    }
+    rounds[repeats] += 1;
+    by_layer[repeats] += drafter.by_layer() ? 1 : 0;
+    std::size_t accepted = 0;
+    while (accepted < drafter.drafts().size() && drafter.drafts()[accepted] == text[at + accepted]) ++accepted;
+    const std::span<const std::int32_t> taken = std::span(text).subspan(at, accepted + 1);
+    drafter.judge(static_cast<std::int64_t>(accepted), 1, costs);
+    drafter.add(taken);
+    at += taken.size();
+  }
+  EXPECT_GT(by_layer[0], 8 * rounds[0] / 10);
+  EXPECT_LT(by_layer[1], 5 * rounds[1] / 10);
 }
 
 TEST(RoundCosts, FirstDraftMayAddMoreThanOthers) {
