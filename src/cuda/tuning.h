@@ -90,11 +90,12 @@ constexpr double kStepStreamKeyHead = 9.0;
 // 64, decode 33, 63 and 228.
 // A further token in stream: 161 us for 8 tokens at batch 64, 233 in decode and 186 in decode_together. At batch 1
 // decode_together takes 10.1, 11.1 and 13.4 us for 2, 4 and 8 tokens. One by one, a token in decode waits for the one
-// before: 8.8 us for 4 where one takes 5.8 (H100).
+// before: 8.8 us for 4 where one takes 5.8, in stream 14.2 and 8.1 (H100).
 constexpr double kStepTogetherCall = 9.0;
 constexpr double kStepToken = 1.5;
 constexpr double kStepDecodeToken = 2.0;
-constexpr double kStepDecodeWait = 0.8;
+constexpr double kStepDecodeWait = 0.9;
+constexpr double kStepStreamWait = 1.8;
 // A snapshot after each token, in any kernel: as many bytes as half a step, at half the rate.
 constexpr double kStepSnapshot = 9.0;
 // cluster: 6.9 us at batch 1, 99 us at batch 64. block: not measured apart; it uses few multiprocessors.

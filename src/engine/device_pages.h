@@ -34,20 +34,21 @@ using DeviceBytes = std::shared_ptr<const DevicePages>;
 // thread; pages that are taken again are written in the order of the model's stream.
 class PagePool : public std::enable_shared_from_this<PagePool> {
  public:
-  static constexpr std::size_t kPage = std::size_t{64} << 10;
-
-  // Throws Error if the device has not so much memory.
-  PagePool(const decode::Runtime& runtime, std::uint64_t bytes);
+  // Pages of at most a quarter of a megabyte, of which some hold `part` bytes with little to spare. Throws Error if the
+  // device has not so much memory.
+  PagePool(const decode::Runtime& runtime, std::uint64_t bytes, std::size_t part);
 
   std::uint64_t bytes() const { return memory_.bytes(); }
+  std::size_t page() const { return page_; }
   // Of pages that hold so many bytes.
-  static std::size_t rounded(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+  std::size_t rounded(std::size_t bytes) const { return (bytes + page_ - 1) / page_ * page_; }
   // Throws std::bad_alloc if fewer pages are free.
   DeviceBytes take(std::size_t bytes);
 
  private:
   friend class DevicePages;
 
+  std::size_t page_;
   DeviceMemory memory_;
   std::vector<std::uint32_t> free_;
 };

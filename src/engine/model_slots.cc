@@ -99,7 +99,7 @@ bool ModelSlots::has_pages() const { return model_.impl_->pool->copies_within_de
 std::size_t ModelSlots::free_device_memory() const { return model_.impl_->runtime->free_memory(); }
 
 std::shared_ptr<PagePool> ModelSlots::make_pages(std::uint64_t bytes) const {
-  return std::make_shared<PagePool>(*model_.impl_->runtime, bytes);
+  return std::make_shared<PagePool>(*model_.impl_->runtime, bytes, block_bytes());
 }
 
 DeviceBytes ModelSlots::copy_block(const Sequence& sequence, std::int64_t first_token, std::int64_t count,

@@ -15,7 +15,7 @@ constexpr std::int64_t kLeastSpacing = 512;
 constexpr std::int64_t kMostSpacing = 8192;
 // Seconds of steps on a device, which works ahead, before waiting prompts get their share. Each turn costs one look at
 // the logits.
-constexpr double kLongestTurn = 0.1;
+constexpr double kLongestTurn = 0.15;
 
 bool is_ready(const DiskCache::Loaded& loaded) {
   return loaded.wait_for(std::chrono::seconds(0)) == std::future_status::ready;

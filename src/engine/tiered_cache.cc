@@ -6,10 +6,10 @@ namespace thalweg::engine {
 
 TieredCache::TieredCache(ModelSlots& slots, const Budgets& budgets)
     : slots_(slots), host_budget_(budgets.host), host_(slots.block_bytes(), slots.checkpoint_bytes(), budgets.host) {
-  if (!slots.has_pages() || budgets.device < PagePool::kPage) return;
+  if (!slots.has_pages() || budgets.device < slots.checkpoint_bytes()) return;
   pages_ = slots.make_pages(budgets.device);
   device_.emplace(
-      PagePool::rounded(slots.block_bytes()), PagePool::rounded(slots.checkpoint_bytes()), pages_->bytes(),
+      pages_->rounded(slots.block_bytes()), pages_->rounded(slots.checkpoint_bytes()), pages_->bytes(),
       [this](std::span<const std::int32_t> text, const Prefix<DeviceBytes>& prefix) { move_to_host(text, prefix); });
 }
 

@@ -13,11 +13,11 @@
 namespace thalweg::engine {
 namespace {
 
-constexpr std::size_t kPage = PagePool::kPage;
+constexpr std::size_t kPage = std::size_t{256} << 10;
 
 TEST(PagePool, PagesComeAndGo) {
   const decode::Runtime runtime(Device{}, 1, ThreadPool{}, false);
-  const auto pool = std::make_shared<PagePool>(runtime, 20 * kPage + 5);
+  const auto pool = std::make_shared<PagePool>(runtime, 20 * kPage + 5, 0);
   EXPECT_EQ(pool->bytes(), 20 * kPage);
   std::mt19937 random(1);
   std::vector<DeviceBytes> taken;
@@ -31,13 +31,13 @@ TEST(PagePool, PagesComeAndGo) {
       continue;
     }
     const std::size_t bytes = 1 + random() % (6 * kPage);
-    if (used + PagePool::rounded(bytes) / kPage > 20) {
+    if (used + pool->rounded(bytes) / kPage > 20) {
       EXPECT_THROW(pool->take(bytes), std::bad_alloc);
       ++full;
       continue;
     }
     taken.push_back(pool->take(bytes));
-    used += PagePool::rounded(bytes) / kPage;
+    used += pool->rounded(bytes) / kPage;
     std::set<const std::byte*> pages;
     for (const DeviceBytes& memory : taken) {
       for (const decode::Piece& piece : memory->pieces()) {
@@ -50,9 +50,20 @@ TEST(PagePool, PagesComeAndGo) {
   EXPECT_GT(full, 0);
 }
 
+TEST(PagePool, PagesFitTheParts) {
+  const decode::Runtime runtime(Device{}, 1, ThreadPool{}, false);
+  for (const std::size_t part : {1UL, 4096UL, 100'000UL, 262'144UL, 262'145UL, 1'310'720UL, 3'000'000UL}) {
+    const PagePool pool(runtime, 16 << 20, part);
+    EXPECT_LE(pool.page(), kPage);
+    EXPECT_EQ(pool.page() % 4096, 0U);
+    EXPECT_GE(pool.rounded(part), part);
+    EXPECT_LT(pool.rounded(part) - part, 4096 * (pool.rounded(part) / pool.page())) << part;
+  }
+}
+
 TEST(PagePool, OutlivesItsOwner) {
   const decode::Runtime runtime(Device{}, 1, ThreadPool{}, false);
-  auto pool = std::make_shared<PagePool>(runtime, 2 * kPage);
+  auto pool = std::make_shared<PagePool>(runtime, 2 * kPage, 0);
   const DeviceBytes memory = pool->take(kPage + 1);
   pool.reset();
   for (const decode::Piece& piece : memory->pieces()) std::memset(piece.data, 1, piece.bytes);

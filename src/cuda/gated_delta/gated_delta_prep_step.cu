@@ -368,36 +368,37 @@ void run_stream(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& str
 // ---- costs
 
 // A call's time: of the launch, of the key heads, of the tokens after the first, of the snapshots.
-double step_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream, double call, double key_head, double token) {
+// `wait`: of a token for the one before, where key heads are few.
+double step_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream, double call, double key_head, double token,
+                 double wait) {
   const Sizes s(args);
   const int multiprocessors = std::max(1, properties(stream.device.index).multiprocessors);
   const double key_heads = static_cast<double>(s.batch * s.hk) / multiprocessors;
   const auto tokens = static_cast<double>(most_tokens(args));
-  const double more =
-      args.snapshots.defined() ? tokens * tuning::gated_delta::kStepSnapshot : std::max(tokens - 1.0, 0.0) * token;
-  return call + key_heads * key_head + key_heads * more;
+  const double more = args.snapshots.defined() ? key_heads * tokens * tuning::gated_delta::kStepSnapshot
+                                               : std::max(tokens - 1.0, 0.0) * std::max(wait, key_heads * token);
+  return call + key_heads * key_head + more;
 }
 
 double stream_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
-  return step_cost(args, stream, kStepStreamCall, kStepStreamKeyHead, kStepToken);
+  return step_cost(args, stream, kStepStreamCall, kStepStreamKeyHead, kStepToken, kStepStreamWait);
 }
 double together_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
-  return step_cost(args, stream, kStepTogetherCall, kStepDecodeKeyHead, kStepToken);
+  return step_cost(args, stream, kStepTogetherCall, kStepDecodeKeyHead, kStepToken, 0.0);
 }
 double decode_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
-  const double waits = args.snapshots.defined() ? 0.0 : kStepDecodeWait * static_cast<double>(most_tokens(args) - 1);
-  return step_cost(args, stream, kStepDecodeCall, kStepDecodeKeyHead, kStepDecodeToken) + waits;
+  return step_cost(args, stream, kStepDecodeCall, kStepDecodeKeyHead, kStepDecodeToken, kStepDecodeWait);
 }
 double cluster_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
-  return step_cost(args, stream, kStepClusterCall, kStepClusterKeyHead, kStepDecodeToken);
+  return step_cost(args, stream, kStepClusterCall, kStepClusterKeyHead, kStepDecodeToken, kStepDecodeWait);
 }
 double block_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
-  return step_cost(args, stream, kStepBlockCall, kStepBlockKeyHead, kStepDecodeToken);
+  return step_cost(args, stream, kStepBlockCall, kStepBlockKeyHead, kStepDecodeToken, kStepDecodeWait);
 }
 
 constexpr Kernel<GatedDeltaPrepStepArgs> kKernels[] = {
