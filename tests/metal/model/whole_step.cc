@@ -53,8 +53,12 @@ TEST_F(WholeStep, FormulasOfProductsAreTheExecutors) {
         args.x = tensor(DType::kBF16, {tokens, k});
         args.y = tensor(DType::kBF16, {tokens, n});
         const Product product{format, tokens, n, k};
-        if (tokens < 33) EXPECT_EQ(traffic_of(args, kFew), product.rows());
-        if (k <= 1024) EXPECT_EQ(traffic_of(args, kMany), product.tiles());
+        if (tokens < 33) {
+          EXPECT_EQ(traffic_of(args, kFew), product.rows());
+        }
+        if (k <= 1024) {
+          EXPECT_EQ(traffic_of(args, kMany), product.tiles());
+        }
       }
     }
   }
