@@ -162,6 +162,7 @@ TEST(EngineOnDevice, ThePrefixCacheGoesFromTheDeviceToTheHostAndBack) {
     {
       Engine host(shipped_model(DeviceType::kCuda, 2), options);
       expected = turns_of(host);
+      EXPECT_TRUE(host.drain(60));  // counts are those of the last step
       cached = host.stats().prompt_tokens_cached;
       EXPECT_EQ(host.stats().cache_device_budget, 0U);
       EXPECT_EQ(host.stats().cache_evictions, 0U);
@@ -180,6 +181,7 @@ TEST(EngineOnDevice, ThePrefixCacheGoesFromTheDeviceToTheHostAndBack) {
           EXPECT_EQ(given[i].logprobs[k].chosen.logprob, expected[i].logprobs[k].chosen.logprob) << i << " " << k;
         }
       }
+      EXPECT_TRUE(device.drain(60));
       const EngineStats stats = device.stats();
       EXPECT_EQ(stats.prompt_tokens_cached, cached);
       EXPECT_GT(stats.cache_device_bytes, 0U);
