@@ -17,8 +17,6 @@
 namespace thalweg::decode {
 namespace {
 
-using model::expect_error;
-
 // What a test has done to the devices.
 struct Devices {
   std::string unavailable;
