@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "cuda/copy_pieces.h"
 #include "cuda/device_functions.h"
 #include "cuda/launch.h"
+#include "cuda/memory_copies.h"
 #include "cuda/ranks/nccl_communicator.h"
 
 namespace thalweg::cu {

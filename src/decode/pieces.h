@@ -17,7 +17,7 @@ struct Piece {
 
 // Adds what copies the bytes of the pieces `from`, one after the other, into `to`, as far as both have some.
 inline void add_copies(std::span<const Piece> to, std::span<const Piece> from, std::vector<MemoryCopy>& copies) {
-  std::size_t done_to = 0;  // bytes of the first piece
+  std::size_t done_to = 0;  // bytes of to.front()
   std::size_t done_from = 0;
   while (!to.empty() && !from.empty()) {
     const std::size_t bytes = std::min(to.front().bytes - done_to, from.front().bytes - done_from);

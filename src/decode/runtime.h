@@ -18,7 +18,7 @@ namespace thalweg::decode {
 
 class Runtime;
 
-// Hears of each wait for the device, which may be one for another rank.
+// Callbacks around each wait for the device, which may be one for another rank.
 class WaitListener {
  public:
   virtual ~WaitListener() = default;

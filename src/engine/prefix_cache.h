@@ -41,7 +41,7 @@ using HostBytes = std::shared_ptr<const std::byte[]>;
 template <class Memory>
 class PrefixCache {
  public:
-  // Told of a checkpoint that is about to be dropped to make room, and its text.
+  // Called with a checkpoint that is about to be dropped to make room, and its text.
   using OnEvict = std::function<void(std::span<const std::int32_t> text, const Prefix<Memory>& prefix)>;
 
   // `block_bytes` are those of the keys and values of a block, `checkpoint_bytes` of a checkpoint.

@@ -24,16 +24,6 @@ bool has_gpu() {
 #define NEEDS_GPU() \
   if (!has_gpu()) GTEST_SKIP() << "no GPU"
 
-ModelOptions on_gpu(int sequences = 1, bool exact = false) {
-  ModelOptions options;
-  options.device = Device{DeviceType::kCuda, 0};
-  options.context = 1024;
-  options.sequences = sequences;
-  options.exact = exact;
-  options.kv_dtype = exact ? DType::kF32 : DType::kF16;
-  return options;
-}
-
 std::vector<TinySpec> specs() {
   TinySpec experts;
   TinySpec dense;

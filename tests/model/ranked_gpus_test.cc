@@ -27,16 +27,6 @@ std::string why_not() {
 #define NEEDS_TWO_GPUS() \
   if (const std::string why = why_not(); !why.empty()) GTEST_SKIP() << why
 
-ModelOptions on_gpus(int sequences = 1, bool exact = false) {
-  ModelOptions options;
-  options.device = Device{DeviceType::kCuda, 0};
-  options.context = 1024;
-  options.sequences = sequences;
-  options.exact = exact;
-  options.kv_dtype = exact ? DType::kF32 : DType::kF16;
-  return options;
-}
-
 std::vector<TinySpec> specs() {
   TinySpec experts;
   experts.key_heads = 4;
@@ -83,7 +73,7 @@ TEST(RanksOnGpus, GiveTheLogitsOfOneRank) {
     Sequence expected = alone.start();
     const Logits of_each = logits_of_each(alone, expected, tokens);
     for (const bool exact : {true, false}) {
-      RankedModel model(folder / "model.gguf", on_gpus(1, exact), 2);
+      RankedModel model(folder / "model.gguf", on_gpu(1, exact), 2);
       EXPECT_NE(model->info().device.find("2 ranks"), std::string::npos) << model->info().device;
       {
         Sequence sequence = model->start();
@@ -112,7 +102,7 @@ TEST(RanksOnGpus, TheLoopDecodesAsStepsDo) {
     TinySpec spec = packed_spec();
     spec.vocabulary = vocabulary;
     TinyModel(spec).write_gguf(folder / "model.gguf", DType::kQ8_0);
-    RankedModel model(folder / "model.gguf", on_gpus(4), 2);
+    RankedModel model(folder / "model.gguf", on_gpu(4), 2);
     const std::vector<std::int32_t> prompt = random_tokens(30, vocabulary, 3);
     for (const float temperature : {0.0F, 0.9F}) {
       Sampling sampling;
@@ -143,12 +133,12 @@ TEST(RanksOnGpus, GreedyTextIsThatOfOneRankBeyondMargins) {
   const TempFolder folder;
   TinyModel(packed_spec()).write_gguf(folder / "model.gguf", DType::kQ8_0);
   const std::vector<std::int32_t> prompt = random_tokens(70, 101, 3);
-  Model alone = Model::load(folder / "model.gguf", on_gpus(1, true));
+  Model alone = Model::load(folder / "model.gguf", on_gpu(1, true));
   Sequence expected = alone.start();
   Logits logits;
   const Generated text = alone.generate(expected, prompt, {}, 60, {}, {}, {},
                                         [&](auto, auto row) { logits.emplace_back(row.begin(), row.end()); });
-  RankedModel model(folder / "model.gguf", on_gpus(1, true), 2);
+  RankedModel model(folder / "model.gguf", on_gpu(1, true), 2);
   Sequence sequence = model->start();
   const Generated given = model->generate(sequence, prompt, {}, 60);
   for (std::size_t i = 0; i < text.tokens.size(); ++i) {
@@ -169,7 +159,7 @@ TEST(RanksOnGpus, EqualRunsGiveEqualBits) {
   Logits first;
   std::vector<std::int32_t> text;
   for (int run = 0; run < 3; ++run) {
-    RankedModel model(folder / "model.gguf", on_gpus(3), 2);
+    RankedModel model(folder / "model.gguf", on_gpu(3), 2);
     Sequence sequence = model->start();
     Logits logits = logits_of_each(*model, sequence, tokens);
     const Generated generated = model->generate(sequence, {}, {}, 40);
@@ -186,8 +176,8 @@ TEST(RanksOnGpus, BatchesDecodeAndSequencesComeAndGo) {
   NEEDS_TWO_GPUS();
   const TempFolder folder;
   TinyModel(packed_spec()).write_gguf(folder / "model.gguf", DType::kQ8_0);
-  RankedModel model(folder / "model.gguf", on_gpus(5, true), 2);
-  Model alone = Model::load(folder / "model.gguf", on_gpus(5, true));
+  RankedModel model(folder / "model.gguf", on_gpu(5, true), 2);
+  Model alone = Model::load(folder / "model.gguf", on_gpu(5, true));
   for (int round = 0; round < 3; ++round) {
     std::vector<std::vector<float>> given[2];
     for (Model* of : {&*model, &alone}) {
@@ -213,25 +203,7 @@ TEST(RanksOnGpus, SessionsHoldTheStateOfAllRanks) {
   NEEDS_TWO_GPUS();
   const TempFolder folder;
   TinyModel(packed_spec()).write_gguf(folder / "model.gguf", DType::kQ8_0);
-  const std::vector<std::int32_t> tokens = random_tokens(50, 101, 4);
-  std::vector<float> expected;
-  {
-    RankedModel model(folder / "model.gguf", on_gpus(2), 2);
-    Sequence sequence = model->start();
-    model->prefill(sequence, tokens);
-    sequence.save(folder / "session");
-    Sequence other = model->start();
-    other.restore(folder / "session");
-    model->step(sequence, 5);
-    model->step(other, 5);
-    expected = copy(sequence.logits());
-    EXPECT_TRUE(same_bits(other.logits(), expected));
-  }
-  RankedModel again(folder / "model.gguf", on_gpus(2), 2);
-  Sequence sequence = again->start();
-  sequence.restore(folder / "session");
-  again->step(sequence, 5);
-  EXPECT_TRUE(same_bits(sequence.logits(), expected));
+  expect_sessions_of_all_ranks(folder, on_gpu(2), 2);
 }
 
 TEST(RanksOnGpus, OneThatIsLostEndsTheOther) {
@@ -239,7 +211,7 @@ TEST(RanksOnGpus, OneThatIsLostEndsTheOther) {
   const TempFolder folder;
   TinyModel(packed_spec()).write_gguf(folder / "model.gguf", DType::kQ8_0);
   const auto ranks = Ranks::in_process(2, 3);
-  RankedModel model(folder / "model.gguf", on_gpus(), ranks);
+  RankedModel model(folder / "model.gguf", on_gpu(), ranks);
   {
     Sequence sequence = model->start();
     model->generate(sequence, random_tokens(20, 101, 1), {}, 10);

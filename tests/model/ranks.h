@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/support.h"
+#include "model/tiny_model.h"
 #include "thalweg/ranks.h"
 
 namespace thalweg::model {
@@ -69,5 +70,31 @@ class RankedModel {
   std::mutex mutex_;
   std::vector<std::string> errors_;
 };
+
+// A session of `count` ranks goes on with the same bits, in the same process and in another model. Leaves it as
+// "session" beside "model.gguf", whose vocabulary has 101 tokens or more; options: two sequences.
+inline void expect_sessions_of_all_ranks(const TempFolder& folder, const ModelOptions& options, int count) {
+  std::vector<float> expected;
+  {
+    RankedModel model(folder / "model.gguf", options, count);
+    Sequence sequence = model->start();
+    model->prefill(sequence, random_tokens(50, 101, 4));
+    sequence.save(folder / "session");
+    Sequence other = model->start();
+    other.restore(folder / "session");
+    model->step(sequence, 5);
+    model->step(other, 5);
+    expected = copy(sequence.logits());
+    EXPECT_TRUE(same_bits(other.logits(), expected));
+  }
+  RankedModel again(folder / "model.gguf", options, count);
+  Sequence other = again->start();
+  Sequence sequence = again->start();
+  sequence.restore(folder / "session");
+  // Makes caches on the host grow, and so move, with the restored one in them.
+  again->prefill(other, random_tokens(700, 101, 8));
+  again->step(sequence, 5);
+  EXPECT_TRUE(same_bits(sequence.logits(), expected));
+}
 
 }  // namespace thalweg::model

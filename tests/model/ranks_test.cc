@@ -164,30 +164,7 @@ TEST(RanksThreads, EqualRunsGiveEqualBits) {
 TEST(RanksThreads, SessionsHoldTheStateOfAllRanks) {
   const TempFolder folder;
   TinyModel(cases()[0].spec).write_gguf(folder / "model.gguf");
-  const std::vector<std::int32_t> tokens = random_tokens(50, 101, 4);
-  std::vector<float> expected;
-  {
-    RankedModel model(folder / "model.gguf", precise(2), 3);
-    Sequence sequence = model->start();
-    model->prefill(sequence, tokens);
-    sequence.save(folder / "session");
-    Sequence other = model->start();
-    other.restore(folder / "session");
-    model->step(sequence, 5);
-    model->step(other, 5);
-    expected = copy(sequence.logits());
-    EXPECT_TRUE(same_bits(other.logits(), expected));
-  }
-  RankedModel again(folder / "model.gguf", precise(2), 3);
-  {
-    Sequence other = again->start();
-    Sequence sequence = again->start();
-    sequence.restore(folder / "session");
-    // Makes the caches grow, and so move, with the restored one in them.
-    again->prefill(other, random_tokens(700, 101, 8));
-    again->step(sequence, 5);
-    EXPECT_TRUE(same_bits(sequence.logits(), expected));
-  }
+  expect_sessions_of_all_ranks(folder, precise(2), 3);
   Model alone = Model::load(folder / "model.gguf", precise());
   Sequence sequence = alone.start();
   expect_error([&] { sequence.restore(folder / "session"); }, {"number of ranks"});

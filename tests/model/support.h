@@ -75,6 +75,16 @@ inline Logits logits_of_each(Model& model, Sequence& sequence, std::span<const s
   return logits;
 }
 
+inline ModelOptions on_gpu(int sequences = 1, bool exact = false) {
+  ModelOptions options;
+  options.device = Device{DeviceType::kCuda, 0};
+  options.context = 1024;
+  options.sequences = sequences;
+  options.exact = exact;
+  options.kv_dtype = exact ? DType::kF32 : DType::kF16;
+  return options;
+}
+
 inline std::vector<float> copy(std::span<const float> values) { return {values.begin(), values.end()}; }
 
 // The largest difference, relative to the range of the expected values.
