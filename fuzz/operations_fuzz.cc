@@ -372,6 +372,7 @@ void sampling(Input& in, Views& views, const Sizes& s) {
     args.repeat_last = views.integers({n}, {-1, 2, 0}, true);
   }
   args.seed = views.integers({n, 2}, {1, 2, 3}, true);
+  args.allowed = views.integers({n, (s.k + 31) / 32}, {-1, 5, 0}, true);
   args.tokens = views.view(DType::kI32, {n});
   call(args);
 }

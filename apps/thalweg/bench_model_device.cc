@@ -57,9 +57,9 @@ struct Work {
     const double experts_hit = 1.0 - std::pow(1.0 - experts_used, batch);
     return dense_bytes + expert_bytes * experts_hit + batch * (2.0 * state_bytes + context * cache_token_bytes);
   }
-  double prefill_flops(double tokens) const {
+  double prefill_flops(double tokens, double before) const {
     return 2.0 * tokens * (dense_parameters + expert_parameters * experts_used) +
-           attention_flops * tokens * tokens / 2.0;
+           attention_flops * tokens * (before + tokens / 2.0);
   }
 };
 
@@ -67,6 +67,7 @@ struct Row {
   std::string phase;
   std::int64_t batch = 1;
   std::int64_t tokens = 0;  // of a prefill, or in the context before the decoding
+  std::int64_t before = 0;  // tokens that a prefill continues
   double seconds = 0;       // of a prefill or a step
   double floor = 0;
 
@@ -94,6 +95,7 @@ class DeviceBench {
  private:
   static constexpr std::int64_t kSteps = 128;
   static constexpr std::int64_t kWarmUp = 16;
+  static constexpr int kPrompts = 4;  // of a length, the first to warm up
 
   Model load(int sequences, std::int64_t context) const {
     LoadOptions load;
@@ -114,10 +116,15 @@ class DeviceBench {
   }
 
   void add(Row row, const Work& work) {
-    row.floor = row.phase == "prefill"
-                    ? work.prefill_flops(static_cast<double>(row.tokens)) / speed_.matrix_flops_per_second
-                    : work.step_bytes(static_cast<double>(row.batch), static_cast<double>(row.tokens)) /
-                          speed_.bytes_per_second;
+    const auto tokens = static_cast<double>(row.tokens);
+    const auto before = static_cast<double>(row.before);
+    row.floor = work.step_bytes(static_cast<double>(row.batch), tokens) / speed_.bytes_per_second;
+    if (row.phase == "prefill") {
+      // A few tokens read the weights as a step of as many sequences does, and one cache.
+      const double bytes = work.step_bytes(tokens, 0.0) - (tokens - 1) * 2.0 * work.state_bytes;
+      row.floor = std::max(work.prefill_flops(tokens, before) / speed_.matrix_flops_per_second,
+                           (bytes + before * work.cache_token_bytes) / speed_.bytes_per_second);
+    }
     print("{:<8} {:>6} {:>8} {:>12.1f} {:>12.3f} {:>12.3f} {:>8.2f}\n", row.phase, row.batch, row.tokens, row.rate(),
           row.seconds * 1e3, row.floor * 1e3, row.seconds / row.floor);
     flush_output();
@@ -129,15 +136,16 @@ class DeviceBench {
     std::int64_t most = 0;
     for (const std::int64_t context : contexts) most = std::max(most, context);
     const bool prefills = sequences == 1 && prefills_;
-    if (prefills) most = std::max(most, *std::max_element(options_.prefills.begin(), options_.prefills.end()));
+    const std::int64_t longest = *std::max_element(options_.prefills.begin(), options_.prefills.end());
+    if (prefills) most = std::max(most, options_.after + kPrompts * longest);
     try {
       Model model = load(static_cast<int>(sequences), most + kSteps + 8);
       const Work work(model.info());
       if (prefills) {
         for (const std::int64_t tokens : options_.prefills) prefill(model, tokens, work);
         if (options_.profile) {
-          const std::int64_t tokens = std::min<std::int64_t>(most, model.prefill_chunk());
-          print_profile(model, tokens, tokens, 0);
+          const std::int64_t tokens = std::min<std::int64_t>(longest, model.prefill_chunk());
+          print_profile(model, tokens, tokens, options_.after);
         }
       }
       for (const std::int64_t context : contexts) {
@@ -156,14 +164,15 @@ class DeviceBench {
     Sequence sequence = model.start();
     const std::vector<std::int32_t> ids = prompt(model, tokens);
     std::vector<double> seconds;
-    for (int i = 0; i < 4; ++i) {
-      sequence.clear();
+    if (options_.after > 0) model.prefill(sequence, prompt(model, options_.after, 1));
+    for (int i = 0; i < kPrompts; ++i) {
+      if (options_.after == 0) sequence.clear();
       const Clock::time_point start = Clock::now();
       model.prefill(sequence, ids);
       if (i > 0) seconds.push_back(seconds_since(start));
     }
     std::sort(seconds.begin(), seconds.end());
-    add({"prefill", 1, tokens, seconds[seconds.size() / 2]}, work);
+    add({"prefill", 1, tokens, options_.after, seconds[seconds.size() / 2]}, work);
   }
 
   void decode(Model& model, std::int64_t batch, std::int64_t context, const Work& work) {
@@ -188,7 +197,7 @@ class DeviceBench {
       return true;
     });
     if (steps <= kWarmUp) throw std::runtime_error("the sequences ended");
-    add({"decode", batch, context, seconds_since(start) / static_cast<double>(steps - kWarmUp)}, work);
+    add({"decode", batch, context, 0, seconds_since(start) / static_cast<double>(steps - kWarmUp)}, work);
   }
 
   static void print_profile(Model& model, std::int64_t tokens, std::int64_t tokens_each, std::int64_t context) {
@@ -259,6 +268,7 @@ int bench_model_on_device(const BenchOptions& options) {
                          {"phase", row.phase},
                          {"batch", row.batch},
                          {"tokens", row.tokens},
+                         {"before", row.before},
                          {"tokens_per_second", row.rate()},
                          {"seconds", row.seconds},
                          {"floor_seconds", row.floor}});

@@ -158,6 +158,8 @@ void add_bench(CLI::App& app, int& exit_code) {
           "also 8192,32768; for --op conversation the long one alone, if not given 30000")
       ->delimiter(',')
       ->check(whole_number(0, 1 << 24));
+  command->add_option("--after", options->after, "On a GPU: tokens before --op model's prompts, which continue them")
+      ->check(whole_number(0, 1 << 24));
   command
       ->add_option("--decode", options->decodes,
                    "On a GPU: sequences that decode together and tokens before, as in 8x512, separated by commas")

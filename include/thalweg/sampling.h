@@ -32,8 +32,10 @@ struct Sampling {
 // GPU rounded to multiples of 2^-40 of the largest: the same settings draw the same token on every backend unless the
 // draw or a cut lies within that rounding.
 //
-// Logits of which one is NaN or +infinity, or none above -infinity, before the penalty or after: the CPU throws Error;
-// a GPU writes token -1 and raises kFaultLogits. A slot out of range: Error, or token -1 and kFaultStateIndices. A
+// A token that is not allowed counts as one of -infinity, after the penalty.
+//
+// Logits of which one is NaN or +infinity, or none above -infinity, before the penalty, after it, or among the tokens
+// allowed: the CPU throws Error; a GPU writes token -1 and raises kFaultLogits. A slot out of range: Error, or token -1 and kFaultStateIndices. A
 // setting or length out of range: Error, or on a GPU one of the row's tokens, unspecified which. N = 0 is valid.
 struct SampleTokensArgs {
   static constexpr std::string_view kName = "sample_tokens";
@@ -50,6 +52,7 @@ struct SampleTokensArgs {
   ConstTensor seed;            // [N,2] i32: the low and the high word
   Tensor tokens;               // [N] i32
   Tensor fault;                // [1] i32, optional: DeviceFault bits, written on GPUs only
+  ConstTensor allowed;         // [N,ceil(V/32)] i32, optional: bit t % 32 of word t / 32: whether token t may be chosen
 };
 
 // The natural logarithm of softmax(logits): of one token of each row, and of its K likeliest in falling order, ties to

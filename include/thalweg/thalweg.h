@@ -32,7 +32,7 @@ extern "C" {
 #endif
 THALWEG_API_BEGIN
 
-#define THALWEG_ABI_VERSION 7
+#define THALWEG_ABI_VERSION 8
 
 // THALWEG_ABI_VERSION of the library itself. It grows with every field and function that is added.
 int32_t thalweg_abi_version(void);
@@ -589,6 +589,7 @@ typedef struct thalweg_sample_tokens_args {
   thalweg_tensor seed;            // [N,2] i32: the low and the high word
   thalweg_tensor tokens;          // written: [N] i32
   thalweg_tensor fault;           // written: [1] i32, optional: DeviceFault bits, written on GPUs only
+  thalweg_tensor allowed;         // [N,ceil(V/32)] i32, optional: bit t % 32 of word t / 32 for each token t
 } thalweg_sample_tokens_args;
 
 typedef struct thalweg_logprobs_args {

@@ -490,19 +490,20 @@ def moe_ffn(
 @public
 def sample_tokens(
     logits, lengths=None, history=None, slots=None, *, temperature=None, top_k=None, top_p=None, min_p=None,
-    repeat_penalty=None, repeat_last=None, seed=None, tokens=None, fault=None, stream=None, threads=0,
+    repeat_penalty=None, repeat_last=None, seed=None, allowed=None, tokens=None, fault=None, stream=None, threads=0,
 ):  # fmt: skip
     """The next token of each sequence: penalty, temperature, top-k, top-p, min-p, then a draw that depends on seed and
     length only. logits [N,V] float32; lengths [N] int32, the tokens so far; history [slots,C] int32, which tokens;
     slots [N] int32, rows of history, -1 for no sequence. Settings [N]: temperature (without it the likeliest token),
-    top_p, min_p, repeat_penalty float32, top_k, repeat_last int32; seed [N,2] int32, low and high word -> [N] int32."""
+    top_p, min_p, repeat_penalty float32, top_k, repeat_last int32; seed [N,2] int32, low and high word; allowed
+    [N,ceil(V/32)] int32, bit t % 32 of word t // 32 for each token t that may be chosen -> [N] int32."""
     op = "sample_tokens"
     if tokens is None:
         tokens = empty(logits, dims(op, "logits", logits, 2)[:1], "int32")
     run(
         op, stream, threads, logits=logits, lengths=lengths, history=history, slots=slots, temperature=temperature,
         top_k=top_k, top_p=top_p, min_p=min_p, repeat_penalty=repeat_penalty, repeat_last=repeat_last, seed=seed,
-        tokens=tokens, fault=fault,
+        allowed=allowed, tokens=tokens, fault=fault,
     )  # fmt: skip
     return tokens
 

@@ -153,8 +153,8 @@ def sample_tokens(
     logits: Array, lengths: Array | None = None, history: Array | None = None, slots: Array | None = None, *,
     temperature: Array | None = None, top_k: Array | None = None, top_p: Array | None = None,
     min_p: Array | None = None, repeat_penalty: Array | None = None, repeat_last: Array | None = None,
-    seed: Array | None = None, tokens: Array | None = None, fault: Array | None = None,
-    stream: Stream | None = None, threads: int = 0,
+    seed: Array | None = None, allowed: Array | None = None, tokens: Array | None = None,
+    fault: Array | None = None, stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def logprobs(
     logits: Array, tokens: Array | None = None, top: int = 0, *, logprob: Array | None = None,

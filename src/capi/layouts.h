@@ -62,6 +62,7 @@ inline constexpr Layout kLayouts[] = {
     {"rope_args", 5, 592, 0x9B00D51E3A0080C5},
     {"route_top_k_args", 5, 464, 0xB81A5BD0C9C66E22},
     {"sample_tokens_args", 5, 1464, 0x7ACF7D476AEB52EC},
+    {"sample_tokens_args", 8, 1576, 0xD9809F4ED223A268},
     {"sampling", 5, 40, 0xBE1821B504107D2B},
     {"solve_tril_args", 5, 352, 0x69BA34409394E2AB},
     {"split_qkvz_args", 5, 568, 0x42BA34F79AFF510E},

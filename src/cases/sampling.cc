@@ -61,6 +61,7 @@ struct Draw {
   std::vector<double> min_p = {};
   std::vector<double> penalty = {};
   std::vector<double> last = {};
+  std::vector<double> allowed = {};  // share of the tokens, at least one
   std::vector<std::int64_t> slots = {};
   Logits logits = Logits::kNormal;
   std::int64_t history = 0;  // C
@@ -82,6 +83,7 @@ struct Draw {
     add("minp", min_p);
     add("penalty", penalty);
     add("last", last);
+    add("allowed", allowed);
     if (history > 0) text += "_C" + std::to_string(history);
     if (!slots.empty()) text += "_slots" + list_name(slots);
     return text + (strided ? "_strided" : "");
@@ -102,6 +104,27 @@ void make_history(SampleTokensArgs& args, Memory& memory, const Draw& draw, Rand
     if (random.below(20) == 0) return random.below(2) == 0 ? -1.0 : static_cast<double>(draw.vocabulary);
     const std::int64_t among = random.below(2) == 0 ? std::min<std::int64_t>(8, draw.vocabulary) : draw.vocabulary;
     return static_cast<double>(random.below(among));
+  });
+}
+
+// Bits beyond the vocabulary are set too, which nobody may look at.
+ConstTensor make_allowed(Memory& memory, const Draw& draw, Random& random) {
+  constexpr std::int64_t kBits = 32;
+  const std::int64_t words = (draw.vocabulary + kBits - 1) / kBits;
+  std::int64_t i = 0;
+  std::int64_t certain = 0;
+  return memory.input(DType::kI32, {draw.rows, words}, [&] {
+    const std::int64_t first = i % words * kBits;
+    // Column 0 is no hole.
+    if (first == 0) certain = draw.logits == Logits::kHoles ? 0 : random.below(draw.vocabulary);
+    const double share = draw.allowed[static_cast<std::size_t>(i++ / words) % draw.allowed.size()];
+    std::uint32_t word = 0;
+    for (std::int64_t bit = 0; bit < kBits; ++bit) {
+      const std::int64_t token = first + bit;
+      const bool is_set = token == certain || token >= draw.vocabulary || random.uniform() < share;
+      if (is_set) word |= 1U << bit;
+    }
+    return static_cast<double>(static_cast<std::int32_t>(word));
   });
 }
 
@@ -148,6 +171,7 @@ Case sample_case(const Draw& draw) {
     args.min_p = min_p;
     args.repeat_penalty = make_setting(memory, DType::kF32, draw.rows, draw.penalty);
     args.repeat_last = make_setting(memory, DType::kI32, draw.rows, draw.last);
+    if (!draw.allowed.empty()) args.allowed = make_allowed(memory, draw, random);
     if (args.temperature.defined()) {
       const Tensor seed = memory.input(DType::kI32, {draw.rows, 2}, [&] { return any_word(random); });
       args.seed = seed;
@@ -232,6 +256,33 @@ void add_greedy_cases(std::vector<Case>& cases) {
   add({.rows = 4, .slots = {2, -1, 0, 9}});
   add({.rows = 6, .penalty = {1.0, 1.5, 0.7}, .last = {64, -1, 3, 0}, .history = 90});
   add({.rows = 9, .vocabulary = 7, .penalty = {1e3}, .last = {-1, 1}, .history = 5});
+}
+
+void add_allowed_cases(std::vector<Case>& cases) {
+  const auto add = [&cases](const Draw& draw) { cases.push_back(sample_case(draw)); };
+  const std::vector<double> shares = {0.5, 0.0, 1.0, 0.01};
+  for (const std::int64_t vocabulary : {1, 31, 33, 2049, 151936}) {
+    add({.rows = 4, .vocabulary = vocabulary, .allowed = shares});
+    add({.rows = 4, .vocabulary = vocabulary, .temperature = {1.0}, .allowed = shares});
+  }
+  add({.rows = 9, .temperature = {0.7, 0.0}, .top_k = {0, 20, 300}, .top_p = {0.95, 0.3, 1.0}, .allowed = shares});
+  add({.rows = 6, .allowed = {0.3}, .logits = Logits::kHoles});
+  add({.rows = 6, .temperature = {1.2}, .top_k = {5, 0}, .min_p = {0.1}, .allowed = {0.3}, .logits = Logits::kTies});
+  const Draw penalized{.rows = 8,
+                       .vocabulary = 4099,
+                       .temperature = {0.0, 0.8},
+                       .top_p = {0.9},
+                       .penalty = {1.0, 1.4, 0.8},
+                       .last = {64, -1},
+                       .allowed = shares,
+                       .history = 120,
+                       .strided = true};
+  add(penalized);
+  Draw greedy = penalized;
+  greedy.temperature = {};
+  greedy.top_p = {};
+  greedy.slots = {7, -1, 0, 3, -1, 3, 1, 2};
+  add(greedy);
 }
 
 void add_sampled_cases(std::vector<Case>& cases) {
@@ -338,6 +389,7 @@ Case advance_case(const Advance& advance) {
 void add_sampling_cases(std::vector<Case>& cases) {
   add_greedy_cases(cases);
   add_sampled_cases(cases);
+  add_allowed_cases(cases);
   cases.push_back(for_bench(sample_case({.rows = 64, .vocabulary = 248320})));
   for (const std::int64_t rows : {1, 64}) {
     cases.push_back(for_bench(sample_case(

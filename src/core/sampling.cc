@@ -74,6 +74,21 @@ void penalize(std::span<const float> logits, std::span<const std::int32_t> token
   }
 }
 
+std::span<const std::uint32_t> allowed_tokens(const SampleTokensArgs& args, std::int64_t n) {
+  if (!args.allowed.defined()) return {};
+  return {static_cast<const std::uint32_t*>(args.allowed.row(n)), static_cast<std::size_t>(args.allowed.dim(1))};
+}
+
+void keep_allowed(std::span<const float> logits, std::span<const std::uint32_t> allowed, std::span<float> values) {
+  constexpr std::size_t kBits = 32;
+  for (std::size_t first = 0; first < logits.size(); first += kBits) {
+    const std::uint32_t bits = allowed[first / kBits];
+    for (std::size_t i = first; i < std::min(first + kBits, logits.size()); ++i) {
+      values[i] = (bits >> (i - first) & 1U) != 0 ? logits[i] : -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
 bool has_probabilities(std::span<const float> logits) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   // Without an early end, which would keep it from being vectorized. NaN is not below infinity either.

@@ -25,6 +25,11 @@ std::span<const std::int32_t> penalized_tokens(const SampleTokensArgs& args, std
 void penalize(std::span<const float> logits, std::span<const std::int32_t> tokens, float penalty,
               std::span<float> values);
 
+// The mask of the row: bits of tokens. Empty: all are allowed.
+std::span<const std::uint32_t> allowed_tokens(const SampleTokensArgs& args, std::int64_t n);
+// values = logits of the tokens that are allowed, of the others -infinity; `allowed` as above.
+void keep_allowed(std::span<const float> logits, std::span<const std::uint32_t> allowed, std::span<float> values);
+
 // Whether softmax(logits) exists: no NaN, no +infinity, and one above -infinity.
 bool has_probabilities(std::span<const float> logits);
 // ln of the sum of all exponentials.

@@ -101,11 +101,11 @@ std::int32_t sample_row(std::span<const float> logits, std::uint64_t position, c
 
 // The memory of one worker; what the call's tensors make unnecessary is null.
 struct RowMemory {
-  float* penalized = nullptr;
+  float* adjusted = nullptr;
   Candidate* candidates = nullptr;
 
   RowMemory(const SampleTokensArgs& args, Arena& arena) {
-    if (args.repeat_penalty.defined()) penalized = arena.take<float>(args.logits.dim(1));
+    if (args.repeat_penalty.defined() || args.allowed.defined()) adjusted = arena.take<float>(args.logits.dim(1));
     if (args.temperature.defined()) candidates = arena.take<Candidate>(args.logits.dim(1));
   }
 
@@ -140,11 +140,15 @@ void run_sample(const SampleTokensArgs& args, Workspace workspace, const Stream&
     std::span<const float> logits(static_cast<const float*>(args.logits.row(n)), vocabulary);
     Arena arena({static_cast<std::byte*>(workspace.data) + row_bytes * static_cast<std::size_t>(worker), row_bytes});
     const RowMemory memory(args, arena);
+    const std::span adjusted(memory.adjusted, memory.adjusted != nullptr ? vocabulary : 0);
     const std::span<const std::int32_t> recent = penalized_tokens(args, n, sampling);
     if (!recent.empty()) {
-      const std::span penalized(memory.penalized, vocabulary);
-      penalize(logits, recent, sampling.repeat_penalty, penalized);
-      logits = penalized;
+      penalize(logits, recent, sampling.repeat_penalty, adjusted);
+      logits = adjusted;
+    }
+    if (const std::span<const std::uint32_t> allowed = allowed_tokens(args, n); !allowed.empty()) {
+      keep_allowed(logits, allowed, adjusted);
+      logits = adjusted;
     }
     const auto position = static_cast<std::uint64_t>(lengths != nullptr ? lengths[n] : 0);
     tokens[n] = sample_row(logits, position, sampling, std::span(memory.candidates, vocabulary));

@@ -148,6 +148,7 @@ namespace attention {
 // take 1.5, 2.5 and 1 us.
 constexpr double kWgmmaCall = 4.5;
 constexpr double kWgmmaTile = 1.5 / (64 * 256);
+constexpr double kWgmmaMerge = 20.0;  // of a context's splits
 constexpr double kMmaCall = 4.0;
 constexpr double kMmaTile = 2.5 / (64 * 256);
 constexpr double kDecodeCall = 6.0;

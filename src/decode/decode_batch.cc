@@ -11,17 +11,19 @@
 namespace thalweg {
 namespace {
 
-using OnTokens = std::function<bool(std::span<const std::int32_t> tokens)>;
-using OnLogits = std::function<void(std::size_t sequence, std::int32_t token, std::span<const float> logits)>;
+using AllowedOf = Model::Impl::AllowedOf;
+using OnTokens = Model::Impl::OnTokens;
+using OnLogits = Model::Impl::OnLogits;
 
 // What both ways of decoding share: which sequences go on, with which token.
 class Decoding {
  public:
   Decoding(Model::Impl& model, std::vector<Sequence::Impl*> sequences, std::span<const Sampling> sampling,
-           const OnTokens& on_tokens, const OnLogits& on_logits, bool ignore_end)
+           const AllowedOf& allowed, const OnTokens& on_tokens, const OnLogits& on_logits, bool ignore_end)
       : model_(model),
         sequences_(std::move(sequences)),
         sampling_(sampling),
+        allowed_(allowed),
         on_tokens_(on_tokens),
         on_logits_(on_logits),
         ignore_end_(ignore_end),
@@ -36,6 +38,8 @@ class Decoding {
   Sequence::Impl& sequence(std::size_t i) const { return *sequences_[i]; }
   const Sampling& sampling(std::size_t i) const { return sampling_[i]; }
   std::int32_t token(std::size_t i) const { return tokens_[i]; }
+  bool constrained() const { return static_cast<bool>(allowed_); }
+  decode::TokenMask allowed(std::size_t i) const { return allowed_ ? allowed_(i) : decode::TokenMask(); }
 
   bool full(std::size_t i) const { return static_cast<std::int64_t>(sequences_[i]->tokens.size()) >= model_.context; }
 
@@ -76,6 +80,7 @@ class Decoding {
   Model::Impl& model_;
   std::vector<Sequence::Impl*> sequences_;
   std::span<const Sampling> sampling_;
+  const AllowedOf& allowed_;
   const OnTokens& on_tokens_;
   const OnLogits& on_logits_;
   bool ignore_end_;
@@ -85,7 +90,7 @@ class Decoding {
 };
 
 bool take_sampled(Decoding& decoding, std::size_t i) {
-  return decoding.take(i, decoding.sequence(i).choose(decoding.sampling(i)));
+  return decoding.take(i, decoding.sequence(i).choose(decoding.sampling(i), decoding.allowed(i)));
 }
 
 void decode_on_host(Model::Impl& model, Decoding& decoding, std::span<Sequence* const> handles,
@@ -194,8 +199,12 @@ class DeviceDecoding {
       const bool last = !goes_on || step + 1 == max_tokens;
       const bool has_room = std::none_of(decoding_.active().begin(), decoding_.active().end(),
                                          [&](std::size_t i) { return decoding_.full(i); });
-      const bool ahead = !last && has_room;
-      if (ahead) loop_.launch();
+      const bool goes_on_here = !last && has_room;
+      if (decoding_.constrained()) {
+        choose();
+      } else if (goes_on_here) {
+        loop_.launch();
+      }
       const std::span<const std::int32_t> chosen = loop_.read();
       decoding_.next([&](std::size_t i) {
         const std::int32_t next = chosen[row_of(i)];
@@ -204,11 +213,24 @@ class DeviceDecoding {
         return false;
       });
       if (!decoding_.any()) return;
-      if (!ahead) start();
+      if (!goes_on_here) {
+        start();
+      } else if (decoding_.constrained()) {
+        loop_.launch();
+      }
     }
   }
 
  private:
+  // By what may follow the tokens that are running and have been reported.
+  void choose() {
+    loop_.choose([&](std::size_t row) {
+      const std::vector<std::size_t>& active = decoding_.active();
+      const bool runs = std::find(active.begin(), active.end(), rows_[row]) != active.end();
+      return runs ? decoding_.allowed(rows_[row]) : decode::TokenMask();
+    });
+  }
+
   std::size_t row_of(std::size_t i) const {
     return static_cast<std::size_t>(std::find(rows_.begin(), rows_.end(), i) - rows_.begin());
   }
@@ -223,7 +245,7 @@ class DeviceDecoding {
       model_.pool->set_length(sequence.slot, static_cast<std::int64_t>(sequence.tokens.size()));
       inputs.push_back({sequence.slot, sequence.tokens, decoding_.token(i), decoding_.sampling(i)});
     }
-    loop_.start(inputs, decoding_.ignores_end());
+    loop_.start(inputs, decoding_.ignores_end(), decoding_.constrained());
     loop_.launch();
   }
 
@@ -264,23 +286,29 @@ class DeviceDecoding {
 std::vector<StopReason> Model::decode(std::span<Sequence* const> sequences, std::span<const Sampling> sampling,
                                       std::int64_t max_tokens, const OnTokens& on_tokens, const OnLogits& on_logits,
                                       bool ignore_end) {
-  if (sampling.size() != sequences.size()) {
-    throw Error("decode", "sampling", "one for each of " + std::to_string(sequences.size()) + " sequences",
+  return impl_->decode(sequences, sampling, max_tokens, {}, on_tokens, on_logits, ignore_end);
+}
+
+std::vector<StopReason> Model::Impl::decode(std::span<Sequence* const> handles, std::span<const Sampling> sampling,
+                                            std::int64_t max_tokens, const AllowedOf& allowed,
+                                            const OnTokens& on_tokens, const OnLogits& on_logits, bool ignore_end) {
+  if (sampling.size() != handles.size()) {
+    throw Error("decode", "sampling", "one for each of " + std::to_string(handles.size()) + " sequences",
                 std::to_string(sampling.size()));
   }
   for (const Sampling& settings : sampling) decode::check_sampling(settings);
-  std::vector<Sequence::Impl*> states = impl_->sequences_of(sequences, "decode");
+  std::vector<Sequence::Impl*> states = sequences_of(handles, "decode");
   for (const Sequence::Impl* state : states) {
     if (!state->has_logits()) throw Error("decode", "sequences", "at least one token in each", "none");
   }
-  Decoding decoding(*impl_, states, sampling, on_tokens, on_logits, ignore_end);
-  if (max_tokens > 0 && impl_->draft != DraftMode::kOff && sequences.size() == 1) {
-    DraftDecoding(*impl_, decoding, sequences.front()).run(max_tokens);
-  } else if (max_tokens > 0 && impl_->loop == nullptr) {
-    decode_on_host(*impl_, decoding, sequences, max_tokens);
+  Decoding decoding(*this, states, sampling, allowed, on_tokens, on_logits, ignore_end);
+  if (max_tokens > 0 && draft != DraftMode::kOff && handles.size() == 1 && !allowed) {
+    DraftDecoding(*this, decoding, handles.front()).run(max_tokens);
+  } else if (max_tokens > 0 && loop == nullptr) {
+    decode_on_host(*this, decoding, handles, max_tokens);
   } else if (max_tokens > 0) {
     for (Sequence::Impl* state : states) state->damaged = true;
-    DeviceDecoding(*impl_, decoding).run(max_tokens);
+    DeviceDecoding(*this, decoding).run(max_tokens);
     for (Sequence::Impl* state : states) state->damaged = false;
   }
   return {decoding.reasons().begin(), decoding.reasons().end()};

@@ -1,5 +1,7 @@
 #include "decode/decode_loop.h"
 
+#include <algorithm>
+
 namespace thalweg::decode {
 
 DecodeLoop::DecodeLoop(Decoder& decoder, StatePool& pool, std::int64_t vocabulary,
@@ -14,6 +16,7 @@ DecodeLoop::DecodeLoop(Decoder& decoder, StatePool& pool, std::int64_t vocabular
       workspace_(runtime_),
       read_tokens_{PinnedMemory(runtime_, static_cast<std::size_t>(pool.slots()) * sizeof(std::int32_t)),
                    PinnedMemory(runtime_, static_cast<std::size_t>(pool.slots()) * sizeof(std::int32_t))},
+      masks_(runtime_, static_cast<std::size_t>(pool.slots() * words()) * sizeof(std::uint32_t)),
       events_{Event(runtime_), Event(runtime_)} {}
 
 void DecodeLoop::lay_out(Arena& arena) {
@@ -27,6 +30,7 @@ void DecodeLoop::lay_out(Arena& arena) {
   for (Tensor* tensor : {&tokens_, &top_k_, &repeat_last_}) *tensor = take(DType::kI32, {slots});
   for (Tensor* tensor : {&temperature_, &top_p_, &min_p_, &repeat_penalty_}) *tensor = take(DType::kF32, {slots});
   seed_ = take(DType::kI32, {slots, 2});
+  allowed_ = take(DType::kI32, {slots, words()});
   end_tokens_ = take(DType::kI32, {static_cast<std::int64_t>(end_tokens_on_host_.size())});
   history_ = take(DType::kI32, {slots, pool_.context()});
 }
@@ -72,24 +76,26 @@ void DecodeLoop::upload_settings(std::span<const LoopInput> inputs) {
   }
 }
 
-void DecodeLoop::start(std::span<const LoopInput> inputs, bool ignore_end) {
+void DecodeLoop::start(std::span<const LoopInput> inputs, bool ignore_end, bool constrained) {
   RankGroup* const group = decoder_.group();
-  if (group == nullptr || !group->leads()) return start_here(inputs, ignore_end);
+  if (group == nullptr || !group->leads()) return start_here(inputs, ignore_end, constrained);
   std::vector<RankedStart> starts;
   for (const LoopInput& input : inputs) {
     starts.push_back({input.slot, pool_.length(input.slot), input.next, input.sampling, {}});
     if (input.sampling.repeat_penalty != 1.0F) starts.back().tokens.assign(input.tokens.begin(), input.tokens.end());
   }
-  group->start_loop(starts, ignore_end, [&] { start_here(inputs, ignore_end); });
+  group->start_loop(starts, ignore_end, [&] { start_here(inputs, ignore_end, false); });
 }
 
-void DecodeLoop::start_here(std::span<const LoopInput> inputs, bool ignore_end) {
+void DecodeLoop::start_here(std::span<const LoopInput> inputs, bool ignore_end, bool constrained) {
   while (read_ < launched_) read();
   batch_.clear();
   for (const LoopInput& input : inputs) batch_.add(input.slot, pool_.length(input.slot), std::span(&input.next, 1));
   batch_.upload();
   upload_settings(inputs);
   settings_.ends = !ignore_end && end_tokens_.size() > 0;
+  settings_.constrains = constrained;
+  is_open_.assign(inputs.size(), 0);
 }
 
 bool DecodeLoop::keep_graphs() {
@@ -118,11 +124,16 @@ SampleTokensArgs DecodeLoop::sample_args(std::size_t parity) const {
     args.repeat_penalty = rows(repeat_penalty_);
     args.repeat_last = rows(repeat_last_);
   }
+  if (settings_.constrains) args.allowed = rows(allowed_);
   return args;
 }
 
-void DecodeLoop::enqueue(std::size_t parity) {
-  decoder_.enqueue_step(batch_, pool_, rows(logits_[parity]));
+void DecodeLoop::enqueue(Work work, std::size_t parity) {
+  if (work != Work::kChoice) decoder_.enqueue_step(batch_, pool_, rows(logits_[parity]));
+  if (work != Work::kLayers) enqueue_choice(parity);
+}
+
+void DecodeLoop::enqueue_choice(std::size_t parity) {
   const auto run = [&](const auto& args) {
     thalweg::run(args, workspace_.reserve(workspace_size(args, runtime_.stream())), runtime_.stream());
   };
@@ -145,21 +156,46 @@ void DecodeLoop::launch() {
 }
 
 void DecodeLoop::launch_here() {
-  const std::size_t parity = launched_ % kSteps;
   // Ranks have had the same runs, after which each may find that memory has moved.
   if (decoder_.group() == nullptr || checked_runs_ != decoder_.runs()) keep_graphs();
   checked_runs_ = decoder_.runs();
-  Graph& graph = graphs_[{count(), settings_, parity}];
-  if (graph.defined()) {
-    graph.launch();
+  const std::size_t parity = launched_ % kSteps;
+  launch(settings_.constrains ? Work::kLayers : Work::kBoth, parity);
+  if (!settings_.constrains) enqueue_read(parity);
+  ++launched_;
+}
+
+void DecodeLoop::launch(Work work, std::size_t parity) {
+  Graph& graph = graphs_[{count(), settings_, parity, work}];
+  if (graph.defined()) return graph.launch();
+  // The first step of a kind runs as it is: it loads kernels, which is not allowed while a graph is recorded.
+  enqueue(work, parity);
+  if (!runtime_.on_host() && keep_graphs()) graph = Graph(runtime_, [&] { enqueue(work, parity); });
+}
+
+void DecodeLoop::choose(const std::function<TokenMask(std::size_t input)>& mask) {
+  for (std::size_t input = 0; input < is_open_.size(); ++input) upload_mask(input, mask(input));
+  const std::size_t parity = (launched_ - 1) % kSteps;
+  launch(Work::kChoice, parity);
+  enqueue_read(parity);
+}
+
+void DecodeLoop::upload_mask(std::size_t input, TokenMask mask) {
+  if (mask.empty() && is_open_[input] != 0) return;
+  is_open_[input] = mask.empty() ? 1 : 0;
+  const auto row_words = static_cast<std::size_t>(words());
+  auto* const row = reinterpret_cast<std::uint32_t*>(masks_.data()) + input * row_words;
+  if (mask.empty()) {
+    std::fill_n(row, row_words, ~0U);
   } else {
-    // The first step of a kind runs as it is: it loads kernels, which is not allowed while a graph is recorded.
-    enqueue(parity);
-    if (!runtime_.on_host() && keep_graphs()) graph = Graph(runtime_, [&] { enqueue(parity); });
+    std::copy_n(mask.begin(), row_words, row);
   }
+  runtime_.copy(allowed_.row(static_cast<std::int64_t>(input)), row, row_words * sizeof(std::uint32_t));
+}
+
+void DecodeLoop::enqueue_read(std::size_t parity) {
   runtime_.copy(read_tokens_[parity].data(), tokens_.data, static_cast<std::size_t>(count()) * sizeof(std::int32_t));
   events_[parity].record();
-  ++launched_;
 }
 
 std::span<const std::int32_t> DecodeLoop::read() {

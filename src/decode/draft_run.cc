@@ -172,8 +172,8 @@ void Sequence::Impl::set_logits(std::vector<float> values) {
   chosen.reset();
 }
 
-std::int32_t Sequence::Impl::choose(const Sampling& sampling) {
-  if (!chosen || chosen->sampling != sampling) return decode::sample_token(read_logits(), tokens, sampling);
+std::int32_t Sequence::Impl::choose(const Sampling& sampling, std::span<const std::uint32_t> allowed) {
+  if (!chosen || chosen->sampling != sampling) return decode::sample_token(read_logits(), tokens, sampling, allowed);
   if (chosen->token < 0) throw Error("sample", "logits", "numbers", "NaN or infinity");
   return chosen->token;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -97,6 +98,17 @@ struct Model::Impl {
   bool run(std::span<const SequenceInput> batch, decode::LogitsOf which, const decode::LogitsCallback& on_logits,
            const ShouldContinue& should_continue);
 
+  using AllowedOf = std::function<decode::TokenMask(std::size_t sequence)>;
+  using OnTokens = std::function<bool(std::span<const std::int32_t> tokens)>;
+  using OnLogits = std::function<void(std::size_t sequence, std::int32_t token, std::span<const float> logits)>;
+  // Model::decode. `allowed`, if given, says which tokens may follow what a sequence has and what on_tokens was given,
+  // and is called while these tokens run; there are no drafts then.
+  std::vector<StopReason> decode(std::span<Sequence* const> handles, std::span<const Sampling> sampling,
+                                 std::int64_t max_tokens, const AllowedOf& allowed, const OnTokens& on_tokens,
+                                 const OnLogits& on_logits, bool ignore_end);
+  // Whether tokens are then chosen where the logits are.
+  bool constrains_on_device() const { return loop != nullptr && group == nullptr; }
+
   // A sequence of the next round, and what drafts for it.
   struct Drafted {
     Sequence::Impl* sequence = nullptr;
@@ -153,8 +165,9 @@ struct Sequence::Impl {
   bool has_logits() const { return away || !logits.empty(); }
   const std::vector<float>& read_logits();
   void set_logits(std::vector<float> values);
-  // The next token. Throws Error for logits that are not numbers.
-  std::int32_t choose(const Sampling& sampling);
+  // The next token, among those that sample_token() is allowed: always the same, if it has been chosen already. Throws
+  // Error for logits that are not numbers.
+  std::int32_t choose(const Sampling& sampling, std::span<const std::uint32_t> allowed = {});
 
   // Takes the last tokens back, which were drafts of the last run, to where the logits were these, or those of a row of
   // the device's last round.

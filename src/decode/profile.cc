@@ -14,7 +14,11 @@ std::vector<OperationTime> Model::profile(std::int64_t tokens, std::int64_t toke
         "profile", "tokens", "a step that the model was loaded for",
         std::to_string(tokens) + " tokens, " + std::to_string(tokens_each) + " each after " + std::to_string(context));
   }
-  const std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens_each), 1);
+  // Tokens that differ, as do the experts that they choose.
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens_each));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) * 7919 % impl_->config.vocabulary);
+  }
   std::vector<decode::DecoderInput> inputs;
   for (std::int64_t n = 0; n < sequences; ++n) {
     impl_->pool->set_length(static_cast<int>(n), context);

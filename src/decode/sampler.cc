@@ -7,8 +7,8 @@ namespace thalweg::decode {
 
 void check_sampling(const Sampling& sampling) { thalweg::check_sampling(sampling, "sampling"); }
 
-std::int32_t sample_token(std::span<const float> logits, std::span<const std::int32_t> tokens,
-                          const Sampling& sampling) {
+std::int32_t sample_token(std::span<const float> logits, std::span<const std::int32_t> tokens, const Sampling& sampling,
+                          std::span<const std::uint32_t> allowed) {
   check_sampling(sampling);
   const auto length = static_cast<std::int32_t>(tokens.size());
   std::int32_t token = -1;
@@ -29,6 +29,9 @@ std::int32_t sample_token(std::span<const float> logits, std::span<const std::in
     args.top_p = {&sampling.top_p, DType::kF32, {1}, kCpu};
     args.min_p = {&sampling.min_p, DType::kF32, {1}, kCpu};
     args.seed = {words, DType::kI32, {1, 2}, kCpu};
+  }
+  if (!allowed.empty()) {
+    args.allowed = {allowed.data(), DType::kI32, {1, static_cast<std::int64_t>(allowed.size())}, kCpu};
   }
   args.tokens = {&token, DType::kI32, {1}, kCpu};
   const Stream stream = Stream::cpu(1);

@@ -17,6 +17,19 @@ const decode::RoundCosts& ModelSlots::round_costs() const { return model_.impl_-
 
 bool ModelSlots::can_choose(const Sampling& sampling) const { return model_.impl_->can_choose(sampling); }
 
+bool ModelSlots::constrains_on_device() const { return model_.impl_->constrains_on_device(); }
+
+std::vector<StopReason> ModelSlots::decode(std::span<Sequence* const> sequences, std::span<const Sampling> sampling,
+                                           std::int64_t most, const AllowedOf& allowed, const OnTokens& on_tokens,
+                                           bool ignore_end) {
+  return model_.impl_->decode(sequences, sampling, most, allowed, on_tokens, {}, ignore_end);
+}
+
+std::int32_t ModelSlots::choose(const Sequence& sequence, const Sampling& sampling,
+                                std::span<const std::uint32_t> allowed) const {
+  return sequence.impl_->choose(sampling, allowed);
+}
+
 void ModelSlots::make_drafts(std::span<const Drafted> batch) {
   std::vector<Model::Impl::Drafted> all;
   for (const Drafted& one : batch) all.push_back({one.sequence->impl_.get(), one.next, one.room, one.drafter});

@@ -27,6 +27,15 @@ class ModelSlots {
   int draft_max() const;
   const decode::RoundCosts& round_costs() const;
   bool can_choose(const Sampling& sampling) const;
+  bool constrains_on_device() const;
+  // Model::decode without logits, by constraints: `allowed` of a sequence is called while its last tokens run.
+  using AllowedOf = std::function<std::span<const std::uint32_t>(std::size_t sequence)>;
+  using OnTokens = std::function<bool(std::span<const std::int32_t> tokens)>;
+  std::vector<StopReason> decode(std::span<Sequence* const> sequences, std::span<const Sampling> sampling,
+                                 std::int64_t most, const AllowedOf& allowed, const OnTokens& on_tokens,
+                                 bool ignore_end);
+  // Model::sample among the tokens whose bits are set; empty: among all.
+  std::int32_t choose(const Sequence& sequence, const Sampling& sampling, std::span<const std::uint32_t> allowed) const;
   // A sequence of the next round, and what drafts for it.
   struct Drafted {
     const Sequence* sequence = nullptr;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "decode/logprobs.h"
-#include "decode/sampler.h"
 
 namespace thalweg::engine {
 
@@ -35,10 +34,22 @@ std::int64_t Running::tokens_left() const {
   return most < 0 ? std::numeric_limits<std::int64_t>::max() : most - usage_.generated_tokens;
 }
 
-bool Running::is_plain() const { return accepted_.request.constraint == nullptr && !accepted_.request.logprobs; }
+std::span<const std::uint32_t> Running::allowed(const ModelSlots& slots) {
+  if (!is_constrained()) return {};
+  constexpr std::size_t kBits = 32;
+  const auto vocabulary = static_cast<std::size_t>(slots.vocabulary());
+  const std::span<const std::uint32_t> given = accepted_.request.constraint->allowed();
+  mask_.assign((vocabulary + kBits - 1) / kBits, 0);
+  std::copy_n(given.begin(), std::min(given.size(), mask_.size()), mask_.begin());
+  if (vocabulary % kBits != 0) mask_.back() &= (1U << vocabulary % kBits) - 1;
+  if (std::all_of(mask_.begin(), mask_.end(), [](std::uint32_t word) { return word == 0; })) {
+    throw Error("Engine", "constraint", "a token that is allowed", "none");
+  }
+  return mask_;
+}
 
-std::int32_t Running::choose(const Model& model) {
-  if (!chosen_) chosen_ = draw(model);
+std::int32_t Running::choose(const ModelSlots& slots) {
+  if (!chosen_) chosen_ = slots.choose(sequence_, accepted_.request.sampling, allowed(slots));
   return *chosen_;
 }
 
@@ -51,20 +62,6 @@ void Running::judge(std::int64_t drafts, std::int64_t accepted, std::int64_t seq
   drafter_->judge(accepted, sequences, costs);
   usage_.draft_tokens += drafts;
   usage_.accepted_tokens += accepted;
-}
-
-std::int32_t Running::draw(const Model& model) const {
-  const Sampling& sampling = accepted_.request.sampling;
-  if (accepted_.request.constraint == nullptr) {
-    return model.sample(sequence_, sampling);
-  }
-  const std::span<const std::uint32_t> allowed = accepted_.request.constraint->allowed();
-  std::vector<float> logits(sequence_.logits().begin(), sequence_.logits().end());
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    const bool may_come = i / 32 < allowed.size() && (allowed[i / 32] >> i % 32 & 1U) != 0;
-    if (!may_come) logits[i] = -std::numeric_limits<float>::infinity();
-  }
-  return decode::sample_token(logits, sequence_.tokens(), sampling);
 }
 
 void Running::take(std::int32_t token, bool is_end, std::int64_t context) {

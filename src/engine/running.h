@@ -9,6 +9,7 @@
 
 #include "decode/drafter.h"
 #include "engine/disk_cache.h"
+#include "engine/model_slots.h"
 #include "engine/stop_text.h"
 #include "text/tokenizer.h"
 #include "thalweg/engine.h"
@@ -56,8 +57,11 @@ class Running {
   bool finished() const { return output_.finish.has_value(); }
   FinishReason reason() const { return *output_.finish; }  // of one that is finished
   std::int64_t tokens_left() const;
-  // Whether what is left needs neither logits nor a constraint here.
-  bool is_plain() const;
+  bool needs_logits() const { return accepted_.request.logprobs.has_value(); }
+  bool is_constrained() const { return accepted_.request.constraint != nullptr; }
+  // Which tokens may come next: a bit for each, at least one is set; empty: all. Throws Error if the constraint has
+  // none.
+  std::span<const std::uint32_t> allowed(const ModelSlots& slots);
 
   // Drafts from the prompt and the tokens so far, from now on.
   void begin_drafts(DraftMode mode, int most) { drafter_.emplace(mode, most, accepted_.request.prompt); }
@@ -68,7 +72,7 @@ class Running {
   void judge(std::int64_t drafts, std::int64_t accepted, std::int64_t sequences, const decode::RoundCosts& costs);
 
   // The next token by sampling and constraint. Throws Error for logits that are no numbers.
-  std::int32_t choose(const Model& model);
+  std::int32_t choose(const ModelSlots& slots);
   // Takes the next token. `context`: most tokens of a sequence.
   void take(std::int32_t token, bool is_end, std::int64_t context);
   void finish(FinishReason reason, const std::string& error = {});
@@ -77,7 +81,6 @@ class Running {
   void report();
 
  private:
-  std::int32_t draw(const Model& model) const;
   void add_text(const std::string& text);
   void add_logprobs(std::int32_t token);
 
@@ -88,6 +91,7 @@ class Running {
   std::optional<text::StreamDecoder> decoder_;
   std::optional<decode::Drafter> drafter_;
   std::optional<std::int32_t> chosen_;  // and not taken yet
+  std::vector<std::uint32_t> mask_;     // of allowed()
   StopText stop_;
   Usage usage_;
   Clock::time_point started_;

@@ -36,6 +36,17 @@ std::uint64_t device_budget(const ModelSlots& slots, const EngineOptions& option
   return slots.free_device_memory() / 4;
 }
 
+// What a constraint throws ends its request.
+template <class Body>
+void in_request(Running& running, const Body& body) {
+  if (running.finished()) return;
+  try {
+    body();
+  } catch (const std::exception& error) {
+    running.finish(FinishReason::kError, error.what());
+  }
+}
+
 // Of a request that never ran.
 void report_unrun(const Accepted& accepted, FinishReason reason, const std::string& error = {}) {
   Output output;
@@ -188,10 +199,11 @@ void Scheduler::generate(std::span<Running* const> generating, std::size_t promp
                          const std::function<bool()>& interrupted) {
   const Clock::time_point begin = Clock::now();
   const bool ignore_end = generating.front()->request().ignore_end;
-  const bool plain = std::all_of(generating.begin(), generating.end(), [&](const Running* running) {
-    return running->is_plain() && running->request().ignore_end == ignore_end;
+  const bool on_device = std::all_of(generating.begin(), generating.end(), [&](const Running* running) {
+    const bool chosen_there = !running->is_constrained() || slots_.constrains_on_device();
+    return !running->needs_logits() && chosen_there && running->request().ignore_end == ignore_end;
   });
-  if (plain && !slots_.on_host() && slots_.draft() == DraftMode::kOff) {
+  if (on_device && !slots_.on_host() && slots_.draft() == DraftMode::kOff) {
     generate_several(generating, ignore_end, [&] {
       return interrupted() || (prompts > 0 && seconds_between(begin, Clock::now()) > kLongestTurn);
     });
@@ -213,16 +225,14 @@ void Scheduler::generate_one(std::span<Running* const> generating) {
   std::vector<std::int32_t> tokens(generating.size());
   for (std::size_t i = 0; i < generating.size(); ++i) {
     Running& running = *generating[i];
-    try {
+    in_request(running, [&] {
       if (running.tokens_left() <= 0) {
         running.finish(FinishReason::kLength);
       } else {
-        tokens[i] = running.choose(model_);
+        tokens[i] = running.choose(slots_);
         take(running, tokens[i]);
       }
-    } catch (const std::exception& error) {
-      running.finish(FinishReason::kError, error.what());
-    }
+    });
   }
   // The tokens can be read while they run.
   report();
@@ -265,15 +275,23 @@ void Scheduler::generate_several(std::span<Running* const> generating, bool igno
     for (std::size_t i = 0; i < batch.size(); ++i) {
       if (tokens[i] < 0) continue;
       ++stats_.step_sequences;
-      batch[i]->take(tokens[i], false, model_.context());
+      in_request(*batch[i], [&] { batch[i]->take(tokens[i], false, model_.context()); });
       batch[i]->report();
       goes_on = goes_on && !batch[i]->finished();
     }
     // One that ended before is reported when the others stop.
     return goes_on && std::none_of(tokens.begin(), tokens.end(), [](std::int32_t token) { return token < 0; });
   };
+  ModelSlots::AllowedOf allowed;
+  if (std::any_of(batch.begin(), batch.end(), [](const Running* running) { return running->is_constrained(); })) {
+    allowed = [&](std::size_t i) {
+      std::span<const std::uint32_t> mask;
+      in_request(*batch[i], [&] { mask = batch[i]->allowed(slots_); });
+      return mask;
+    };
+  }
   try {
-    const std::vector<StopReason> reasons = model_.decode(sequences, sampling, most, on_tokens, {}, ignore_end);
+    const std::vector<StopReason> reasons = slots_.decode(sequences, sampling, most, allowed, on_tokens, ignore_end);
     for (std::size_t i = 0; i < batch.size(); ++i) {
       if (reasons[i] == StopReason::kEndToken) batch[i]->finish(FinishReason::kEndToken);
       if (reasons[i] == StopReason::kContext) batch[i]->finish(FinishReason::kLength);

@@ -12,7 +12,7 @@ bool Scheduler::take_draft(Running& running, std::int32_t draft) {
   if (running.finished()) return false;
   try {
     // An end token is not run.
-    if (running.choose(model_) != draft || (model_.is_end_token(draft) && !running.request().ignore_end)) return false;
+    if (running.choose(slots_) != draft || (model_.is_end_token(draft) && !running.request().ignore_end)) return false;
     take(running, draft);
   } catch (const std::exception& error) {
     running.finish(FinishReason::kError, error.what());
@@ -33,7 +33,8 @@ void Scheduler::run_drafts(std::span<Running* const> batch, std::span<const Sequ
   std::vector<SequenceInput> with_drafts;
   std::vector<Sampling> sampling;
   for (const Running* running : batch) {
-    if (running->is_plain() && slots_.can_choose(running->request().sampling)) {
+    const bool plain = !running->needs_logits() && !running->is_constrained();
+    if (plain && slots_.can_choose(running->request().sampling)) {
       sampling.push_back(running->request().sampling);
     }
   }

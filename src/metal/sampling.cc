@@ -17,12 +17,13 @@ constexpr std::int64_t kMostLogits = std::int64_t{1} << 23;
 std::int64_t segments_of(const SampleTokensArgs& args) { return ceil_div(args.logits.dim(1), kSegment); }
 
 struct SampleMemory {
-  float* penalized = nullptr;  // [N,V], with repeat_penalty
-  std::uint64_t* ranks;        // [N,segments]
+  float* adjusted = nullptr;  // [N,V], with repeat_penalty or allowed
+  std::uint64_t* ranks;       // [N,segments]
 
   SampleMemory(const SampleTokensArgs& args, Arena& arena)
       : ranks(arena.take<std::uint64_t>(args.logits.dim(0) * segments_of(args))) {
-    if (args.repeat_penalty.defined()) penalized = arena.take<float>(args.logits.dim(0) * args.logits.dim(1));
+    if (args.repeat_penalty.defined() || args.allowed.defined())
+      adjusted = arena.take<float>(args.logits.dim(0) * args.logits.dim(1));
   }
 };
 
@@ -48,6 +49,7 @@ int given(const SampleTokensArgs& args) {
   add(args.repeat_last, kGivenLast);
   add(args.seed, kGivenSeed);
   add(args.history, kGivenHistory);
+  add(args.allowed, kGivenAllowed);
   return bits;
 }
 
@@ -60,13 +62,15 @@ Launch segments_launch(std::string_view kernel, const SampleTokensArgs& args, co
   return launch;
 }
 
-void penalize(const SampleTokensArgs& args, const Buffer& penalized, const SampleParameters& p, Encoder& encoder) {
+// Copies the logits with penalty and mask.
+void adjust(const SampleTokensArgs& args, const Buffer& adjusted, const SampleParameters& p, Encoder& encoder) {
   Launch copy = segments_launch("copy_logits", args, p);
-  copy.add(args.logits).add(penalized);
+  copy.add(args.logits).add(adjusted).add(args.allowed);
   encoder.launch(copy);
+  if (!args.repeat_penalty.defined()) return;
   Launch launch = segments_launch("penalize_logits", args, p);
-  launch.add(args.logits).add(penalized).add(args.lengths).add(args.history).add(args.slots).add(args.repeat_penalty);
-  launch.add(args.repeat_last);
+  launch.add(args.logits).add(adjusted).add(args.lengths).add(args.history).add(args.slots).add(args.repeat_penalty);
+  launch.add(args.repeat_last).add(args.allowed);
   launch.grid = {static_cast<std::uint32_t>(args.logits.dim(0)), 1, 1};
   launch.after_previous = true;
   encoder.launch(launch);
@@ -84,18 +88,19 @@ void run_sample(const SampleTokensArgs& args, Workspace workspace, const Stream&
   p.logits_row = args.logits.stride(0);
   p.history_slot = args.history.stride(0);
   p.seed_row = args.seed.stride(0);
+  p.allowed_row = args.allowed.stride(0);
   const auto encoder = make_encoder(args.kName, stream);
   Buffer logits = buffer_of(args.logits);
-  if (memory.penalized != nullptr) {
-    logits = buffer_of(memory.penalized, args.logits.size());
-    penalize(args, logits, p, *encoder);
+  if (memory.adjusted != nullptr) {
+    logits = buffer_of(memory.adjusted, args.logits.size());
+    adjust(args, logits, p, *encoder);
     p.logits_row = p.vocabulary;
   }
   const Buffer ranks = buffer_of(memory.ranks, args.logits.dim(0) * p.segments);
   Launch largest = segments_launch("largest_ranks", args, p);
   largest.add(logits).add(args.slots).add(ranks);
   largest.threadgroup_bytes = 32 * sizeof(std::uint64_t);
-  largest.after_previous = memory.penalized != nullptr;
+  largest.after_previous = memory.adjusted != nullptr;
   encoder->launch(largest);
   Launch choose = segments_launch("choose_tokens", args, p);
   choose.add(logits).add(ranks).add(args.lengths).add(args.slots).add(args.temperature).add(args.top_k);

@@ -18,7 +18,7 @@ void check_logits(std::span<const float> logits, const std::string& of_sequence,
 }
 
 // Everything that only the host can read, row by row.
-void check_row(const SampleTokensArgs& args, std::int64_t n, const Check& check, std::vector<float>& penalized) {
+void check_row(const SampleTokensArgs& args, std::int64_t n, const Check& check, std::vector<float>& adjusted) {
   const std::int32_t slot = static_cast<std::int32_t>(state_slot(args.slots, n));
   const std::string of_sequence = args.logits.dim(0) > 1 ? " of sequence " + std::to_string(n) : "";
   if (slot < -1 || (args.history.defined() && slot >= args.history.dim(0))) {
@@ -35,19 +35,29 @@ void check_row(const SampleTokensArgs& args, std::int64_t n, const Check& check,
   }
   const Sampling sampling = sampling_of(args, n);
   check_sampling(sampling, SampleTokensArgs::kName);
-  const std::span logits(static_cast<const float*>(args.logits.row(n)), static_cast<std::size_t>(args.logits.dim(1)));
+  std::span logits(static_cast<const float*>(args.logits.row(n)), static_cast<std::size_t>(args.logits.dim(1)));
   check_logits(logits, of_sequence, check);
   const std::span<const std::int32_t> recent = penalized_tokens(args, n, sampling);
-  if (recent.empty()) return;
-  penalized.resize(logits.size());
-  penalize(logits, recent, sampling.repeat_penalty, penalized);
-  check_logits(penalized, of_sequence, check);
+  const std::span<const std::uint32_t> allowed = allowed_tokens(args, n);
+  if (recent.empty() && allowed.empty()) return;
+  adjusted.resize(logits.size());
+  if (!recent.empty()) {
+    penalize(logits, recent, sampling.repeat_penalty, adjusted);
+    logits = adjusted;
+    check_logits(logits, of_sequence, check);
+  }
+  if (allowed.empty()) return;
+  keep_allowed(logits, allowed, adjusted);
+  if (!has_probabilities(adjusted)) {
+    check.fail("allowed", "a token whose logit is above -infinity", "none" + of_sequence);
+  }
 }
 
 }  // namespace
 
 void validate(const SampleTokensArgs& args, Check& check) {
   Dim n{"N"}, v{"V"}, slots{"slots"}, c{"C"}, two{"2", 2};
+  constexpr std::int64_t kBits = 32;
   const auto optional = [&](std::string_view name, const ConstTensor& tensor, DType dtype, auto&... dims) {
     if (tensor.defined()) check.input(name, tensor, {dtype}, dims...);
   };
@@ -68,6 +78,8 @@ void validate(const SampleTokensArgs& args, Check& check) {
   optional("repeat_penalty", args.repeat_penalty, DType::kF32, n);
   optional("repeat_last", args.repeat_last, DType::kI32, n);
   optional("seed", args.seed, DType::kI32, n, two);
+  Dim words{"ceil(V/32)", (v.value + kBits - 1) / kBits};
+  optional("allowed", args.allowed, DType::kI32, n, words);
   check.output("tokens", args.tokens, {DType::kI32}, n);
   check.fault(args.fault);
   if (args.repeat_penalty.defined() && !args.history.defined()) {
@@ -77,8 +89,8 @@ void validate(const SampleTokensArgs& args, Check& check) {
     check.fail("history", "a row for each of N = " + std::to_string(n.value) + " sequences", to_string(args.history));
   }
   if (!check.host_values()) return;
-  std::vector<float> penalized;
-  for (std::int64_t i = 0; i < n.value; ++i) check_row(args, i, check, penalized);
+  std::vector<float> adjusted;
+  for (std::int64_t i = 0; i < n.value; ++i) check_row(args, i, check, adjusted);
 }
 
 THALWEG_OPERATION(sample_tokens, SampleTokensArgs);

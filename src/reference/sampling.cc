@@ -42,6 +42,15 @@ std::vector<float> penalized_row(const SampleTokensArgs& args, std::int64_t n, c
   return logits;
 }
 
+void drop_forbidden(const SampleTokensArgs& args, std::int64_t n, std::vector<float>& logits) {
+  const Array words = read(args.allowed);
+  if (words.size() == 0) return;
+  for (std::size_t token = 0; token < logits.size(); ++token) {
+    const auto word = static_cast<std::int64_t>(words(n, static_cast<std::int64_t>(token / 32)));
+    if ((word >> token % 32 & 1) == 0) logits[token] = -std::numeric_limits<float>::infinity();
+  }
+}
+
 // What rounding by the contract can move a sum of the row's weights by, the likeliest token's being 1: each weight half
 // of 2^-40, sums in f64 each addition.
 double rounding_of(double total, std::size_t count) {
@@ -53,7 +62,8 @@ double rounding_of(double total, std::size_t count) {
 Choice sample_row(const SampleTokensArgs& args, std::int64_t n) {
   if (state_slot(args.slots, n) < 0) return {-1, kInfinity};
   const Sampling sampling = sampling_of(args, n);
-  const std::vector<float> logits = penalized_row(args, n, sampling);
+  std::vector<float> logits = penalized_row(args, n, sampling);
+  drop_forbidden(args, n, logits);
   const std::vector<std::size_t> order = falling_order(logits);
   if (sampling.temperature == 0.0F) return {static_cast<std::int32_t>(order[0]), kInfinity};
 

@@ -4,12 +4,18 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/outputs.h"
 #include "thalweg/backend.h"
 #include "thalweg/engine.h"
+#include "thalweg/grammar.h"
 
 namespace thalweg {
 namespace {
@@ -129,6 +135,82 @@ TEST(EngineOnDevice, LogprobsAreTheCpus) {
         EXPECT_NEAR(given[i].logprobs[k].chosen.logprob, expected[i].logprobs[k].chosen.logprob, 2e-2) << i << " " << k;
       }
     }
+  }
+}
+
+// Ends its request after a few tokens: by an exception, or by a mask without a token.
+class FailingConstraint : public TokenConstraint {
+ public:
+  FailingConstraint(std::size_t words, bool throws) : mask_(words, ~0U), throws_(throws) {}
+
+  std::span<const std::uint32_t> allowed() override { return mask_; }
+  void accept(std::int32_t) override {
+    if (++tokens_ < 3) return;
+    if (throws_) throw std::runtime_error("this constraint ends");
+    mask_.assign(mask_.size(), 0);
+  }
+
+ private:
+  std::vector<std::uint32_t> mask_;
+  bool throws_;
+  int tokens_ = 0;
+};
+
+// Every other one with a schema, some drawn.
+std::vector<Output> constrained_outputs_of(Engine& engine) {
+  const Grammar grammar = Grammar::json_schema(
+      R"({"type": "object", "properties": {"place": {"type": "string", "maxLength": 12}, "count": {"type": "integer",
+          "minimum": 10, "maximum": 99}}, "required": ["place", "count"]})");
+  std::vector<TokenStream> streams;
+  for (int i = 0; i < kRequests; ++i) {
+    Request request = request_of(engine, i);
+    if (i % 4 == 2) request.sampling.temperature = 0.8F;
+    if (i % 3 == 2) request.sampling.repeat_penalty = 1.2F;
+    request.sampling.seed = static_cast<std::uint64_t>(i);
+    if (i % 2 == 0) request.constraint = engine.constraint(grammar);
+    if (i % 2 == 0) request.max_tokens = 60;
+    streams.push_back(engine.stream(std::move(request)));
+  }
+  std::vector<Output> outputs;
+  for (TokenStream& stream : streams) outputs.push_back(read_all(std::move(stream)));
+  return outputs;
+}
+
+TEST(EngineOnDevice, ConstrainedAnswersAreTheCpus) {
+  NEEDS_GPU();
+  Engine cpu(shipped_model(DeviceType::kCpu, 4));
+  const std::vector<Output> expected = constrained_outputs_of(cpu);
+  for (std::size_t i = 0; i < expected.size(); i += 2) EXPECT_EQ(expected[i].text.front(), '{') << expected[i].text;
+  for (const int sequences : {1, 4, 16}) {
+    SCOPED_TRACE(sequences);
+    Engine gpu(shipped_model(DeviceType::kCuda, sequences));
+    expect_same(constrained_outputs_of(gpu), expected);
+    expect_same(constrained_outputs_of(gpu), expected);
+  }
+  Engine gpu(shipped_model(DeviceType::kCuda, 4, DraftMode::kLookup));
+  expect_same(constrained_outputs_of(gpu), expected);
+}
+
+TEST(EngineOnDevice, AConstraintThatFailsEndsItsRequestAlone) {
+  NEEDS_GPU();
+  Engine gpu(shipped_model(DeviceType::kCuda, 4));
+  const Output expected = read_all(gpu.stream(request_of(gpu, 1)));
+  const auto words = static_cast<std::size_t>(gpu.model().info().vocabulary + 31) / 32;
+  for (const bool throws : {true, false}) {
+    Request failing = request_of(gpu, 2);
+    failing.ignore_end = true;
+    failing.constraint = std::make_unique<FailingConstraint>(words, throws);
+    Request company = request_of(gpu, 1);
+    company.ignore_end = true;
+    company.max_tokens = expected.usage.generated_tokens;
+    TokenStream stream = gpu.stream(std::move(company));
+    const Output failed = read_all(gpu.stream(std::move(failing)));
+    EXPECT_EQ(failed.finish, FinishReason::kError);
+    EXPECT_NE(failed.error.find(throws ? "this constraint ends" : "a token that is allowed"), std::string::npos)
+        << failed.error;
+    const Output other = read_all(std::move(stream));
+    EXPECT_EQ(other.error, "");
+    EXPECT_EQ(other.text, expected.text);
   }
 }
 

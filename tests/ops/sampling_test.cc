@@ -43,6 +43,9 @@ TEST(BadInput, Sample) {
   bad.expect([](Args& a) { a.temperature.dtype = DType::kI32; }, "temperature", "F32 [N=6]", "I32");
   bad.expect([](Args& a) { a.top_k.dtype = DType::kF32; }, "top_k", "I32 [N=6]", "F32");
   bad.expect([](Args& a) { a.seed.shape[1] = 1; }, "seed", "I32 [N=6,2=2]", "[6,1]");
+  const std::vector<std::int32_t> mask(6 * 32, 1);
+  const auto mask_of = [&](std::int64_t words) { return ConstTensor(mask.data(), DType::kI32, {6, words}, kCpu); };
+  bad.expect([&](Args& a) { a.allowed = mask_of(31); }, "allowed", "I32 [N=6,ceil(V/32)=32]", "[6,31]");
   bad.expect([](Args& a) { a.tokens.shape[0] = 7; }, "tokens", "N=6", "[7]");
   bad.expect([](Args& a) { a.fault.shape[0] = 2; }, "fault", "I32 [1=1]", "[2]");
   bad.expect([](Args& a) { a.tokens.data = const_cast<void*>(a.lengths.data); }, "tokens", "memory of its own",
@@ -126,6 +129,26 @@ TEST(Sample, RefusesAPenaltyThatLeavesNoNumbers) {
   const Workspace workspace = scratch.reserve(workspace_size(args, Stream::cpu(1)));
   expect_error([&] { run(args, workspace, Stream::cpu(1)); }, "sample_tokens", "logits", "numbers", "inf for token 0");
   EXPECT_EQ(token, -7);
+}
+
+TEST(Sample, RefusesAMaskThatLeavesNoToken) {
+  const std::vector<float> logits = {3, -kInfinity, 1, 2};
+  const auto sample = [&](std::int32_t mask) {
+    std::int32_t token = -7;
+    SampleTokensArgs args;
+    args.logits = {logits.data(), DType::kF32, {1, 4}, kCpu};
+    args.tokens = {&token, DType::kI32, {1}, kCpu};
+    args.allowed = {&mask, DType::kI32, {1, 1}, kCpu};
+    HostWorkspace scratch;
+    run(args, scratch.reserve(workspace_size(args, Stream::cpu(1))), Stream::cpu(1));
+    return token;
+  };
+  EXPECT_EQ(sample(~0), 0);
+  EXPECT_EQ(sample(~1), 3);
+  EXPECT_EQ(sample(6), 2);
+  for (const std::int32_t mask : {0, 2, ~0xF}) {
+    expect_error([&] { sample(mask); }, "sample_tokens", "allowed", "a token whose logit is above -infinity", "none");
+  }
 }
 
 TEST(Logprobs, AreNanWhereThereAreNoProbabilities) {

@@ -268,6 +268,10 @@ def test_sampling(seed, rows, vocabulary, data):
     assert (likeliest == drawn[:, None]).any(-1).all()
     assert_close(top, np.log(np.take_along_axis(p, likeliest.astype(np.int64), -1)))
     assert_close(logprob, np.log(np.take_along_axis(p, drawn[:, None].astype(np.int64), -1))[:, 0])
+    allowed = np.zeros((rows, (vocabulary + 31) // 32), np.uint32)
+    for row, tokens in enumerate(likeliest):
+        np.bitwise_or.at(allowed[row], tokens // 32, np.uint32(1) << (tokens % 32).astype(np.uint32))
+    np.testing.assert_array_equal(drawn, ops.sample_tokens(logits, lengths, **settings, allowed=allowed.view(np.int32)))
     if k < vocabulary:
         # Tokens with so large a penalty lose to all others.
         positive = logits - logits.min(initial=0) + 1

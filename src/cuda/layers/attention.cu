@@ -59,6 +59,37 @@ double busy_blocks(const AttentionArgs& args, int rows) {
   return static_cast<double>(tiles * args.k_cache.dim(2));
 }
 
+// What the splits of a context leave for the kernel that merges them.
+struct SplitMemory {
+  float* statistics = nullptr;
+  float* partials = nullptr;
+  std::size_t bytes = 0;
+};
+
+SplitMemory split_memory(const AttentionArgs& args, int splits, const Workspace& workspace) {
+  if (splits == 1) return {};
+  const std::int64_t rows = args.q.dim(0) * args.q.dim(1) * splits;
+  Arena arena(workspace);
+  SplitMemory result;
+  result.statistics = arena.take<float>(2 * rows);
+  result.partials = arena.take<float>(rows * args.q.dim(2));
+  result.bytes = arena.used();
+  return result;
+}
+
+void set_splits(const AttentionArgs& args, int splits, const Workspace& workspace, AttentionCall& p) {
+  const SplitMemory memory = split_memory(args, splits, workspace);
+  p.splits = splits;
+  p.statistics = memory.statistics;
+  p.partials = memory.partials;
+}
+
+void merge_splits(const AttentionArgs& args, const AttentionCall& p, const Stream& stream) {
+  if (p.splits == 1) return;
+  pdl_launch(attention_combine_kernel_of(p.width), dim3(static_cast<unsigned>(args.q.dim(0) * args.q.dim(1))),
+             dim3(kCombineWarps * kWarpSize), 0, properties(stream.device.index), native(stream), args.kName, p);
+}
+
 std::int64_t shared_limit(const DeviceProperties& device) {
   constexpr int kReserved = 1024;  // of each block
   return device.shared_bytes - kReserved;
@@ -122,6 +153,18 @@ double cost(const AttentionArgs& args, const Stream& stream) {
 // ---- wgmma
 
 namespace wgmma_attention {
+namespace {
+
+// A block for each multiprocessor, of at least kShortestSplit positions.
+int splits_of(const AttentionArgs& args, const Stream& stream) {
+  constexpr std::int64_t kShortestSplit = 1024;
+  const std::int64_t blocks =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(busy_blocks(args, sm90::kPrefillRows)));
+  const std::int64_t room = properties(stream.device.index).multiprocessors / blocks;
+  return static_cast<int>(std::max<std::int64_t>(1, std::min(room, capacity_of(args) / kShortestSplit)));
+}
+
+}  // namespace
 
 std::string supports(const AttentionArgs& args, const Stream& stream) {
   if (const std::string reason = mma_reason(args); !reason.empty()) return reason;
@@ -132,19 +175,27 @@ std::string supports(const AttentionArgs& args, const Stream& stream) {
   return sm90_reason(properties(stream.device.index));
 }
 
-void run(const AttentionArgs& args, Workspace, const Stream& stream) {
+std::size_t workspace(const AttentionArgs& args, const Stream& stream) {
+  return split_memory(args, splits_of(args, stream), {}).bytes;
+}
+
+void run(const AttentionArgs& args, Workspace workspace, const Stream& stream) {
   if (args.q.size() == 0) return;
-  const AttentionCall p = attention_call(args, sm90::kPrefillRows);
+  AttentionCall p = attention_call(args, sm90::kPrefillRows);
+  set_splits(args, splits_of(args, stream), workspace, p);
   const CurrentDevice current(stream, args.kName);
   sm90::launch_attention_prefill(p, args.k_cache.dtype, static_cast<unsigned>(most_tiles(args, sm90::kPrefillRows)),
                                  properties(stream.device.index), native(stream));
+  merge_splits(args, p, stream);
 }
 
 double cost(const AttentionArgs& args, const Stream& stream) {
   using namespace tuning::attention;
   const double blocks = busy_blocks(args, sm90::kPrefillRows);
   const double rounds = std::max(1.0, blocks / properties(stream.device.index).multiprocessors);
-  return kWgmmaCall + kWgmmaTile * rounds * static_cast<double>(capacity_of(args) * args.q.dim(2));
+  const int splits = splits_of(args, stream);
+  const double work = rounds * static_cast<double>(capacity_of(args) * args.q.dim(2)) / splits;
+  return kWgmmaCall + (splits > 1 ? kWgmmaMerge : 0.0) + kWgmmaTile * work;
 }
 
 }  // namespace wgmma_attention
@@ -161,26 +212,9 @@ int splits_of(const AttentionArgs& args, const DeviceProperties& device) {
   const std::int64_t tiles = args.q.dim(0) <= args.lengths.dim(0) ? args.q.dim(0) : most_tiles(args, kDecodeRows);
   const std::int64_t blocks = std::max<std::int64_t>(1, tiles * args.k_cache.dim(2));
   const std::int64_t wanted = kDecodeBlocksPerMultiprocessor * device.multiprocessors / blocks;
-  const std::int64_t longest = (capacity_of(args) + kDecodeShortestSplit - 1) / kDecodeShortestSplit;
+  const std::int64_t longest = (capacity_of(args) + kSplitRound - 1) / kSplitRound;
   return static_cast<int>(
       std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(1, std::min(longest, kMostSplits))));
-}
-
-struct Layout {
-  float* statistics = nullptr;
-  float* partials = nullptr;
-  std::size_t bytes = 0;
-};
-
-Layout layout(const AttentionArgs& args, int splits, const Workspace& workspace) {
-  if (splits == 1) return {};
-  const std::int64_t rows = args.q.dim(0) * args.q.dim(1) * splits;
-  Arena arena(workspace);
-  Layout result;
-  result.statistics = arena.take<float>(2 * rows);
-  result.partials = arena.take<float>(rows * args.q.dim(2));
-  result.bytes = arena.used();
-  return result;
 }
 
 }  // namespace
@@ -198,17 +232,14 @@ std::string supports(const AttentionArgs& args, const Stream& stream) {
 }
 
 std::size_t workspace(const AttentionArgs& args, const Stream& stream) {
-  return layout(args, splits_of(args, properties(stream.device.index)), {}).bytes;
+  return split_memory(args, splits_of(args, properties(stream.device.index)), {}).bytes;
 }
 
 void run(const AttentionArgs& args, Workspace workspace, const Stream& stream) {
   if (args.q.size() == 0) return;
   const DeviceProperties& device = properties(stream.device.index);
   AttentionCall p = attention_call(args, kDecodeRows);
-  p.splits = splits_of(args, device);
-  const Layout memory = layout(args, p.splits, workspace);
-  p.statistics = memory.statistics;
-  p.partials = memory.partials;
+  set_splits(args, splits_of(args, device), workspace, p);
   const AttentionDecodeKernel kernel =
       args.k_cache.dtype == DType::kBF16 ? attention_decode_kernel_bf16(p.width) : attention_decode_kernel_f16(p.width);
   const auto bytes = static_cast<std::size_t>(decode_shared_bytes(p.width));
@@ -217,9 +248,7 @@ void run(const AttentionArgs& args, Workspace workspace, const Stream& stream) {
   const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(args.k_cache.dim(2)),
                   static_cast<unsigned>(most_tiles(args, kDecodeRows)));
   pdl_launch(kernel, grid, dim3(kDecodeWarps * kWarpSize), bytes, device, native(stream), args.kName, p);
-  if (p.splits == 1) return;
-  pdl_launch(attention_combine_kernel_of(p.width), dim3(static_cast<unsigned>(args.q.dim(0) * args.q.dim(1))),
-             dim3(kCombineWarps * kWarpSize), 0, device, native(stream), args.kName, p);
+  merge_splits(args, p, stream);
 }
 
 double cost(const AttentionArgs& args, const Stream& stream) {
@@ -237,7 +266,7 @@ namespace {
 constexpr Kernel<AttentionArgs> kAttention[] = {
     {"decode", decode_attention::supports, decode_attention::workspace, decode_attention::run, nullptr,
      Arithmetic::k16Bit, decode_attention::cost},
-    {"wgmma", wgmma_attention::supports, no_workspace<AttentionArgs>, wgmma_attention::run, nullptr, Arithmetic::k16Bit,
+    {"wgmma", wgmma_attention::supports, wgmma_attention::workspace, wgmma_attention::run, nullptr, Arithmetic::k16Bit,
      wgmma_attention::cost},
     {"mma", mma_attention::supports, no_workspace<AttentionArgs>, mma_attention::run, nullptr, Arithmetic::k16Bit,
      mma_attention::cost},

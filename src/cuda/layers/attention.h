@@ -35,6 +35,14 @@ struct AttentionCall {
   float* partials = nullptr;    // [T,HQ,splits,D]: sums of weighted values
 };
 
+constexpr int kSplitRound = 128;  // a split's positions are a multiple of it: whole steps of all warps
+
+// The positions of each split of a context with `length` positions, which blocks compute from the device's values.
+__device__ inline int split_positions(int length, int splits) {
+  const int even = (length + splits - 1) / splits;
+  return max(kSplitRound, (even + kSplitRound - 1) / kSplitRound * kSplitRound);
+}
+
 // Tokens of one sequence times the query heads of a key head: row r is token begin + r / group.
 struct AttentionTile {
   CachedSequence sequence;
@@ -58,6 +66,19 @@ __device__ inline AttentionTile find_tile(const AttentionCall& p, std::int64_t i
       tile.sequence.length - tile.sequence.fresh + static_cast<int>(chunk.begin - tile.sequence.begin) + 1;
   tile.visible = tile.first_visible + chunk.length - 1;
   return tile;
+}
+
+// Positions [begin, end) of a split that a tile sees: none from the split behind its last one on, whose results the
+// kernel that merges them does not ask for.
+struct SplitRange {
+  int begin;
+  int end;
+};
+__device__ inline SplitRange split_range(const AttentionCall& p, const AttentionTile& tile, int split) {
+  const int positions = split_positions(tile.sequence.length, p.splits);
+  const std::int64_t begin = static_cast<std::int64_t>(split) * positions;
+  if (begin >= tile.visible) return {tile.visible, tile.visible};
+  return {static_cast<int>(begin), static_cast<int>(min(begin + positions, std::int64_t{tile.visible}))};
 }
 
 __device__ inline float attention_gate(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
@@ -313,6 +334,11 @@ __device__ void finish_row(const AttentionCall& p, std::int64_t token, int head,
   });
 }
 
+// Where a split's results of a row are among the statistics and partial sums.
+__device__ inline std::int64_t split_index(const AttentionCall& p, std::int64_t token, int head, int split) {
+  return (token * p.heads + head) * p.splits + split;
+}
+
 // ---- kernels, by file
 
 // What a kernel of 16-bit operands needs of its arguments; empty if all is there.
@@ -343,6 +369,7 @@ double cost(const AttentionArgs& args, const Stream& stream);
 
 namespace wgmma_attention {
 std::string supports(const AttentionArgs& args, const Stream& stream);
+std::size_t workspace(const AttentionArgs& args, const Stream& stream);
 void run(const AttentionArgs& args, Workspace workspace, const Stream& stream);
 double cost(const AttentionArgs& args, const Stream& stream);
 }  // namespace wgmma_attention

@@ -7,8 +7,6 @@ namespace thalweg::cu {
 constexpr int kDecodeRows = 16;
 constexpr int kDecodeWarps = 4;
 constexpr int kDecodeSlots = 3;
-constexpr int kDecodeRound = 128;  // a split's positions are a multiple of it: whole steps of all warps
-constexpr int kDecodeShortestSplit = 128;
 constexpr int kCombineWarps = 8;
 
 // Positions of a warp's step: enough bytes under way with narrow heads too.
@@ -23,6 +21,6 @@ using AttentionDecodeKernel = void (*)(AttentionCall);
 // Head sizes 64, 128 and 256.
 AttentionDecodeKernel attention_decode_kernel_bf16(int width);
 AttentionDecodeKernel attention_decode_kernel_f16(int width);
-AttentionDecodeKernel attention_combine_kernel_of(int width);
+AttentionDecodeKernel attention_combine_kernel_of(int width);  // of every kernel that splits the context
 
 }  // namespace thalweg::cu

@@ -14,12 +14,6 @@
 
 namespace thalweg::cu {
 
-// The split of a context with `length` positions that each block computes from the device's values.
-__device__ inline int split_positions(int length, int splits) {
-  const int even = (length + splits - 1) / splits;
-  return max(kDecodeShortestSplit, (even + kDecodeRound - 1) / kDecodeRound * kDecodeRound);
-}
-
 // A warp's part of the split: sums, and the softmax of its lanes' rows.
 template <class T, int D>
 struct DecodeWarp {
@@ -98,11 +92,8 @@ __global__ void __launch_bounds__(kDecodeWarps* kWarpSize)
     if (split == 0 && p.splits == 1) zero_rows(p, tile, key_head, thread, kThreads);
     return;  // the second kernel finds absent sequences itself
   }
-  const int positions = split_positions(tile.sequence.length, p.splits);
-  const int begin =
-      static_cast<int>(min(static_cast<std::int64_t>(split) * positions, static_cast<std::int64_t>(tile.visible)));
-  const int end = min(begin + positions, tile.visible);
-  if (begin >= end) return;  // the second kernel knows
+  const auto [begin, end] = split_range(p, tile, split);
+  if (begin >= end) return;
 
   const std::uint32_t misaligned = shared_address(dynamic_shared) % 1024;
   std::uint8_t* const shared = dynamic_shared + (misaligned == 0 ? 0 : 1024 - misaligned);
@@ -166,7 +157,7 @@ __global__ void __launch_bounds__(kDecodeWarps* kWarpSize)
       });
       continue;
     }
-    const std::int64_t index = (token * p.heads + head) * p.splits + split;
+    const std::int64_t index = split_index(p, token, head, split);
     if (lane == 0) *reinterpret_cast<float2*>(p.statistics + 2 * index) = {top, total};
 #pragma unroll
     for (int column = 2 * lane; column < D; column += 2 * kWarpSize) {

@@ -2,6 +2,7 @@
 //
 // Roles: a block has up to 128 rows, tokens of one sequence times the query heads of a key head. Warpgroup 0 is the
 //   producer, which copies keys and values; the others are consumers, 64 rows each. Blocks of later tokens start first.
+//   Where there are too few of them the context is split over blocks too, whose results a second kernel merges.
 // Shared memory: the queries, and a ring of kSlots tiles of 64 keys or values, all swizzled.
 // Pipeline: cp.async by the producer, since a page may end anywhere; full and empty mbarriers per slot. A consumer
 //   starts the next products with keys, then those of the weights before with their values: its softmax runs during the
@@ -91,24 +92,30 @@ class TileCopies {
   std::uint32_t even_, odd_;
 };
 
-// The producer warpgroup; `steps` is the number of tiles of keys.
+// The tiles of keys of a block.
+struct KeyTiles {
+  int first;
+  int count;
+};
+
+// The producer warpgroup.
 template <int D>
-__device__ void produce(const AttentionCall& p, const AttentionTile& tile, int key_head, int steps, const Ring& ring,
+__device__ void produce(const AttentionCall& p, const AttentionTile& tile, int key_head, KeyTiles of, const Ring& ring,
                         int thread) {
   const auto publish = [&](int number) {
     fence_proxy_async();
     ring.full[number % kSlots].arrive();
   };
-  const int tiles = 2 * steps;
+  const int tiles = 2 * of.count;
   const TileCopies<D> keys(p, tile, p.k, key_head, thread);
   const TileCopies<D> values(p, tile, p.v, key_head, thread);
 #pragma unroll 1
   for (int number = 0; number < tiles; ++number) {
     const bool value = number == tiles - 1 || (number > 0 && number % 2 == 0);
-    const int step = number == tiles - 1 ? steps - 1 : value ? number / 2 - 1 : (number + 1) / 2;
+    const int step = number == tiles - 1 ? of.count - 1 : value ? number / 2 - 1 : (number + 1) / 2;
     ring.wait_empty(number);
     (value ? values : keys)
-        .copy(step * kKeys, ring.address + static_cast<std::uint32_t>(number % kSlots * kSlotBytes<D>));
+        .copy((of.first + step) * kKeys, ring.address + static_cast<std::uint32_t>(number % kSlots * kSlotBytes<D>));
     commit_copies();
     if (number == 0) continue;
     wait_for_copies<1>();
@@ -168,10 +175,12 @@ class Turns {
   int left_;
 };
 
-// A consumer warpgroup, with rows 64 `consumer` and the next 63.
+// A consumer warpgroup, with rows 64 `consumer` and the next 63, of the block's split.
 template <class T, int D>
-__device__ void consume(const AttentionCall& p, const AttentionTile& tile, int key_head, int steps, const Ring& ring,
-                        std::uint32_t queries, const float* factors_of_rows, int consumer, int thread) {
+__device__ void consume(const AttentionCall& p, const AttentionTile& tile, int key_head, int split, KeyTiles of,
+                        const Ring& ring, std::uint32_t queries, const float* factors_of_rows, int consumer,
+                        int thread) {
+  const int steps = of.count;
   const int lane = thread % kWarpSize;
   const int warp_row = 64 * consumer + thread / kWarpSize * 16;
   const int row = warp_row + lane / 4;  // and the row 8 further
@@ -196,7 +205,8 @@ __device__ void consume(const AttentionCall& p, const AttentionTile& tile, int k
   std::uint32_t weights[4][4];
   const auto find_weights = [&](int step) {
     float(&blocks)[8][4] = reinterpret_cast<float(&)[8][4]>(products);
-    if ((step + 1) * kKeys > visible_first) mask_products(blocks, step * kKeys, visible_low, visible_high);
+    const int first = (of.first + step) * kKeys;
+    if (first + kKeys > visible_first) mask_products(blocks, first, visible_low, visible_high);
     return softmax.update(blocks, factors);
   };
 
@@ -239,13 +249,27 @@ __device__ void consume(const AttentionCall& p, const AttentionTile& tile, int k
 
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const float share = 1.0F / softmax.total(i);
+    const float total = softmax.total(i);
     const int own = row + 8 * i;
     if (own >= tile.rows) continue;
-    finish_row<8, D / 8>(p, tile.begin + own / p.group, key_head * p.group + own % p.group, lane % 4 * 2,
-                         [&](int block) {
-                           return float2{sums[4 * block + 2 * i] * share, sums[4 * block + 2 * i + 1] * share};
-                         });
+    const std::int64_t token = tile.begin + own / p.group;
+    const int head = key_head * p.group + own % p.group;
+    const auto sum = [&](int block) { return float2{sums[4 * block + 2 * i], sums[4 * block + 2 * i + 1]}; };
+    if (p.splits == 1) {
+      const float share = 1.0F / total;
+      finish_row<8, D / 8>(p, token, head, lane % 4 * 2, [&](int block) {
+        return float2{sum(block).x * share, sum(block).y * share};
+      });
+      continue;
+    }
+    const std::int64_t index = split_index(p, token, head, split);
+    if (lane % 4 == 0) {
+      *reinterpret_cast<float2*>(p.statistics + 2 * index) = {softmax.maxima[i] * factors[i], total};
+    }
+#pragma unroll
+    for (int block = 0; block < D / 8; ++block) {
+      *reinterpret_cast<float2*>(p.partials + index * D + 8 * block + lane % 4 * 2) = sum(block);
+    }
   }
 }
 
@@ -260,7 +284,13 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_kernel(const __
   if (tile.rows == 0) return;
   const int key_head = static_cast<int>(blockIdx.y);
   const int thread = static_cast<int>(threadIdx.x);
-  if (tile.sequence.absent) return zero_rows(p, tile, key_head, thread, kThreads);
+  const int split = static_cast<int>(blockIdx.z);
+  if (tile.sequence.absent) {
+    if (p.splits == 1) zero_rows(p, tile, key_head, thread, kThreads);
+    return;  // the second kernel finds absent sequences itself
+  }
+  const auto [begin, end] = split_range(p, tile, split);
+  if (begin >= end) return;
 
   const std::uint32_t misaligned = shared_address(dynamic_shared) % 1024;
   std::uint8_t* const shared = dynamic_shared + (misaligned == 0 ? 0 : 1024 - misaligned);
@@ -274,10 +304,11 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_kernel(const __
     fence_mbarrier_init();
   }
   __syncthreads();
-  const int steps = (tile.visible + kKeys - 1) / kKeys;
+  static_assert(kSplitRound % kKeys == 0);
+  const KeyTiles tiles{begin / kKeys, (end - begin + kKeys - 1) / kKeys};
   if (thread < kWarpgroup) {
     setmaxnreg_dec<40>();
-    produce<D>(p, tile, key_head, steps, ring, thread);
+    produce<D>(p, tile, key_head, tiles, ring, thread);
   } else {
     setmaxnreg_inc<232>();
     const int consumer = thread / kWarpgroup - 1;
@@ -286,7 +317,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_kernel(const __
                               kWarps);
     fence_proxy_async();
     named_barrier(kConsumerBarrier, kConsumers * kWarpgroup);
-    consume<T, D>(p, tile, key_head, steps, ring, queries, factors_of_rows, consumer, thread % kWarpgroup);
+    consume<T, D>(p, tile, key_head, split, tiles, ring, queries, factors_of_rows, consumer, thread % kWarpgroup);
   }
 }
 
@@ -301,7 +332,7 @@ void launch(const AttentionCall& call, dim3 grid, const DeviceProperties& device
 
 void launch_attention_prefill(const AttentionCall& call, DType cache, unsigned tiles, const DeviceProperties& device,
                               cudaStream_t stream) {
-  const dim3 grid(tiles, static_cast<unsigned>(call.heads / call.group));
+  const dim3 grid(tiles, static_cast<unsigned>(call.heads / call.group), static_cast<unsigned>(call.splits));
   if (cache == DType::kBF16) {
     call.width == 256 ? launch<__nv_bfloat16, 256>(call, grid, device, stream)
                       : launch<__nv_bfloat16, 128>(call, grid, device, stream);

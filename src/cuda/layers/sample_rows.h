@@ -27,9 +27,11 @@ struct SampleRows {
   const std::int32_t* repeat_last = nullptr;
   const std::uint32_t* seed = nullptr;
   std::int64_t seed_stride = 0;
+  const std::uint32_t* allowed = nullptr;
+  std::int64_t allowed_stride = 0;
   std::int32_t* tokens = nullptr;
   std::int32_t* fault = nullptr;
-  std::uint32_t* keys = nullptr;  // [N,V] of penalized logits, with repeat_penalty and temperature
+  std::uint32_t* keys = nullptr;  // [N,V] of logits after the penalty, where allowed; with one of these and temperature
   int vocabulary = 0;
   int segments = 0;  // of a row
   int run = 0;       // segments of a block that has several
@@ -40,6 +42,10 @@ struct SampleRows {
   __device__ std::uint32_t* row_keys(int n) const { return keys + static_cast<std::int64_t>(n) * vocabulary; }
   __device__ std::uint32_t key(int n, int token) const {
     return keys != nullptr ? row_keys(n)[token] : key_of(row(n)[token]);
+  }
+
+  __device__ bool is_allowed(int n, int token) const {
+    return allowed == nullptr || (allowed[n * allowed_stride + token / 32] >> token % 32 & 1U) != 0;
   }
 
   // The row of history; -1: absent, -2: out of range.

@@ -1,7 +1,7 @@
 // sample_tokens. A row is cut into segments for as many blocks as the device has room for; every sum is of integers, so
 // that equal calls give equal tokens. Kernels, one after the other:
 //
-//   find_largest      a block per segment: the likeliest token; clears histograms, writes penalized keys
+//   find_largest      a block per segment: the likeliest token; clears histograms, writes keys after penalty and mask
 //   finish_greedy     a block per row, if no row is drawn; else
 //   search_keys<0>    the largest weight is known: weights, histogram of all keys
 //   search_keys<1,2>  top-k's cut: what the histogram before says, and the next
@@ -91,6 +91,10 @@ __global__ void __launch_bounds__(kRowThreads) find_largest(const SampleRows row
     const int at = token - first;
     if (penalized && rank != kNoNumber && (marks[at / 32] >> at % 32 & 1U) != 0) {
       value = value > 0.0F ? __fdiv_rn(value, penalty) : __fmul_rn(value, penalty);
+      rank = rank_of(value, token);
+    }
+    if (rank != kNoNumber && !rows.is_allowed(n, token)) {
+      value = __uint_as_float(0xFF800000U);  // -infinity
       rank = rank_of(value, token);
     }
     if (rows.keys != nullptr) rows.row_keys(n)[token] = key_of(value);
@@ -295,7 +299,8 @@ Memory take_memory(const SampleTokensArgs& args, Arena& arena) {
   memory.ties = arena.take<std::uint32_t>(rows * segments_of(args));
   memory.histograms = arena.take<Histogram>(rows * kHistograms);
   memory.searches = arena.take<Search>(rows * kSearches);
-  if (args.repeat_penalty.defined()) memory.keys = arena.take<std::uint32_t>(rows * args.logits.dim(1));
+  if (args.repeat_penalty.defined() || args.allowed.defined())
+    memory.keys = arena.take<std::uint32_t>(rows * args.logits.dim(1));
   return memory;
 }
 
@@ -336,6 +341,8 @@ SampleRows rows_of(const SampleTokensArgs& args, const Memory& memory, int multi
   rows.repeat_last = data_of<std::int32_t>(args.repeat_last);
   rows.seed = data_of<std::uint32_t>(args.seed);
   rows.seed_stride = args.seed.stride(0);
+  rows.allowed = data_of<std::uint32_t>(args.allowed);
+  rows.allowed_stride = args.allowed.stride(0);
   rows.tokens = static_cast<std::int32_t*>(args.tokens.data);
   rows.fault = static_cast<std::int32_t*>(args.fault.data);
   rows.keys = memory.keys;

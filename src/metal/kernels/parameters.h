@@ -55,6 +55,7 @@ enum {
   kGivenLast = 64,
   kGivenSeed = 128,
   kGivenHistory = 256,
+  kGivenAllowed = 512,
 };
 
 // Strides in elements of a tensor [B,T,H,..]; the innermost dimension is contiguous.

@@ -133,6 +133,7 @@ struct SampleParameters {
   int64_t logits_row;
   int64_t history_slot;
   int64_t seed_row;
+  int64_t allowed_row;
 };
 
 struct LogprobParameters {

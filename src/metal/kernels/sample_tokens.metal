@@ -12,16 +12,26 @@ inline int sample_slot(constant SampleParameters& p, device const int* slots, in
   return slot < -1 || (is_given(kGivenHistory) && slot >= p.history_slots) ? -2 : slot;
 }
 
+inline bool is_allowed(constant SampleParameters& p, device const uint* allowed, int64_t n, int token) {
+  return !is_given(kGivenAllowed) || (allowed[n * p.allowed_row + token / 32] >> (token % 32) & 1u) != 0u;
+}
+// A logit of a token that is not allowed. What is no number stays what it is, so that it is found.
+inline float forbidden(float logit) { return logit < INFINITY ? -INFINITY : logit; }
+
 // Threadgroup: a segment of a row.
 [[max_total_threads_per_threadgroup(256)]] kernel void copy_logits(constant SampleParameters& p [[buffer(0)]],
                                                                    device const float* logits [[buffer(1)]],  // [N,V]
                                                                    device float* values [[buffer(2)]],        // [N,V]
+                                                                   device const uint* allowed
+                                                                   [[buffer(3)]],  // [N,ceil(V/32)]
                                                                    uint3 group [[threadgroup_position_in_grid]],
                                                                    uint thread_index [[thread_index_in_threadgroup]]) {
   const int64_t n = int64_t(group.y);
   for (int i = 0; i < kSegment; i += kSegmentThreads) {
     const int token = int(group.x) * kSegment + i + int(thread_index);
-    if (token < p.vocabulary) values[n * p.vocabulary + token] = logits[n * p.logits_row + token];
+    if (token >= p.vocabulary) break;
+    const float logit = logits[n * p.logits_row + token];
+    values[n * p.vocabulary + token] = is_allowed(p, allowed, n, token) ? logit : forbidden(logit);
   }
 }
 
@@ -35,6 +45,7 @@ inline int sample_slot(constant SampleParameters& p, device const int* slots, in
     device const int* slots [[buffer(5)]],      // [N]
     device const float* penalty [[buffer(6)]],  // [N]
     device const int* last [[buffer(7)]],       // [N]
+    device const uint* allowed [[buffer(8)]],   // [N,ceil(V/32)]
     uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]]) {
   const int n = int(group.x);
   const int slot = sample_slot(p, slots, n);
@@ -46,7 +57,8 @@ inline int sample_slot(constant SampleParameters& p, device const int* slots, in
     const int token = history[slot * p.history_slot + i];
     if (token < 0 || token >= p.vocabulary) continue;
     const float raw = logits[n * p.logits_row + token];
-    const float value = raw > 0.0f ? raw / penalty[n] : raw * penalty[n];
+    const float penalized = raw > 0.0f ? raw / penalty[n] : raw * penalty[n];
+    const float value = is_allowed(p, allowed, n, token) ? penalized : forbidden(penalized);
     atomic_store_explicit(values + (int64_t(n) * p.vocabulary + token), as_type<uint>(value), memory_order_relaxed);
   }
 }
