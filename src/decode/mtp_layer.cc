@@ -16,7 +16,9 @@ MtpLayer::MtpLayer(const checkpoint::ModelConfig& config, const checkpoint::Weig
       sequences_(sequences),
       drafts_(drafts),
       batch_(runtime, std::max(chunk, sequences * (2 + drafts)), sequences),
-      memory_(runtime) {}
+      chain_(runtime, sequences, sequences),
+      memory_(runtime),
+      read_(runtime, static_cast<std::size_t>(drafts * sequences) * sizeof(std::int32_t)) {}
 
 Tensor MtpLayer::kept(const StatePool& pool, int slot) {
   return reshape(narrow(pool.mtp_hidden(), 0, slot, 1), {pool.mtp_kept(), pool.mtp_hidden().dim(2)});
@@ -30,7 +32,7 @@ void MtpLayer::copy_rows(const Tensor& to, std::int64_t to_row, const ConstTenso
 }
 
 MtpLayer::Activations MtpLayer::take_activations(Arena& arena) const {
-  const std::int64_t count = batch_.count();
+  const std::int64_t count = step_.count();
   Activations a;
   a.hidden = step_.take_f32(arena, count, config_.hidden);
   a.h = step_.take_f32(arena, count, config_.hidden);
@@ -60,8 +62,8 @@ void MtpLayer::lay_out_pass(std::int64_t sequences, Activations& a, Outputs& out
   });
 }
 
-void MtpLayer::begin(bool few) {
-  step_.batch = &batch_;
+void MtpLayer::begin(const Batch& batch, bool few) {
+  step_.batch = &batch;
   step_.set_decode(few);
   step_.rope_frequencies = weights_.rope_frequencies;
 }
@@ -79,7 +81,7 @@ void MtpLayer::norm(const ConstTensor& x, const ConstTensor& weight, const Tenso
 void MtpLayer::join(const Activations& a) {
   const checkpoint::MtpWeights& w = weights_.mtp;
   EmbeddingArgs embed;
-  embed.ids = batch_.tokens();
+  embed.ids = step_.batch->tokens();
   embed.table = w.embedding;
   embed.y = a.h;
   step_.run(embed);
@@ -108,7 +110,7 @@ std::vector<std::int32_t> MtpLayer::choose(const Activations& a, const Outputs& 
 }
 
 void MtpLayer::run_head(const Outputs& out) {
-  const std::int64_t count = batch_.sequences();
+  const std::int64_t count = step_.batch->sequences();
   const auto rows = [&](const Tensor& all) { return narrow(all, 0, 0, count); };
   ffn_layer(config_, weights_.mtp.layer, config_.mtp_sparse, step_, rows(out.h), rows(out.y), rows(out.x));
   RmsNormArgs args;
@@ -126,6 +128,7 @@ void MtpLayer::run_head(const Outputs& out) {
   if (runtime_.on_host() && !step_.planning) return;  // whose sample_tokens refuses logits that are no numbers
   SampleTokensArgs sample;
   sample.logits = rows(out.logits);
+  sample.slots = step_.batch->slots();
   sample.tokens = rows(out.tokens);
   step_.run(sample);
 }
@@ -162,7 +165,7 @@ void MtpLayer::settle(std::span<const int> slots, StatePool& pool) {
   }
   if (batch_.count() == 0) return;
   batch_.upload();
-  begin(true);
+  begin(batch_, true);
   Activations a;
   Outputs none;
   lay_out_pass(0, a, none);
@@ -209,7 +212,7 @@ void MtpLayer::take(std::span<const Tokens> runs, const Tensor& hidden, StatePoo
   }
   if (passes.empty()) return;
   batch_.upload();
-  begin(false);
+  begin(batch_, false);
   Activations a;
   Outputs none;
   lay_out_pass(0, a, none);
@@ -225,8 +228,8 @@ void MtpLayer::take(std::span<const Tokens> runs, const Tensor& hidden, StatePoo
   store(a, pool);
 }
 
-void MtpLayer::draft(std::span<const Request> requests, StatePool& pool, std::span<std::vector<std::int32_t>> drafts) {
-  std::vector<std::size_t> open;  // requests of the pass, by its sequences
+std::vector<std::size_t> MtpLayer::begin_drafts(std::span<const Request> requests, const StatePool& pool) {
+  std::vector<std::size_t> open;
   batch_.clear();
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const StatePool::MtpRows& rows = pool.mtp_rows(requests[i].slot);
@@ -236,22 +239,43 @@ void MtpLayer::draft(std::span<const Request> requests, StatePool& pool, std::sp
     batch_.add(requests[i].slot, pool.length(requests[i].slot) - static_cast<std::int64_t>(tokens.size()), tokens);
     open.push_back(i);
   }
+  return open;
+}
+
+void MtpLayer::load_kept(std::span<const Request> requests, std::span<const std::size_t> open, const Tensor& hidden,
+                         StatePool& pool) {
+  const std::span<const std::int32_t> bounds = batch_.cu_seqlens_on_host();
+  for (std::size_t n = 0; n < open.size(); ++n) {
+    copy_rows(hidden, bounds[n], kept(pool, requests[open[n]].slot), 0, bounds[n + 1] - bounds[n]);
+  }
+}
+
+void MtpLayer::end_first_pass(std::span<const Request> requests, std::span<const std::size_t> open,
+                              StatePool& pool) const {
+  for (const std::size_t i : open) {
+    forget_waiting(requests[i].slot, pool);
+    pool.mtp_rows(requests[i].slot).ahead = requests[i].next;
+  }
+}
+
+void MtpLayer::draft(std::span<const Request> requests, StatePool& pool, std::span<std::vector<std::int32_t>> drafts) {
+  if (runtime_.on_host()) return draft_here(requests, pool, drafts);
+  draft_on_device(requests, pool, drafts);
+}
+
+void MtpLayer::draft_here(std::span<const Request> requests, StatePool& pool,
+                          std::span<std::vector<std::int32_t>> drafts) {
+  std::vector<std::size_t> open = begin_drafts(requests, pool);  // requests of the pass, by its sequences
   if (open.empty()) return;
   const auto sequences = static_cast<std::int64_t>(open.size());
   Activations a;
   Outputs out;
   batch_.upload();
-  begin(true);
+  begin(batch_, true);
   lay_out_pass(sequences, a, out);
-  const std::span<const std::int32_t> bounds = batch_.cu_seqlens_on_host();
-  for (std::size_t n = 0; n < open.size(); ++n) {
-    copy_rows(a.hidden, bounds[n], kept(pool, requests[open[n]].slot), 0, bounds[n + 1] - bounds[n]);
-  }
+  load_kept(requests, open, a.hidden, pool);
   std::vector<std::int32_t> chosen = choose(a, out, pool);
-  for (const std::size_t i : open) {
-    forget_waiting(requests[i].slot, pool);
-    pool.mtp_rows(requests[i].slot).ahead = requests[i].next;
-  }
+  end_first_pass(requests, open, pool);
   while (true) {
     std::vector<std::size_t> rest;
     std::vector<std::int64_t> rows;
@@ -279,13 +303,104 @@ void MtpLayer::draft(std::span<const Request> requests, StatePool& pool, std::sp
   }
 }
 
+void MtpLayer::enqueue(const Kind& kind, const Activations& a, const Outputs& out, StatePool& pool) {
+  if (!kind.first) copy_rows(a.hidden, 0, out.hidden, 0, kind.sequences);
+  join(a);
+  attention_layer(config_, weights_.mtp.layer.attention, pool.mtp_layer(), pool, step_, a.x, a.y);
+  const auto take_last = [&](const Tensor& from, const Tensor& to) {
+    EmbeddingArgs gather;
+    gather.ids = batch_.rows();
+    gather.table = from;
+    gather.y = to;
+    step_.run(gather);
+  };
+  if (kind.first) {
+    take_last(a.h, out.h);
+    take_last(a.y, out.y);
+  } else {
+    copy_rows(out.h, 0, a.h, 0, kind.sequences);
+    copy_rows(out.y, 0, a.y, 0, kind.sequences);
+  }
+  run_head(out);
+  AdvanceArgs advance;
+  advance.tokens = out.tokens;
+  advance.ids = chain_.tokens();
+  advance.positions = chain_.positions();
+  advance.lengths = chain_.lengths();
+  advance.slots = chain_.slots();
+  step_.run(advance);
+}
+
+void MtpLayer::launch(const Kind& kind, const Activations& a, const Outputs& out, StatePool& pool) {
+  constexpr std::size_t kMostGraphs = 64;
+  const auto generation = [&] { return step_.generation() + memory_.allocations(); };
+  if (recorded_generation_ != generation() || graphs_.size() >= kMostGraphs) graphs_.clear();
+  recorded_generation_ = generation();
+  const auto found = graphs_.find(kind);
+  // The first pass of a kind runs as it is, which loads its kernels; the next one is recorded.
+  if (found == graphs_.end()) {
+    enqueue(kind, a, out, pool);
+    if (recorded_generation_ == generation()) graphs_[kind];
+    return;
+  }
+  if (!found->second.defined()) found->second = Graph(runtime_, [&] { enqueue(kind, a, out, pool); });
+  found->second.launch();
+}
+
+void MtpLayer::draft_on_device(std::span<const Request> requests, StatePool& pool,
+                               std::span<std::vector<std::int32_t>> drafts) {
+  const std::vector<std::size_t> open = begin_drafts(requests, pool);
+  if (open.empty()) return;
+  const auto sequences = static_cast<std::int64_t>(open.size());
+  std::int64_t most = 0;
+  chain_.clear();
+  for (std::size_t n = 0; n < open.size(); ++n) {
+    const Request& request = requests[open[n]];
+    batch_.want(batch_.cu_seqlens_on_host()[n + 1] - 1);
+    // The first pass moves it to its first draft, whose token comes from there too.
+    chain_.add(request.slot, pool.length(request.slot) - 1, std::span(&request.next, 1));
+    most = std::max(most, request.most);
+  }
+  batch_.upload();
+  chain_.upload();
+  Activations a;
+  Outputs out;
+  const auto row_bytes = static_cast<std::size_t>(sequences) * sizeof(std::int32_t);
+  std::vector<std::int32_t> slots(chain_.slots_on_host().begin(), chain_.slots_on_host().end());
+  for (std::int64_t made = 0; made < most; ++made) {
+    const bool first = made == 0;
+    begin(first ? batch_ : chain_, true);
+    lay_out_pass(sequences, a, out);
+    if (first) load_kept(requests, open, a.hidden, pool);
+    bool ended = false;
+    for (std::size_t n = 0; n < open.size() && !first; ++n) {
+      if (requests[open[n]].most != made) continue;
+      slots[n] = -1;
+      ended = true;
+    }
+    if (ended) runtime_.upload(chain_.slots().data, slots.data(), row_bytes);
+    launch({step_.count(), sequences, first}, a, out, pool);
+    if (first) end_first_pass(requests, open, pool);
+    runtime_.copy(read_.data() + static_cast<std::size_t>(made) * row_bytes, out.tokens.data, row_bytes);
+  }
+  runtime_.wait();
+  const auto* chosen = reinterpret_cast<const std::int32_t*>(read_.data());
+  for (std::size_t n = 0; n < open.size(); ++n) {
+    for (std::int64_t made = 0; made < requests[open[n]].most; ++made) {
+      const std::int32_t token = chosen[static_cast<std::size_t>(made * sequences) + n];
+      if (token < 0) break;
+      drafts[open[n]].push_back(token);
+    }
+  }
+}
+
 void MtpLayer::plan_store(std::int64_t tokens, std::int64_t sequences, StatePool& pool) {
   batch_.fill(tokens, sequences);
   batch_.upload();
   Activations a;
   Outputs none;
   for (const bool few : {false, true}) {
-    begin(few);
+    begin(batch_, few);
     lay_out_pass(0, a, none);
     store(a, pool);
   }
@@ -294,7 +409,7 @@ void MtpLayer::plan_store(std::int64_t tokens, std::int64_t sequences, StatePool
 void MtpLayer::plan_drafts(StatePool& pool) {
   batch_.fill(sequences_ * (2 + drafts_), sequences_);
   batch_.upload();
-  begin(true);
+  begin(batch_, true);
   Activations a;
   Outputs out;
   lay_out_pass(sequences_, a, out);

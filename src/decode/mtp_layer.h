@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -46,7 +47,7 @@ class MtpLayer {
     std::int64_t most = 0;  // above 0
   };
   // Appends up to `most` drafts to each of `drafts`, none for a slot that the layer has lost. The pool has room for
-  // them.
+  // them. On a device the passes follow each other without the host, which waits for the last one.
   void draft(std::span<const Request> requests, StatePool& pool, std::span<std::vector<std::int32_t>> drafts);
 
   // The logits [requests,vocabulary] of the last pass of draft(), for tests: rows of those that had a draft in it.
@@ -75,9 +76,16 @@ class MtpLayer {
     Tensor logits;  // [N,vocabulary] f32
     Tensor tokens;  // [N] i32
   };
+  // A pass on a device, recorded as a graph.
+  struct Kind {
+    std::int64_t tokens = 0;
+    std::int64_t sequences = 0;
+    bool first = false;                             // of a round: over batch_, else over chain_
+    auto operator<=>(const Kind&) const = default;  // NOLINT(modernize-use-nullptr): its mistake
+  };
   Activations take_activations(Arena& arena) const;
   Outputs take_outputs(Arena& arena, std::int64_t sequences) const;
-  void begin(bool few);
+  void begin(const Batch& batch, bool few);
   // From tokens and hidden states to x, what the layer's attention reads.
   void join(const Activations& a);
   void store(const Activations& a, StatePool& pool);
@@ -85,7 +93,17 @@ class MtpLayer {
   std::vector<std::int32_t> choose(const Activations& a, const Outputs& out, StatePool& pool);
   void run_head(const Outputs& out);
   std::vector<std::int32_t> read_tokens(const Outputs& out);
-  // Lays a pass over batch_ out in memory that begins with the outputs for `sequences`.
+  // Of the requests that get drafts: composes the first pass, over what waits and the next token.
+  std::vector<std::size_t> begin_drafts(std::span<const Request> requests, const StatePool& pool);
+  void load_kept(std::span<const Request> requests, std::span<const std::size_t> open, const Tensor& hidden,
+                 StatePool& pool);
+  void end_first_pass(std::span<const Request> requests, std::span<const std::size_t> open, StatePool& pool) const;
+  void draft_here(std::span<const Request> requests, StatePool& pool, std::span<std::vector<std::int32_t>> drafts);
+  void draft_on_device(std::span<const Request> requests, StatePool& pool, std::span<std::vector<std::int32_t>> drafts);
+  // A pass of the device's: `out` are the round's outputs, whose tokens chain_ runs next.
+  void enqueue(const Kind& kind, const Activations& a, const Outputs& out, StatePool& pool);
+  void launch(const Kind& kind, const Activations& a, const Outputs& out, StatePool& pool);
+  // Lays a pass over the step's batch out in memory that begins with the outputs for `sequences`.
   void lay_out_pass(std::int64_t sequences, Activations& a, Outputs& out);
 
   void copy_rows(const Tensor& to, std::int64_t to_row, const ConstTensor& from, std::int64_t from_row,
@@ -103,7 +121,11 @@ class MtpLayer {
   std::int64_t sequences_;
   std::int64_t drafts_;
   Batch batch_;
+  Batch chain_;  // a draft of each sequence, which the device composes
   StepMemory memory_;
+  PinnedMemory read_;  // [drafts,sequences] tokens
+  std::map<Kind, Graph> graphs_;
+  int recorded_generation_ = 0;
   ConstTensor last_logits_;
 };
 

@@ -180,7 +180,9 @@ TEST(EngineOnDevice, ConstrainedAnswersAreTheCpus) {
   NEEDS_GPU();
   Engine cpu(shipped_model(DeviceType::kCpu, 4));
   const std::vector<Output> expected = constrained_outputs_of(cpu);
-  for (std::size_t i = 0; i < expected.size(); i += 2) EXPECT_EQ(expected[i].text.front(), '{') << expected[i].text;
+  for (std::size_t i = 0; i < expected.size(); i += 2) {
+    EXPECT_NE(expected[i].text.find("\"place\""), std::string::npos) << expected[i].text;
+  }
   for (const int sequences : {1, 4, 16}) {
     SCOPED_TRACE(sequences);
     Engine gpu(shipped_model(DeviceType::kCuda, sequences));
