@@ -1,6 +1,11 @@
 // Models that two ranks run on two GPUs, beside one rank on one. Skipped with fewer.
 
+#include <bit>
 #include <chrono>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "core/device_functions.h"
@@ -204,6 +209,72 @@ TEST(RanksOnGpus, SessionsHoldTheStateOfAllRanks) {
   const TempFolder folder;
   TinyModel(packed_spec()).write_gguf(folder / "model.gguf", DType::kQ8_0);
   expect_sessions_of_all_ranks(folder, on_gpu(2), 2);
+}
+
+// Of a step's sizes, which one kernel sums, and of a prompt's, which NCCL does: every call with other values, some in a
+// graph, and with pauses of either rank.
+TEST(RanksOnGpus, SumsAreThoseOfEveryCall) {
+  NEEDS_TWO_GPUS();
+  const auto ranks = Ranks::in_process(2, 20);
+  std::vector<std::string> errors(2);
+  const auto value = [](int rank, int call, std::int64_t i) {
+    return static_cast<float>((i * 7 + call * 13 + rank * 5) % 251) - 125.0F;  // whose sums bf16 holds
+  };
+  const auto body = [&](int r) {
+    const DeviceRanks& devices = backend(DeviceType::kCuda).device->resident->ranks();
+    decode::Runtime runtime(Device{DeviceType::kCuda, r}, 1, {}, false);
+    decode::RankedDevice device(runtime, devices, ranks[static_cast<std::size_t>(r)]->communicator());
+    constexpr std::int64_t kMost = 1 << 19;
+    const DeviceMemory memory(runtime.device(), kMost * sizeof(float));
+    std::vector<float> values(kMost);
+    std::vector<std::uint16_t> halves(kMost);
+    int call = 0;
+    for (const std::int64_t count : {4, 2048, 12, 100000, 131072, 4096, 262144, 524288, 2048}) {
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        const Tensor sum(memory.data(), dtype, {count}, runtime.device());
+        const decode::Graph graph(runtime, [&] { device.all_reduce(sum); });
+        for (int repeat = 0; repeat < 40; ++repeat, ++call) {
+          if (repeat % 16 == r * 8) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+          for (std::int64_t i = 0; i < count; ++i) {
+            values[static_cast<std::size_t>(i)] = value(r, call, i);
+            const auto bits = std::bit_cast<std::uint32_t>(values[static_cast<std::size_t>(i)]);
+            halves[static_cast<std::size_t>(i)] = static_cast<std::uint16_t>(bits >> 16);
+          }
+          const bool wide = dtype == DType::kF32;
+          void* const data = wide ? static_cast<void*>(values.data()) : halves.data();
+          const auto bytes = static_cast<std::size_t>(bytes_of(dtype, count));
+          runtime.upload(memory.data(), data, bytes);
+          if (repeat % 2 == 0) {
+            device.all_reduce(sum);
+          } else {
+            graph.launch();
+          }
+          runtime.download(data, memory.data(), bytes);
+          for (std::int64_t i = 0; i < count; ++i) {
+            const auto at = static_cast<std::size_t>(i);
+            const float given = wide ? values[at] : std::bit_cast<float>(std::uint32_t{halves[at]} << 16);
+            if (given == value(0, call, i) + value(1, call, i)) continue;
+            errors[static_cast<std::size_t>(r)] = std::to_string(count) + " elements, call " + std::to_string(call) +
+                                                  ", element " + std::to_string(i) + ": " + std::to_string(given);
+            return;
+          }
+        }
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        body(r);
+      } catch (const Error& error) {
+        errors[static_cast<std::size_t>(r)] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(errors[0], "");
+  EXPECT_EQ(errors[1], "");
 }
 
 TEST(RanksOnGpus, OneThatIsLostEndsTheOther) {

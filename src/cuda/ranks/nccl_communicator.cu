@@ -2,9 +2,12 @@
 
 #include <atomic>
 #include <cstring>
+#include <memory>
 
 #include "cuda/launch.h"
 #include "cuda/ranks/nccl_library.h"
+#include "cuda/ranks/peer_sums.h"
+#include "thalweg/device_memory.h"
 
 namespace thalweg::cu {
 namespace {
@@ -14,6 +17,8 @@ class NcclCommunicator final : public DeviceCommunicator {
   NcclCommunicator(Device device, const NcclId& id, int rank, int count) : device_(device), rank_(rank) {
     const CurrentDevice current(Stream{device, 0, nullptr}, "ranks");
     check_nccl(nccl().comm_init_rank(&communicator_, count, id, rank), nullptr);
+    peers_ = PeerSums::connect(device.index, rank, count,
+                               [&](std::span<std::byte> all, std::size_t bytes) { gather_on_host(all, bytes); });
   }
   ~NcclCommunicator() override {
     if (!aborted_) nccl().comm_destroy(communicator_);
@@ -21,6 +26,10 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   void all_reduce(const Stream& stream, void* data, DType dtype, std::int64_t count) override {
     const CurrentDevice current(stream, "ranks");
+    if (peers_ != nullptr && peers_->takes(data, dtype, count)) {
+      usable();
+      return peers_->enqueue(native(stream), data, dtype, count);
+    }
     check_nccl(
         nccl().all_reduce(data, data, static_cast<std::size_t>(count),
                           dtype == DType::kF32 ? kNcclFloat32 : kNcclBfloat16, kNcclSum, usable(), stream.native),
@@ -42,7 +51,9 @@ class NcclCommunicator final : public DeviceCommunicator {
   }
 
   void abort() noexcept override {
-    if (!aborted_.exchange(true)) nccl().comm_abort(communicator_);
+    if (aborted_.exchange(true)) return;
+    if (peers_ != nullptr) peers_->stop();
+    nccl().comm_abort(communicator_);
   }
 
  private:
@@ -51,9 +62,23 @@ class NcclCommunicator final : public DeviceCommunicator {
     return communicator_;
   }
 
+  // Rows [ranks,bytes] in the host's memory.
+  void gather_on_host(std::span<std::byte> all, std::size_t bytes) {
+    const auto close = [](cudaStream_t stream) { cudaStreamDestroy(stream); };
+    cudaStream_t made = nullptr;
+    check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "ranks");
+    const std::unique_ptr<CUstream_st, decltype(close)> stream(made, close);
+    const DeviceMemory memory(device_, all.size());
+    check(cudaMemcpyAsync(memory.data(), all.data(), all.size(), cudaMemcpyHostToDevice, made), "ranks");
+    all_gather(Stream{device_, 0, made}, memory.data(), bytes);
+    check(cudaMemcpyAsync(all.data(), memory.data(), all.size(), cudaMemcpyDeviceToHost, made), "ranks");
+    check(cudaStreamSynchronize(made), "ranks");
+  }
+
   Device device_;
   int rank_;
   NcclComm communicator_ = nullptr;
+  std::unique_ptr<PeerSums> peers_;  // null: a device does not reach another
   std::atomic<bool> aborted_ = false;
 };
 
