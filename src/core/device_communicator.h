@@ -11,6 +11,7 @@
 
 #include "thalweg/device.h"
 #include "thalweg/dtype.h"
+#include "thalweg/nn.h"
 
 namespace thalweg {
 
@@ -26,6 +27,9 @@ class DeviceCommunicator {
 
   // data[count], F32 or BF16, becomes the sum over the ranks: the same bits on each, and in equal runs.
   virtual void all_reduce(const Stream& stream, void* data, DType dtype, std::int64_t count) = 0;
+  // rms_norm whose delta is the sum over the ranks of args.delta, which itself is left as it is. False, the same on
+  // every rank, where this is no call of its own, and nothing has been enqueued.
+  virtual bool sum_and_norm(const Stream& /*stream*/, const RmsNormArgs& /*args*/) { return false; }
   // data[ranks,bytes]: each rank has row r of rank r.
   virtual void all_gather(const Stream& stream, void* data, std::size_t bytes) = 0;
 

@@ -154,7 +154,7 @@ void Decoder::run_layers(const Activations& activations, StatePool& pool) {
   for (std::size_t i = 0; i < config_.layers.size(); ++i) {
     const checkpoint::LayerWeights& layer = weights_.layers[i];
     norm.weight = layer.input_norm;
-    step_.run(norm);
+    step_.norm(norm);
     if (config_.layers[i] == LayerKind::kGatedDelta) {
       gated_delta_layer(config_, layer.gated_delta, i, pool, step_, activations.x, activations.y);
     } else {
@@ -180,7 +180,7 @@ void Decoder::run_final_norm(const ConstTensor& h, const ConstTensor& y, const T
   norm.weight = weights_.norm;
   norm.eps = config_.norm_eps;
   norm.weight_plus_one = config_.norm_plus_one;
-  step_.run(norm);
+  step_.norm(norm);
 }
 
 void Decoder::run_norm_and_head(const ConstTensor& h, const ConstTensor& y, const Activations& activations,
@@ -242,6 +242,7 @@ void Decoder::run_wanted(const Activations& activations, std::int64_t first, std
 void Decoder::enqueue_step(const Batch& batch, StatePool& pool, const Tensor& logits) {
   step_.batch = &batch;
   step_.set_decode(true);
+  step_.norms_sum = true;
   late_ffn_ = false;
   const Activations activations = lay_out_activations(0);
   run_layers(activations, pool);

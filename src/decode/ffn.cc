@@ -56,7 +56,7 @@ void ffn_layer(const ModelConfig& config, const checkpoint::LayerWeights& weight
   norm.weight = weights.post_norm;
   norm.eps = config.norm_eps;
   norm.weight_plus_one = config.norm_plus_one;
-  step.run(norm);
+  step.norm(norm);
   if (sparse) {
     expert_ffn(config, weights.moe, step, x, y);
   } else {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "checkpoint/config.h"
 #include "checkpoint/weights.h"
@@ -36,6 +37,8 @@ struct Step {
   // Not by the number of rows: a sequence's bits do not depend on its neighbors.
   RowHint row_hint = RowHint::kFew;
   RowHint head_hint = RowHint::kFew;  // of the logits: few rows, unless every token's are wanted
+  bool norms_sum = false;             // nothing but the norm behind it reads a block's output: there ranks may sum it
+  Tensor unsummed;                    // which the next norm sums
   RankGroup* group = nullptr;         // whose ranks hold the other heads, experts and rows; null: this one has all
   bool planning = false;              // nothing runs: the step's memory is counted
   // If given, each operation is timed by itself.
@@ -47,6 +50,7 @@ struct Step {
   void set_decode(bool one_token_each) {
     decode = one_token_each;
     drafts = false;
+    norms_sum = false;
     row_hint = decode ? RowHint::kFew : RowHint::kMany;
     head_hint = RowHint::kFew;
   }
@@ -85,8 +89,22 @@ struct Step {
   // Whether other ranks take part. They do not where operations are timed, which rank 0 does by itself.
   bool exchanges() const { return group != nullptr && !planning && !on_time; }
   // A block's output, of which each rank has the part of its own heads or experts.
-  void sum_over_ranks(const Tensor& y) const {
-    if (exchanges()) group->all_reduce(y);
+  void sum_over_ranks(const Tensor& y) {
+    if (!exchanges()) return;
+    if (norms_sum) {
+      unsummed = y;
+    } else {
+      group->all_reduce(y);
+    }
+  }
+  // The norm of a residual stream and a block's output.
+  void norm(const RmsNormArgs& args) {
+    if (unsummed.defined()) {
+      const Tensor y = std::exchange(unsummed, Tensor());
+      if (group->sum_and_norm(args)) return;
+      group->all_reduce(y);
+    }
+    run(args);
   }
 
   // A matrix without memory, for planning.

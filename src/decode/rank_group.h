@@ -83,6 +83,8 @@ class RankGroup {
 
   // On every rank, within a run. y, contiguous where the model runs, becomes the sum of all ranks'.
   void all_reduce(const Tensor& y);
+  // rms_norm with the sum of all ranks' args.delta in its place; false where ranks do not sum in the norm.
+  bool sum_and_norm(const RmsNormArgs& args) { return device_ != nullptr && device_->sum_and_norm(args); }
   // On the host: rank 0's logits [rows,vocabulary] f32 from each rank's columns [rows,..], which are contiguous and in
   // rank order.
   void gather_columns(const ConstTensor& mine, const Tensor& logits, std::int64_t vocabulary);

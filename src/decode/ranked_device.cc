@@ -189,6 +189,11 @@ void RankedDevice::all_reduce(const Tensor& y) {
   state_->communicator->all_reduce(runtime_.stream(), y.data, y.dtype, y.size());
 }
 
+bool RankedDevice::sum_and_norm(const RmsNormArgs& args) {
+  check();
+  return state_->communicator->sum_and_norm(runtime_.stream(), args);
+}
+
 bool RankedDevice::in_order(const Tensor& logits) const {
   return logits.dim(0) == 1 && logits.dim(1) % host_.size() == 0;
 }

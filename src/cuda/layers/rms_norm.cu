@@ -1,8 +1,12 @@
 // rms_norm, with the residual's addition before it. In kernel rows a block has a row in registers between the sum of
 // squares and the product, and accesses four elements at a time; in rows_strided a warp has a row and reads it twice.
+// A block of rows can sum its row of delta over ranks as it reads it.
+
+#include "cuda/layers/rms_norm.h"
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/common/packed.h"
 #include "cuda/common/pdl.h"
@@ -67,16 +71,76 @@ __device__ void store_fours(const Elements& tensor, std::int64_t row, int width,
   });
 }
 
+// A row of delta is one of several ranks' summands: its block exchanges it with theirs.
 template <int kFours>
-__global__ void __launch_bounds__(kThreads) rows_kernel(const __grid_constant__ Norm p) {
+class SummedDelta {
+ public:
+  __device__ SummedDelta(const PeerInboxes& peers, const Norm& p, std::int64_t row)
+      : call_(peers, static_cast<int>(row)), width_(p.width) {
+    const auto* const from = static_cast<const __nv_bfloat16*>(p.delta.data) + p.offset(p.delta, row);
+#pragma unroll
+    for (int i = 0; i < kFours; ++i) {
+      if (has(i)) own_[i] = *reinterpret_cast<const uint2*>(from + 4 * item(i));
+    }
+#pragma unroll
+    for (int i = 0; i < kFours; ++i) {
+      if (has(i)) call_.send(item(i), own_[i]);
+    }
+  }
+  // Rounded to bf16, as by a sum of its own.
+  __device__ void add_to(float (&values)[kFours][4]) const {
+#pragma unroll
+    for (int i = 0; i < kFours; ++i) {
+      if (!has(i)) continue;
+      ItemSum<__nv_bfloat16> sum;
+      sum.add(call_.sum<__nv_bfloat16>(item(i), own_[i]));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) values[i][j] += sum.sums[j];
+    }
+  }
+  // Behind a barrier that all threads have reached after add_to().
+  __device__ void end() const {
+    if (threadIdx.x == 0) call_.end();
+  }
+
+ private:
+  __device__ static int item(int i) { return static_cast<int>(threadIdx.x) + i * kThreads; }
+  __device__ bool has(int i) const { return 4 * item(i) < width_; }
+
+  PeerCall call_;
+  int width_;
+  uint2 own_[kFours] = {};
+};
+
+struct NoPeers {};
+
+template <int kFours>
+class OwnDelta {
+ public:
+  __device__ OwnDelta(NoPeers, const Norm& p, std::int64_t row) : p_(p), row_(row) {}
+  __device__ void add_to(float (&values)[kFours][4]) const {
+    if (p_.delta.defined()) add_fours(p_.delta, p_.offset(p_.delta, row_), p_.width, values);
+  }
+  __device__ void end() const {}
+
+ private:
+  const Norm& p_;
+  std::int64_t row_;
+};
+
+template <int kFours, class Peers>
+__global__ void __launch_bounds__(kThreads)
+    rows_kernel(const __grid_constant__ Norm p, const __grid_constant__ Peers peers) {
+  constexpr bool kSums = std::is_same_v<Peers, PeerInboxes>;
   __shared__ float warp_squares[kWarps];
   float weight[kFours][4] = {};
   add_fours(p.weight, 0, p.width, weight);  // no kernel ahead writes it
   pdl_trigger_and_wait();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   float values[kFours][4] = {};
+  std::conditional_t<kSums, SummedDelta<kFours>, OwnDelta<kFours>> delta(peers, p, row);
   add_fours(p.x, p.offset(p.x, row), p.width, values);
-  if (p.delta.defined()) add_fours(p.delta, p.offset(p.delta, row), p.width, values);
+  delta.add_to(values);
   float squares = 0.0F;
 #pragma unroll
   for (int i = 0; i < kFours; ++i) {
@@ -97,6 +161,7 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const __grid_constant__ 
     for (int j = 0; j < 4; ++j) values[i][j] = values[i][j] * factor * (weight[i][j] + p.weight_offset);
   }
   store_fours(p.y, p.offset(p.y, row), p.width, values);
+  delta.end();
 }
 
 __global__ void __launch_bounds__(kThreads) strided_kernel(const __grid_constant__ Norm p) {
@@ -148,18 +213,21 @@ std::string strided_supports(const RmsNormArgs& args, const Stream&) {
   return args.weight.dim(0) < std::int64_t{1} << 31 ? "" : "needs rows of fewer than 2^31 elements";
 }
 
-void run_rows(const RmsNormArgs& args, Workspace, const Stream& stream) {
+template <class Peers>
+void launch_rows(const RmsNormArgs& args, const Peers& peers, const Stream& stream) {
   const Norm p = norm_of(args);
   if (p.rows == 0) return;
   const CurrentDevice current(stream, args.kName);
   const int fours = (p.width + 4 * kThreads - 1) / (4 * kThreads);
-  void (*kernel)(Norm) = fours <= 1   ? rows_kernel<1>
-                         : fours <= 2 ? rows_kernel<2>
-                         : fours <= 5 ? rows_kernel<5>
-                                      : rows_kernel<kMostFours>;
+  void (*kernel)(Norm, Peers) = fours <= 1   ? rows_kernel<1, Peers>
+                                : fours <= 2 ? rows_kernel<2, Peers>
+                                : fours <= 5 ? rows_kernel<5, Peers>
+                                             : rows_kernel<kMostFours, Peers>;
   pdl_launch(kernel, dim3(static_cast<unsigned>(p.rows)), kThreads, 0, properties(stream.device.index), native(stream),
-             args.kName, p);
+             args.kName, p, peers);
 }
+
+void run_rows(const RmsNormArgs& args, Workspace, const Stream& stream) { launch_rows(args, NoPeers(), stream); }
 
 void run_strided(const RmsNormArgs& args, Workspace, const Stream& stream) {
   const Norm p = norm_of(args);
@@ -183,6 +251,14 @@ constexpr Kernel<RmsNormArgs> kRmsNorm[] = {
      strided_cost}};
 
 }  // namespace
+
+bool enqueue_summed_norm(const RmsNormArgs& args, const PeerInboxes& peers, const Stream& stream) {
+  const bool fits = args.x.rank == 2 && args.x.dim(0) <= PeerInboxes::kBlocks &&
+                    args.x.dim(1) <= 4 * PeerInboxes::kItems && args.delta.dtype == DType::kBF16;
+  if (!fits || !rows_supports(args, stream).empty()) return false;
+  launch_rows(args, peers, stream);
+  return true;
+}
 
 KernelList<RmsNormArgs> rms_norm_kernels() { return kRmsNorm; }
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cuda/launch.h"
+#include "cuda/layers/rms_norm.h"
 #include "cuda/ranks/nccl_library.h"
 #include "cuda/ranks/peer_sums.h"
 #include "thalweg/device_memory.h"
@@ -34,6 +35,12 @@ class NcclCommunicator final : public DeviceCommunicator {
         nccl().all_reduce(data, data, static_cast<std::size_t>(count),
                           dtype == DType::kF32 ? kNcclFloat32 : kNcclBfloat16, kNcclSum, usable(), stream.native),
         communicator_);
+  }
+
+  bool sum_and_norm(const Stream& stream, const RmsNormArgs& args) override {
+    if (peers_ == nullptr) return false;
+    usable();
+    return enqueue_summed_norm(args, peers_->inboxes(), stream);
   }
 
   void all_gather(const Stream& stream, void* data, std::size_t bytes) override {

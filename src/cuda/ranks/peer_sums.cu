@@ -1,12 +1,4 @@
-// An item is eight bytes of the data. It travels as 16, each four followed by the number of the call, so that whoever
-// finds the number has the data too: there is neither a fence nor a flag to wait for behind it. A block has a region of
-// its own in every inbox, and counts its own calls, which all ranks make in the same order. Two regions take turns: a
-// rank that writes the one of two calls before has had the other rank's items of the last, which were sent after that
-// one had been read.
-
 #include "cuda/ranks/peer_sums.h"
-
-#include <cuda_bf16.h>
 
 #include <algorithm>
 #include <array>
@@ -25,88 +17,19 @@ namespace {
 constexpr int kThreads = 256;
 constexpr std::int64_t kItemBytes = 8;
 
-__device__ inline void send(uint4* to, uint2 item, std::uint32_t epoch) {
-  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(item.x), "r"(epoch), "r"(item.y),
-               "r"(epoch)
-               : "memory");
-}
-
-// False if the ranks are given up.
-__device__ inline bool receive(const uint4* from, std::uint32_t epoch, const volatile int* stop, uint2& item) {
-  constexpr int kLookEvery = 4096;
-  for (int i = 1;; ++i) {
-    uint4 found;
-    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
-                 : "l"(from)
-                 : "memory");
-    if (found.y == epoch && found.w == epoch) {
-      item = {found.x, found.z};
-      return true;
-    }
-    if (i % kLookEvery == 0 && *stop != 0) return false;
-  }
-}
-
-// Sums of an item's elements, in f32.
 template <class T>
-struct ItemSum;
-
-template <>
-struct ItemSum<float> {
-  float sums[2] = {};
-  __device__ void add(uint2 item) {
-    sums[0] += __uint_as_float(item.x);
-    sums[1] += __uint_as_float(item.y);
-  }
-  __device__ uint2 item() const { return {__float_as_uint(sums[0]), __float_as_uint(sums[1])}; }
-};
-
-template <>
-struct ItemSum<__nv_bfloat16> {
-  float sums[4] = {};
-  __device__ void add(uint2 item) {
-    sums[0] += __uint_as_float(item.x << 16);
-    sums[1] += __uint_as_float(item.x & 0xFFFF0000U);
-    sums[2] += __uint_as_float(item.y << 16);
-    sums[3] += __uint_as_float(item.y & 0xFFFF0000U);
-  }
-  __device__ static std::uint32_t two(float low, float high) {
-    const __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const std::uint32_t*>(&x);
-  }
-  __device__ uint2 item() const { return {two(sums[0], sums[1]), two(sums[2], sums[3])}; }
-};
-
-template <class T>
-__global__ void __launch_bounds__(kThreads) sum_kernel(const PeerInboxes p, uint2* data, int items, int per_block) {
-  constexpr std::int64_t kRegion = PeerInboxes::kItems;
+__global__ void __launch_bounds__(kThreads)
+    sum_kernel(const __grid_constant__ PeerInboxes peers, uint2* data, int items, int per_block) {
   pdl_trigger_and_wait();
-  const int block = static_cast<int>(blockIdx.x);
-  const int first = block * per_block;
+  const int first = static_cast<int>(blockIdx.x) * per_block;
   const int count = min(per_block, items - first);
-  const std::uint32_t epoch = p.epochs[block] + 1;
-  const auto region = [&](int owner, int source) {
-    return p.inboxes[owner] + ((source * 2 + (epoch & 1U)) * PeerInboxes::kBlocks + block) * kRegion;
-  };
+  const PeerCall call(peers, static_cast<int>(blockIdx.x));
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) call.send(i, data[first + i]);
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
-    const uint2 own = data[first + i];
-    for (int other = 0; other < p.ranks; ++other) {
-      if (other != p.rank) send(region(other, p.rank) + i, own, epoch);
-    }
-  }
-  bool all = true;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
-    ItemSum<T> sum;
-    for (int source = 0; source < p.ranks; ++source) {
-      uint2 item = data[first + i];
-      if (source != p.rank) all = all && receive(region(p.rank, source) + i, epoch, p.stop, item);
-      sum.add(item);
-    }
-    if (all) data[first + i] = sum.item();
+    data[first + i] = call.sum<T>(i, data[first + i]);
   }
   __syncthreads();
-  if (threadIdx.x == 0) p.epochs[block] = epoch;
+  if (threadIdx.x == 0) call.end();
 }
 
 // What a rank says of itself.

@@ -9,22 +9,10 @@
 #include <span>
 #include <string>
 
+#include "cuda/common/peer_exchange.h"
 #include "thalweg/dtype.h"
 
 namespace thalweg::cu {
-
-// A kernel's view of the memory that ranks of one machine share. An inbox is [ranks,2,blocks,items] of 16 bytes.
-struct PeerInboxes {
-  static constexpr int kMostRanks = 8;
-  static constexpr int kBlocks = 64;
-  static constexpr int kItems = 1024;  // of a block
-
-  uint4* inboxes[kMostRanks];  // by rank
-  std::uint32_t* epochs;       // [blocks], this rank's
-  const int* stop;             // in the host's memory: not 0 once the ranks are given up
-  int rank;
-  int ranks;
-};
 
 // Sums of a few bytes over the GPUs of one machine, by one kernel on each: a rank writes its summand into the others'
 // memory, and adds what it finds in its own. Takes what a step of few tokens sums, in half the time of a ring.
@@ -42,6 +30,8 @@ class PeerSums {
   bool takes(const void* data, DType dtype, std::int64_t count) const;
   // data[count], F32 or BF16, becomes the sum in the order of ranks. The device is current.
   void enqueue(cudaStream_t stream, void* data, DType dtype, std::int64_t count) const;
+
+  const PeerInboxes& inboxes() const { return view_; }
 
   // Ends the sums that wait for another rank.
   void stop() noexcept { *stop_ = 1; }
