@@ -97,15 +97,26 @@ void ModelSlots::restore(Sequence& sequence, std::span<const std::int32_t> text,
   state.tokens.assign(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(prefix.tokens));
 }
 
-void ModelSlots::restore(Sequence& sequence, std::span<const std::int32_t> text, const Prefix<HostBytes>& prefix) {
+void ModelSlots::restore(Sequence& sequence, std::span<const std::int32_t> text, const Prefix<HostBytes>& prefix,
+                         const HostPool* pool) {
+  Copies copies;
+  const auto piece_of = [&](const HostBytes& memory, std::size_t bytes) {
+    return decode::Piece{const_cast<std::byte*>(memory.get()), bytes};
+  };
+  const auto is_pinned = [&](const HostBytes& memory) { return pool != nullptr && pool->owns(memory.get()); };
   restore(
       sequence, text, prefix,
-      [](decode::StatePool& pool, int slot, std::int64_t first, std::int64_t count, const HostBytes& block) {
-        pool.write_cache(slot, first, count, block.get());
+      [&](decode::StatePool& states, int slot, std::int64_t first, std::int64_t count, const HostBytes& block) {
+        if (!is_pinned(block)) return states.write_cache(slot, first, count, block.get());
+        const decode::Piece piece = piece_of(block, block_bytes());
+        states.copy_cache_from(slot, first, count, std::span(&piece, 1), copies);
       },
-      [](decode::StatePool& pool, int slot, const HostBytes& checkpoint) {
-        pool.write_states(slot, checkpoint.get());
+      [&](decode::StatePool& states, int slot, const HostBytes& checkpoint) {
+        if (!is_pinned(checkpoint)) return states.write_states(slot, checkpoint.get());
+        const decode::Piece piece = piece_of(checkpoint, checkpoint_bytes());
+        states.copy_states_from(slot, std::span(&piece, 1), copies);
       });
+  copy(copies);
 }
 
 bool ModelSlots::has_pages() const { return model_.impl_->pool->copies_within_device(); }
@@ -145,19 +156,34 @@ void ModelSlots::restore(Sequence& sequence, std::span<const std::int32_t> text,
   copy(copies);
 }
 
-HostBytes ModelSlots::to_host(const DevicePages& pages, std::size_t used, std::size_t bytes) const {
-  std::shared_ptr<std::byte[]> memory(new std::byte[bytes]);
+std::shared_ptr<HostPool> ModelSlots::make_host_pool(std::uint64_t most) const {
+  return std::make_shared<HostPool>(*model_.impl_->runtime, block_bytes(), checkpoint_bytes(), most);
+}
+
+HostBytes ModelSlots::to_host(const DevicePages& pages, std::size_t used, std::size_t bytes, HostPool& pool,
+                              Copies& copies) const {
+  const std::vector<decode::Piece> from = decode::first_bytes(pages.pieces(), used);
+  std::shared_ptr<std::byte[]> memory = pool.take(bytes);
+  if (memory != nullptr) {
+    const decode::Piece to{memory.get(), used};
+    decode::add_copies(std::span(&to, 1), from, copies);
+    if (used < bytes) copies.push_back({memory.get() + used, nullptr, bytes - used});
+    return memory;
+  }
+  memory.reset(new std::byte[bytes]);
   std::fill(memory.get() + used, memory.get() + bytes, std::byte{0});
-  model_.impl_->pool->read_pieces(decode::first_bytes(pages.pieces(), used), memory.get());
+  model_.impl_->pool->read_pieces(from, memory.get());
   return memory;
 }
 
-HostBytes ModelSlots::read_block(const DevicePages& block, std::int64_t count) const {
-  return to_host(block, block_bytes() / kBlock * static_cast<std::size_t>(count), block_bytes());
+HostBytes ModelSlots::read_block(const DevicePages& block, std::int64_t count, HostPool& pool, Copies& copies) const {
+  return to_host(block, block_bytes() / kBlock * static_cast<std::size_t>(count), block_bytes(), pool, copies);
 }
 
-HostBytes ModelSlots::read_checkpoint(const DevicePages& checkpoint) const {
-  return to_host(checkpoint, checkpoint_bytes(), checkpoint_bytes());
+HostBytes ModelSlots::read_checkpoint(const DevicePages& checkpoint, HostPool& pool, Copies& copies) const {
+  return to_host(checkpoint, checkpoint_bytes(), checkpoint_bytes(), pool, copies);
 }
+
+void ModelSlots::wait() const { model_.impl_->runtime->wait(); }
 
 }  // namespace thalweg::engine

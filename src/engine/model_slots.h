@@ -9,6 +9,7 @@
 
 #include "decode/drafter.h"
 #include "engine/device_pages.h"
+#include "engine/host_pool.h"
 #include "engine/prefix_cache.h"
 #include "text/tokenizer.h"
 #include "thalweg/model.h"
@@ -64,7 +65,9 @@ class ModelSlots {
   HostBytes read_block(const Sequence& sequence, std::int64_t first_token, std::int64_t count) const;
   HostBytes read_checkpoint(const Sequence& sequence) const;
   // Makes an empty sequence the beginning of `text` that the cache holds. There are no logits before more tokens run.
-  void restore(Sequence& sequence, std::span<const std::int32_t> text, const Prefix<HostBytes>& prefix);
+  // Memory of `pool` the device reads itself, in the order of its stream.
+  void restore(Sequence& sequence, std::span<const std::int32_t> text, const Prefix<HostBytes>& prefix,
+               const HostPool* pool = nullptr);
 
   // The same within the model's device, where it has memory of its own and there is one rank. Of a block with less than
   // kBlock tokens the rest of the memory is left as it is. What is to be copied is added to `copies`, for copy().
@@ -77,12 +80,17 @@ class ModelSlots {
   DeviceBytes copy_checkpoint(const Sequence& sequence, PagePool& pages, Copies& copies) const;
   void copy(const Copies& copies) const;
   void restore(Sequence& sequence, std::span<const std::int32_t> text, const Prefix<DeviceBytes>& prefix);
-  // From there to the host.
-  HostBytes read_block(const DevicePages& block, std::int64_t count) const;
-  HostBytes read_checkpoint(const DevicePages& checkpoint) const;
+  // From there to the host: into the pool's memory by copy() of what is added to `copies`, else at once.
+  std::shared_ptr<HostPool> make_host_pool(std::uint64_t most) const;
+  HostBytes read_block(const DevicePages& block, std::int64_t count, HostPool& pool, Copies& copies) const;
+  HostBytes read_checkpoint(const DevicePages& checkpoint, HostPool& pool, Copies& copies) const;
+  // Until all copies are done.
+  void wait() const;
 
  private:
-  HostBytes to_host(const DevicePages& pages, std::size_t used, std::size_t bytes) const;  // zeros behind `used`
+  // Zeros behind `used`.
+  HostBytes to_host(const DevicePages& pages, std::size_t used, std::size_t bytes, HostPool& pool,
+                    Copies& copies) const;
   template <class Memory, class WriteBlock, class WriteStates>
   void restore(Sequence& sequence, std::span<const std::int32_t> text, const Prefix<Memory>& prefix,
                const WriteBlock& write_block, const WriteStates& write_states);

@@ -22,6 +22,7 @@ class TieredCache {
   };
   // Throws Error if the device has not so much memory.
   TieredCache(ModelSlots& slots, const Budgets& budgets);
+  ~TieredCache();
 
   struct Hit {
     std::int64_t tokens = 0;        // up to the last checkpoint
@@ -56,7 +57,8 @@ class TieredCache {
   ModelSlots& slots_;
   std::uint64_t host_budget_;
   PrefixCache<HostBytes> host_;
-  std::shared_ptr<PagePool> pages_;  // null: no tier on the device
+  std::shared_ptr<PagePool> pages_;      // null: no tier on the device
+  std::shared_ptr<HostPool> host_pool_;  // of what comes from there
   std::optional<PrefixCache<DeviceBytes>> device_;
   std::uint64_t evictions_to_nowhere_ = 0;  // from the device, of what the host has no room for
 };
