@@ -102,6 +102,16 @@ void add_load_options(CLI::App& command, LoadOptions& options) {
                   "Of several ranks (mpirun, torchrun, srun): seconds after which one that is silent is given up")
       ->check(number(0.1, 86400.0))
       ->capture_default_str();
+  command
+      .add_option_function<std::string>(
+          "--rank-split",
+          [&options](const std::string& name) {
+            options.rank_split = name == "sequence" ? RankSplit::kSequence : RankSplit::kTensor;
+          },
+          "What each of several ranks has: tensor for some heads and experts of every layer, sequence for the whole "
+          "model and its share of long prompts")
+      ->check(CLI::IsMember({"tensor", "sequence"}))
+      ->default_str("tensor");
   add_quiet(command);
 }
 
@@ -167,6 +177,7 @@ Model load_model(const LoadOptions& options, int sequences) {
   model_options.draft_max = options.draft_max;
   model_options.progress = bar.listener();
   model_options.ranks = process_ranks();
+  model_options.rank_split = options.rank_split;
   if (ranks.count > 1 && options.threads == 0) model_options.threads = threads_of_rank(ranks);
   if (ranks.rank > 0) {
     // Launchers send their signals to all ranks: rank 0 decides what becomes of them.

@@ -21,6 +21,7 @@ struct LoadOptions {
   std::string kv_type;             // f16, bf16, f32, or empty for the default
   std::string state_type = "f32";  // f32, bf16
   double comm_timeout = 30;        // seconds, of ranks
+  RankSplit rank_split = RankSplit::kTensor;
   DraftMode draft = DraftMode::kOff;
   int draft_max = ModelOptions().draft_max;
 };

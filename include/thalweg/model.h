@@ -48,6 +48,12 @@ enum class DraftMode : std::uint8_t {
   kMtp,     // the model's MTP layer, which foresees tokens
 };
 
+// How several ranks share a model.
+enum class RankSplit : std::uint8_t {
+  kTensor,    // each has some heads and experts of every layer, and takes part in every step
+  kSequence,  // each has the whole model, and takes its share of long prompts, at the same bits from run to run
+};
+
 struct ModelOptions {
   std::optional<Device> device;     // none: a GPU that the model fits on, else the CPU
   int threads = 0;                  // 0: every hardware thread
@@ -65,6 +71,7 @@ struct ModelOptions {
   // gives the same options but for `device`'s index, `threads`, `pool` and `progress`. On the CPU, or each on a CUDA
   // device of its own: without `device`, on that of Ranks::local_rank() where every rank has one.
   std::shared_ptr<Ranks> ranks = {};
+  RankSplit rank_split = RankSplit::kTensor;  // what each of them has; the same on all
   bool prefetch = true;                       // read the whole file at load; otherwise pages are loaded when first used
   std::function<void(double done)> progress;  // called with the fraction done while loading, and with 1 at the end
 };

@@ -15,6 +15,13 @@
 
 namespace thalweg {
 
+// Bytes on a device that go to another rank or come from it.
+struct RankTransfer {
+  int rank = 0;
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
 // One rank's. Every rank makes the same calls in the same order, all in streams of its own device; a graph may record
 // them, but then on every rank. Calls only enqueue. They throw thalweg::Error on failure.
 class DeviceCommunicator {
@@ -32,6 +39,10 @@ class DeviceCommunicator {
   virtual bool sum_and_norm(const Stream& /*stream*/, const RmsNormArgs& /*args*/) { return false; }
   // data[ranks,bytes]: each rank has row r of rank r.
   virtual void all_gather(const Stream& stream, void* data, std::size_t bytes) = 0;
+
+  // Between two ranks, or more: the other side makes the matching call, with as many transfers in the same order.
+  virtual void exchange(const Stream& stream, std::span<const RankTransfer> sends,
+                        std::span<const RankTransfer> receives) = 0;
 
   // What went wrong on the way between the devices; empty while all is well. Any thread may ask.
   virtual std::string failure() = 0;

@@ -93,6 +93,7 @@ void attention_layer(const ModelConfig& config, const AttentionWeights& w, std::
   const Tensor q = column_range(q_and_gate, 0, width);
   normalize_and_rotate(config, q, w.q_norm, step);
   store(config, w, layer, pool, step, scratch);
+  if (step.share != nullptr) step.share->pass_cache(layer);
 
   AttentionArgs args;
   args.q = q;

@@ -52,8 +52,9 @@ bool Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsO
   std::vector<Chunk> singles;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const auto total = static_cast<std::int64_t>(inputs[i].tokens.size());
-    for (std::int64_t begin = 0; begin < total; begin += chunk_) {
-      const std::int64_t count = std::min(chunk_, total - begin);
+    std::int64_t count = 0;
+    for (std::int64_t begin = 0; begin < total; begin += count) {
+      count = std::min(which == LogitsOf::kLast ? most_tokens(total - begin) : chunk_, total - begin);
       (count == 1 ? singles : several).push_back({i, begin, count, begin + count == total});
     }
   }
@@ -63,7 +64,7 @@ bool Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsO
     while (first < chunks->size()) {
       std::int64_t tokens = 0;
       std::size_t end = first;
-      while (end < chunks->size() && tokens + (*chunks)[end].count <= chunk_ &&
+      while (end < chunks->size() && (end == first || tokens + (*chunks)[end].count <= chunk_) &&
              (end == first || (*chunks)[end].input != (*chunks)[end - 1].input)) {
         tokens += (*chunks)[end++].count;
       }
@@ -272,7 +273,7 @@ void Decoder::end_round(const Batch& batch, std::span<const MtpLayer::Tokens> ru
 
 void Decoder::run_chunks(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool,
                          LogitsOf which, const LogitsCallback& on_logits, bool drafts) {
-  if (step_.group == nullptr) return run_chunks_here(chunks, inputs, pool, which, on_logits, drafts);
+  if (group_ == nullptr) return run_chunks_here(chunks, inputs, pool, which, on_logits, drafts);
   std::vector<RankedChunk> ranked;
   for (const Chunk& chunk : chunks) {
     const DecoderInput& input = inputs[chunk.input];
@@ -290,8 +291,7 @@ void Decoder::run_chunks(std::span<const Chunk> chunks, std::span<const DecoderI
       thrown = std::current_exception();
     }
   };
-  step_.group->run(ranked, which == LogitsOf::kEach,
-                   [&] { run_chunks_here(chunks, inputs, pool, which, guarded, drafts); });
+  group_->run(ranked, which == LogitsOf::kEach, [&] { run_chunks_here(chunks, inputs, pool, which, guarded, drafts); });
   if (thrown != nullptr) std::rethrow_exception(thrown);
 }
 
@@ -317,6 +317,10 @@ void Decoder::run_chunks_here(std::span<const Chunk> chunks, std::span<const Dec
     std::int64_t token;
   };
   ++runs_;
+  const bool lone = chunks.size() == 1 && which == LogitsOf::kLast && !drafts;
+  if (lone && SequenceShare::takes(group_, chunks.front().count)) {
+    return run_share(chunks.front(), inputs[chunks.front().input], pool, on_logits);
+  }
   std::vector<Wanted> wanted;
   std::vector<MtpLayer::Tokens> runs;
   batch_.clear();
@@ -347,23 +351,30 @@ void Decoder::run_chunks_here(std::span<const Chunk> chunks, std::span<const Dec
     if (drafts) pool.set_pending(batch_.slots_on_host()[n], chunks[n].count - 1);
   }
   if (which == LogitsOf::kEach) step_.head_hint = step_.row_hint;
-  const auto vocabulary = static_cast<std::size_t>(config_.vocabulary);
   for (std::int64_t first = 0; first < batch_.wanted(); first += logit_rows()) {
     const std::int64_t count = std::min(logit_rows(), batch_.wanted() - first);
     run_wanted(activations, first, count);
-    const auto* logits = static_cast<const float*>(activations.logits.data);
-    if (!runtime_.on_host() && !leads()) continue;
-    if (!runtime_.on_host()) {
-      logits_on_host_.resize(static_cast<std::size_t>(count) * vocabulary);
-      runtime_.download(logits_on_host_.data(), logits, logits_on_host_.size() * sizeof(float));
-      logits = logits_on_host_.data();
-    }
-    for (std::int64_t i = 0; i < count; ++i) {
+    report_logits(activations.logits, count, [&](std::int64_t i, std::span<const float> logits) {
       const Wanted& row = wanted[static_cast<std::size_t>(first + i)];
-      on_logits(row.input, row.token, std::span(logits + static_cast<std::size_t>(i) * vocabulary, vocabulary));
-    }
+      on_logits(row.input, row.token, logits);
+    });
   }
   if (mtp_ != nullptr) mtp_->take(runs, activations.hidden, pool);
+}
+
+void Decoder::report_logits(const Tensor& logits, std::int64_t count,
+                            const std::function<void(std::int64_t row, std::span<const float> logits)>& report) {
+  if (!runtime_.on_host() && !leads()) return;
+  const auto vocabulary = static_cast<std::size_t>(config_.vocabulary);
+  const auto* from = static_cast<const float*>(logits.data);
+  if (!runtime_.on_host()) {
+    logits_on_host_.resize(static_cast<std::size_t>(count) * vocabulary);
+    runtime_.download(logits_on_host_.data(), from, logits_on_host_.size() * sizeof(float));
+    from = logits_on_host_.data();
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    report(i, std::span(from + static_cast<std::size_t>(i) * vocabulary, vocabulary));
+  }
 }
 
 void Decoder::profile(std::span<const DecoderInput> inputs, StatePool& pool, const OnTime& on_time) {

@@ -73,8 +73,11 @@ class Decoder {
   void begin_round(std::span<const MtpLayer::Tokens> runs, StatePool& pool);
   void end_round(const Batch& batch, std::span<const MtpLayer::Tokens> runs, StatePool& pool);
   // Of several ranks: each runs its own part of every layer. On rank 0 run() has the others follow().
-  void set_group(RankGroup* group) { step_.group = group; }
-  RankGroup* group() const { return step_.group; }
+  void set_group(RankGroup* group) {
+    group_ = group;
+    step_.group = group != nullptr && group->replicas() ? nullptr : group;
+  }
+  RankGroup* group() const { return group_; }
   // What rank 0 runs, on another rank.
   void follow(std::span<const RankedChunk> chunks, bool each_logits, StatePool& pool);
 
@@ -112,7 +115,13 @@ class Decoder {
     Tensor logits;  // [rows,vocabulary] f32
   };
 
-  bool leads() const { return step_.group == nullptr || step_.group->leads(); }
+  bool leads() const { return group_ == nullptr || group_->leads(); }
+  // Tokens of a run of one sequence alone.
+  std::int64_t most_tokens(std::int64_t tokens) const;
+  // This rank's share of one, and what all have of it at the end; logits behind the last token, if `last`.
+  void run_share(const Chunk& chunk, const DecoderInput& input, StatePool& pool, const LogitsCallback& on_logits);
+  void report_logits(const Tensor& logits, std::int64_t count,
+                     const std::function<void(std::int64_t row, std::span<const float> logits)>& report);
   // Has the other ranks, if there are any, run them too.
   void run_chunks(std::span<const Chunk> chunks, std::span<const DecoderInput> inputs, StatePool& pool, LogitsOf which,
                   const LogitsCallback& on_logits, bool drafts);
@@ -154,6 +163,7 @@ class Decoder {
   std::int64_t drafts_;
   Batch batch_;
   Step step_;
+  RankGroup* group_ = nullptr;
   std::unique_ptr<MtpLayer> mtp_;  // null: no drafts of it
   // The last layer's feed-forward block runs for the rows whose logits are wanted alone, where these are few: nothing
   // else depends on it, without an MTP layer.

@@ -123,6 +123,7 @@ void set_drafts(const ModelConfig& config, std::size_t layer, const StatePool& p
 
 void prefill(const ModelConfig& config, const GatedDeltaWeights& w, std::size_t layer, StatePool& pool, Step& step,
              const Scratch& scratch) {
+  if (step.share != nullptr) step.share->take_states(layer);
   CausalConv1dArgs conv;
   conv.x = batched(scratch.qkv, 1);
   conv.weight = w.conv;
@@ -149,6 +150,7 @@ void prefill(const ModelConfig& config, const GatedDeltaWeights& w, std::size_t 
   rule.qk_norm = QkNorm::kL2;
   rule.qk_norm_eps = kL2Eps;
   step.run(rule);
+  if (step.share != nullptr) step.share->give_states(layer);
 
   GatedRmsNormArgs norm;
   norm.x = head_range(scratch.o, 0, config.value_heads, config.value_dim);

@@ -13,6 +13,7 @@
 #include "decode/batch.h"
 #include "decode/rank_group.h"
 #include "decode/runtime.h"
+#include "decode/sequence_share.h"
 #include "decode/state.h"
 #include "thalweg/moe.h"
 #include "thalweg/nn.h"
@@ -40,7 +41,8 @@ struct Step {
   bool norms_sum = false;             // nothing but the norm behind it reads a block's output: there ranks may sum it
   Tensor unsummed;                    // which the next norm sums
   RankGroup* group = nullptr;         // whose ranks hold the other heads, experts and rows; null: this one has all
-  bool planning = false;              // nothing runs: the step's memory is counted
+  const SequenceShare* share = nullptr;  // of a prompt that ranks share; null: this rank runs all
+  bool planning = false;                 // nothing runs: the step's memory is counted
   // If given, each operation is timed by itself.
   std::function<void(const std::string& operation, const std::string& kernel, double seconds)> on_time;
   StepMemory workspace;    // of the operation that runs

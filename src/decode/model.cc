@@ -116,7 +116,7 @@ std::uint64_t Model::Impl::fingerprint() {
   if (!fingerprint_) {
     std::uint64_t value = decode::fingerprint(config, weights, source());
     // Every number of ranks has states of its own form.
-    if (group != nullptr) value += static_cast<std::uint64_t>(group->count()) * 0x9E3779B97F4A7C15U;
+    if (shard != nullptr) value += static_cast<std::uint64_t>(group->count()) * 0x9E3779B97F4A7C15U;
     source().require_intact();
     fingerprint_ = value;
   }

@@ -91,6 +91,7 @@ std::uint64_t RankGroup::bytes_of_rank(int rank, const SlotPart& part) const {
 
 std::uint64_t RankGroup::others_bytes(const SlotPart& part) const {
   std::uint64_t bytes = 0;
+  if (replicas_) return bytes;
   for (int r = 1; r < count(); ++r) bytes += bytes_of_rank(r, part);
   return bytes;
 }
@@ -139,6 +140,32 @@ void RankGroup::all_reduce(const Tensor& y) {
   comm_.all_reduce(y.data, y.dtype, y.size());
 }
 
+void RankGroup::give(int rank, std::span<const Piece> pieces) {
+  if (device_ != nullptr) {
+    std::vector<RankTransfer> sends;
+    for (const Piece& piece : pieces) {
+      if (piece.bytes > 0) sends.push_back({rank, piece.data, piece.bytes});
+    }
+    return device_->exchange(sends, {});
+  }
+  std::vector<comm::Send> sends;
+  for (const Piece& piece : pieces) sends.push_back({rank, piece.data, piece.bytes});
+  comm_.exchange(sends, {});
+}
+
+void RankGroup::take(int rank, std::span<const Piece> pieces) {
+  if (device_ != nullptr) {
+    std::vector<RankTransfer> receives;
+    for (const Piece& piece : pieces) {
+      if (piece.bytes > 0) receives.push_back({rank, piece.data, piece.bytes});
+    }
+    return device_->exchange({}, receives);
+  }
+  std::vector<comm::Receive> receives;
+  for (const Piece& piece : pieces) receives.push_back({rank, piece.data, piece.bytes});
+  comm_.exchange({}, receives);
+}
+
 bool RankGroup::all_agree(bool mine) {
   const std::uint8_t vote = mine ? 1 : 0;
   std::vector<std::uint8_t> votes(static_cast<std::size_t>(count()));
@@ -174,6 +201,7 @@ void RankGroup::clear(int slot) {
 }
 
 void RankGroup::read(const SlotPart& part, std::byte* to) {
+  if (replicas_) return;
   const std::lock_guard lock(command_mutex_);
   send({Kind::kRead, part.slot, part.states ? 1 : 0, 0, part.first, part.count});
   std::vector<comm::Receive> receives;
@@ -190,7 +218,7 @@ void RankGroup::write(const SlotPart& part, const std::byte* from) {
   std::vector<comm::Send> sends;
   for (int r = 1; r < count(); ++r) {
     sends.push_back({r, from, bytes_of_rank(r, part)});
-    from += sends.back().bytes;
+    if (!replicas_) from += sends.back().bytes;
   }
   comm_.exchange(sends, {});
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "decode/pieces.h"
 #include "decode/rank_messages.h"
 #include "decode/ranked_device.h"
 #include "thalweg/ranks.h"
@@ -78,6 +79,14 @@ class RankGroup {
   // On every rank: whether it is so on all of them.
   bool all_agree(bool mine);
 
+  // Each rank has the whole model, and does what rank 0 does, but for prompts that they share (sequence_share.h): a
+  // slot's state is the same on all.
+  void set_replicas() { replicas_ = true; }
+  bool replicas() const { return replicas_; }
+  // Within a run, memory where the model runs: to another rank, which takes as many bytes.
+  void give(int rank, std::span<const Piece> pieces);
+  void take(int rank, std::span<const Piece> pieces);
+
   // Of the ranks above 0 together.
   std::uint64_t others_bytes(const SlotPart& part) const;
 
@@ -95,7 +104,8 @@ class RankGroup {
   void start_loop(std::span<const RankedStart> starts, bool ignore_end, const std::function<void()>& body);
   void launch_loop(const std::function<void()>& body);
   void clear(int slot);
-  // The others' bytes, one after the other: others_bytes(part).
+  // The others' bytes, one after the other: others_bytes(part). Of replicas nothing is read, and all are written the
+  // same bytes.
   void read(const SlotPart& part, std::byte* to);
   void write(const SlotPart& part, const std::byte* from);
 
@@ -130,6 +140,7 @@ class RankGroup {
   std::vector<Sizes> sizes_;         // by rank
   std::vector<std::byte> received_;  // of gather_columns and follow
   RankedDevice* device_ = nullptr;
+  bool replicas_ = false;
   bool begun_ = false;
   bool ended_ = false;
   std::mutex command_mutex_;  // of a whole command, its run included

@@ -194,6 +194,11 @@ bool RankedDevice::sum_and_norm(const RmsNormArgs& args) {
   return state_->communicator->sum_and_norm(runtime_.stream(), args);
 }
 
+void RankedDevice::exchange(std::span<const RankTransfer> sends, std::span<const RankTransfer> receives) {
+  check();
+  state_->communicator->exchange(runtime_.stream(), sends, receives);
+}
+
 bool RankedDevice::in_order(const Tensor& logits) const {
   return logits.dim(0) == 1 && logits.dim(1) % host_.size() == 0;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "comm/communicator.h"
 #include "decode/runtime.h"
@@ -23,6 +24,7 @@ class RankedDevice final : public WaitListener {
   // In the model's stream; a graph may record them, then on every rank. They throw Error once the ranks are given up.
   void all_reduce(const Tensor& y);
   bool sum_and_norm(const RmsNormArgs& args);  // DeviceCommunicator::sum_and_norm
+  void exchange(std::span<const RankTransfer> sends, std::span<const RankTransfer> receives);
   // Of logits [rows,vocabulary] each rank computes some columns: mine(logits), between the two calls.
   void begin_columns(const Tensor& logits);
   void end_columns(const Tensor& logits);

@@ -32,6 +32,7 @@ std::uint64_t checksum_of_options(const Model::Impl& model) {
   sum.add_value(options.exact ? 1 : 0);
   sum.add_value(options.kv_dtype.value_or(options.exact ? DType::kF32 : DType::kF16));
   sum.add_value(options.state_dtype);
+  sum.add_value(options.rank_split);
   return sum.value();
 }
 
@@ -92,8 +93,12 @@ void Model::Impl::join_ranks() {
       {"model file", decode::fingerprint(config, weights, source())},
       {"build of the library", checksum_of_build()},
       {"kind of device", static_cast<std::uint64_t>(options.device->type)},
-      {"options (context, sequences, precision, types)", checksum_of_options(*this)}};
+      {"options (context, sequences, precision, types, split)", checksum_of_options(*this)}};
   group->compare(facts);
+  if (options.rank_split == RankSplit::kSequence) {
+    group->set_replicas();
+    return;
+  }
   const auto rank = static_cast<std::size_t>(group->rank());
   const checkpoint::ShardPlan plan = checkpoint::plan_shards(config, weights, source(), group->count())[rank];
   shard = std::make_unique<Shard>();

@@ -232,7 +232,10 @@ void StatePool::write_states(int slot, const std::byte* from) {
   write_pieces(pieces(slot, 0), from);
   set_pending(slot, 0);
   mtp_rows(slot) = {};
-  if (group_ != nullptr) group_->write({slot, true, 0, 0}, from + fixed_bytes_here());
+  if (group_ == nullptr) return;
+  const SlotPart part{slot, true, 0, 0};
+  if (group_->replicas()) return replicate(part);
+  group_->write(part, from + fixed_bytes_here());
 }
 
 void StatePool::read_cache(int slot, std::int64_t first, std::int64_t count, std::byte* to) const {
@@ -243,8 +246,21 @@ void StatePool::read_cache(int slot, std::int64_t first, std::int64_t count, std
 
 void StatePool::write_cache(int slot, std::int64_t first, std::int64_t count, const std::byte* from) {
   write_pieces(cache_pieces(slot, first, count), from);
-  const std::uint64_t here = token_bytes_here() * static_cast<std::uint64_t>(count);
-  if (group_ != nullptr) group_->write({slot, false, first, count}, from + here);
+  if (group_ == nullptr) return;
+  const SlotPart part{slot, false, first, count};
+  if (group_->replicas()) return replicate(part);
+  group_->write(part, from + token_bytes_here() * static_cast<std::uint64_t>(count));
+}
+
+void StatePool::replicate(const SlotPart& part) const {
+  std::vector<Piece> all;
+  if (part.states) all = pieces(part.slot, 0);
+  for (const Piece& piece : cache_pieces(part.slot, part.first, part.count)) all.push_back(piece);
+  std::size_t bytes = 0;
+  for (const Piece& piece : all) bytes += piece.bytes;
+  std::vector<std::byte> memory(bytes);
+  read_pieces(all, memory.data());
+  group_->write(part, memory.data());
 }
 
 void StatePool::copy_states_to(int slot, std::span<const Piece> to, Copies& copies) const {
@@ -296,6 +312,7 @@ void StatePool::write(int slot, std::int64_t length, const std::function<std::sp
   runtime_.wait();
   if (group_ == nullptr) return;
   const SlotPart part{slot, true, 0, length};
+  if (group_->replicas()) return replicate(part);
   group_->write(part, give(group_->others_bytes(part)).data());
 }
 

@@ -40,7 +40,7 @@ class StatePool {
   DType state_dtype() const { return state_dtype_; }
 
   void allocate();
-  // On rank 0 of several: from now on a slot's bytes are those of all ranks, this one's first.
+  // On rank 0 of several: from now on a slot's bytes are those of all ranks, this one's first; of replicas, one's.
   void set_group(RankGroup* group) { group_ = group; }
   // Of all slots, at the full context.
   std::uint64_t bytes() const;
@@ -84,6 +84,13 @@ class StatePool {
   Tensor draft_gates(std::size_t layer) const;   // [slots,drafts,2*HV], b | a
 
   // What follows is about slots without pending tokens, whose rows of the MTP layer are complete.
+
+  // Where they lie: the recurrent and convolution states of a layer, and keys and values of tokens, none of a layer of
+  // the other kind.
+  std::vector<Piece> state_pieces(int slot, std::size_t layer) const;
+  std::vector<Piece> cache_pieces(int slot, std::size_t layer, std::int64_t first, std::int64_t count) const;
+  std::vector<Piece> cache_pieces(int slot, std::int64_t first, std::int64_t count) const;  // of all layers
+  std::size_t layers() const { return layers_.size(); }
 
   // A slot's state, piece by piece in a fixed order, for a length that reserve() has made room for: the recurrent and
   // convolution states of all layers, and `length` tokens of keys and values. `mtp`: those of the MTP layer too, if
@@ -144,9 +151,8 @@ class StatePool {
   // token's row follows from the tokens up to it.
   std::int64_t rows(std::size_t layer, std::int64_t tokens) const { return is_mtp(layer) ? tokens + 1 : tokens; }
   std::vector<Piece> pieces(int slot, std::int64_t length, bool mtp = true) const;
-  std::vector<Piece> state_pieces(int slot, std::size_t layer) const;
-  std::vector<Piece> cache_pieces(int slot, std::size_t layer, std::int64_t first, std::int64_t count) const;
-  std::vector<Piece> cache_pieces(int slot, std::int64_t first, std::int64_t count) const;  // of all layers
+  // The others have what this rank has.
+  void replicate(const SlotPart& part) const;
   void write_pieces(std::span<const Piece> pieces, const std::byte* from);
   std::uint64_t row_bytes() const;  // of one token's keys
   std::uint64_t fixed_bytes_here() const;

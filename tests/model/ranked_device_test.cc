@@ -42,6 +42,13 @@ class HostSums final : public DeviceCommunicator {
     const std::byte* const mine = static_cast<std::byte*>(data) + bytes * static_cast<std::size_t>(rank_);
     ranks_->communicator().all_gather(mine, data, bytes);
   }
+  void exchange(const Stream&, std::span<const RankTransfer> sends, std::span<const RankTransfer> receives) override {
+    std::vector<comm::Send> out;
+    std::vector<comm::Receive> in;
+    for (const RankTransfer& one : sends) out.push_back({one.rank, one.data, one.bytes});
+    for (const RankTransfer& one : receives) in.push_back({one.rank, one.data, one.bytes});
+    ranks_->communicator().exchange(out, in);
+  }
   std::string failure() override { return rank_ == 0 ? g_devices->broken : std::string(); }
   void abort() noexcept override { ++g_devices->aborted; }
 

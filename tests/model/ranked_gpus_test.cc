@@ -11,6 +11,7 @@
 #include "core/device_functions.h"
 #include "decode/ranked_device.h"
 #include "model/ranks.h"
+#include "model/shared_prompts.h"
 #include "ops/backends.h"
 #include "thalweg/backend.h"
 
@@ -209,6 +210,15 @@ TEST(RanksOnGpus, SessionsHoldTheStateOfAllRanks) {
   const TempFolder folder;
   TinyModel(packed_spec()).write_gguf(folder / "model.gguf", DType::kQ8_0);
   expect_sessions_of_all_ranks(folder, on_gpu(2), 2);
+}
+
+TEST(RanksOnGpus, SharePrompts) {
+  NEEDS_TWO_GPUS();
+  for (const TinySpec& spec : specs()) {
+    const TempFolder folder;
+    TinyModel(spec).write_gguf(folder / "model.gguf");
+    expect_shared_prompts(folder, on_gpu(2, true), 2, kExactBound);
+  }
 }
 
 // Of a step's sizes, which one kernel sums, and of a prompt's, which NCCL does: every call with other values, some in a

@@ -4,8 +4,13 @@
 
 #include <atomic>
 #include <cmath>
+#include <memory>
 
+#include "checkpoint/config.h"
 #include "comm/communicator.h"
+#include "decode/sequence_share.h"
+#include "io/gguf.h"
+#include "model/shared_prompts.h"
 
 namespace thalweg::model {
 namespace {
@@ -81,6 +86,50 @@ TEST_P(RanksThreads, GiveTheLogitsOfTheMathematics) {
         EXPECT_LT(largest, kBound) << file << ", steps, " << count << " ranks";
       }
       EXPECT_TRUE(model.end().empty());
+    }
+  }
+}
+
+TEST_P(RanksThreads, SharePrompts) {
+  const TempFolder folder;
+  TinyModel(GetParam().spec).write_gguf(folder / "model.gguf");
+  // Both sides have the rounding of f32.
+  const int count = GetParam().spec.kv_heads == 4 ? 3 : 2;
+  expect_shared_prompts(folder, precise(), count, 2 * kBound);
+}
+
+TEST(RanksThreads, SharesOfAPromptFollowEachOther) {
+  TinySpec spec;
+  const TempFolder folder;
+  TinyModel(spec).write_gguf(folder / "model.gguf");
+  const auto file = io::GgufFile(folder / "model.gguf");
+  const checkpoint::ModelConfig config = checkpoint::read_config(file.metadata(), file, folder / "model.gguf");
+  const decode::Runtime runtime(kCpu, 1, {}, true);
+  decode::StatePool pool(config, runtime, 1, 1, DType::kF32, DType::kF32, 0, false);
+  const auto ranks = Ranks::in_process(3);
+  std::vector<std::unique_ptr<decode::RankGroup>> groups;
+  for (const auto& rank : ranks) groups.push_back(std::make_unique<decode::RankGroup>(rank));
+  EXPECT_FALSE(decode::SequenceShare::takes(nullptr, 10000));
+  EXPECT_FALSE(decode::SequenceShare::takes(groups[0].get(), 10000));  // none has the whole model
+  for (const auto& group : groups) group->set_replicas();
+  EXPECT_FALSE(decode::SequenceShare::takes(groups[0].get(), 767));
+  for (const std::int64_t tokens : {768, 769, 1000, 8192, 100003}) {
+    EXPECT_TRUE(decode::SequenceShare::takes(groups[0].get(), tokens));
+    for (const std::int64_t seen : {0, 5, 100000}) {
+      std::int64_t end = 0;
+      std::vector<std::int64_t> sizes;
+      for (const auto& group : groups) {
+        const decode::SequenceShare share(config, *group, pool, 0, seen, tokens);
+        EXPECT_EQ(share.begin(), end);
+        EXPECT_EQ(share.begin() % 64, 0);
+        EXPECT_GT(share.end(), share.begin());
+        end = share.end();
+        sizes.push_back(share.end() - share.begin());
+      }
+      EXPECT_EQ(end, tokens);
+      // Later ones have more keys to look at.
+      EXPECT_GE(sizes[0] + 64, sizes[1]);
+      EXPECT_GE(sizes[1] + 64, sizes[2]);
     }
   }
 }

@@ -49,6 +49,25 @@ class NcclCommunicator final : public DeviceCommunicator {
     check_nccl(nccl().all_gather(mine, data, bytes, kNcclUint8, usable(), stream.native), communicator_);
   }
 
+  void exchange(const Stream& stream, std::span<const RankTransfer> sends,
+                std::span<const RankTransfer> receives) override {
+    const CurrentDevice current(stream, "ranks");
+    const Nccl& library = nccl();
+    NcclComm const communicator = usable();
+    check_nccl(library.group_start(), communicator);
+    int result = kNcclSuccess;
+    for (const RankTransfer& one : sends) {
+      if (result != kNcclSuccess) break;
+      result = library.send(one.data, one.bytes, kNcclUint8, one.rank, communicator, stream.native);
+    }
+    for (const RankTransfer& one : receives) {
+      if (result != kNcclSuccess) break;
+      result = library.receive(one.data, one.bytes, kNcclUint8, one.rank, communicator, stream.native);
+    }
+    const int ended = library.group_end();
+    check_nccl(result != kNcclSuccess ? result : ended, communicator);
+  }
+
   std::string failure() override {
     if (aborted_) return "given up";
     int error = kNcclSuccess;

@@ -51,6 +51,10 @@ Nccl load_nccl(const std::string& file) {
   find(f.comm_get_async_error, "ncclCommGetAsyncError");
   find(f.all_reduce, "ncclAllReduce");
   find(f.all_gather, "ncclAllGather");
+  find(f.send, "ncclSend");
+  find(f.receive, "ncclRecv");
+  find(f.group_start, "ncclGroupStart");
+  find(f.group_end, "ncclGroupEnd");
   find(f.get_error_string, "ncclGetErrorString");
   find(f.get_last_error, "ncclGetLastError");
   int version = 0;

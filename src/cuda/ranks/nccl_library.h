@@ -30,6 +30,10 @@ struct Nccl {
   int (*comm_get_async_error)(NcclComm, int*);
   int (*all_reduce)(const void* from, void* to, std::size_t count, int dtype, int operation, NcclComm, NcclStream);
   int (*all_gather)(const void* from, void* to, std::size_t count, int dtype, NcclComm, NcclStream);
+  int (*send)(const void*, std::size_t count, int dtype, int to, NcclComm, NcclStream);
+  int (*receive)(void*, std::size_t count, int dtype, int from, NcclComm, NcclStream);
+  int (*group_start)();
+  int (*group_end)();
   const char* (*get_error_string)(int);
   const char* (*get_last_error)(NcclComm);
   std::string unavailable;  // empty, or why there is no NCCL: then the functions are null
