@@ -102,6 +102,7 @@ class DeviceBench {
     load.path = path_;
     load.threads = options_.threads;
     load.device = options_.device;
+    load.rank_split = options_.rank_split;
     load.context = context;
     return load_model(load, sequences);
   }

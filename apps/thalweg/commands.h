@@ -9,6 +9,7 @@
 
 #include "cases/case.h"
 #include "thalweg/backend.h"
+#include "thalweg/model.h"
 
 namespace thalweg::app {
 
@@ -46,7 +47,8 @@ struct BenchOptions {
   double model_seconds = 10.0;         // measured time per model, at least
   std::string device = "cpu";          // that the models run on
   std::vector<std::int64_t> prefills;  // prompts, in tokens; empty: the device's default
-  std::int64_t after = 0;              // on a GPU, tokens that prompts of bench_model continue
+  RankSplit rank_split = RankSplit::kTensor;
+  std::int64_t after = 0;  // on a GPU, tokens that prompts of bench_model continue
   // On a GPU: decoding as sequences x tokens before it; the time of a step by operation.
   std::vector<std::string> decodes = {"1x512",  "1x32768", "8x512",   "32x512",
                                       "64x512", "128x512", "8x32000", "32x32000"};

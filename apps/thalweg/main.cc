@@ -151,6 +151,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_option("--device", options->device, "Where these models run: cpu, cuda or cuda:N")
       ->check(device_name())
       ->capture_default_str();
+  add_rank_split(*command, options->rank_split);
   command
       ->add_option(
           "--prefill", options->prefills,

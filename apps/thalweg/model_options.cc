@@ -102,17 +102,19 @@ void add_load_options(CLI::App& command, LoadOptions& options) {
                   "Of several ranks (mpirun, torchrun, srun): seconds after which one that is silent is given up")
       ->check(number(0.1, 86400.0))
       ->capture_default_str();
+  add_rank_split(command, options.rank_split);
+  add_quiet(command);
+}
+
+void add_rank_split(CLI::App& command, RankSplit& split) {
   command
       .add_option_function<std::string>(
           "--rank-split",
-          [&options](const std::string& name) {
-            options.rank_split = name == "sequence" ? RankSplit::kSequence : RankSplit::kTensor;
-          },
+          [&split](const std::string& name) { split = name == "sequence" ? RankSplit::kSequence : RankSplit::kTensor; },
           "What each of several ranks has: tensor for some heads and experts of every layer, sequence for the whole "
           "model and its share of long prompts")
       ->check(CLI::IsMember({"tensor", "sequence"}))
       ->default_str("tensor");
-  add_quiet(command);
 }
 
 void add_draft_options(CLI::App& command, LoadOptions& options) {

@@ -41,6 +41,7 @@ std::optional<Device> rank_device(const std::string& name);
 void add_load_options(CLI::App& command, LoadOptions& options);
 
 // Of commands that generate text.
+void add_rank_split(CLI::App& command, RankSplit& split);
 void add_draft_options(CLI::App& command, LoadOptions& options);
 
 // A device's name (device_from_name).

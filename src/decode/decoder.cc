@@ -54,7 +54,9 @@ bool Decoder::run(std::span<const DecoderInput> inputs, StatePool& pool, LogitsO
     const auto total = static_cast<std::int64_t>(inputs[i].tokens.size());
     std::int64_t count = 0;
     for (std::int64_t begin = 0; begin < total; begin += count) {
-      count = std::min(which == LogitsOf::kLast ? most_tokens(total - begin) : chunk_, total - begin);
+      count = which == LogitsOf::kLast
+                  ? next_chunk(inputs[i].slot, pool.length(inputs[i].slot) + begin, total - begin, pool)
+                  : std::min(chunk_, total - begin);
       (count == 1 ? singles : several).push_back({i, begin, count, begin + count == total});
     }
   }

@@ -116,8 +116,8 @@ class Decoder {
   };
 
   bool leads() const { return group_ == nullptr || group_->leads(); }
-  // Tokens of a run of one sequence alone.
-  std::int64_t most_tokens(std::int64_t tokens) const;
+  // Of so many tokens of a slot that has seen `seen` those of the next run.
+  std::int64_t next_chunk(int slot, std::int64_t seen, std::int64_t tokens, StatePool& pool) const;
   // This rank's share of one, and what all have of it at the end; logits behind the last token, if `last`.
   void run_share(const Chunk& chunk, const DecoderInput& input, StatePool& pool, const LogitsCallback& on_logits);
   void report_logits(const Tensor& logits, std::int64_t count,

@@ -6,11 +6,15 @@
 
 namespace thalweg::decode {
 
-std::int64_t Decoder::most_tokens(std::int64_t tokens) const {
-  if (group_ == nullptr) return chunk_;
-  // Of a share the longest has at most twice what it would of equal ones.
-  const std::int64_t all = std::min(tokens, chunk_ * std::max(1, group_->count() / 2));
-  return SequenceShare::takes(group_, all) ? std::max(all, chunk_) : chunk_;
+std::int64_t Decoder::next_chunk(int slot, std::int64_t seen, std::int64_t tokens, StatePool& pool) const {
+  const std::int64_t alone = std::min(tokens, chunk_);
+  if (group_ == nullptr || !group_->replicas()) return alone;
+  std::int64_t shared = std::min(tokens, chunk_ * group_->count());
+  while (SequenceShare::takes(group_, shared) &&
+         SequenceShare(config_, *group_, pool, slot, seen, shared).longest() > chunk_) {
+    shared -= shared / 16;
+  }
+  return SequenceShare::takes(group_, shared) ? shared : alone;
 }
 
 void Decoder::run_share(const Chunk& chunk, const DecoderInput& input, StatePool& pool,

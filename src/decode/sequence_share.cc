@@ -71,6 +71,12 @@ std::int64_t SequenceShare::cut(int rank) const {
   return std::clamp<std::int64_t>(low, rank, most) * kRound;
 }
 
+std::int64_t SequenceShare::longest() const {
+  std::int64_t most = 0;
+  for (int rank = 0; rank < group_.count(); ++rank) most = std::max(most, cut(rank + 1) - cut(rank));
+  return most;
+}
+
 void SequenceShare::exchange_states(std::size_t layer, int from, int to) const {
   const std::vector<Piece> pieces = pool_.state_pieces(slot_, layer);
   if (group_.rank() == from) group_.give(to, pieces);

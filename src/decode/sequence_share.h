@@ -21,6 +21,8 @@ class SequenceShare {
   SequenceShare(const ModelConfig& config, RankGroup& group, StatePool& pool, int slot, std::int64_t seen,
                 std::int64_t tokens);
 
+  // Tokens of the longest share.
+  std::int64_t longest() const;
   // This rank's tokens, among those of all.
   std::int64_t begin() const { return cut(group_.rank()); }
   std::int64_t end() const { return cut(group_.rank() + 1); }

@@ -16,7 +16,10 @@ inline bool is_allowed(constant SampleParameters& p, device const uint* allowed,
   return !is_given(kGivenAllowed) || (allowed[n * p.allowed_row + token / 32] >> (token % 32) & 1u) != 0u;
 }
 // A logit of a token that is not allowed. What is no number stays what it is, so that it is found.
-inline float forbidden(float logit) { return logit < INFINITY ? -INFINITY : logit; }
+inline float forbidden(float logit) {
+  const float infinity = as_type<float>(0x7F800000u);
+  return logit < infinity ? -infinity : logit;
+}
 
 // Threadgroup: a segment of a row.
 [[max_total_threads_per_threadgroup(256)]] kernel void copy_logits(constant SampleParameters& p [[buffer(0)]],
