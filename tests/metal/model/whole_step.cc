@@ -320,5 +320,18 @@ TEST_F(Qwen35B, ADecodeStepAtAContextOf4096) { compare(kDecode, {"router, choice
 
 TEST_F(Qwen35B, APromptOf512Tokens) { compare(prompt_of(512), {"router, choice"}); }
 
+// The peers' tiles for the matrix units of M5 are larger; we have none for them.
+TEST_F(Qwen35B, ProjectionsOfAPromptReadLessByThePeersOnM5) {
+  const peers::Step s = prompt_of(512);
+  const Count weights = s.delta_layers * s.delta_weights() + s.attention_layers * s.attention_weights();
+  const Count given = projections(s).read;
+  const Count mlx = peers::MlxProducts{s.tokens, 64}.read(weights);
+  const Count llama = peers::LlamaProducts{s.tokens, 128}.read(weights);
+  std::printf("| projections, loads, M5 | %.2f | %.2f | %.2f |\n", static_cast<double>(given) * 1e-6,
+              static_cast<double>(mlx) * 1e-6, static_cast<double>(llama) * 1e-6);
+  EXPECT_GT(given, llama);
+  EXPECT_GT(llama, mlx);
+}
+
 }  // namespace
 }  // namespace thalweg::metal
