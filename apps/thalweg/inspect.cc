@@ -23,6 +23,7 @@ struct Options {
   std::string path;
   bool json = false;
   int ranks = 1;
+  RankSplit rank_split = RankSplit::kTensor;
 };
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
@@ -249,7 +250,7 @@ int inspect(const Options& options) {
   if (!model) return inspect_unknown(options, reason);
   const ModelInfo& info = model->info();
   std::vector<RankMemory> ranks;
-  if (options.ranks > 1) ranks = rank_memory(options.path, options.ranks);
+  if (options.ranks > 1) ranks = rank_memory(options.path, options.ranks, options.rank_split);
   if (options.json) {
     nlohmann::json result = to_json(info);
     if (!ranks.empty()) result["ranks"] = to_json(ranks);
@@ -278,6 +279,7 @@ void add_inspect(CLI::App& app, int& exit_code) {
   command->add_flag("--json", options->json, "Print as JSON");
   command->add_option("--ranks", options->ranks, "Also what each of so many ranks would hold, see docs/scaling.md")
       ->check(whole_number(1, 1024));
+  add_rank_split(*command, options->rank_split);
   command->callback([options, &exit_code] {
     options->path = model_file(options->given);
     exit_code = inspect(*options);

@@ -48,12 +48,6 @@ enum class DraftMode : std::uint8_t {
   kMtp,     // the model's MTP layer, which foresees tokens
 };
 
-// How several ranks share a model.
-enum class RankSplit : std::uint8_t {
-  kTensor,    // each has some heads and experts of every layer, and takes part in every step
-  kSequence,  // each has the whole model, and takes its share of long prompts, at the same bits from run to run
-};
-
 struct ModelOptions {
   std::optional<Device> device;     // none: a GPU that the model fits on, else the CPU
   int threads = 0;                  // 0: every hardware thread

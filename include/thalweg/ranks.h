@@ -1,7 +1,7 @@
 #pragma once
 
-// Several processes that run one model together (tensor and expert parallelism): each is a rank, holds its share of the
-// weights and of every sequence's state, and takes part in every step.
+// Several processes that run one model together, each a rank. RankSplit says what they share: the model (tensor and
+// expert parallelism), or long prompts (sequence parallelism).
 //
 //   ModelOptions options;
 //   options.ranks = Ranks::connect(ranks_from_environment());   // under mpirun, torchrun or srun
@@ -30,6 +30,12 @@ namespace thalweg {
 enum class RankTransport : std::uint8_t {
   kTcp,  // sockets; rank 0 listens at `address` and `port`, and the others meet there
   kMpi,  // Open MPI's library, loaded at run time: for processes that mpirun or srun started
+};
+
+// What the ranks of a model share.
+enum class RankSplit : std::uint8_t {
+  kTensor,    // heads and experts: each has some of every layer, and takes part in every step
+  kSequence,  // the tokens of long prompts: each has the whole model, and all sequences' states
 };
 
 struct RankOptions {
@@ -92,7 +98,7 @@ struct RankMemory {
 };
 
 // For each of `count` ranks. Throws Error for a file that cannot be read, or whose model cannot be cut so often.
-std::vector<RankMemory> rank_memory(const std::string& path, int count);
+std::vector<RankMemory> rank_memory(const std::string& path, int count, RankSplit split = RankSplit::kTensor);
 
 }  // namespace thalweg
 THALWEG_API_END

@@ -35,8 +35,9 @@ struct Sampling {
 // A token that is not allowed counts as one of -infinity, after the penalty.
 //
 // Logits of which one is NaN or +infinity, or none above -infinity, before the penalty, after it, or among the tokens
-// allowed: the CPU throws Error; a GPU writes token -1 and raises kFaultLogits. A slot out of range: Error, or token -1 and kFaultStateIndices. A
-// setting or length out of range: Error, or on a GPU one of the row's tokens, unspecified which. N = 0 is valid.
+// allowed: the CPU throws Error; a GPU writes token -1 and raises kFaultLogits. A slot out of range: Error, or token -1
+// and kFaultStateIndices. A setting or length out of range: Error, or on a GPU one of the row's tokens, unspecified
+// which. N = 0 is valid.
 struct SampleTokensArgs {
   static constexpr std::string_view kName = "sample_tokens";
   ConstTensor logits;          // [N,V] f32, V at least 1

@@ -148,9 +148,10 @@ void RankGroup::give(int rank, std::span<const Piece> pieces) {
     }
     return device_->exchange(sends, {});
   }
-  std::vector<comm::Send> sends;
-  for (const Piece& piece : pieces) sends.push_back({rank, piece.data, piece.bytes});
-  comm_.exchange(sends, {});
+  for (const Piece& piece : pieces) {  // one for each call: more at once would mix
+    const comm::Send send{rank, piece.data, piece.bytes};
+    comm_.exchange(std::span(&send, 1), {});
+  }
 }
 
 void RankGroup::take(int rank, std::span<const Piece> pieces) {
@@ -161,9 +162,10 @@ void RankGroup::take(int rank, std::span<const Piece> pieces) {
     }
     return device_->exchange({}, receives);
   }
-  std::vector<comm::Receive> receives;
-  for (const Piece& piece : pieces) receives.push_back({rank, piece.data, piece.bytes});
-  comm_.exchange({}, receives);
+  for (const Piece& piece : pieces) {
+    const comm::Receive receive{rank, piece.data, piece.bytes};
+    comm_.exchange({}, std::span(&receive, 1));
+  }
 }
 
 bool RankGroup::all_agree(bool mine) {

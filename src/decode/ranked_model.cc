@@ -32,7 +32,6 @@ std::uint64_t checksum_of_options(const Model::Impl& model) {
   sum.add_value(options.exact ? 1 : 0);
   sum.add_value(options.kv_dtype.value_or(options.exact ? DType::kF32 : DType::kF16));
   sum.add_value(options.state_dtype);
-  sum.add_value(options.rank_split);
   return sum.value();
 }
 
@@ -92,8 +91,9 @@ void Model::Impl::join_ranks() {
   const decode::RankGroup::Fact facts[] = {
       {"model file", decode::fingerprint(config, weights, source())},
       {"build of the library", checksum_of_build()},
+      {"what ranks share (rank_split)", static_cast<std::uint64_t>(options.rank_split)},
       {"kind of device", static_cast<std::uint64_t>(options.device->type)},
-      {"options (context, sequences, precision, types, split)", checksum_of_options(*this)}};
+      {"options (context, sequences, precision, types)", checksum_of_options(*this)}};
   group->compare(facts);
   if (options.rank_split == RankSplit::kSequence) {
     group->set_replicas();
@@ -136,14 +136,14 @@ void Model::follow() {
   impl_->group->follow(follower);
 }
 
-std::vector<RankMemory> rank_memory(const std::string& path, int count) {
+std::vector<RankMemory> rank_memory(const std::string& path, int count, RankSplit split) {
   if (count < 1 || count > 1024) throw Error("rank_memory", "count", "1 to 1024", std::to_string(count));
   Model::Impl model;
   model.open(path);
   decode::Runtime runtime(kCpu, 1, {}, false);
   std::vector<RankMemory> all;
   for (const checkpoint::ShardPlan& plan :
-       checkpoint::plan_shards(model.config, model.weights, model.source(), count)) {
+       checkpoint::plan_shards(model.config, model.weights, model.source(), split == RankSplit::kTensor ? count : 1)) {
     const checkpoint::Weights weights = checkpoint::shard_weights(model.config, model.weights, plan, false);
     const checkpoint::ModelConfig config = checkpoint::shard_config(model.config, plan);
     const decode::StatePool pool(config, runtime, 1, 1, DType::kF16, DType::kF32, 0, false);
@@ -158,6 +158,7 @@ std::vector<RankMemory> rank_memory(const std::string& path, int count) {
     memory.experts = static_cast<int>(plan.experts.count());
     all.push_back(memory);
   }
+  all.resize(static_cast<std::size_t>(count), all.front());  // where each has all
   return all;
 }
 

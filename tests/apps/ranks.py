@@ -85,6 +85,21 @@ def check_text(model, folder):
     assert "model.gguf" in run_tcp(2, ["bench", "--op", "model", "-m", model, "--device", DEVICE, "-q"])
 
 
+def check_shared_prompt(model):
+    """A prompt that two ranks share gives the text of one."""
+    prompt = ",".join(str(1 + i * 7 % 90) for i in range(600))
+    command = ["generate", "-m", model, "--token-ids", prompt, "-n", "12", "--exact", "--device", DEVICE, "-q"]
+    alone = subprocess.run([BINARY, *command], env=clean_environment(), capture_output=True, text=True,
+                           check=True)  # fmt: skip
+    for run in [run_tcp, *([run_mpi] if shutil.which("mpirun") else [])]:
+        text = run(2, [*command, "--rank-split", "sequence"])
+        assert text == alone.stdout, f"{run.__name__}: {text} instead of {alone.stdout}"
+    text = subprocess.run([BINARY, "inspect", "-m", model, "--ranks", "2", "--rank-split", "sequence", "--json"],
+                          capture_output=True, text=True, check=True, env=clean_environment()).stdout  # fmt: skip
+    report = json.loads(text)
+    assert [rank["state_bytes"] for rank in report["ranks"]] == [report["state_bytes"]] * 2
+
+
 def check_inspect(model):
     text = subprocess.run([BINARY, "inspect", "-m", model, "--ranks", "2", "--json"], capture_output=True, text=True,
                           check=True, env=clean_environment()).stdout  # fmt: skip
@@ -157,6 +172,7 @@ def main():
         subprocess.run([BINARY, "synth", model, "--gigabytes", "0.02", "--type", "Q8_0", "-q"], check=True)
         check_inspect(model)
         check_text(model, folder)
+        check_shared_prompt(model)
         check_killed(model)
         check_server(model)
 

@@ -49,12 +49,16 @@ class EngineRanksThreads : public testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(EngineRanksThreads, ThePrefixCacheHoldsTheStatesOfAllRanks) {
-  const std::vector<std::int32_t> prompt = random_ids(200);
+class EngineRankSplits : public EngineRanksThreads, public testing::WithParamInterface<RankSplit> {};
+
+TEST_P(EngineRankSplits, ThePrefixCacheHoldsTheStatesOfAllRanks) {
+  const std::vector<std::int32_t> prompt = random_ids(700);
+  ModelOptions model_options = precise(2);
+  model_options.rank_split = GetParam();
   std::vector<std::int32_t> expected;
   for (const bool fresh : {true, false}) {
     // The second engine finds the first one's files.
-    RankedModel ranked(folder_ / "model.gguf", precise(2), 2);
+    RankedModel ranked(folder_ / "model.gguf", model_options, 2);
     {
       EngineOptions options;
       options.cache_dir = folder_ / "cache";
@@ -71,6 +75,11 @@ TEST_F(EngineRanksThreads, ThePrefixCacheHoldsTheStatesOfAllRanks) {
     EXPECT_TRUE(ranked.end().empty());
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Ranks, EngineRankSplits, testing::Values(RankSplit::kTensor, RankSplit::kSequence),
+                         [](const testing::TestParamInfo<RankSplit>& tested) {
+                           return tested.param == RankSplit::kTensor ? "Tensor" : "Sequence";
+                         });
 
 TEST_F(EngineRanksThreads, ALostRankFailsTheRequestsAndNotTheProcess) {
   const auto ranks = Ranks::in_process(2, 2);
