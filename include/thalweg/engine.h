@@ -200,6 +200,8 @@ class Engine {
   // Returns whether all finished by themselves.
   bool drain(double seconds);
 
+  // As of the last step. Whoever has read a request's last output finds it counted; with cache_answers, what is kept of
+  // its answer appears with the step's end.
   EngineStats stats() const;
 
   struct THALWEG_HIDDEN Impl;

@@ -48,7 +48,7 @@ struct Engine::Impl {
   // Guarded by the mutex.
   std::vector<engine::Accepted> arrived;
   std::vector<RequestId> cancelled;
-  EngineStats stats;  // as of the last step
+  EngineStats stats;  // as of the last step, or of the last output since
   std::uint64_t requests = 0;
   std::uint64_t refused = 0;
   RequestId last_id = 0;
@@ -140,7 +140,11 @@ Engine::Engine(Model&& model, const EngineOptions& options) {
           "cache_bytes above 0: what lies there passes through memory", "cache_bytes 0");
   impl_ = std::make_unique<Impl>(std::move(model), options);
   try {
-    impl_->scheduler = std::make_unique<engine::Scheduler>(impl_->model, impl_->options);
+    impl_->scheduler = std::make_unique<engine::Scheduler>(impl_->model, impl_->options,
+                                                           [impl = impl_.get()](const EngineStats& stats) {
+                                                             const std::lock_guard lock(impl->mutex);
+                                                             impl->stats = stats;
+                                                           });
   } catch (...) {
     model = std::move(impl_->model);
     throw;

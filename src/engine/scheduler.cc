@@ -61,12 +61,27 @@ void report_unrun(const Accepted& accepted, FinishReason reason, const std::stri
   }
 }
 
+// What the request adds to the counts of those that have ended.
+void count(const Running& running, EngineStats& stats) {
+  switch (running.reason()) {
+    case FinishReason::kError:
+      ++stats.failed;
+      break;
+    case FinishReason::kCancelled:
+      ++stats.cancelled;
+      break;
+    default:
+      ++stats.finished;
+  }
+}
+
 }  // namespace
 
-Scheduler::Scheduler(Model& model, const EngineOptions& options)
+Scheduler::Scheduler(Model& model, const EngineOptions& options, std::function<void(const EngineStats&)> publish)
     : model_(model),
       slots_(model),
       options_(options),
+      publish_(std::move(publish)),
       cache_(slots_, {device_budget(slots_, options), options.cache_bytes}),
       checkpoint_spacing_(spacing_of(slots_)) {
   if (options.cache_dir.empty()) return;
@@ -78,15 +93,17 @@ bool Scheduler::cancel(RequestId id) {
   const auto waiting =
       std::find_if(waiting_.begin(), waiting_.end(), [&](const Accepted& accepted) { return accepted.id == id; });
   if (waiting != waiting_.end()) {
-    report_unrun(*waiting, FinishReason::kCancelled);
+    const Accepted accepted = std::move(*waiting);
     waiting_.erase(waiting);
     ++stats_.cancelled;
+    publish();
+    report_unrun(accepted, FinishReason::kCancelled);
     return true;
   }
   for (const std::unique_ptr<Running>& running : running_) {
     if (running->id() != id) continue;
     running->finish(FinishReason::kCancelled);
-    running->report();
+    report();
     keep_answers();
     remove_finished();
     return true;
@@ -180,8 +197,9 @@ void Scheduler::start(std::list<Accepted>::iterator next) {
     sequence = model_.start();
     if (hit.tokens > 0) cache_.restore(sequence, prompt, hit);
   } catch (const Error& error) {  // a rank is lost
-    report_unrun(accepted, FinishReason::kError, error.what());
     ++stats_.failed;
+    publish();
+    report_unrun(accepted, FinishReason::kError, error.what());
     return;
   }
   std::vector<std::int64_t> checkpoints;
@@ -276,9 +294,11 @@ void Scheduler::generate_several(std::span<Running* const> generating, bool igno
       if (tokens[i] < 0) continue;
       ++stats_.step_sequences;
       in_request(*batch[i], [&] { batch[i]->take(tokens[i], false, model_.context()); });
-      batch[i]->report();
-      goes_on = goes_on && !batch[i]->finished();
     }
+    const auto finished = [](const Running* running) { return running->finished(); };
+    if (std::any_of(batch.begin(), batch.end(), finished)) publish();
+    for (Running* running : batch) running->report();
+    goes_on = goes_on && std::none_of(batch.begin(), batch.end(), finished);  // also where a callback has thrown
     // One that ended before is reported when the others stop.
     return goes_on && std::none_of(tokens.begin(), tokens.end(), [](std::int32_t token) { return token < 0; });
   };
@@ -378,6 +398,8 @@ void Scheduler::fail(std::span<Running* const> batch, const std::string& what) {
 }
 
 void Scheduler::report() {
+  const auto is_last = [](const std::unique_ptr<Running>& running) { return running->finished(); };
+  if (std::any_of(running_.begin(), running_.end(), is_last)) publish();
   for (const std::unique_ptr<Running>& running : running_) running->report();
 }
 
@@ -389,16 +411,7 @@ void Scheduler::remove_finished() {
       continue;
     }
     stats_.generated_tokens += static_cast<std::uint64_t>(running.generated());
-    switch (running.reason()) {
-      case FinishReason::kError:
-        ++stats_.failed;
-        break;
-      case FinishReason::kCancelled:
-        ++stats_.cancelled;
-        break;
-      default:
-        ++stats_.finished;
-    }
+    count(running, stats_);
     at = running_.erase(at);
   }
 }
@@ -406,9 +419,13 @@ void Scheduler::remove_finished() {
 EngineStats Scheduler::stats() const {
   EngineStats stats = stats_;
   stats.waiting = static_cast<std::int64_t>(waiting_.size());
-  stats.running = static_cast<std::int64_t>(running_.size());
   for (const std::unique_ptr<Running>& running : running_) {
     stats.generated_tokens += static_cast<std::uint64_t>(running->generated());
+    if (running->finished()) {
+      count(*running, stats);
+    } else {
+      ++stats.running;
+    }
   }
   stats.cache_bytes = cache_.host_bytes();
   stats.cache_device_bytes = cache_.device_bytes();

@@ -20,8 +20,9 @@ namespace thalweg::engine {
 // many tokens of prompts as there is time for.
 class Scheduler {
  public:
-  // Throws Error if options.cache_dir cannot be used.
-  Scheduler(Model& model, const EngineOptions& options);
+  // `publish` is given the counts before the last output of a request is reported. Throws Error if options.cache_dir
+  // cannot be used.
+  Scheduler(Model& model, const EngineOptions& options, std::function<void(const EngineStats&)> publish);
 
   void add(Accepted accepted) { waiting_.push_back(std::move(accepted)); }
   // False if there is no such request, any more.
@@ -70,12 +71,14 @@ class Scheduler {
   // Runs new tokens. An error of the run ends the requests whose tokens they were.
   bool run(std::span<Running* const> batch, std::span<const SequenceInput> inputs);
   void fail(std::span<Running* const> batch, const std::string& what);
+  void publish() const { publish_(stats()); }
   void report();
   void remove_finished();
 
   Model& model_;
   ModelSlots slots_;
   EngineOptions options_;
+  std::function<void(const EngineStats&)> publish_;
   TieredCache cache_;
   std::unique_ptr<DiskCache> disk_;  // null: none
   std::int64_t checkpoint_spacing_;  // tokens, of those that no boundary asks for

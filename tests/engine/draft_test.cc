@@ -69,7 +69,6 @@ TEST(EngineDrafts, GiveTheSameAnswers) {
       EXPECT_GT(accepted, 0);
       EXPECT_GT(drafts, accepted);
     }
-    EXPECT_TRUE(engine.drain(60));  // counts are those of the last step
     const EngineStats stats = engine.stats();
     EXPECT_EQ(stats.draft_tokens, static_cast<std::uint64_t>(drafts));
     EXPECT_EQ(stats.accepted_tokens, static_cast<std::uint64_t>(accepted));

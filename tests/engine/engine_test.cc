@@ -434,6 +434,27 @@ TEST(Engine, DrainCutsOffWhatTakesTooLong) {
   EXPECT_EQ(read_all(std::move(stream)).finish, FinishReason::kCancelled);
 }
 
+// Whoever has a request's last output finds it in the counts: with one slot, waiting requests are cancelled, too.
+TEST(Engine, ARequestIsCountedBeforeItsLastOutput) {
+  Engine engine(shipped_model(1));
+  constexpr int kRequests = 6;
+  std::uint64_t ended = 0;  // of the engine's thread
+  std::vector<RequestId> ids;
+  for (int i = 0; i < kRequests; ++i) {
+    ids.push_back(engine.submit(random_request(engine, i), [&](const Output& output) {
+      const EngineStats stats = engine.stats();
+      if (!output.finish) return;
+      ++ended;
+      EXPECT_EQ(stats.finished + stats.cancelled, ended);
+      EXPECT_LE(stats.running + stats.waiting, kRequests - static_cast<std::int64_t>(ended));
+      EXPECT_GE(stats.generated_tokens, static_cast<std::uint64_t>(output.usage.generated_tokens));
+    }));
+  }
+  engine.cancel(ids.back());
+  EXPECT_TRUE(engine.drain(60));
+  EXPECT_EQ(ended, std::uint64_t{kRequests});
+}
+
 TEST(Engine, ACallbackThatThrowsEndsItsRequestOnly) {
   Engine engine(shipped_model(2));
   TokenStream other = engine.stream(random_request(engine, 5));
