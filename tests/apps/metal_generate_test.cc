@@ -13,8 +13,9 @@ namespace {
 class MetalGenerate : public CommandLine {
  protected:
   static Result generate(const std::string& device) {
-    return run({"generate", "-m", THALWEG_MODELS "/story-q4_k.gguf", "--device", device, "--exact", "--temp", "0", "-n",
-                "8", "--json", "-p", "Mia has the key. Who has the key?"});
+    const std::string model = THALWEG_MODELS "/story-q4_k.gguf";
+    return run({"generate", "-m", model, "--device", device, "--exact", "--temp", "0", "-n", "8", "--json", "-p",
+                "Mia has the key. Who has the key?"});
   }
 };
 
