@@ -1,5 +1,11 @@
 #include "cases/nn.h"
 
+#include <cmath>
+#include <cstring>
+
+#include "quant/blocks.h"
+#include "quant/pack.h"
+
 namespace thalweg::cases {
 
 Case bench_case(Case made) {
@@ -12,6 +18,20 @@ Case large_case(Case made) {
   made.verify = false;
   made.large = true;
   return made;
+}
+
+Tensor q8_0_input(Memory& memory, const std::vector<std::int64_t>& shape, const Memory::Generator& value) {
+  return memory.input_bytes(DType::kQ8_0, shape, [&](void* row, std::int64_t count) {
+    std::vector<float> values(static_cast<std::size_t>(count));
+    for (float& x : values) x = static_cast<float>(value());
+    std::vector<BlockQ8_0> blocks(static_cast<std::size_t>(count / 32));
+    pack(DType::kQ8_0, values.data(), count, blocks.data());
+    constexpr std::uint16_t kNan = 0x7E00;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      if (std::isnan(values[32 * i])) blocks[i].scale = Word16::of(kNan);
+    }
+    std::memcpy(row, blocks.data(), static_cast<std::size_t>(bytes_of(DType::kQ8_0, count)));
+  });
 }
 
 Tensor integers(Memory& memory, const std::vector<std::int64_t>& values) {

@@ -20,6 +20,9 @@ Case bench_case(Case made);
 // The same for a case that is too large for the CPU.
 Case large_case(Case made);
 
+// A cache of Q8_0 of the values that the generator gives in turn; NaN as a block's first value makes it a block of NaN.
+Tensor q8_0_input(Memory& memory, const std::vector<std::int64_t>& shape, const Memory::Generator& value);
+
 // A vector of integers, [n] i32.
 Tensor integers(Memory& memory, const std::vector<std::int64_t>& values);
 

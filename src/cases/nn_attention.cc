@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <numeric>
 
+#include "cases/attend.h"
 #include "cases/nn.h"
 #include "reference/nn.h"
 
@@ -13,78 +13,6 @@ namespace thalweg::cases {
 namespace {
 
 using reference::Precision;
-
-struct Attend {
-  std::vector<std::int64_t> fresh = {1};  // new tokens of each sequence
-  std::vector<std::int64_t> before = {};  // tokens cached before them; none without
-  std::vector<std::int64_t> slots = {};   // in a cache of two more slots than sequences; -1: absent
-  std::int64_t page = 0;                  // tokens of a page; 0: none
-  std::vector<std::int64_t> absent = {};  // sequences whose first page is -1
-  std::int64_t capacity = 0;              // S; 0: the longest sequence
-  std::int64_t heads = 4;
-  std::int64_t key_heads = 2;
-  std::int64_t width = 32;
-  DType dtype = DType::kF32;
-  DType cache_dtype = DType::kF32;
-  bool to_f32 = false;
-  bool gate = false;
-  std::optional<float> scale = {};
-  bool strided = false;
-  double queries = 1.0;    // standard deviation of the queries
-  double values = 1.0;     // and of the values
-  std::int64_t rows = -1;  // (token, head) pairs to check; -1: all of them
-  bool large = false;      // values from a table: a normal deviate for each would take longer than the run
-
-  bool is_absent(std::size_t n) const {
-    if (page > 0) return std::find(absent.begin(), absent.end(), static_cast<std::int64_t>(n)) != absent.end();
-    return !slots.empty() && slots[n] == -1;
-  }
-  std::int64_t tokens() const { return std::accumulate(fresh.begin(), fresh.end(), std::int64_t{0}); }
-  std::vector<std::int64_t> lengths() const {
-    std::vector<std::int64_t> sums = fresh;
-    for (std::size_t n = 0; n < before.size(); ++n) sums[n] += before[n];
-    return sums;
-  }
-  // What the operation reads: of an absent sequence the length means nothing.
-  std::vector<std::int64_t> given_lengths() const {
-    std::vector<std::int64_t> given = lengths();
-    for (std::size_t n = 0; n < given.size(); ++n) {
-      if (is_absent(n)) given[n] = n % 2 == 0 ? 1000000 : -3;
-    }
-    return given;
-  }
-  std::int64_t longest() const {
-    std::int64_t length = 0;
-    for (const std::int64_t candidate : lengths()) length = std::max(length, candidate);
-    return length;
-  }
-  // "_1x64" for large batches of one size.
-  static std::string list_of(const std::vector<std::int64_t>& values) {
-    const bool same = std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) == values.end();
-    if (values.size() <= 8 || !same) return list_name(values);
-    return "_" + std::to_string(values[0]) + "x" + std::to_string(values.size());
-  }
-  std::int64_t pages_of(std::int64_t length) const { return (length + page - 1) / page; }
-  std::int64_t positions() const { return capacity > 0 ? capacity : std::max<std::int64_t>(1, longest()); }
-
-  std::string name() const {
-    std::string text = "new" + list_of(fresh);
-    if (!before.empty()) text += "_after" + list_of(before);
-    if (!slots.empty()) text += "_slots" + list_name(slots);
-    if (page > 0) text += "_page" + std::to_string(page);
-    if (!absent.empty()) text += "_absent" + list_name(absent);
-    text += "_S" + std::to_string(positions()) + "_H" + std::to_string(heads) + "_" + std::to_string(key_heads) + "_D" +
-            std::to_string(width) + "_" + std::string(dtype_name(dtype)) + "_cache" +
-            std::string(dtype_name(cache_dtype));
-    if (to_f32) text += "_toF32";
-    if (gate) text += "_gate";
-    if (scale) text += "_scale";
-    if (strided) text += "_strided";
-    if (queries > 1.0) text += "_largeQ";
-    if (values > 1.0) text += "_large";
-    return text;
-  }
-};
 
 // Which slots or pages the sequences have, and how many rows of each hold something.
 struct Places {
@@ -144,11 +72,14 @@ Tensor make_cache(Memory& memory, const Attend& attend, const Places& places, Ra
   std::int64_t i = 0;
   const auto count = static_cast<std::int64_t>(places.filled.size());
   const Memory::Generator value = normals(random, attend.large, deviation);
-  return memory.input(attend.cache_dtype, {count, places.rows, attend.key_heads, attend.width}, [&] {
+  const std::vector<std::int64_t> sizes = {count, places.rows, attend.key_heads, attend.width};
+  const auto next = [&] {
     const std::int64_t position = i++ / (attend.key_heads * attend.width);
     const bool live = position % places.rows < places.filled[static_cast<std::size_t>(position / places.rows)];
     return live ? value() : std::numeric_limits<double>::quiet_NaN();
-  });
+  };
+  return attend.cache_dtype == DType::kQ8_0 ? q8_0_input(memory, sizes, next)
+                                            : memory.input(attend.cache_dtype, sizes, next);
 }
 
 // With 16-bit operands: the f32 class, plus twice what rounding q costs for these inputs (a kernel rounds it to the
@@ -394,6 +325,62 @@ std::vector<Attend> tiled_shapes() {
   return list;
 }
 
+// Caches of 8 bits: any head size of whole blocks, slots, pages, views, and the tiles of matrix units.
+std::vector<Attend> packed_shapes() {
+  const DType q8 = DType::kQ8_0;
+  std::vector<Attend> list;
+  for (const std::int64_t width : {32, 64, 96, 128, 256}) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      const Attend shape{.heads = 8, .width = width, .dtype = dtype, .cache_dtype = q8, .gate = true};
+      const auto add = [&](std::vector<std::int64_t> fresh, std::vector<std::int64_t> before) {
+        Attend added = shape;
+        added.fresh = std::move(fresh);
+        added.before = std::move(before);
+        list.push_back(added);
+      };
+      add({1}, {130});
+      add({1, 1, 2}, {128, 640, 255});
+      add({65, 0, 16, 3}, {0, 7, 300, 61});
+    }
+  }
+  Attend model{.heads = 16, .key_heads = 2, .width = 256, .dtype = DType::kBF16, .cache_dtype = q8, .gate = true};
+  for (const std::int64_t t : {15, 16, 17, 63, 64, 65, 129, 300}) {
+    Attend shape = model;
+    shape.fresh = {t};
+    list.push_back(shape);
+    shape.fresh = {2};
+    shape.before = {t};
+    shape.capacity = 4096;
+    list.push_back(shape);
+  }
+  for (const std::int64_t width : {64, 128, 256}) {
+    list.push_back({.fresh = {40, 1, 1, 17},
+                    .before = {200, 300, 4, 0},
+                    .page = 16,
+                    .absent = {2},
+                    .heads = 8,
+                    .width = width,
+                    .dtype = DType::kBF16,
+                    .cache_dtype = q8});
+    list.push_back({.fresh = {1, 1, 1, 1},
+                    .before = {700, 0, 4, 511},
+                    .slots = {4, -1, 0, 1},
+                    .capacity = 1024,
+                    .heads = 16,
+                    .width = width,
+                    .dtype = DType::kBF16,
+                    .cache_dtype = q8});
+    list.push_back(
+        {.fresh = {35, 2}, .before = {90, 400}, .width = width, .cache_dtype = q8, .gate = true, .strided = true});
+  }
+  list.push_back({.fresh = {2, 40}, .before = {70, 9}, .heads = 80, .width = 64, .cache_dtype = q8});
+  list.push_back({.fresh = {20}, .before = {22}, .width = 64, .cache_dtype = q8, .values = 1e4});
+  list.push_back({.fresh = {5}, .before = {60}, .width = 64, .cache_dtype = q8, .scale = 1e-6F, .queries = 1e6});
+  list.push_back({.fresh = {9}, .before = {300}, .width = 128, .cache_dtype = q8, .scale = 2.0F});
+  list.push_back({.fresh = {20}, .before = {21}, .width = 64, .cache_dtype = q8, .scale = -0.3F});
+  return list;
+}
+
 // The attention of a model of 35 billion weights: prefill, and decode of batches over long contexts.
 std::vector<Attend> large_shapes() {
   Attend model{.heads = 16, .key_heads = 2, .width = 256, .dtype = DType::kBF16, .cache_dtype = DType::kBF16};
@@ -412,13 +399,18 @@ std::vector<Attend> large_shapes() {
       list.push_back(model);
     }
   }
+  // The same over a cache of 8 bits.
+  for (std::size_t i = 0, count = list.size(); i < count; ++i) {
+    list.push_back(list[i]);
+    list.back().cache_dtype = DType::kQ8_0;
+  }
   return list;
 }
 
 }  // namespace
 
 void add_attention_cases(std::vector<Case>& cases) {
-  for (const auto& list : {shapes(), paged_shapes(), tiled_shapes()}) {
+  for (const auto& list : {shapes(), paged_shapes(), tiled_shapes(), packed_shapes()}) {
     for (const Attend& attend : list) cases.push_back(attention_case(attend));
   }
   // The attention of a model of 35 billion weights: a decode step, a batch of them, a prefill.

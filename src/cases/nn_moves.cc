@@ -1,6 +1,8 @@
 // Cases of the operations that move rows: store_kv, split_qkvz. Their results are exact to the bit.
 
+#include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "cases/nn.h"
 #include "reference/nn.h"
@@ -34,6 +36,13 @@ struct Store {
   }
 };
 
+// Half a scale: 1/254 of a block's largest value, times the rounding of the scale to f16. In a block of 32 whose norm is
+// its largest value alone, all values can have that error.
+Expected expect_8bit(std::string name, const ConstTensor& cache, const reference::Array& exact) {
+  constexpr double kLargest = (1.0 + 0x1p-11) / 254.0 + 0x1p-20;
+  return {std::move(name), cache, exact.values, {std::sqrt(32.0) * kLargest, kLargest}};
+}
+
 Case store_case(const Store& store) {
   return make_case<StoreKvArgs>(store.name(), [store](OperationProblem<StoreKvArgs>& problem, Random& random) {
     Memory& memory = problem.memory;
@@ -57,11 +66,22 @@ Case store_case(const Store& store) {
       args.pages = memory.input(DType::kI32, {sequences, pages / sequences},
                                 [&] { return static_cast<double>(store.pages[i++]); });
     }
-    args.k_cache = memory.in_out(store.cache_dtype, cache, normal);
-    args.v_cache = memory.in_out(store.cache_dtype, cache, normal);
+    const auto make_cache = [&] {
+      return store.cache_dtype == DType::kQ8_0 ? memory.also_output(q8_0_input(memory, cache, normal))
+                                               : memory.in_out(store.cache_dtype, cache, normal);
+    };
+    args.k_cache = make_cache();
+    args.v_cache = make_cache();
     problem.find_expected = [](const StoreKvArgs& a) {
       const reference::Caches caches = reference::store_kv(a, reference::Precision::kRounded);
-      return std::vector{expect_equal("k_cache", a.k_cache, caches.k), expect_equal("v_cache", a.v_cache, caches.v)};
+      std::vector<Expected> expected = {expect_equal("k_cache", a.k_cache, caches.k),
+                                        expect_equal("v_cache", a.v_cache, caches.v)};
+      if (a.k_cache.dtype == DType::kQ8_0) {
+        const reference::Caches exact = reference::store_kv(a, reference::Precision::kExact);
+        expected.push_back(expect_8bit("k_cache's error", a.k_cache, exact.k));
+        expected.push_back(expect_8bit("v_cache's error", a.v_cache, exact.v));
+      }
+      return expected;
     };
     const std::int64_t count = 2 * store.tokens() * store.heads * store.width;
     problem.cost = {static_cast<double>(bytes_of(store.dtype, count) + bytes_of(store.cache_dtype, count)), 0.0};
@@ -131,6 +151,24 @@ void add_move_cases(std::vector<Case>& cases) {
                     .dtype = DType::kBF16,
                     .cache_dtype = DType::kBF16});
   stores.push_back({.fresh = {3, 9}, .before = {3, 1}, .pages = {1, 4, 2, 5, 6, 0}, .capacity = 4, .strided = true});
+  for (const DType dtype : types) {
+    stores.push_back({.fresh = {3, 1}, .before = {2, 7}, .dtype = dtype, .cache_dtype = DType::kQ8_0});
+    stores.push_back({.fresh = {2, 0, 5, 1},
+                      .before = {10, 3, 0, 4},
+                      .slots = {5, 0, -1, 1},
+                      .heads = 3,
+                      .width = 96,
+                      .dtype = dtype,
+                      .cache_dtype = DType::kQ8_0,
+                      .strided = true});
+    stores.push_back({.fresh = {2, 1, 2},
+                      .before = {14, 10000, 30},
+                      .pages = {5, 1, 0, 2, -1, -1, -1, -1, 3, 6, 11, -1},
+                      .capacity = 16,
+                      .width = 256,
+                      .dtype = dtype,
+                      .cache_dtype = DType::kQ8_0});
+  }
   for (const Store& store : stores) cases.push_back(store_case(store));
   cases.push_back(bench_case(store_case({.fresh = {512}, .before = {512}, .capacity = 1024, .width = 256})));
 

@@ -7,12 +7,18 @@
 #include "cpu/scratch.h"
 #include "cpu/tuning.h"
 #include "cpu/vector.h"
+#include "quant/pack.h"
 
 namespace thalweg::cpu {
 namespace {
 
 std::size_t store_workspace(const StoreKvArgs& args, const Stream& stream) {
   return worker_bytes(arena_floats(args.k.dim(2)), stream);
+}
+
+void store_row(DType dtype, const float* values, std::int64_t width, void* to) {
+  if (is_block_format(dtype)) return pack(dtype, values, width, to);
+  vector_ops().store(dtype, values, width, to);
 }
 
 void run_store(const StoreKvArgs& args, Workspace workspace, const Stream& stream) {
@@ -27,14 +33,15 @@ void run_store(const StoreKvArgs& args, Workspace workspace, const Stream& strea
       if (rows.dtype == cache.dtype) {
         std::memcpy(to, rows.row(t, h), static_cast<std::size_t>(bytes_of(cache.dtype, width)));
       } else if (rows.dtype == DType::kF32) {
-        vector_ops().store(cache.dtype, static_cast<const float*>(rows.row(t, h)), width, to);
+        store_row(cache.dtype, static_cast<const float*>(rows.row(t, h)), width, to);
       } else {
         vector_ops().load(rows.dtype, rows.row(t, h), width, values);
-        vector_ops().store(cache.dtype, values, width, to);
+        store_row(cache.dtype, values, width, to);
       }
     }
   };
-  const double task_ns = static_cast<double>(2 * args.k.dim(1) * width) * tuning::kElementNs;
+  const double element_ns = is_block_format(args.k_cache.dtype) ? tuning::kPackNs : tuning::kElementNs;
+  const double task_ns = static_cast<double>(2 * args.k.dim(1) * width) * element_ns;
   for (std::int64_t n = 0; n < sequences.count(); ++n) {
     if (places.absent(n)) continue;
     const std::int64_t before = lengths[n] - sequences.length(n);

@@ -5,6 +5,7 @@
 
 #include "core/float16.h"
 #include "cpu/arm_level.h"
+#include "quant/blocks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/vector.cc"
@@ -48,7 +49,21 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<F32>> bf16_bits(V32 x) {
   return hn::And(hn::IfThenElse(is_nan, nan, rounded), hn::Set(d, 0xFFFF0000U));
 }
 
+void load_q8_0(const BlockQ8_0* blocks, std::int64_t n, float* to) {
+  const hn::Rebind<std::int8_t, F32> d8;
+  const hn::RebindToSigned<F32> d32;
+  static_assert(32 % kLanes == 0);
+  for (std::int64_t b = 0; b < n / 32; ++b) {
+    const float scale = blocks[b].scale.f32();
+    for (std::int64_t i = 0; i < 32; i += kLanes) {
+      const auto codes = hn::ConvertTo(kF32, hn::PromoteTo(d32, hn::LoadU(d8, blocks[b].codes.data() + i)));
+      hn::StoreU(hn::Mul(codes, hn::Set(kF32, scale)), kF32, to + 32 * b + i);
+    }
+  }
+}
+
 void load(DType dtype, const void* from, std::int64_t n, float* to) {
+  if (dtype == DType::kQ8_0) return load_q8_0(static_cast<const BlockQ8_0*>(from), n, to);
   const auto* half = static_cast<const std::uint16_t*>(from);
   if (dtype == DType::kBF16) {
     for_row(

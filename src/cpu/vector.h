@@ -14,7 +14,7 @@ namespace thalweg::cpu {
 // the kernels around them, plain C++, run per head, token or expert. All arithmetic is f32, and the order of additions
 // depends on the instruction set alone.
 struct VectorOps {
-  // Rows of F32, F16 or BF16 to f32 and back (nearest, ties to even).
+  // Rows of F32, F16, BF16 or Q8_0 to f32, and back but to Q8_0 (nearest, ties to even).
   void (*load)(DType dtype, const void* from, std::int64_t n, float* to);
   void (*store)(DType dtype, const float* from, std::int64_t n, void* to);
   void (*round_to_bf16)(float* x, std::int64_t n);  // in place

@@ -8,7 +8,7 @@ void validate(const AttentionArgs& args, Check& check) {
   Dim t{"T"}, hq{"HQ"}, d{"D"}, slots{"slots"}, s{"S"}, hkv{"HKV"};
   check.input("q", args.q, kFloatTypes, t, hq, d);
   if (d.value < 1) check.fail("q", "heads of at least one element", to_string(args.q));
-  check.input("k_cache", args.k_cache, kFloatTypes, slots, s, hkv, d);
+  check.input("k_cache", args.k_cache, kCacheTypes, slots, s, hkv, d);
   check.input("v_cache", args.v_cache, {args.k_cache.dtype}, slots, s, hkv, d);
   if (!(hkv.value > 0 && hq.value % hkv.value == 0)) {
     check.fail("k_cache", "a number of key heads that divides HQ = " + std::to_string(hq.value),

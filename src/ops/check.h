@@ -22,6 +22,8 @@ struct Dim {
 };
 
 inline constexpr std::initializer_list<DType> kFloatTypes = {DType::kF32, DType::kF16, DType::kBF16};
+// Of caches of keys and values.
+inline constexpr std::initializer_list<DType> kCacheTypes = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
 extern const std::span<const DType> kWeightTypes;  // everything but I32
 
 // Validates the arguments of one call; every member throws thalweg::Error at the first violation. Arguments are

@@ -37,7 +37,7 @@ void validate(const StoreKvArgs& args, Check& check) {
   Dim t{"T"}, hkv{"HKV"}, d{"D"}, slots{"slots"}, s{"S"};
   check.input("k", args.k, kFloatTypes, t, hkv, d);
   check.input("v", args.v, {args.k.dtype}, t, hkv, d);
-  check.output("k_cache", args.k_cache, kFloatTypes, slots, s, hkv, d);
+  check.output("k_cache", args.k_cache, kCacheTypes, slots, s, hkv, d);
   check.output("v_cache", args.v_cache, {args.k_cache.dtype}, slots, s, hkv, d);
   check_cache_places(check, args.cu_seqlens, args.lengths, args.slots, args.pages, t, slots, s);
   if (!check.host_values()) return;

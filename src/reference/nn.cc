@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/cache_places.h"
+#include "core/float16.h"
 #include "core/sequences.h"
 #include "quant/unpack.h"
 
@@ -180,6 +181,31 @@ Array add(const AddArgs& args, Precision precision) {
   return y;
 }
 
+namespace {
+
+// What blocks of Q8_0 hold of `count` values.
+void round_to_q8_0(const double* values, std::int64_t count, Precision precision, double* to) {
+  if (precision == Precision::kExact) {
+    std::copy_n(values, count, to);
+    return;
+  }
+  for (std::int64_t block = 0; block < count; block += 32) {
+    float largest = 0.0F;
+    for (std::int64_t i = block; i < block + 32; ++i) {
+      largest = std::max(largest, static_cast<float>(std::abs(values[i])));
+    }
+    float scale = round_to_f16(std::min(largest / 127.0F, 65504.0F));
+    if (scale == 0.0F && largest > 0.0F) scale = 0x1p-24F;
+    const float inverse = scale == 0.0F ? 0.0F : 1.0F / scale;
+    for (std::int64_t i = block; i < block + 32; ++i) {
+      const float code = std::nearbyint(static_cast<float>(values[i]) * inverse);
+      to[i] = scale * std::clamp(code, -127.0F, 127.0F);
+    }
+  }
+}
+
+}  // namespace
+
 Caches store_kv(const StoreKvArgs& args, Precision precision) {
   Caches caches{read(args.k_cache), read(args.v_cache)};
   const Array k = read(args.k);
@@ -188,11 +214,10 @@ Caches store_kv(const StoreKvArgs& args, Precision precision) {
   const CachePlaces places(args.slots, args.pages, args.k_cache);
   const auto put = [&](Array& cache, std::int64_t slot, std::int64_t position, const Array& rows, std::int64_t t) {
     const std::int64_t row = rows.dim(1) * rows.dim(2);
-    for (std::int64_t i = 0; i < row; ++i) {
-      const double value = rows.values[static_cast<std::size_t>(t * row + i)];
-      cache.values[static_cast<std::size_t>((slot * cache.dim(1) + position) * row + i)] =
-          rounded(args.k_cache.dtype, value, precision);
-    }
+    const double* from = rows.values.data() + t * row;
+    double* to = cache.values.data() + (slot * cache.dim(1) + position) * row;
+    if (args.k_cache.dtype == DType::kQ8_0) return round_to_q8_0(from, row, precision, to);
+    for (std::int64_t i = 0; i < row; ++i) to[i] = rounded(args.k_cache.dtype, from[i], precision);
   };
   for (std::int64_t n = 0; n < sequences.count(); ++n) {
     if (places.absent(n)) continue;
@@ -241,6 +266,7 @@ std::vector<double> head_row(const ConstTensor& tensor, std::int64_t token, std:
 // As kernels of 16-bit operands round a query: for f16 the row is scaled so that its largest value is in [1,2).
 void round_query(std::vector<double>& query, DType dtype) {
   double scale = 1.0;
+  if (dtype == DType::kQ8_0) dtype = DType::kF16;
   if (dtype == DType::kF16) {
     double largest = 0.0;
     for (const double value : query) largest = std::max(largest, std::abs(value));
@@ -282,7 +308,7 @@ std::vector<double> Attention::weights(std::int64_t token, std::int64_t head, Pr
   for (std::int64_t s = 0; s < visible; ++s) {
     const double* key = cached_.row(cached_.k, s, head / group());
     double& score = weights[static_cast<std::size_t>(s)];
-    for (std::size_t i = 0; i < query.size(); ++i) score += query[i] * key[i];
+    for (std::size_t i = 0; i < query.size(); ++i) score += query[i] * operand(key[i], precision);
     score *= scale;
   }
   const double largest = *std::max_element(weights.begin(), weights.end());
@@ -290,6 +316,11 @@ std::vector<double> Attention::weights(std::int64_t token, std::int64_t head, Pr
   for (double& weight : weights) sum += weight = std::exp(weight - largest);
   for (double& weight : weights) weight /= sum;
   return weights;
+}
+
+double Attention::operand(double cached, Precision precision) const {
+  const bool rounds = precision == Precision::k16Bit && args_.k_cache.dtype == DType::kQ8_0;
+  return rounds ? rounded(DType::kF16, cached, Precision::kRounded) : cached;
 }
 
 std::vector<double> Attention::gates(std::int64_t token, std::int64_t head) const {
@@ -313,7 +344,7 @@ std::vector<double> Attention::row(std::int64_t token, std::int64_t head, Precis
   const std::vector<double> shares = weights(token, head, precision);
   for (std::size_t s = 0; s < shares.size(); ++s) {
     const double* value = cached_.row(cached_.v, static_cast<std::int64_t>(s), head / group());
-    for (std::size_t i = 0; i < output.size(); ++i) output[i] += shares[s] * value[i];
+    for (std::size_t i = 0; i < output.size(); ++i) output[i] += shares[s] * operand(value[i], precision);
   }
   const std::vector<double> factors = gates(token, head);
   for (std::size_t i = 0; i < output.size(); ++i) {

@@ -44,12 +44,12 @@ class Attention {
  public:
   explicit Attention(const AttentionArgs& args);
 
-  // Output of query head `head` of packed token `token`, [D]. Precision::k16Bit rounds q as the contract allows, and
-  // nothing else: how a kernel rounds weights depends on its order.
+  // Output of query head `head` of packed token `token`, [D]. Precision::k16Bit rounds q, and the keys and values of a
+  // cache of Q8_0, as the contract allows, and nothing else: how a kernel rounds weights depends on its order.
   std::vector<double> row(std::int64_t token, std::int64_t head, Precision precision) const;
 
-  // The expected squared norm of a row's error if each of its weights is rounded to the cache's 16-bit dtype on its
-  // own: relative errors of variance u^2/3 at most, u being the dtype's unit roundoff.
+  // The expected squared norm of a row's error if each of its weights is rounded to 16 bits, as q is, on its own:
+  // relative errors of variance u^2/3 at most, u being the dtype's unit roundoff.
   double weight_noise(std::int64_t token, std::int64_t head) const;
 
  private:
@@ -69,6 +69,7 @@ class Attention {
   // The softmax of a row of the gathered sequence.
   std::vector<double> weights(std::int64_t token, std::int64_t head, Precision precision) const;
   std::vector<double> gates(std::int64_t token, std::int64_t head) const;
+  double operand(double cached, Precision precision) const;
 
   AttentionArgs args_;
   CachePlaces places_;
