@@ -22,6 +22,7 @@ struct Options {
   std::optional<std::string> given;
   std::string path;
   bool json = false;
+  StateTypes types;
   int ranks = 1;
   RankSplit rank_split = RankSplit::kTensor;
 };
@@ -129,8 +130,9 @@ void print_info(const ModelInfo& info) {
     row("MTP layer", fmt::format("{} of weights, and {} per token of keys and values, with --draft mtp or auto",
                                  format_bytes(info.mtp_bytes), format_bytes(info.mtp_token_bytes)));
   }
-  row("a sequence", fmt::format("{} of state, and {} per token of keys and values", format_bytes(info.state_bytes),
-                                format_bytes(info.cache_token_bytes)));
+  row("a sequence",
+      fmt::format("{} of state in {}, and {} per token of keys and values in {}", format_bytes(info.state_bytes),
+                  dtype_name(info.state_dtype), format_bytes(info.cache_token_bytes), dtype_name(info.kv_dtype)));
 }
 
 void print_ranks(const std::vector<RankMemory>& ranks) {
@@ -215,7 +217,9 @@ nlohmann::json to_json(const ModelInfo& info) {
           {"mtp_bytes", info.mtp_bytes},
           {"mtp_token_bytes", info.mtp_token_bytes},
           {"state_bytes", info.state_bytes},
+          {"state_dtype", dtype_name(info.state_dtype)},
           {"cache_token_bytes", info.cache_token_bytes},
+          {"kv_dtype", dtype_name(info.kv_dtype)},
           {"device", info.device},
           {"device_bytes", info.device_bytes},
           {"tensors", to_json(info.tensors)}};
@@ -240,6 +244,7 @@ int inspect(const Options& options) {
   ModelOptions model_options;
   model_options.prefetch = false;
   model_options.context = 1;
+  options.types.set(model_options);
   std::unique_ptr<Model> model;
   std::string reason;
   try {
@@ -279,6 +284,7 @@ void add_inspect(CLI::App& app, int& exit_code) {
   command->add_flag("--json", options->json, "Print as JSON");
   command->add_option("--ranks", options->ranks, "Also what each of so many ranks would hold, see docs/scaling.md")
       ->check(whole_number(1, 1024));
+  add_state_types(*command, options->types);
   add_rank_split(*command, options->rank_split);
   command->callback([options, &exit_code] {
     options->path = model_file(options->given);

@@ -62,6 +62,7 @@ namespace {
 
 // Of a name in lower case.
 DType dtype_of(const std::string& name) {
+  if (name == "q8_0") return DType::kQ8_0;
   return name == "f32" ? DType::kF32 : name == "bf16" ? DType::kBF16 : DType::kF16;
 }
 
@@ -76,6 +77,21 @@ void note_stand_in(Device device) {
 
 }  // namespace
 
+void StateTypes::set(ModelOptions& options) const {
+  if (!kv.empty()) options.kv_dtype = dtype_of(kv);
+  options.state_dtype = dtype_of(state);
+}
+
+void add_state_types(CLI::App& command, StateTypes& types) {
+  command
+      .add_option("--kv-type", types.kv,
+                  "Type of keys and values in memory; default f16, with --exact f32; q8_0: 8 bits, 32 to a scale")
+      ->check(CLI::IsMember({"f16", "bf16", "f32", "q8_0"}));
+  command.add_option("--state-type", types.state, "Type of the recurrent states in memory")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
+}
+
 void add_load_options(CLI::App& command, LoadOptions& options) {
   add_model_file(command, options.path);
   add_threads(command, options.threads);
@@ -85,11 +101,7 @@ void add_load_options(CLI::App& command, LoadOptions& options) {
       ->check(whole_number(0, kMostCount))
       ->capture_default_str();
   command.add_flag("--exact", options.exact, "Do not round activations to 8 bits for packed weights: slower");
-  command.add_option("--kv-type", options.kv_type, "Type of keys and values in memory; default f16, with --exact f32")
-      ->check(CLI::IsMember({"f16", "bf16", "f32"}));
-  command.add_option("--state-type", options.state_type, "Type of the recurrent states in memory")
-      ->check(CLI::IsMember({"f32", "bf16"}))
-      ->capture_default_str();
+  add_state_types(command, options.types);
   command
       .add_option(
           "--device", options.device,
@@ -173,8 +185,7 @@ Model load_model(const LoadOptions& options, int sequences) {
   model_options.sequences = sequences;
   model_options.exact = options.exact;
   model_options.device = rank_device(options.device);
-  if (!options.kv_type.empty()) model_options.kv_dtype = dtype_of(options.kv_type);
-  model_options.state_dtype = dtype_of(options.state_type);
+  options.types.set(model_options);
   model_options.draft = options.draft;
   model_options.draft_max = options.draft_max;
   model_options.progress = bar.listener();

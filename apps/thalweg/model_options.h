@@ -11,6 +11,15 @@
 
 namespace thalweg::app {
 
+// What a sequence's state is kept in.
+struct StateTypes {
+  std::string kv = {};        // f16, bf16, f32, q8_0, or empty for the default
+  std::string state = "f32";  // f32, bf16
+
+  void set(ModelOptions& options) const;
+};
+void add_state_types(CLI::App& command, StateTypes& types);
+
 // The options of every command that runs a model.
 struct LoadOptions {
   std::optional<std::string> path;  // none: not on the command line
@@ -18,8 +27,7 @@ struct LoadOptions {
   std::int64_t context = 0;
   bool exact = false;
   std::string device = "auto";     // auto, cpu, cuda, cuda:N, metal
-  std::string kv_type;             // f16, bf16, f32, or empty for the default
-  std::string state_type = "f32";  // f32, bf16
+  StateTypes types;
   double comm_timeout = 30;        // seconds, of ranks
   RankSplit rank_split = RankSplit::kTensor;
   DraftMode draft = DraftMode::kOff;

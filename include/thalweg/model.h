@@ -56,7 +56,9 @@ struct ModelOptions {
   int sequences = 1;                // most sequences alive at once
   int prefill_chunk = 0;            // tokens of a prefill that run together; 0: 512 on a CPU, 8192 on a GPU
   bool exact = false;               // MatmulPrecision::kExact instead of kFast; on a GPU f32 activations too
-  std::optional<DType> kv_dtype;    // of keys and values: kF16, kBF16 or kF32; none: kF32 if exact, else kF16
+  // Of keys and values: kF16, kBF16, kF32, or kQ8_0 for a model whose attention heads are a multiple of 32 wide; none:
+  // kF32 if exact, else kF16.
+  std::optional<DType> kv_dtype;
   DType state_dtype = DType::kF32;  // of the recurrent states: kF32 or kBF16
   // Any but kOff needs one process, on a CPU or with CUDA, and F32 states; kAuto is kOff without.
   DraftMode draft = DraftMode::kOff;
@@ -128,7 +130,9 @@ struct ModelInfo {
   std::uint64_t mtp_bytes = 0;          // of the MTP layer's weights, as stored
   std::uint64_t mtp_token_bytes = 0;    // of its keys and values, per token, if it is in use
   std::uint64_t state_bytes = 0;        // of a sequence, without its key and value cache
+  DType state_dtype = DType::kF32;      // of its recurrent states
   std::uint64_t cache_token_bytes = 0;  // of the key and value cache, per token; with the MTP layer's, if in use
+  DType kv_dtype = DType::kF16;         // of its numbers
   std::string device;                   // that it runs on: "cpu", "cuda:0 (NVIDIA H200)"
   std::string device_reason;            // why no GPU, where none was named and one is there
   std::uint64_t device_bytes = 0;       // reserved on the GPU: weights, states and caches of all sequences, steps

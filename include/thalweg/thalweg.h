@@ -702,7 +702,7 @@ typedef struct thalweg_model_options {
   int32_t sequences;      // most sequences alive at once
   int32_t prefill_chunk;  // tokens of a prefill that run together; 0: 512 on a CPU, 8192 on a GPU
   bool exact;             // no 8-bit activations
-  int32_t kv_dtype;       // of the key and value cache: THALWEG_F16, THALWEG_BF16, THALWEG_F32 or THALWEG_DEFAULT_DTYPE
+  int32_t kv_dtype;       // of keys and values: THALWEG_F16, _BF16, _F32, _Q8_0 or THALWEG_DEFAULT_DTYPE
   int32_t state_dtype;    // of the recurrent states: THALWEG_F32 or THALWEG_BF16
   int32_t device_type;    // thalweg_device_type, or THALWEG_DEFAULT_DEVICE
   int32_t device_index;

@@ -154,7 +154,7 @@ void bind_engine(nb::module_& module) {
                   "prompt_share: float = 0.3, "
                   "cache_answers: bool = False, threads: int = 0, context: int = 0, sequences: int = 8, "
                   "prefill_chunk: int = 0, exact: bool = False, prefetch: bool = True, "
-                  "kv_type: typing.Literal['f16', 'bf16', 'f32'] | None = None, "
+                  "kv_type: typing.Literal['f16', 'bf16', 'f32', 'q8_0'] | None = None, "
                   "state_type: typing.Literal['f32', 'bf16'] = 'f32', device: str = 'auto', "
                   "draft: typing.Literal['off', 'lookup', 'mtp', 'auto'] = 'off', draft_max: int = 8) -> None"))
       .def_prop_ro(

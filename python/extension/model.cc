@@ -73,8 +73,9 @@ std::optional<DType> kv_dtype_of(const nb::object& kv_type) {
     if (name == "f16") return DType::kF16;
     if (name == "bf16") return DType::kBF16;
     if (name == "f32") return DType::kF32;
+    if (name == "q8_0") return DType::kQ8_0;
   }
-  throw Error("Model", "kv_type", "'f16', 'bf16', 'f32' or None", nb::cast<std::string>(nb::repr(kv_type)));
+  throw Error("Model", "kv_type", "'f16', 'bf16', 'f32', 'q8_0' or None", nb::cast<std::string>(nb::repr(kv_type)));
 }
 
 DType state_dtype_of(const std::string& name) {
@@ -198,7 +199,7 @@ void bind_model(nb::module_& module) {
           nb::arg("kv_type") = nb::none(), nb::arg("state_type") = "f32", nb::arg("device") = "auto",
           nb::sig("def __init__(self, path: str, *, threads: int = 0, context: int = 0, sequences: int = 1, "
                   "prefill_chunk: int = 0, exact: bool = False, prefetch: bool = True, "
-                  "kv_type: typing.Literal['f16', 'bf16', 'f32'] | None = None, "
+                  "kv_type: typing.Literal['f16', 'bf16', 'f32', 'q8_0'] | None = None, "
                   "state_type: typing.Literal['f32', 'bf16'] = 'f32', device: str = 'auto') -> None"))
       .def_prop_ro("info", &info_of, "What the file says, a dict.")
       .def_prop_ro(

@@ -172,7 +172,9 @@ ModelInfo describe(const Model::Impl& model, const std::string& path) {
   info.end_tokens = config.end_tokens;
   info.copied_bytes = model.weights.owned.bytes();
   info.state_bytes = model.pool->fixed_bytes() + model.pool->draft_bytes();
+  info.state_dtype = model.options.state_dtype;
   info.cache_token_bytes = model.pool->token_bytes();
+  info.kv_dtype = model.pool->cache_dtype();
   info.device = model.runtime->device_name();
   if (model.group != nullptr) info.device += ", " + std::to_string(model.group->count()) + " ranks";
   info.device_reason = model.device_reason;

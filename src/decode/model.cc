@@ -34,7 +34,7 @@ void check_options(const ModelOptions& options) {
   require(options.draft_max >= 1 && options.draft_max <= 64, "draft_max", "a number from 1 to 64",
           std::to_string(options.draft_max));
   const DType kv = kv_dtype(options);
-  require(is_float(kv), "kv_dtype", "F16, BF16 or F32", std::string(dtype_name(kv)));
+  require(is_float(kv) || kv == DType::kQ8_0, "kv_dtype", "F16, BF16, F32 or Q8_0", std::string(dtype_name(kv)));
   require(options.state_dtype == DType::kF32 || options.state_dtype == DType::kBF16, "state_dtype", "F32 or BF16",
           std::string(dtype_name(options.state_dtype)));
 }

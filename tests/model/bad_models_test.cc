@@ -228,7 +228,7 @@ TEST(BadOptions, AreNamed) {
   refused([](ModelOptions& o) { o.context = -1; }, "context");
   refused([](ModelOptions& o) { o.sequences = 0; }, "sequences");
   refused([](ModelOptions& o) { o.prefill_chunk = -1; }, "prefill_chunk");
-  refused([](ModelOptions& o) { o.kv_dtype = DType::kQ8_0; }, "kv_dtype");
+  refused([](ModelOptions& o) { o.kv_dtype = DType::kQ4_0; }, "kv_dtype");
   expect_error([&] { Model::load(folder / "none.gguf"); }, {"none.gguf"});
   expect_error([&] { Model::load(folder / ""); }, {"config.json"});
 }

@@ -13,6 +13,8 @@ namespace {
 constexpr double kExactBound = 2e-4;
 // bf16 activations: relative to the range of the logits.
 constexpr double kFastBound = 4e-2;
+// A few codes of 8 bits, and keys, values and queries rounded to f16.
+constexpr double kPackedBound = 4e-3;
 
 bool has_gpu() {
   for (const BackendInfo& backend : backends()) {
@@ -340,15 +342,16 @@ TEST(Device, VerifiesDraftsOfTheCaller) {
                {"verify", "tokens", "at most 4 drafts", "6"});
 }
 
-TEST(Device, SessionsMoveBetweenDevices) {
-  NEEDS_GPU();
+void move_session(DType cache) {
   const Loaded file;
   const std::vector<std::int32_t> tokens = some_tokens(90, file.spec.vocabulary);
   ModelOptions host = precise();
   host.exact = false;
-  host.kv_dtype = DType::kF16;
+  host.kv_dtype = cache;
+  ModelOptions device = on_gpu();
+  device.kv_dtype = cache;
   Model cpu = Model::load(file.path, host);
-  Model gpu = Model::load(file.path, on_gpu());
+  Model gpu = Model::load(file.path, device);
   Sequence there = gpu.start();
   gpu.prefill(there, tokens);
   there.save(file.folder / "session");
@@ -362,6 +365,40 @@ TEST(Device, SessionsMoveBetweenDevices) {
   here.save(file.folder / "back");
   there.restore(file.folder / "back");
   EXPECT_TRUE(same_bits(here.logits(), there.logits()));
+}
+
+TEST(Device, SessionsMoveBetweenDevices) {
+  NEEDS_GPU();
+  for (const DType cache : {DType::kF16, DType::kQ8_0}) {
+    SCOPED_TRACE(dtype_name(cache));
+    move_session(cache);
+  }
+}
+
+// Keys and values of 8 bits: f32 activations, so that a key's code differs from the CPU's only where it is nearly
+// halfway between two.
+TEST(Device, EightBitCachesAreTheCpus) {
+  NEEDS_GPU();
+  for (const TinySpec& spec : specs()) {
+    SCOPED_TRACE(spec.architecture + " of " + std::to_string(spec.value_heads) + " value heads");
+    const TempFolder folder;
+    const std::string path = folder / "model.gguf";
+    TinyModel(spec).write_gguf(path);
+    ModelOptions host = precise();
+    ModelOptions device = on_gpu(1, true);
+    host.kv_dtype = device.kv_dtype = DType::kQ8_0;
+    Model cpu = Model::load(path, host);
+    Model gpu = Model::load(path, device);
+    Sequence expected = cpu.start();
+    Sequence given = gpu.start();
+    const std::vector<std::int32_t> tokens = some_tokens(150, spec.vocabulary);
+    EXPECT_LT(difference(logits_of_each(gpu, given, tokens), logits_of_each(cpu, expected, tokens)), kPackedBound);
+    for (const std::int32_t token : some_tokens(40, spec.vocabulary, 3)) {
+      cpu.step(expected, token);
+      gpu.step(given, token);
+    }
+    EXPECT_LT(difference(copy(given.logits()), copy(expected.logits())), kPackedBound);
+  }
 }
 
 TEST(Device, InterruptedPrefillsLeaveNoTrace) {

@@ -252,8 +252,10 @@ TEST(Drafts, VerificationGivesTheBitsOfSingleSteps) {
       const File file(architecture, dtype);
       ModelOptions options = precise();
       options.exact = dtype == DType::kF32;
-      if (!options.exact) options.kv_dtype = DType::kF16;
-      expect_same_text(file.path, options, hot);
+      for (const DType cache : {options.exact ? DType::kF32 : DType::kF16, DType::kQ8_0}) {
+        options.kv_dtype = cache;
+        expect_same_text(file.path, options, hot);
+      }
     }
   }
 }

@@ -40,7 +40,7 @@ void expect_same_continuation(Model& model, Sequence& a, Sequence& b, int vocabu
 }
 
 TEST(Session, ContinuesToTheBit) {
-  for (DType cache : {DType::kF16, DType::kF32}) {
+  for (DType cache : {DType::kF16, DType::kF32, DType::kQ8_0}) {
     for (std::size_t count : {0U, 1U, 100U, 600U}) {
       ModelOptions options = precise(3);
       options.kv_dtype = cache;

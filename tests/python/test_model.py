@@ -101,10 +101,10 @@ def test_sequences_outlive_the_model():
 
 
 def test_kv_type():
-    """f16 by default, f32 with exact; half the bytes, other logits, close by."""
+    """f16 by default, f32 with exact; the bytes, and other logits close by."""
     logits, size = {}, {}
     for exact in (False, True):
-        for kv_type in ("f16", "f32", None):
+        for kv_type in ("f16", "f32", "q8_0", None):
             model = thalweg.Model(MODEL, context=64, exact=exact, kv_type=kv_type)
             sequence = model.start()
             logits[exact, kv_type] = model.logits(sequence, model.tokenize(PROMPT))
@@ -113,8 +113,10 @@ def test_kv_type():
         assert size[exact, "f32"] == 2 * size[exact, "f16"] > 0
         assert size[exact, None] == size[exact, default]
         np.testing.assert_array_equal(logits[exact, None], logits[exact, default])
-        half, full = logits[exact, "f16"], logits[exact, "f32"]
-        assert 0 < np.abs(half - full).max() < 1e-2 * np.abs(full).max()
+        assert 32 * size[exact, "q8_0"] == 17 * size[exact, "f16"]  # blocks of 32 codes and a scale of 2 bytes
+        full = logits[exact, "f32"]
+        for kv_type, bound in (("f16", 1e-2), ("q8_0", 5e-2)):
+            assert 0 < np.abs(logits[exact, kv_type] - full).max() < bound * np.abs(full).max()
 
 
 @pytest.mark.parametrize("kv_type", ["f32", None])
@@ -139,7 +141,7 @@ def test_exact_logits_are_those_of_transformers(kv_type):
 
 @pytest.mark.parametrize("kv_type", ["bf8", "F16", "", 16, np.float16])
 def test_kv_types_that_do_not_exist(kv_type):
-    with pytest.raises(thalweg.Error, match="Model: kv_type: expected 'f16', 'bf16', 'f32' or None") as raised:
+    with pytest.raises(thalweg.Error, match="Model: kv_type: expected 'f16', 'bf16', 'f32', 'q8_0' or None") as raised:
         thalweg.Model(MODEL, kv_type=kv_type)
     assert raised.value.argument == "kv_type"
 

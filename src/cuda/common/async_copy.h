@@ -1,6 +1,6 @@
 #pragma once
 
-// Asynchronous copies of 16 bytes from global to shared memory, and the swizzle of tiles in shared memory.
+// Asynchronous copies of up to 16 bytes from global to shared memory, and the swizzle of tiles in shared memory.
 
 #include <cstdint>
 
@@ -21,6 +21,17 @@ __device__ inline void copy_16_bytes(std::uint32_t shared, const void* global, b
 }
 __device__ inline void copy_16_bytes(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+// Copies kBytes, 4, 8 or 16, likewise.
+template <int kBytes>
+__device__ inline void copy_bytes(std::uint32_t shared, const void* global, bool valid) {
+  if constexpr (kBytes == 16) {
+    copy_16_bytes(shared, global, valid);
+  } else {
+    const int bytes = valid ? kBytes : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global), "n"(kBytes), "r"(bytes)
+                 : "memory");
+  }
 }
 // Copies the first `valid` bytes of 16 and writes zeros for the rest. Both addresses are multiples of 16.
 __device__ inline void copy_piece(std::uint32_t shared, const void* global, int valid) {

@@ -14,12 +14,19 @@
 
 namespace thalweg::cu {
 
+namespace {
+
+bool is_packed(const AttentionArgs& args) { return args.k_cache.dtype == DType::kQ8_0; }
+
+}  // namespace
+
 std::string mma_reason(const AttentionArgs& args) {
   const std::int64_t width = args.q.dim(2);
-  if (args.k_cache.dtype == DType::kF32) return "needs a cache of F16 or BF16";
+  if (args.k_cache.dtype == DType::kF32) return "needs a cache of F16, BF16 or Q8_0";
   if (width != 64 && width != 128 && width != 256) return "needs D to be 64, 128 or 256";
-  if (!rows_aligned_to(args.k_cache, 16) || !rows_aligned_to(args.v_cache, 16)) {
-    return "needs rows of the cache aligned to 16 bytes";
+  const int vector = is_packed(args) ? packed_vector_bytes(static_cast<int>(width)) : 16;
+  if (!rows_aligned_to(args.k_cache, vector) || !rows_aligned_to(args.v_cache, vector)) {
+    return "needs rows of the cache aligned to " + std::to_string(vector) + " bytes";
   }
   const bool fours = elements(args.q).fours && elements(args.o).fours;
   if (!fours || (args.gate.defined() && !elements(args.gate).fours)) return "needs rows aligned to four elements";
@@ -130,8 +137,11 @@ void run(const AttentionArgs& args, Workspace, const Stream& stream) {
   const DeviceProperties& device = properties(stream.device.index);
   const int warps = warps_of(args.q.dim(2), device);
   const AttentionCall p = attention_call(args, 16 * warps);
-  const AttentionMmaKernel kernel = args.k_cache.dtype == DType::kBF16 ? attention_mma_kernel_bf16(p.width, warps)
-                                                                       : attention_mma_kernel_f16(p.width, warps);
+  const DType cache = args.k_cache.dtype;
+  const auto kernel_of = cache == DType::kBF16  ? attention_mma_kernel_bf16
+                         : cache == DType::kF16 ? attention_mma_kernel_f16
+                                                : attention_mma_kernel_q8;
+  const AttentionMmaKernel kernel = kernel_of(p.width, warps);
   const int bytes = shared_bytes(p.width, warps);
   const CurrentDevice current(stream, args.kName);
   allow_shared_memory(reinterpret_cast<const void*>(kernel), static_cast<std::size_t>(bytes), args.kName);
@@ -226,7 +236,7 @@ std::string supports(const AttentionArgs& args, const Stream& stream) {
   if (most_tiles(args, kDecodeRows) > kMostTiles) return "needs fewer tokens";
   const DeviceProperties& device = properties(stream.device.index);
   constexpr int kStatic = 1024;
-  return decode_shared_bytes(static_cast<int>(args.q.dim(2))) + kStatic <= shared_limit(device)
+  return decode_shared_bytes(static_cast<int>(args.q.dim(2)), is_packed(args)) + kStatic <= shared_limit(device)
              ? ""
              : "needs more shared memory";
 }
@@ -240,9 +250,12 @@ void run(const AttentionArgs& args, Workspace workspace, const Stream& stream) {
   const DeviceProperties& device = properties(stream.device.index);
   AttentionCall p = attention_call(args, kDecodeRows);
   set_splits(args, splits_of(args, device), workspace, p);
-  const AttentionDecodeKernel kernel =
-      args.k_cache.dtype == DType::kBF16 ? attention_decode_kernel_bf16(p.width) : attention_decode_kernel_f16(p.width);
-  const auto bytes = static_cast<std::size_t>(decode_shared_bytes(p.width));
+  const DType cache = args.k_cache.dtype;
+  const auto kernel_of = cache == DType::kBF16  ? attention_decode_kernel_bf16
+                         : cache == DType::kF16 ? attention_decode_kernel_f16
+                                                : attention_decode_kernel_q8;
+  const AttentionDecodeKernel kernel = kernel_of(p.width);
+  const auto bytes = static_cast<std::size_t>(decode_shared_bytes(p.width, is_packed(args)));
   const CurrentDevice current(stream, args.kName);
   allow_shared_memory(reinterpret_cast<const void*>(kernel), bytes, args.kName);
   const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(args.k_cache.dim(2)),

@@ -5,7 +5,8 @@
 // Roles: a block has up to 16 rows (tokens of one sequence times the query heads of a key head) and one split of the
 //   context; each of its kDecodeWarps warps takes steps of kStepKeys positions in turn, with a softmax of its own. The
 //   warps' results are merged at the end; with several splits a second kernel merges those.
-// Shared memory: the queries, and for each warp a ring of kDecodeSlots tiles of keys or values.
+// Shared memory: the queries, and for each warp a ring of kDecodeSlots tiles of keys or values; of a cache of Q8_0 as
+//   they are, and the tile of f16 that the next of them is unpacked to.
 // Pipeline: a warp copies its own tiles with cp.async, keys and values in turn, kDecodeSlots - 1 ahead; warps meet only
 //   at the end.
 
@@ -15,16 +16,21 @@
 namespace thalweg::cu {
 
 // A warp's part of the split: sums, and the softmax of its lanes' rows.
-template <class T, int D>
+template <class Cache, int D>
 struct DecodeWarp {
+  using T = OperandOf<Cache>;
+  static constexpr bool kPacked = std::is_same_v<Cache, PackedQ8>;
   static constexpr int kKeys = decode_step_keys(D);
-  static constexpr int kSlotBytes = kKeys * D * 2;
+  static constexpr int kSlotBytes = decode_slot_bytes(D, kPacked);
+  static constexpr int kBytes = decode_warp_bytes(D, kPacked);
 
   OnlineSoftmax softmax;
   float sums[D / 8][4] = {};
 
+  // `memory`: the warp's tiles.
   __device__ void walk(const AttentionCall& p, const AttentionTile& tile, int key_head, int begin, int end,
-                       std::uint32_t queries, std::uint32_t ring, const float (&factors)[2]) {
+                       std::uint32_t queries, std::uint8_t* memory, const float (&factors)[2]) {
+    const std::uint32_t ring = shared_address(memory);
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
     const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
     constexpr int kStride = kDecodeWarps * kKeys;
@@ -32,9 +38,16 @@ struct DecodeWarp {
     const int steps = first < end ? (end - first + kStride - 1) / kStride : 0;
     // Tile i is the keys of step i / 2 if even, else its values.
     const auto copy = [&](int i, std::uint32_t slot) {
+      const CacheView& cache = i % 2 == 0 ? p.k : p.v;
+      const int at = first + i / 2 * kStride;
       if (i < 2 * steps) {
-        copy_positions<D, kKeys, kWarpSize>(p, tile.sequence, i % 2 == 0 ? p.k : p.v, key_head, first + i / 2 * kStride,
-                                            end, ring + slot * kSlotBytes, lane);
+        if constexpr (kPacked) {
+          copy_packed_positions<D, kKeys, kWarpSize>(p.table, tile.sequence, cache, key_head, at, end,
+                                                     ring + slot * kSlotBytes, lane);
+        } else {
+          copy_positions<D, kKeys, kWarpSize>(p, tile.sequence, cache, key_head, at, end, ring + slot * kSlotBytes,
+                                              lane);
+        }
       }
       commit_copies();  // an empty group too, so that their number tells which have arrived
     };
@@ -50,7 +63,14 @@ struct DecodeWarp {
       const std::uint32_t here = slot;
       copy(i + kDecodeSlots - 1, here == 0 ? kDecodeSlots - 1 : here - 1);
       slot = here + 1 == kDecodeSlots ? 0 : here + 1;
-      return ring + here * kSlotBytes;
+      if constexpr (kPacked) {
+        constexpr int kRing = kDecodeSlots * kSlotBytes;
+        unpack_copied<D, kKeys>(memory + here * kSlotBytes, memory + kRing, lane);
+        __syncwarp();
+        return ring + kRing;
+      } else {
+        return ring + here * kSlotBytes;
+      }
     };
     for (int step = 0; step < steps; ++step) {
       const int at = first + step * kStride;
@@ -71,12 +91,13 @@ struct DecodeMerge {
   float totals[kDecodeWarps][kDecodeRows];
 };
 
-template <class T, int D>
+template <class Cache, int D>
 __global__ void __launch_bounds__(kDecodeWarps* kWarpSize)
     attention_decode_kernel(const __grid_constant__ AttentionCall p) {
   constexpr int kThreads = kDecodeWarps * kWarpSize;
-  using Warp = DecodeWarp<T, D>;
-  static_assert(kDecodeSlots * Warp::kSlotBytes >= kDecodeRows * D * static_cast<int>(sizeof(float)));
+  using Warp = DecodeWarp<Cache, D>;
+  using T = typename Warp::T;
+  static_assert(Warp::kBytes >= kDecodeRows * D * static_cast<int>(sizeof(float)));
   extern __shared__ std::uint8_t dynamic_shared[];
   __shared__ float factors_of_rows[kDecodeRows];
   __shared__ DecodeMerge merge;
@@ -97,13 +118,12 @@ __global__ void __launch_bounds__(kDecodeWarps* kWarpSize)
 
   const std::uint32_t misaligned = shared_address(dynamic_shared) % 1024;
   std::uint8_t* const shared = dynamic_shared + (misaligned == 0 ? 0 : 1024 - misaligned);
-  std::uint8_t* const ring = shared + kDecodeRows * D * 2;
+  std::uint8_t* const tiles = shared + kDecodeRows * D * 2;
   load_queries<T, D, kDecodeRows>(p, tile, key_head, shared, factors_of_rows, warp, kDecodeWarps);
   __syncthreads();
   const float factors[2] = {factors_of_rows[lane / 4], factors_of_rows[lane / 4 + 8]};
   Warp own;
-  own.walk(p, tile, key_head, begin, end, shared_address(shared),
-           shared_address(ring) + static_cast<std::uint32_t>(warp * kDecodeSlots * Warp::kSlotBytes), factors);
+  own.walk(p, tile, key_head, begin, end, shared_address(shared), tiles + warp * Warp::kBytes, factors);
 
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -113,10 +133,10 @@ __global__ void __launch_bounds__(kDecodeWarps* kWarpSize)
       merge.totals[warp][lane / 4 + 8 * i] = total;
     }
   }
-  // The rings are free when every warp has passed; a warp's sums [16,D] go to its own.
+  // The tiles are free when every warp has passed; a warp's sums [16,D] go to its own.
   __syncthreads();
-  constexpr int kWarpFloats = kDecodeSlots * Warp::kSlotBytes / static_cast<int>(sizeof(float));
-  float* const all_sums = reinterpret_cast<float*>(ring);
+  constexpr int kWarpFloats = Warp::kBytes / static_cast<int>(sizeof(float));
+  float* const all_sums = reinterpret_cast<float*>(tiles);
 #pragma unroll
   for (int block = 0; block < D / 8; ++block) {
 #pragma unroll
@@ -231,11 +251,11 @@ __global__ void __launch_bounds__(kCombineWarps* kWarpSize)
   finish_row<2, 1>(p, token, head, 2 * pair, [&](int) { return float2{sum.x / total, sum.y / total}; });
 }
 
-template <class T>
+template <class Cache>
 AttentionDecodeKernel attention_decode_kernel_of(int width) {
-  if (width == 64) return attention_decode_kernel<T, 64>;
-  if (width == 128) return attention_decode_kernel<T, 128>;
-  return attention_decode_kernel<T, 256>;
+  if (width == 64) return attention_decode_kernel<Cache, 64>;
+  if (width == 128) return attention_decode_kernel<Cache, 128>;
+  return attention_decode_kernel<Cache, 256>;
 }
 
 }  // namespace thalweg::cu

@@ -6,15 +6,17 @@
 //   share its keys; a warp has 16 of them. Blocks of later tokens, which see more keys, start first.
 // Shared memory: the queries, a tile of 64 keys, a tile of 64 values, all swizzled.
 // Pipeline: cp.async. The values of a tile arrive during its products with q, the next keys during the softmax and the
-//   products with the values.
+//   products with the values. Of a cache of Q8_0 each tile is read when it is needed: other blocks hide that.
 
 #include "cuda/common/pdl.h"
 #include "cuda/layers/attention_mma.h"
+#include "cuda/layers/packed_cache.h"
 
 namespace thalweg::cu {
 
-template <class T, int D, int kWarps>
+template <class Cache, int D, int kWarps>
 __global__ void __launch_bounds__(kWarps* kWarpSize) attention_mma_kernel(const __grid_constant__ AttentionCall p) {
+  using T = OperandOf<Cache>;
   constexpr int kRows = 16 * kWarps;
   constexpr int kKeys = kMmaKeys;
   constexpr int kThreads = kWarps * kWarpSize;
@@ -35,8 +37,13 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) attention_mma_kernel(const 
   const std::uint32_t keys = queries + kRows * D * 2;
   const std::uint32_t values = keys + kKeys * D * 2;
   const auto copy = [&](const CacheView& cache, int first, std::uint32_t to) {
-    copy_positions<D, kKeys, kThreads>(p, tile.sequence, cache, key_head, first, tile.visible, to, thread);
-    commit_copies();
+    if constexpr (std::is_same_v<Cache, PackedQ8>) {
+      unpack_positions<D, kKeys, kThreads>(p.table, tile.sequence, cache, key_head, first, tile.visible,
+                                           shared + (to - queries), thread);
+    } else {
+      copy_positions<D, kKeys, kThreads>(p, tile.sequence, cache, key_head, first, tile.visible, to, thread);
+      commit_copies();
+    }
   };
   copy(p.k, 0, keys);
   load_queries<T, D, kRows>(p, tile, key_head, shared, factors_of_rows, warp, kWarps);
@@ -81,11 +88,11 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) attention_mma_kernel(const 
   }
 }
 
-template <class T>
+template <class Cache>
 AttentionMmaKernel attention_mma_kernel_of(int width, int warps) {
-  if (width == 64) return attention_mma_kernel<T, 64, 8>;
-  if (width == 128) return attention_mma_kernel<T, 128, 8>;
-  return warps == 8 ? attention_mma_kernel<T, 256, 8> : attention_mma_kernel<T, 256, 4>;
+  if (width == 64) return attention_mma_kernel<Cache, 64, 8>;
+  if (width == 128) return attention_mma_kernel<Cache, 128, 8>;
+  return warps == 8 ? attention_mma_kernel<Cache, 256, 8> : attention_mma_kernel<Cache, 256, 4>;
 }
 
 }  // namespace thalweg::cu

@@ -5,6 +5,7 @@
 #include "cuda/common/pdl.h"
 #include "cuda/launch.h"
 #include "cuda/layers/attention.h"
+#include "cuda/layers/packed_cache.h"
 #include "cuda/tuning.h"
 
 namespace thalweg::cu::plain_attention {
@@ -20,6 +21,27 @@ struct Merge {
   float maxima[kWarps];
   float totals[kWarps];
   float sums[kWarps][kColumns];
+};
+
+// A row of a cache, element by element.
+template <class T>
+struct CachedRow {
+  const T* from;
+
+  __device__ CachedRow(const CacheView& cache, std::int64_t offset)
+      : from(static_cast<const T*>(cache.data) + offset) {}
+  __device__ float operator[](int d) const { return to_f32(from[d]); }
+};
+template <>
+struct CachedRow<PackedQ8> {
+  const std::uint8_t* blocks;
+
+  __device__ CachedRow(const CacheView& cache, std::int64_t offset) : blocks(packed_row(cache, offset)) {}
+  __device__ float operator[](int d) const {
+    const std::uint8_t* block = blocks + d / 32 * 34;
+    const F16 scale{*reinterpret_cast<const std::uint16_t*>(block)};
+    return to_f32(scale) * static_cast<float>(static_cast<std::int8_t>(block[2 + d % 32]));
+  }
 };
 
 template <class T>
@@ -55,10 +77,10 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
     const std::int64_t k_offset = cache_offset(p.table, sequence, p.k, position);
     const std::int64_t v_offset = cache_offset(p.table, sequence, p.v, position);
     if (k_offset < 0) continue;
-    const T* key = static_cast<const T*>(p.k.data) + k_offset + key_head * p.k.strides[2];
-    const T* value = static_cast<const T*>(p.v.data) + v_offset + key_head * p.v.strides[2] + first_column;
+    const CachedRow<T> key(p.k, k_offset + key_head * p.k.strides[2]);
+    const CachedRow<T> value(p.v, v_offset + key_head * p.v.strides[2] + first_column);
     float product = 0.0F;
-    for (int d = lane; d < p.width; d += kWarpSize) product = fmaf(query[d], to_f32(key[d]), product);
+    for (int d = lane; d < p.width; d += kWarpSize) product = fmaf(query[d], key[d], product);
     const float score = warp_sum(product) * p.scale;
     const float before = top;
     top = fmaxf(top, score);
@@ -68,7 +90,7 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
 #pragma unroll
     for (int n = 0; n < kPerLane; ++n) {
       const int column = lane + n * kWarpSize;
-      if (column < columns) sums[n] = fmaf(sums[n], shrink, weight * to_f32(value[column]));
+      if (column < columns) sums[n] = fmaf(sums[n], shrink, weight * value[column]);
     }
   }
   if (lane == 0) {
@@ -111,10 +133,11 @@ void run(const AttentionArgs& args, Workspace, const Stream& stream) {
   const dim3 grid(static_cast<unsigned>(args.q.dim(0)), static_cast<unsigned>(p.heads),
                   static_cast<unsigned>((p.width + kColumns - 1) / kColumns));
   const CurrentDevice current(stream, args.kName);
-  with_type(args.k_cache.dtype, [&]<class T>(T) {
+  const auto launch = [&]<class T>(T) {
     pdl_launch(plain_kernel<T>, grid, dim3(kThreads), static_cast<std::size_t>(p.width) * sizeof(float),
                properties(stream.device.index), native(stream), args.kName, p);
-  });
+  };
+  args.k_cache.dtype == DType::kQ8_0 ? launch(PackedQ8{}) : with_type(args.k_cache.dtype, launch);
 }
 
 double cost(const AttentionArgs& args, const Stream&) {

@@ -4,7 +4,8 @@
 //   producer, which copies keys and values; the others are consumers, 64 rows each. Blocks of later tokens start first.
 //   Where there are too few of them the context is split over blocks too, whose results a second kernel merges.
 // Shared memory: the queries, and a ring of kSlots tiles of 64 keys or values, all swizzled.
-// Pipeline: cp.async by the producer, since a page may end anywhere; full and empty mbarriers per slot. A consumer
+// Pipeline: cp.async by the producer, since a page may end anywhere, or, of a cache of Q8_0, reads that it unpacks to
+//   f16; full and empty mbarriers per slot. A consumer
 //   starts the next products with keys, then those of the weights before with their values: its softmax runs during the
 //   latter, and during the products of the other consumer.
 
@@ -13,6 +14,7 @@
 #include "cuda/common/wgmma.h"
 #include "cuda/launch.h"
 #include "cuda/layers/attention.h"
+#include "cuda/layers/packed_cache.h"
 
 namespace thalweg::cu::sm90 {
 namespace {
@@ -99,30 +101,43 @@ struct KeyTiles {
 };
 
 // The producer warpgroup.
-template <int D>
+template <class Cache, int D>
 __device__ void produce(const AttentionCall& p, const AttentionTile& tile, int key_head, KeyTiles of, const Ring& ring,
-                        int thread) {
+                        std::uint8_t* slots, int thread) {
   const auto publish = [&](int number) {
     fence_proxy_async();
     ring.full[number % kSlots].arrive();
   };
   const int tiles = 2 * of.count;
-  const TileCopies<D> keys(p, tile, p.k, key_head, thread);
-  const TileCopies<D> values(p, tile, p.v, key_head, thread);
+  // Calls copy(number, whether it is one of values, first position) for each tile.
+  const auto for_each_tile = [&](auto copy) {
 #pragma unroll 1
-  for (int number = 0; number < tiles; ++number) {
-    const bool value = number == tiles - 1 || (number > 0 && number % 2 == 0);
-    const int step = number == tiles - 1 ? of.count - 1 : value ? number / 2 - 1 : (number + 1) / 2;
-    ring.wait_empty(number);
-    (value ? values : keys)
-        .copy((of.first + step) * kKeys, ring.address + static_cast<std::uint32_t>(number % kSlots * kSlotBytes<D>));
-    commit_copies();
-    if (number == 0) continue;
-    wait_for_copies<1>();
-    publish(number - 1);
+    for (int number = 0; number < tiles; ++number) {
+      const bool value = number == tiles - 1 || (number > 0 && number % 2 == 0);
+      const int step = number == tiles - 1 ? of.count - 1 : value ? number / 2 - 1 : (number + 1) / 2;
+      ring.wait_empty(number);
+      copy(number, value, (of.first + step) * kKeys);
+    }
+  };
+  if constexpr (std::is_same_v<Cache, PackedQ8>) {
+    for_each_tile([&](int number, bool value, int first) {
+      unpack_positions<D, kKeys, kWarpgroup>(p.table, tile.sequence, value ? p.v : p.k, key_head, first, tile.visible,
+                                             slots + number % kSlots * kSlotBytes<D>, thread);
+      publish(number);
+    });
+  } else {
+    const TileCopies<D> keys(p, tile, p.k, key_head, thread);
+    const TileCopies<D> values(p, tile, p.v, key_head, thread);
+    for_each_tile([&](int number, bool value, int first) {
+      (value ? values : keys).copy(first, ring.address + static_cast<std::uint32_t>(number % kSlots * kSlotBytes<D>));
+      commit_copies();
+      if (number == 0) return;
+      wait_for_copies<1>();
+      publish(number - 1);
+    });
+    wait_for_copies<0>();
+    publish(tiles - 1);
   }
-  wait_for_copies<0>();
-  publish(tiles - 1);
 }
 
 // Starts products[64,64] = q k^T of a consumer's rows.
@@ -273,8 +288,9 @@ __device__ void consume(const AttentionCall& p, const AttentionTile& tile, int k
   }
 }
 
-template <class T, int D>
+template <class Cache, int D>
 __global__ void __launch_bounds__(kThreads, 1) attention_prefill_kernel(const __grid_constant__ AttentionCall p) {
+  using T = OperandOf<Cache>;
   extern __shared__ std::uint8_t dynamic_shared[];
   __shared__ std::uint64_t full_barriers[kSlots];
   __shared__ std::uint64_t empty_barriers[kSlots];
@@ -308,7 +324,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_kernel(const __
   const KeyTiles tiles{begin / kKeys, (end - begin + kKeys - 1) / kKeys};
   if (thread < kWarpgroup) {
     setmaxnreg_dec<40>();
-    produce<D>(p, tile, key_head, tiles, ring, thread);
+    produce<Cache, D>(p, tile, key_head, tiles, ring, shared + kRows * D * 2, thread);
   } else {
     setmaxnreg_inc<232>();
     const int consumer = thread / kWarpgroup - 1;
@@ -321,11 +337,11 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_kernel(const __
   }
 }
 
-template <class T, int D>
+template <class Cache, int D>
 void launch(const AttentionCall& call, dim3 grid, const DeviceProperties& device, cudaStream_t stream) {
   static constexpr std::string_view kOperation = "attention";
-  allow_shared_memory(reinterpret_cast<const void*>(attention_prefill_kernel<T, D>), kSharedBytes<D>, kOperation);
-  pdl_launch(attention_prefill_kernel<T, D>, grid, dim3(kThreads), kSharedBytes<D>, device, stream, kOperation, call);
+  allow_shared_memory(reinterpret_cast<const void*>(attention_prefill_kernel<Cache, D>), kSharedBytes<D>, kOperation);
+  pdl_launch(attention_prefill_kernel<Cache, D>, grid, dim3(kThreads), kSharedBytes<D>, device, stream, kOperation, call);
 }
 
 }  // namespace
@@ -333,12 +349,15 @@ void launch(const AttentionCall& call, dim3 grid, const DeviceProperties& device
 void launch_attention_prefill(const AttentionCall& call, DType cache, unsigned tiles, const DeviceProperties& device,
                               cudaStream_t stream) {
   const dim3 grid(tiles, static_cast<unsigned>(call.heads / call.group), static_cast<unsigned>(call.splits));
+  const auto launch_for = [&]<class Cache>(Cache) {
+    call.width == 256 ? launch<Cache, 256>(call, grid, device, stream) : launch<Cache, 128>(call, grid, device, stream);
+  };
   if (cache == DType::kBF16) {
-    call.width == 256 ? launch<__nv_bfloat16, 256>(call, grid, device, stream)
-                      : launch<__nv_bfloat16, 128>(call, grid, device, stream);
+    launch_for(__nv_bfloat16{});
+  } else if (cache == DType::kF16) {
+    launch_for(__half{});
   } else {
-    call.width == 256 ? launch<__half, 256>(call, grid, device, stream)
-                      : launch<__half, 128>(call, grid, device, stream);
+    launch_for(PackedQ8{});
   }
 }
 

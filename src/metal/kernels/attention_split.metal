@@ -11,12 +11,22 @@ struct HeadRow {
   float element[kLaneElements];
 };
 
-inline HeadRow load_row(device const void* data, int type, int64_t from, uint lane) {
+inline HeadRow load_query(device const void* q, int64_t from, uint lane) {
   HeadRow row;
   THALWEG_UNROLL
   for (int i = 0; i < kLaneElements; ++i) {
     const int index = i * 32 + int(lane);
-    row.element[i] = i * 32 < kWidth && index < kWidth ? load(data, type, from + index) : 0.0f;
+    row.element[i] = i * 32 < kWidth && index < kWidth ? load(q, kType, from + index) : 0.0f;
+  }
+  return row;
+}
+
+inline HeadRow load_cached_row(device const void* data, int64_t from, uint lane) {
+  HeadRow row;
+  THALWEG_UNROLL
+  for (int i = 0; i < kLaneElements; ++i) {
+    const int index = i * 32 + int(lane);
+    row.element[i] = i * 32 < kWidth && index < kWidth ? load_cached(data, from + index) : 0.0f;
   }
   return row;
 }
@@ -76,7 +86,7 @@ inline int visible_positions(Sequence sequence, int token) {
   for (int h = 0; h < kSplitHeads; ++h) {
     largest[h] = -infinity;
     total[h] = 0.0f;
-    if (h < count) queries[h] = load_row(q, kType, at(p.q, 0, token, first_head + h), lane);
+    if (h < count) queries[h] = load_query(q, at(p.q, 0, token, first_head + h), lane);
     THALWEG_UNROLL
     for (int i = 0; i < kLaneElements; ++i) sums[h].element[i] = 0.0f;
   }
@@ -84,8 +94,8 @@ inline int visible_positions(Sequence sequence, int token) {
     const int64_t key_row = place_of(p.cache, p.cache.keys, slots, pages, sequence.index, position);
     const int64_t value_row = place_of(p.cache, p.cache.values, slots, pages, sequence.index, position);
     if (key_row < 0) continue;
-    const HeadRow key = load_row(keys, kCacheType, key_row + key_head_index * p.cache.keys.head, lane);
-    const HeadRow value = load_row(values, kCacheType, value_row + key_head_index * p.cache.values.head, lane);
+    const HeadRow key = load_cached_row(keys, key_row + key_head_index * p.cache.keys.head, lane);
+    const HeadRow value = load_cached_row(values, value_row + key_head_index * p.cache.values.head, lane);
     THALWEG_UNROLL
     for (int h = 0; h < kSplitHeads; ++h) {
       if (h >= count) continue;

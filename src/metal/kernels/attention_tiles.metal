@@ -78,7 +78,7 @@ inline void stage_cache(threadgroup float* staged, device const void* data, cons
     float value = 0.0f;
     if (at_position < sequence.length && column < kWidth) {
       const int64_t row = place_of(p.cache, view, slots, pages, sequence.index, at_position);
-      if (row >= 0) value = load(data, kCacheType, row + key_head_index * view.head + column);
+      if (row >= 0) value = load_cached(data, row + key_head_index * view.head + column);
     }
     staged[i] = value;
   }

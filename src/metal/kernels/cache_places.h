@@ -6,6 +6,7 @@
 #include "metal/kernels/parameters_layers.h"
 
 #include "metal/kernels/common.h"
+#include "metal/kernels/formats.h"
 
 struct Sequence {
   int index;   // -1: the token belongs to none
@@ -61,4 +62,25 @@ inline int64_t place_of(constant CacheParameters& cache, constant View& view, de
   if (!kPaged) return (kIndexed ? slots[n] : n) * view.row + position * view.token;
   const int page = pages[n * cache.pages_row + position / cache.rows];
   return page >= 0 && page < cache.places ? page * view.row + position % cache.rows * view.token : int64_t(-1);
+}
+
+// An element of a cache.
+inline float load_cached(device const void* data, int64_t element) {
+  if (kCacheType != kQ8_0) return load(data, kCacheType, element);
+  device const uchar* block = static_cast<device const uchar*>(data) + element / 32 * 34;
+  return half_at(block) * float(as_type<int8_t>(block[2 + element % 32]));
+}
+
+// Stores an element. Of a cache of Q8_0 the lanes of a simdgroup have the elements of a block.
+inline void store_cached(device void* data, int64_t element, float value, uint lane) {
+  if (kCacheType != kQ8_0) return store(data, kCacheType, element, value);
+  device uchar* block = static_cast<device uchar*>(data) + element / 32 * 34;
+  const float largest = simd_max(abs(value));
+  ushort scale = as_type<ushort>(half(min(precise::divide(largest, 127.0f), 65504.0f)));
+  if (scale == 0 && largest > 0.0f) scale = 1;
+  const float inverse = scale == 0 ? 0.0f : precise::divide(1.0f, float(as_type<half>(scale)));
+  const int code = int(clamp(rint(value * inverse), -127.0f, 127.0f));
+  block[2 + lane] = uchar(code & 255);
+  if (lane > 1) return;
+  block[lane] = uchar(scale >> (8 * lane) & 255);
 }

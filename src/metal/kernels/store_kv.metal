@@ -12,7 +12,8 @@
                                                                 device void* keys [[buffer(7)]],
                                                                 device void* values [[buffer(8)]],
                                                                 uint3 group [[threadgroup_position_in_grid]],
-                                                                uint thread_index [[thread_index_in_threadgroup]]) {
+                                                                uint thread_index [[thread_index_in_threadgroup]],
+                                                                uint lane [[thread_index_in_simdgroup]]) {
   const int token = int(group.y);
   const Sequence sequence = sequence_of(p.cache, bounds, lengths, slots, pages, token);
   if (sequence.index < 0 || sequence.absent) return;
@@ -26,9 +27,9 @@
     if (index >= p.heads * kWidth) continue;
     const int head = index / kWidth;
     const int column = index % kWidth;
-    store(keys, kCacheType, key_row + head * p.cache.keys.head + column,
-          load(k, kType, at(p.k, 0, token, head) + column));
-    store(values, kCacheType, value_row + head * p.cache.values.head + column,
-          load(v, kType, at(p.v, 0, token, head) + column));
+    store_cached(keys, key_row + head * p.cache.keys.head + column, load(k, kType, at(p.k, 0, token, head) + column),
+                 lane);
+    store_cached(values, value_row + head * p.cache.values.head + column,
+                 load(v, kType, at(p.v, 0, token, head) + column), lane);
   }
 }
