@@ -114,6 +114,7 @@ Model load_cpu_model(const std::string& path, const BenchOptions& options) {
   load.path = path;
   load.threads = options.threads;
   load.device = "cpu";
+  load.types = options.state_types;
   return load_model(load);
 }
 

@@ -103,6 +103,7 @@ class DeviceBench {
     load.threads = options_.threads;
     load.device = options_.device;
     load.rank_split = options_.rank_split;
+    load.types = options_.state_types;
     load.context = context;
     return load_model(load, sequences);
   }

@@ -152,6 +152,7 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->check(device_name())
       ->capture_default_str();
   add_rank_split(*command, options->rank_split);
+  add_state_types(*command, options->state_types);
   command
       ->add_option(
           "--prefill", options->prefills,

@@ -7,18 +7,10 @@
 #include <string>
 
 #include "common_options.h"
+#include "state_types.h"
 #include "thalweg/model.h"
 
 namespace thalweg::app {
-
-// What a sequence's state is kept in.
-struct StateTypes {
-  std::string kv = {};        // f16, bf16, f32, q8_0, or empty for the default
-  std::string state = "f32";  // f32, bf16
-
-  void set(ModelOptions& options) const;
-};
-void add_state_types(CLI::App& command, StateTypes& types);
 
 // The options of every command that runs a model.
 struct LoadOptions {
@@ -26,9 +18,9 @@ struct LoadOptions {
   int threads = 0;
   std::int64_t context = 0;
   bool exact = false;
-  std::string device = "auto";     // auto, cpu, cuda, cuda:N, metal
+  std::string device = "auto";  // auto, cpu, cuda, cuda:N, metal
   StateTypes types;
-  double comm_timeout = 30;        // seconds, of ranks
+  double comm_timeout = 30;  // seconds, of ranks
   RankSplit rank_split = RankSplit::kTensor;
   DraftMode draft = DraftMode::kOff;
   int draft_max = ModelOptions().draft_max;
@@ -47,6 +39,7 @@ std::shared_ptr<Ranks> command_ranks();
 std::optional<Device> rank_device(const std::string& name);
 
 void add_load_options(CLI::App& command, LoadOptions& options);
+void add_state_types(CLI::App& command, StateTypes& types);
 
 // Of commands that generate text.
 void add_rank_split(CLI::App& command, RankSplit& split);

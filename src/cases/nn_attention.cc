@@ -140,10 +140,9 @@ Cost attention_cost(const Attend& attend) {
   }
   const auto width = [](DType dtype) { return static_cast<double>(dtype_info(dtype).block_bytes); };
   const double query = static_cast<double>(attend.tokens() * attend.heads * attend.width);
-  const double key = static_cast<double>(attend.key_heads * attend.width);
   return {
       query * (width(attend.dtype) * (attend.gate ? 2.0 : 1.0) + width(attend.to_f32 ? DType::kF32 : attend.dtype)) +
-          2.0 * cached * key * width(attend.cache_dtype),
+          2.0 * cached * static_cast<double>(bytes_of(attend.cache_dtype, attend.key_heads * attend.width)),
       4.0 * visible * static_cast<double>(attend.heads * attend.width)};
 }
 

@@ -36,8 +36,8 @@ struct Store {
   }
 };
 
-// Half a scale: 1/254 of a block's largest value, times the rounding of the scale to f16. In a block of 32 whose norm is
-// its largest value alone, all values can have that error.
+// Half a scale: 1/254 of a block's largest value, times the rounding of the scale to f16. In a block of 32 whose norm
+// is its largest value alone, all values can have that error.
 Expected expect_8bit(std::string name, const ConstTensor& cache, const reference::Array& exact) {
   constexpr double kLargest = (1.0 + 0x1p-11) / 254.0 + 0x1p-20;
   return {std::move(name), cache, exact.values, {std::sqrt(32.0) * kLargest, kLargest}};

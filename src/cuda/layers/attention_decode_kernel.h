@@ -42,8 +42,7 @@ struct DecodeWarp {
       const int at = first + i / 2 * kStride;
       if (i < 2 * steps) {
         if constexpr (kPacked) {
-          copy_packed_positions<D, kKeys, kWarpSize>(p.table, tile.sequence, cache, key_head, at, end,
-                                                     ring + slot * kSlotBytes, lane);
+          copy_packed_rows<D, kKeys>(p.table, tile.sequence, cache, key_head, at, end, ring + slot * kSlotBytes, lane);
         } else {
           copy_positions<D, kKeys, kWarpSize>(p, tile.sequence, cache, key_head, at, end, ring + slot * kSlotBytes,
                                               lane);
@@ -65,7 +64,8 @@ struct DecodeWarp {
       slot = here + 1 == kDecodeSlots ? 0 : here + 1;
       if constexpr (kPacked) {
         constexpr int kRing = kDecodeSlots * kSlotBytes;
-        unpack_copied<D, kKeys>(memory + here * kSlotBytes, memory + kRing, lane);
+        constexpr int kTogether = kKeys * D / kPairValues / kWarpSize;
+        unpack_rows<D, kKeys, kKeys, kTogether>(memory + here * kSlotBytes, memory + kRing, 0, lane);
         __syncwarp();
         return ring + kRing;
       } else {

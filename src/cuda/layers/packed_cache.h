@@ -47,32 +47,18 @@ __device__ inline uint2 unpack_codes(std::uint32_t codes, __half2 scale) {
   return {product(0x4140U), product(0x4342U)};
 }
 
-// A pair of blocks to row `row` of a tile of 64 columns; word(i) is the i-th of its words.
-template <class Word>
-__device__ __forceinline__ void unpack_pair(Word word, std::uint8_t* tile, int row) {
-  std::uint32_t last = word(0);
-  std::uint32_t middle = 0;
+// A pair of blocks to row `row` of a tile of 64 columns.
+__device__ __forceinline__ void unpack_pair(const std::uint32_t (&words)[kPairWords], std::uint8_t* tile, int row) {
 #pragma unroll
   for (int block = 0; block < 2; ++block) {
-    // The first block's codes begin within a word, the second's with one.
-    const std::uint32_t bits = block == 0 ? last : middle >> 16;
+    const std::uint32_t bits = block == 0 ? words[0] : words[8] >> 16;
     const __half2 scale = __half2half2(__ushort_as_half(static_cast<unsigned short>(bits)));
+    // The first block's codes begin within a word, the second's with one.
+    const auto codes = [&](int n) { return block == 0 ? __funnelshift_r(words[n], words[n + 1], 16) : words[n + 9]; };
 #pragma unroll
     for (int vector = 0; vector < 4; ++vector) {
-      std::uint32_t codes[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int n = 2 * vector + i;
-        if (block == 0) {
-          middle = word(n + 1);
-          codes[i] = __funnelshift_r(last, middle, 16);
-          last = middle;
-        } else {
-          codes[i] = word(n + 9);
-        }
-      }
-      const uint2 low = unpack_codes(codes[0], scale);
-      const uint2 high = unpack_codes(codes[1], scale);
+      const uint2 low = unpack_codes(codes(2 * vector), scale);
+      const uint2 high = unpack_codes(codes(2 * vector + 1), scale);
       *reinterpret_cast<uint4*>(tile + swizzled(row, 4 * block + vector)) = {low.x, low.y, high.x, high.y};
     }
   }
@@ -84,7 +70,6 @@ template <int D, int kKeys, int kThreads>
 __device__ void unpack_positions(const CacheTable& table, const CachedSequence& sequence, const CacheView& cache,
                                  int key_head, int first, int end, std::uint8_t* to, int thread) {
   constexpr int kPairs = D / kPairValues;
-  static_assert(kKeys * kPairs % kThreads == 0 || kThreads % (kKeys * kPairs) == 0);
   // Neighboring threads have neighboring rows, whose vectors lie in different banks.
 #pragma unroll 1
   for (int i = thread; i < kKeys * kPairs; i += kThreads) {
@@ -99,17 +84,17 @@ __device__ void unpack_positions(const CacheTable& table, const CachedSequence& 
 #pragma unroll
       for (int n = 0; n < kPairWords; ++n) words[n] = from[n];
     }
-    unpack_pair([&](int n) { return words[n]; }, to + pair * (kKeys * 128), row);
+    unpack_pair(words, to + pair * (kKeys * 128), row);
   }
 }
 
-// Starts to copy the same positions as they are, row by row; zeros from `end` on.
-template <int D, int kKeys, int kThreads>
-__device__ void copy_packed_positions(const CacheTable& table, const CachedSequence& sequence, const CacheView& cache,
-                                      int key_head, int first, int end, std::uint32_t to, int thread) {
+// A warp starts to copy positions first..first+kRows-1 as they are, row by row; zeros from `end` on.
+template <int D, int kRows>
+__device__ void copy_packed_rows(const CacheTable& table, const CachedSequence& sequence, const CacheView& cache,
+                                 int key_head, int first, int end, std::uint32_t to, int lane) {
   constexpr int kBytes = packed_vector_bytes(D);
 #pragma unroll 4
-  for (int i = thread; i < kKeys * kPairWords; i += kThreads) {
+  for (int i = lane; i < kRows * kPairWords; i += kWarpSize) {
     const int row = i / kPairWords;
     const int position = first + row;
     const std::int64_t offset = position < end ? cache_offset(table, sequence, cache, position) : -1;
@@ -119,16 +104,28 @@ __device__ void copy_packed_positions(const CacheTable& table, const CachedSeque
   }
 }
 
-// Rows that were copied so, of a warp, to kKeys swizzled rows.
-template <int D, int kKeys>
-__device__ void unpack_copied(const std::uint8_t* rows, std::uint8_t* to, int lane) {
-  constexpr int kPairs = D / kPairValues;
+// A warp's rows that were copied so, to rows first_row..first_row+kRows-1 of tiles of kTileRows rows. A lane reads
+// kTogether pairs at a time, before it stores any.
+template <int D, int kRows, int kTileRows, int kTogether>
+__device__ __forceinline__ void unpack_rows(const std::uint8_t* rows, std::uint8_t* tiles, int first_row, int lane) {
+  constexpr int kCount = kRows * (D / kPairValues) / kWarpSize;  // pairs of a lane
+  static_assert(kRows * (D / kPairValues) % kWarpSize == 0 && kCount % kTogether == 0);
+#pragma unroll 1
+  for (int begin = 0; begin < kCount; begin += kTogether) {
+    std::uint32_t words[kTogether][kPairWords];
 #pragma unroll
-  for (int i = lane; i < kKeys * kPairs; i += kWarpSize) {
-    const int row = i % kKeys;
-    const int pair = i / kKeys;
-    const auto* words = reinterpret_cast<const std::uint32_t*>(rows + row * packed_row_bytes(D) + pair * kPairBytes);
-    unpack_pair([&](int n) { return words[n]; }, to + pair * (kKeys * 128), row);
+    for (int i = 0; i < kTogether; ++i) {
+      const int at = (begin + i) * kWarpSize + lane;
+      const auto* from =
+          reinterpret_cast<const std::uint32_t*>(rows + at % kRows * packed_row_bytes(D) + at / kRows * kPairBytes);
+#pragma unroll
+      for (int n = 0; n < kPairWords; ++n) words[i][n] = from[n];
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int at = (begin + i) * kWarpSize + lane;
+      unpack_pair(words[i], tiles + at / kRows * (kTileRows * 128), first_row + at % kRows);
+    }
   }
 }
 

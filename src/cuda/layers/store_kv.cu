@@ -6,9 +6,9 @@
 
 #include "cuda/common/packed.h"
 #include "cuda/common/pdl.h"
+#include "cuda/common/warp.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
-#include "cuda/common/warp.h"
 #include "cuda/layers/cache_places.h"
 #include "cuda/layers/packed_cache.h"
 
@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(kThreads) store_packed_kernel(const __grid_con
     if (scale.bits == 0 && largest > 0.0F) scale.bits = 1;
     const float inverse = scale.bits == 0 ? 0.0F : __frcp_rn(to_f32(scale));
     const float code = fminf(fmaxf(rintf(__fmul_rn(x, inverse)), -127.0F), 127.0F);
-    std::uint8_t* const block = const_cast<std::uint8_t*>(
-        packed_row(cache, (value ? v_offset : k_offset) + head * cache.strides[2] + column));
+    std::uint8_t* const block =
+        const_cast<std::uint8_t*>(packed_row(cache, (value ? v_offset : k_offset) + head * cache.strides[2] + column));
     block[2 + lane] = static_cast<std::uint8_t>(static_cast<std::int8_t>(code));
     if (lane == 0) *reinterpret_cast<std::uint16_t*>(block) = scale.bits;
   }
