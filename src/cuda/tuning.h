@@ -149,8 +149,13 @@ namespace attention {
 constexpr double kWgmmaCall = 4.5;
 constexpr double kWgmmaTile = 1.5 / (64 * 256);
 constexpr double kWgmmaMerge = 20.0;  // of a context's splits
+// Contexts of Q8_0 to f16 before `wgmma`, and the most of it: 512 MiB.
+constexpr double kUnpackCall = 4.0;
+constexpr double kUnpackMegaValue = 2.0;
+constexpr std::int64_t kMostUnpackedValues = std::int64_t{1} << 28;
 constexpr double kMmaCall = 4.0;
 constexpr double kMmaTile = 2.5 / (64 * 256);
+constexpr double kMmaPacked = 2.5;  // times as much with a cache of Q8_0, each tile of which is unpacked
 constexpr double kDecodeCall = 6.0;
 constexpr double kDecodeTile = 1.0 / (64 * 256);
 // Splits leave so little of a round at best.

@@ -10,6 +10,7 @@
 #include "cuda/launch.h"
 #include "cuda/layers/attention_decode.h"
 #include "cuda/layers/attention_mma.h"
+#include "cuda/layers/unpack_cache.h"
 #include "cuda/tuning.h"
 
 namespace thalweg::cu {
@@ -68,24 +69,19 @@ double busy_blocks(const AttentionArgs& args, int rows) {
 
 // What the splits of a context leave for the kernel that merges them.
 struct SplitMemory {
+  SplitMemory(const AttentionArgs& args, int splits, Arena& arena) {
+    if (splits == 1) return;
+    const std::int64_t rows = args.q.dim(0) * args.q.dim(1) * splits;
+    statistics = arena.take<float>(2 * rows);
+    partials = arena.take<float>(rows * args.q.dim(2));
+  }
+
   float* statistics = nullptr;
   float* partials = nullptr;
-  std::size_t bytes = 0;
 };
 
-SplitMemory split_memory(const AttentionArgs& args, int splits, const Workspace& workspace) {
-  if (splits == 1) return {};
-  const std::int64_t rows = args.q.dim(0) * args.q.dim(1) * splits;
-  Arena arena(workspace);
-  SplitMemory result;
-  result.statistics = arena.take<float>(2 * rows);
-  result.partials = arena.take<float>(rows * args.q.dim(2));
-  result.bytes = arena.used();
-  return result;
-}
-
-void set_splits(const AttentionArgs& args, int splits, const Workspace& workspace, AttentionCall& p) {
-  const SplitMemory memory = split_memory(args, splits, workspace);
+void set_splits(const AttentionArgs& args, int splits, Arena& arena, AttentionCall& p) {
+  const SplitMemory memory(args, splits, arena);
   p.splits = splits;
   p.statistics = memory.statistics;
   p.partials = memory.partials;
@@ -155,7 +151,7 @@ double cost(const AttentionArgs& args, const Stream& stream) {
   const double blocks = busy_blocks(args, 128);
   const double rounds = std::max(1.0, blocks / properties(stream.device.index).multiprocessors);
   const double work = static_cast<double>(capacity_of(args) * args.q.dim(2));
-  return kMmaCall + kMmaTile * rounds * work;
+  return kMmaCall + kMmaTile * (is_packed(args) ? kMmaPacked : 1.0) * rounds * work;
 }
 
 }  // namespace mma_attention
@@ -182,19 +178,29 @@ std::string supports(const AttentionArgs& args, const Stream& stream) {
   if (args.q.dim(1) / args.k_cache.dim(2) > sm90::kPrefillRows) {
     return "needs at most 128 query heads for each key head";
   }
+  if (is_packed(args) &&
+      (unpacked_values(args) > tuning::attention::kMostUnpackedValues || args.lengths.dim(0) > 65535)) {
+    return "needs contexts that are at most 512 MiB when they are unpacked to f16";
+  }
   return sm90_reason(properties(stream.device.index));
 }
 
 std::size_t workspace(const AttentionArgs& args, const Stream& stream) {
-  return split_memory(args, splits_of(args, stream), {}).bytes;
+  Arena arena;
+  if (is_packed(args)) UnpackedCache(args, arena);
+  SplitMemory(args, splits_of(args, stream), arena);
+  return arena.used();
 }
 
 void run(const AttentionArgs& args, Workspace workspace, const Stream& stream) {
   if (args.q.size() == 0) return;
   AttentionCall p = attention_call(args, sm90::kPrefillRows);
-  set_splits(args, splits_of(args, stream), workspace, p);
+  Arena arena(workspace);
   const CurrentDevice current(stream, args.kName);
-  sm90::launch_attention_prefill(p, args.k_cache.dtype, static_cast<unsigned>(most_tiles(args, sm90::kPrefillRows)),
+  if (is_packed(args)) enqueue_unpacked(UnpackedCache(args, arena), p, stream);
+  set_splits(args, splits_of(args, stream), arena, p);
+  sm90::launch_attention_prefill(p, is_packed(args) ? DType::kF16 : args.k_cache.dtype,
+                                 static_cast<unsigned>(most_tiles(args, sm90::kPrefillRows)),
                                  properties(stream.device.index), native(stream));
   merge_splits(args, p, stream);
 }
@@ -205,7 +211,9 @@ double cost(const AttentionArgs& args, const Stream& stream) {
   const double rounds = std::max(1.0, blocks / properties(stream.device.index).multiprocessors);
   const int splits = splits_of(args, stream);
   const double work = rounds * static_cast<double>(capacity_of(args) * args.q.dim(2)) / splits;
-  return kWgmmaCall + (splits > 1 ? kWgmmaMerge : 0.0) + kWgmmaTile * work;
+  const double unpack =
+      is_packed(args) ? kUnpackCall + kUnpackMegaValue * 1e-6 * static_cast<double>(unpacked_values(args)) : 0.0;
+  return kWgmmaCall + (splits > 1 ? kWgmmaMerge : 0.0) + kWgmmaTile * work + unpack;
 }
 
 }  // namespace wgmma_attention
@@ -242,14 +250,17 @@ std::string supports(const AttentionArgs& args, const Stream& stream) {
 }
 
 std::size_t workspace(const AttentionArgs& args, const Stream& stream) {
-  return split_memory(args, splits_of(args, properties(stream.device.index)), {}).bytes;
+  Arena arena;
+  SplitMemory(args, splits_of(args, properties(stream.device.index)), arena);
+  return arena.used();
 }
 
 void run(const AttentionArgs& args, Workspace workspace, const Stream& stream) {
   if (args.q.size() == 0) return;
   const DeviceProperties& device = properties(stream.device.index);
   AttentionCall p = attention_call(args, kDecodeRows);
-  set_splits(args, splits_of(args, device), workspace, p);
+  Arena arena(workspace);
+  set_splits(args, splits_of(args, device), arena, p);
   const DType cache = args.k_cache.dtype;
   const auto kernel_of = cache == DType::kBF16  ? attention_decode_kernel_bf16
                          : cache == DType::kF16 ? attention_decode_kernel_f16

@@ -64,8 +64,7 @@ struct DecodeWarp {
       slot = here + 1 == kDecodeSlots ? 0 : here + 1;
       if constexpr (kPacked) {
         constexpr int kRing = kDecodeSlots * kSlotBytes;
-        constexpr int kTogether = kKeys * D / kPairValues / kWarpSize;
-        unpack_rows<D, kKeys, kKeys, kTogether>(memory + here * kSlotBytes, memory + kRing, 0, lane);
+        unpack_rows<D, kKeys>(memory + here * kSlotBytes, memory + kRing, lane);
         __syncwarp();
         return ring + kRing;
       } else {

@@ -3,10 +3,8 @@
 // Roles: a block has up to 128 rows, tokens of one sequence times the query heads of a key head. Warpgroup 0 is the
 //   producer, which copies keys and values; the others are consumers, 64 rows each. Blocks of later tokens start first.
 //   Where there are too few of them the context is split over blocks too, whose results a second kernel merges.
-// Shared memory: the queries, and a ring of kSlots tiles of 64 keys or values, all swizzled; of a cache of Q8_0 also a
-//   ring of tiles as they are.
-// Pipeline: cp.async by the producer, since a page may end anywhere; full and empty mbarriers per slot. Of a cache of
-//   Q8_0 each of its warps copies a quarter of a tile's rows, two tiles ahead, and unpacks it to f16. A consumer
+// Shared memory: the queries, and a ring of kSlots tiles of 64 keys or values, all swizzled.
+// Pipeline: cp.async by the producer, since a page may end anywhere; full and empty mbarriers per slot. A consumer
 //   starts the next products with keys, then those of the weights before with their values: its softmax runs during the
 //   latter, and during the products of the other consumer.
 
@@ -15,7 +13,6 @@
 #include "cuda/common/wgmma.h"
 #include "cuda/launch.h"
 #include "cuda/layers/attention.h"
-#include "cuda/layers/packed_cache.h"
 
 namespace thalweg::cu::sm90 {
 namespace {
@@ -26,25 +23,16 @@ constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
 constexpr int kRows = 64 * kConsumers;
 static_assert(kRows == kPrefillRows);
 constexpr int kKeys = 64;
+constexpr int kSlots = 4;
 constexpr int kTileBytes = 8192;  // 64 rows of 64 columns
 constexpr int kConsumerBarrier = 1;
 constexpr int kTurnBarriers = 2;  // one for each consumer
 
 template <int D>
 constexpr int kSlotBytes = kKeys* D * 2;
-// A packed cache's tiles arrive in a ring of their own, of kPackedSlots, before the producer unpacks them.
-template <class Cache>
-constexpr bool kIsPacked = std::is_same_v<Cache, PackedQ8>;
-template <class Cache>
-constexpr int kSlots = kIsPacked<Cache> ? 3 : 4;
-constexpr int kPackedSlots = 3;
 template <int D>
-constexpr int kPackedBytes = kKeys* packed_row_bytes(D);
-template <class Cache, int D>
-constexpr int kSharedBytes = kRows* D * 2 + kSlots<Cache>* kSlotBytes<D> + 1024 +
-                             (kIsPacked<Cache> ? kPackedSlots * kPackedBytes<D> : 0);
+constexpr int kSharedBytes = kRows* D * 2 + kSlots* kSlotBytes<D> + 1024;
 
-template <int kSlots>
 struct Ring {
   std::uint32_t address;
   MbarrierArray full;
@@ -111,62 +99,30 @@ struct KeyTiles {
 };
 
 // The producer warpgroup.
-template <class Cache, int D>
-__device__ void produce(const AttentionCall& p, const AttentionTile& tile, int key_head, KeyTiles of,
-                        const Ring<kSlots<Cache>>& ring, std::uint8_t* slots, int thread) {
+template <int D>
+__device__ void produce(const AttentionCall& p, const AttentionTile& tile, int key_head, KeyTiles of, const Ring& ring,
+                        int thread) {
   const auto publish = [&](int number) {
     fence_proxy_async();
-    ring.full[number % kSlots<Cache>].arrive();
+    ring.full[number % kSlots].arrive();
   };
   const int tiles = 2 * of.count;
-  const auto has_values = [&](int number) { return number == tiles - 1 || (number > 0 && number % 2 == 0); };
-  const auto first_position = [&](int number) {
-    const int step = number == tiles - 1             ? of.count - 1
-                     : number % 2 == 0 && number > 0 ? number / 2 - 1
-                                                     : (number + 1) / 2;
-    return (of.first + step) * kKeys;
-  };
-  if constexpr (kIsPacked<Cache>) {
-    constexpr int kRowsOfWarp = kKeys * kWarpSize / kWarpgroup;
-    const int lane = thread % kWarpSize;
-    const int first_row = thread / kWarpSize * kRowsOfWarp;
-    std::uint8_t* const packed = slots + kSlots<Cache> * kSlotBytes<D> + first_row * packed_row_bytes(D);
-    const auto start = [&](int number) {
-      if (number < tiles) {
-        copy_packed_rows<D, kRowsOfWarp>(p.table, tile.sequence, has_values(number) ? p.v : p.k, key_head,
-                                         first_position(number) + first_row, tile.visible,
-                                         shared_address(packed + number % kPackedSlots * kPackedBytes<D>), lane);
-      }
-      commit_copies();  // an empty group too, so that their number tells which have arrived
-    };
-    for (int number = 0; number < kPackedSlots - 1; ++number) start(number);
+  const TileCopies<D> keys(p, tile, p.k, key_head, thread);
+  const TileCopies<D> values(p, tile, p.v, key_head, thread);
 #pragma unroll 1
-    for (int number = 0; number < tiles; ++number) {
-      wait_for_copies<kPackedSlots - 2>();
-      __syncwarp();  // the other lanes' copies are here too, and have read what the next ones overwrite
-      start(number + kPackedSlots - 1);
-      ring.wait_empty(number);
-      unpack_rows<D, kRowsOfWarp, kKeys, 1>(packed + number % kPackedSlots * kPackedBytes<D>,
-                                            slots + number % kSlots<Cache> * kSlotBytes<D>, first_row, lane);
-      publish(number);
-    }
-  } else {
-    const TileCopies<D> keys(p, tile, p.k, key_head, thread);
-    const TileCopies<D> values(p, tile, p.v, key_head, thread);
-#pragma unroll 1
-    for (int number = 0; number < tiles; ++number) {
-      ring.wait_empty(number);
-      (has_values(number) ? values : keys)
-          .copy(first_position(number),
-                ring.address + static_cast<std::uint32_t>(number % kSlots<Cache> * kSlotBytes<D>));
-      commit_copies();
-      if (number == 0) continue;
-      wait_for_copies<1>();
-      publish(number - 1);
-    }
-    wait_for_copies<0>();
-    publish(tiles - 1);
+  for (int number = 0; number < tiles; ++number) {
+    const bool value = number == tiles - 1 || (number > 0 && number % 2 == 0);
+    const int step = number == tiles - 1 ? of.count - 1 : value ? number / 2 - 1 : (number + 1) / 2;
+    ring.wait_empty(number);
+    (value ? values : keys)
+        .copy((of.first + step) * kKeys, ring.address + static_cast<std::uint32_t>(number % kSlots * kSlotBytes<D>));
+    commit_copies();
+    if (number == 0) continue;
+    wait_for_copies<1>();
+    publish(number - 1);
   }
+  wait_for_copies<0>();
+  publish(tiles - 1);
 }
 
 // Starts products[64,64] = q k^T of a consumer's rows.
@@ -220,9 +176,9 @@ class Turns {
 };
 
 // A consumer warpgroup, with rows 64 `consumer` and the next 63, of the block's split.
-template <class T, int D, int kSlots>
+template <class T, int D>
 __device__ void consume(const AttentionCall& p, const AttentionTile& tile, int key_head, int split, KeyTiles of,
-                        const Ring<kSlots>& ring, std::uint32_t queries, const float* factors_of_rows, int consumer,
+                        const Ring& ring, std::uint32_t queries, const float* factors_of_rows, int consumer,
                         int thread) {
   const int steps = of.count;
   const int lane = thread % kWarpSize;
@@ -317,12 +273,11 @@ __device__ void consume(const AttentionCall& p, const AttentionTile& tile, int k
   }
 }
 
-template <class Cache, int D>
+template <class T, int D>
 __global__ void __launch_bounds__(kThreads, 1) attention_prefill_kernel(const __grid_constant__ AttentionCall p) {
-  using T = OperandOf<Cache>;
   extern __shared__ std::uint8_t dynamic_shared[];
-  __shared__ std::uint64_t full_barriers[kSlots<Cache>];
-  __shared__ std::uint64_t empty_barriers[kSlots<Cache>];
+  __shared__ std::uint64_t full_barriers[kSlots];
+  __shared__ std::uint64_t empty_barriers[kSlots];
   __shared__ float factors_of_rows[kRows];
   pdl_trigger_and_wait();
   const AttentionTile tile = find_tile(p, gridDim.x - 1 - blockIdx.x);
@@ -340,10 +295,9 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_kernel(const __
   const std::uint32_t misaligned = shared_address(dynamic_shared) % 1024;
   std::uint8_t* const shared = dynamic_shared + (misaligned == 0 ? 0 : 1024 - misaligned);
   const std::uint32_t queries = shared_address(shared);
-  const Ring<kSlots<Cache>> ring{
-      queries + kRows * D * 2, {shared_address(full_barriers)}, {shared_address(empty_barriers)}};
+  const Ring ring{queries + kRows * D * 2, {shared_address(full_barriers)}, {shared_address(empty_barriers)}};
   if (thread == 0) {
-    for (int i = 0; i < kSlots<Cache>; ++i) {
+    for (int i = 0; i < kSlots; ++i) {
       ring.full[i].init(kWarpgroup);
       ring.empty[i].init(kConsumers * kWarpgroup / kWarpSize);
     }
@@ -353,10 +307,10 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_kernel(const __
   static_assert(kSplitRound % kKeys == 0);
   const KeyTiles tiles{begin / kKeys, (end - begin + kKeys - 1) / kKeys};
   if (thread < kWarpgroup) {
-    setmaxnreg_dec<kIsPacked<Cache> ? 56 : 40>();
-    produce<Cache, D>(p, tile, key_head, tiles, ring, shared + kRows * D * 2, thread);
+    setmaxnreg_dec<40>();
+    produce<D>(p, tile, key_head, tiles, ring, thread);
   } else {
-    setmaxnreg_inc<kIsPacked<Cache> ? 224 : 232>();
+    setmaxnreg_inc<232>();
     const int consumer = thread / kWarpgroup - 1;
     constexpr int kWarps = kConsumers * kWarpgroup / kWarpSize;
     load_queries<T, D, kRows>(p, tile, key_head, shared, factors_of_rows, thread / kWarpSize - kWarpgroup / kWarpSize,
@@ -367,13 +321,11 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_kernel(const __
   }
 }
 
-template <class Cache, int D>
+template <class T, int D>
 void launch(const AttentionCall& call, dim3 grid, const DeviceProperties& device, cudaStream_t stream) {
   static constexpr std::string_view kOperation = "attention";
-  allow_shared_memory(reinterpret_cast<const void*>(attention_prefill_kernel<Cache, D>), kSharedBytes<Cache, D>,
-                      kOperation);
-  pdl_launch(attention_prefill_kernel<Cache, D>, grid, dim3(kThreads), kSharedBytes<Cache, D>, device, stream,
-             kOperation, call);
+  allow_shared_memory(reinterpret_cast<const void*>(attention_prefill_kernel<T, D>), kSharedBytes<D>, kOperation);
+  pdl_launch(attention_prefill_kernel<T, D>, grid, dim3(kThreads), kSharedBytes<D>, device, stream, kOperation, call);
 }
 
 }  // namespace
@@ -381,15 +333,12 @@ void launch(const AttentionCall& call, dim3 grid, const DeviceProperties& device
 void launch_attention_prefill(const AttentionCall& call, DType cache, unsigned tiles, const DeviceProperties& device,
                               cudaStream_t stream) {
   const dim3 grid(tiles, static_cast<unsigned>(call.heads / call.group), static_cast<unsigned>(call.splits));
-  const auto launch_for = [&]<class Cache>(Cache) {
-    call.width == 256 ? launch<Cache, 256>(call, grid, device, stream) : launch<Cache, 128>(call, grid, device, stream);
-  };
   if (cache == DType::kBF16) {
-    launch_for(__nv_bfloat16{});
-  } else if (cache == DType::kF16) {
-    launch_for(__half{});
+    call.width == 256 ? launch<__nv_bfloat16, 256>(call, grid, device, stream)
+                      : launch<__nv_bfloat16, 128>(call, grid, device, stream);
   } else {
-    launch_for(PackedQ8{});
+    call.width == 256 ? launch<__half, 256>(call, grid, device, stream)
+                      : launch<__half, 128>(call, grid, device, stream);
   }
 }
 

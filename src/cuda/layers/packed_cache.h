@@ -47,8 +47,9 @@ __device__ inline uint2 unpack_codes(std::uint32_t codes, __half2 scale) {
   return {product(0x4140U), product(0x4342U)};
 }
 
-// A pair of blocks to row `row` of a tile of 64 columns.
-__device__ __forceinline__ void unpack_pair(const std::uint32_t (&words)[kPairWords], std::uint8_t* tile, int row) {
+// The 64 values of a pair of blocks: store(i, values 8 i to 8 i + 7).
+template <class Store>
+__device__ __forceinline__ void unpack_pair(const std::uint32_t (&words)[kPairWords], Store store) {
 #pragma unroll
   for (int block = 0; block < 2; ++block) {
     const std::uint32_t bits = block == 0 ? words[0] : words[8] >> 16;
@@ -56,12 +57,28 @@ __device__ __forceinline__ void unpack_pair(const std::uint32_t (&words)[kPairWo
     // The first block's codes begin within a word, the second's with one.
     const auto codes = [&](int n) { return block == 0 ? __funnelshift_r(words[n], words[n + 1], 16) : words[n + 9]; };
 #pragma unroll
-    for (int vector = 0; vector < 4; ++vector) {
-      const uint2 low = unpack_codes(codes(2 * vector), scale);
-      const uint2 high = unpack_codes(codes(2 * vector + 1), scale);
-      *reinterpret_cast<uint4*>(tile + swizzled(row, 4 * block + vector)) = {low.x, low.y, high.x, high.y};
+    for (int i = 0; i < 4; ++i) {
+      const uint2 low = unpack_codes(codes(2 * i), scale);
+      const uint2 high = unpack_codes(codes(2 * i + 1), scale);
+      store(4 * block + i, uint4{low.x, low.y, high.x, high.y});
     }
   }
+}
+
+// The same to row `row` of a tile of 64 columns.
+__device__ __forceinline__ void unpack_pair(const std::uint32_t (&words)[kPairWords], std::uint8_t* tile, int row) {
+  unpack_pair(words, [&](int i, uint4 values) { *reinterpret_cast<uint4*>(tile + swizzled(row, i)) = values; });
+}
+
+// A pair of a position's row in the cache; zeros if `offset`, that of the row's first element, is negative.
+__device__ __forceinline__ void read_pair(std::uint32_t (&words)[kPairWords], const CacheView& cache,
+                                          std::int64_t offset, int pair) {
+#pragma unroll
+  for (std::uint32_t& word : words) word = 0;
+  if (offset < 0) return;
+  const auto* from = reinterpret_cast<const std::uint32_t*>(packed_row(cache, offset) + pair * kPairBytes);
+#pragma unroll
+  for (int n = 0; n < kPairWords; ++n) words[n] = from[n];
 }
 
 // Reads positions first..first+kKeys-1 of a key head and stores them as kKeys swizzled rows; zeros from `end` on. The
@@ -69,21 +86,15 @@ __device__ __forceinline__ void unpack_pair(const std::uint32_t (&words)[kPairWo
 template <int D, int kKeys, int kThreads>
 __device__ void unpack_positions(const CacheTable& table, const CachedSequence& sequence, const CacheView& cache,
                                  int key_head, int first, int end, std::uint8_t* to, int thread) {
-  constexpr int kPairs = D / kPairValues;
   // Neighboring threads have neighboring rows, whose vectors lie in different banks.
 #pragma unroll 1
-  for (int i = thread; i < kKeys * kPairs; i += kThreads) {
+  for (int i = thread; i < kKeys * (D / kPairValues); i += kThreads) {
     const int row = i % kKeys;
     const int pair = i / kKeys;
     const int position = first + row;
     const std::int64_t offset = position < end ? cache_offset(table, sequence, cache, position) : -1;
-    std::uint32_t words[kPairWords] = {};
-    if (offset >= 0) {
-      const auto* from = reinterpret_cast<const std::uint32_t*>(
-          packed_row(cache, offset + key_head * cache.strides[2]) + pair * kPairBytes);
-#pragma unroll
-      for (int n = 0; n < kPairWords; ++n) words[n] = from[n];
-    }
+    std::uint32_t words[kPairWords];
+    read_pair(words, cache, offset < 0 ? offset : offset + key_head * cache.strides[2], pair);
     unpack_pair(words, to + pair * (kKeys * 128), row);
   }
 }
@@ -104,28 +115,24 @@ __device__ void copy_packed_rows(const CacheTable& table, const CachedSequence& 
   }
 }
 
-// A warp's rows that were copied so, to rows first_row..first_row+kRows-1 of tiles of kTileRows rows. A lane reads
-// kTogether pairs at a time, before it stores any.
-template <int D, int kRows, int kTileRows, int kTogether>
-__device__ __forceinline__ void unpack_rows(const std::uint8_t* rows, std::uint8_t* tiles, int first_row, int lane) {
+// A warp's rows that were copied so, to as many swizzled rows. A lane reads all its pairs before it stores any.
+template <int D, int kRows>
+__device__ __forceinline__ void unpack_rows(const std::uint8_t* rows, std::uint8_t* tiles, int lane) {
   constexpr int kCount = kRows * (D / kPairValues) / kWarpSize;  // pairs of a lane
-  static_assert(kRows * (D / kPairValues) % kWarpSize == 0 && kCount % kTogether == 0);
-#pragma unroll 1
-  for (int begin = 0; begin < kCount; begin += kTogether) {
-    std::uint32_t words[kTogether][kPairWords];
+  static_assert(kRows * (D / kPairValues) % kWarpSize == 0);
+  std::uint32_t words[kCount][kPairWords];
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const int at = (begin + i) * kWarpSize + lane;
-      const auto* from =
-          reinterpret_cast<const std::uint32_t*>(rows + at % kRows * packed_row_bytes(D) + at / kRows * kPairBytes);
+  for (int i = 0; i < kCount; ++i) {
+    const int at = i * kWarpSize + lane;
+    const auto* from =
+        reinterpret_cast<const std::uint32_t*>(rows + at % kRows * packed_row_bytes(D) + at / kRows * kPairBytes);
 #pragma unroll
-      for (int n = 0; n < kPairWords; ++n) words[i][n] = from[n];
-    }
+    for (int n = 0; n < kPairWords; ++n) words[i][n] = from[n];
+  }
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const int at = (begin + i) * kWarpSize + lane;
-      unpack_pair(words[i], tiles + at / kRows * (kTileRows * 128), first_row + at % kRows);
-    }
+  for (int i = 0; i < kCount; ++i) {
+    const int at = i * kWarpSize + lane;
+    unpack_pair(words[i], tiles + at / kRows * (kRows * 128), at % kRows);
   }
 }
 
