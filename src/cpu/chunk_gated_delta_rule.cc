@@ -3,10 +3,11 @@
 //   (I + L) V' = beta (v - exp(G) (k S))       one triangular solve; W, U and the inverse are never formed
 //   O = scale (exp(G) (q S) + P V')
 //   S = exp(G_last) S + k^T (exp(G_last - G) V')
-// S is kept as [K,V], so that every product runs along contiguous rows. Short sequences are processed token by token.
+// S is kept as [K,V], so that every product runs along contiguous rows. Short sequences run token by token.
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "core/threads.h"
 #include "cpu/gated_delta.h"
@@ -17,8 +18,6 @@ namespace thalweg::cpu {
 namespace {
 
 constexpr std::int64_t kChunk = 64;
-// Up to this length the recurrence is faster, measured at K = V = 128: it transposes and solves nothing.
-constexpr std::int64_t kShort = 24;
 
 // A worker's memory.
 struct Buffers {
@@ -74,7 +73,7 @@ class HeadPrefill {
 
   void run(Arena scratch) const {
     // Decided by the sequence's own length alone, so that its bits do not depend on the rest of the batch.
-    if (sequences_.length(n_) <= kShort) return run_short(scratch);
+    if (sequences_.length(n_) <= tuning::kTokenByTokenLength) return run_short(scratch);
     const Buffers m(scratch, ks_, vs_);
     load_state(args_.initial_state, args_.state_layout, slot_, h_, vs_, ks_, Orientation::kKV, m.state, m.staging);
     for (std::int64_t at = 0; at < sequences_.length(n_); at += kChunk) {
@@ -186,8 +185,12 @@ void run(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& st
   });
 }
 
+std::string remark(const ChunkGatedDeltaRuleArgs&) {
+  return "sequences of at most " + std::to_string(tuning::kTokenByTokenLength) + " tokens run token by token";
+}
+
 constexpr Kernel<ChunkGatedDeltaRuleArgs> kKernels[] = {
-    {"chunk64", always_supported<ChunkGatedDeltaRuleArgs>, workspace, run}};
+    {"chunk64", always_supported<ChunkGatedDeltaRuleArgs>, workspace, run, remark}};
 
 }  // namespace
 
