@@ -89,7 +89,7 @@ Machine machine_of(const BackendInfo& info, const Stream& stream) {
 // was chosen each time.
 class UntimedKernels {
  public:
-  // Of the operations of the cases; of all operations if none was asked for.
+  // Of the operations of the cases; of all operations if none was named.
   UntimedKernels(const BackendInfo& info, const std::vector<const cases::Case*>& selected, bool all_operations) {
     for (const OperationInfo& operation : info.operations) {
       const auto is_of = [&](const cases::Case* test) { return test->operation == operation.name; };

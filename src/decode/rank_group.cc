@@ -140,30 +140,30 @@ void RankGroup::all_reduce(const Tensor& y) {
   comm_.all_reduce(y.data, y.dtype, y.size());
 }
 
-void RankGroup::give(int rank, std::span<const Piece> pieces) {
+void RankGroup::give(int rank, std::span<const MemorySegment> segments) {
   if (device_ != nullptr) {
     std::vector<RankTransfer> sends;
-    for (const Piece& piece : pieces) {
-      if (piece.bytes > 0) sends.push_back({rank, piece.data, piece.bytes});
+    for (const MemorySegment& segment : segments) {
+      if (segment.bytes > 0) sends.push_back({rank, segment.data, segment.bytes});
     }
     return device_->exchange(sends, {});
   }
-  for (const Piece& piece : pieces) {  // one for each call: more at once would mix
-    const comm::Send send{rank, piece.data, piece.bytes};
+  for (const MemorySegment& segment : segments) {  // one for each call: more at once would mix
+    const comm::Send send{rank, segment.data, segment.bytes};
     comm_.exchange(std::span(&send, 1), {});
   }
 }
 
-void RankGroup::take(int rank, std::span<const Piece> pieces) {
+void RankGroup::take(int rank, std::span<const MemorySegment> segments) {
   if (device_ != nullptr) {
     std::vector<RankTransfer> receives;
-    for (const Piece& piece : pieces) {
-      if (piece.bytes > 0) receives.push_back({rank, piece.data, piece.bytes});
+    for (const MemorySegment& segment : segments) {
+      if (segment.bytes > 0) receives.push_back({rank, segment.data, segment.bytes});
     }
     return device_->exchange({}, receives);
   }
-  for (const Piece& piece : pieces) {
-    const comm::Receive receive{rank, piece.data, piece.bytes};
+  for (const MemorySegment& segment : segments) {
+    const comm::Receive receive{rank, segment.data, segment.bytes};
     comm_.exchange({}, std::span(&receive, 1));
   }
 }
