@@ -81,7 +81,7 @@ void RankGroup::set_sizes(std::uint64_t fixed_bytes, std::uint64_t token_bytes) 
 void RankGroup::begin() {
   comm_.barrier(kLoadSeconds);
   begun_ = true;
-  if (leads()) idle_thread_ = std::thread([this] { look_after_idle_ranks(); });
+  if (leads()) idle_thread_ = std::thread([this] { send_heartbeats(); });
 }
 
 std::uint64_t RankGroup::bytes_of_rank(int rank, const SlotPart& part) const {
@@ -225,9 +225,9 @@ void RankGroup::write(const SlotPart& part, const std::byte* from) {
   comm_.exchange(sends, {});
 }
 
-// Without commands nobody would notice that a rank is gone, and the others could not tell an idle rank 0 from one that
+// Without commands no rank would notice that another is gone, nor distinguish an idle rank 0 from one that
 // hangs.
-void RankGroup::look_after_idle_ranks() {
+void RankGroup::send_heartbeats() {
   const auto pause = std::chrono::duration<double>(std::min(comm_.timeout() / 4, 5.0));
   std::unique_lock ending(ending_mutex_);
   while (!ending_changed_.wait_for(ending, pause, [&] { return ending_; })) {
@@ -239,7 +239,7 @@ void RankGroup::look_after_idle_ranks() {
       std::vector<comm::Receive> receives;
       for (int r = 1; r < count(); ++r) receives.push_back({r, &answers[static_cast<std::size_t>(r)], 1});
       comm_.exchange({}, receives, comm_.timeout() - pause.count());
-    } catch (const Error&) {  // the communicator keeps it for the next call, and for whoever asks for failure()
+    } catch (const Error&) {  // the communicator keeps it for the next call and for failure()
       return;
     }
   }

@@ -128,7 +128,7 @@ class RankGroup {
   std::uint64_t bytes_of_rank(int rank, const SlotPart& part) const;
   void send(const Command& command, std::span<const std::byte> message = {});
   void lead(const Command& command, std::span<const std::byte> message, const std::function<void()>& body);
-  void look_after_idle_ranks();
+  void send_heartbeats();
   void follow(const Command& command, Follower& follower);
 
   std::shared_ptr<Ranks> ranks_;
