@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -88,7 +89,7 @@ Machine machine_of(const BackendInfo& info, const Stream& stream) {
 // was chosen each time.
 class UntimedKernels {
  public:
-  // Of the operations of the cases; of all operations if none was asked for.
+  // Of the operations of the cases; of all operations if none was named.
   UntimedKernels(const BackendInfo& info, const std::vector<const cases::Case*>& selected, bool all_operations) {
     for (const OperationInfo& operation : info.operations) {
       const auto is_of = [&](const cases::Case* test) { return test->operation == operation.name; };
@@ -126,91 +127,122 @@ std::string resources(const BackendInfo& info, const Stream& stream) {
                      info.instruction_sets.empty() ? "" : info.instruction_sets.front());
 }
 
+// Why nothing is timed on the backend; empty if it can be.
+std::string why_skipped(const BackendInfo& info) {
+  if (!info.available) return info.reason;
+  const DeviceFunctions* device = backend(info.type).device;
+  if (info.type == DeviceType::kCpu || (device != nullptr && device->speed != nullptr)) return {};
+  return "nothing here measures the speed of its memory; " + (info.note.empty() ? "no times without it" : info.note);
+}
+
+// The cases on one backend.
+class BackendBench {
+ public:
+  BackendBench(const BenchOptions& options, const BackendInfo& info)
+      : options_(options), info_(info), stream_{{info.type, 0}, options.threads, nullptr} {}
+
+  // Prints a table and adds its rows to `rows`. Whether every result was right.
+  bool run(const std::vector<const cases::Case*>& selected, nlohmann::json& rows) {
+    machine_ = machine_of(info_, stream_);
+    print("{}: {} {:.1f} GB/s, {:.0f} GFLOP/s in f32, measured now\n\n", device_type_name(info_.type),
+          resources(info_, stream_), machine_.bytes_per_second * 1e-9, machine_.flops_per_second * 1e-9);
+    print("{:<28} {:<44} {:<12} {:>11} {:>11} {:>7} {:>8} {:>9} {:>10} {:>7}\n", "operation", "case", "kernel",
+          "median us", "min us", "spread", "GB/s", "GFLOP/s", "floor us", "x floor");
+    UntimedKernels untimed(info_, selected,
+                           options_.selection.operations.empty() && options_.selection.case_regex.empty());
+    Progress progress(selected.size());
+    bool ok = true;
+    for (const cases::Case* test : selected) {
+      progress.step(std::string(test->operation) + " " + test->name);
+      if (test->large && info_.type == DeviceType::kCpu) continue;
+      const std::unique_ptr<cases::Problem> problem = test->make(1);
+      const Explanation explanation = problem->explanation(stream_);
+      untimed.explained(explanation);
+      for (std::size_t i = 0; i < explanation.kernels.size(); ++i) {
+        const KernelVerdict& kernel = explanation.kernels[i];
+        const bool wanted = options_.all_kernels || static_cast<int>(i) == explanation.chosen;
+        if (!kernel.supported || !wanted) continue;
+        const std::optional<Timing> timing = check_and_time(*test, *problem, kernel.kernel, progress);
+        if (timing) {
+          untimed.timed(explanation, kernel);
+          rows.push_back(row(*test, kernel.kernel, *timing, problem->cost));
+        }
+        ok = ok && timing;
+      }
+    }
+    untimed.print_all();
+    return ok;
+  }
+
+ private:
+  // None if the kernel's result is wrong.
+  std::optional<Timing> check_and_time(const cases::Case& test, cases::Problem& problem, const std::string& kernel,
+                                       Progress& progress) const {
+    select_kernel(test.operation, kernel);
+    cases::Verdict verdict;
+    if (options_.check) {
+      verdict = cases::verify(problem, stream_);
+    } else {
+      problem.memory.reset();
+      verdict.ok = true;
+    }
+    std::optional<Timing> timing;
+    if (verdict.ok) {
+      timing = info_.type == DeviceType::kCpu
+                   ? measure(problem, stream_, options_.seconds)
+                   : measure_on_device(test, stream_, *backend(info_.type).device, problem.cost.bytes);
+    }
+    select_kernel(test.operation, "");
+    progress.clear();
+    if (!verdict.ok) {
+      print("{:<28} {:<44} {:<12} wrong result, not timed: {}\n", test.operation, test.name, kernel, verdict.problem);
+    }
+    return timing;
+  }
+
+  // Prints a row and returns what of it goes to a file.
+  nlohmann::json row(const cases::Case& test, const std::string& kernel, const Timing& timing,
+                     const cases::Cost& cost) const {
+    const double floor_us =
+        1e6 * std::max(cost.bytes / machine_.bytes_per_second, cost.flops / machine_.flops_per_second);
+    print("{:<28} {:<44} {:<12} {:>11.1f} {:>11.1f} {:>6.0f}% {:>8.2f} {:>9.2f} {:>10.1f} {:>7.2f}\n", test.operation,
+          test.name, kernel, timing.median_us, timing.min_us, 100 * timing.spread, cost.bytes / timing.median_us * 1e-3,
+          cost.flops / timing.median_us * 1e-3, floor_us, timing.median_us / floor_us);
+    std::fflush(stdout);
+    return {{"op", test.operation},
+            {"case", test.name},
+            {"backend", device_type_name(info_.type)},
+            {"kernel", kernel},
+            {"threads", thread_count(stream_)},
+            {"median_us", timing.median_us},
+            {"min_us", timing.min_us},
+            {"spread", timing.spread},
+            {"bytes", cost.bytes},
+            {"flops", cost.flops},
+            {"floor_us", floor_us}};
+  }
+
+  const BenchOptions& options_;
+  const BackendInfo& info_;
+  Stream stream_;
+  Machine machine_;
+};
+
 }  // namespace
 
 int bench(const BenchOptions& options) {
   const std::vector<const cases::Case*> selected = select_cases(options.selection, true);
-  const std::vector<BackendInfo> backends = select_backends(options.selection);
   nlohmann::json rows = nlohmann::json::array();
-  bool failed = false;
-  for (const BackendInfo& info : backends) {
-    if (!info.available) {
-      print("{}: skipped, {}\n", device_type_name(info.type), info.reason);
-      continue;
+  bool ok = true;
+  for (const BackendInfo& info : select_backends(options.selection)) {
+    if (const std::string why = why_skipped(info); !why.empty()) {
+      print("{}: skipped, {}\n", device_type_name(info.type), why);
+    } else if (!BackendBench(options, info).run(selected, rows)) {
+      ok = false;
     }
-    const DeviceFunctions* device = backend(info.type).device;
-    if (info.type != DeviceType::kCpu && (device == nullptr || device->speed == nullptr)) {
-      print("{}: skipped, nothing here measures the speed of its memory; {}\n", device_type_name(info.type),
-            info.note.empty() ? "no times without it" : info.note);
-      continue;
-    }
-    const Stream stream{{info.type, 0}, options.threads, nullptr};
-    const Machine machine = machine_of(info, stream);
-    print("{}: {} {:.1f} GB/s, {:.0f} GFLOP/s in f32, measured now\n\n", device_type_name(info.type),
-          resources(info, stream), machine.bytes_per_second * 1e-9, machine.flops_per_second * 1e-9);
-    print("{:<28} {:<44} {:<12} {:>11} {:>11} {:>7} {:>8} {:>9} {:>10} {:>7}\n", "operation", "case", "kernel",
-          "median us", "min us", "spread", "GB/s", "GFLOP/s", "floor us", "x floor");
-    UntimedKernels untimed(info, selected,
-                           options.selection.operations.empty() && options.selection.case_regex.empty());
-    Progress progress(selected.size());
-    for (const cases::Case* test : selected) {
-      progress.step(std::string(test->operation) + " " + test->name);
-      if (test->large && info.type == DeviceType::kCpu) continue;
-      const std::unique_ptr<cases::Problem> problem = test->make(1);
-      const Explanation explanation = problem->explanation(stream);
-      untimed.explained(explanation);
-      for (std::size_t i = 0; i < explanation.kernels.size(); ++i) {
-        const KernelVerdict& kernel = explanation.kernels[i];
-        const bool wanted = options.all_kernels || static_cast<int>(i) == explanation.chosen;
-        if (!kernel.supported || !wanted) continue;
-        select_kernel(explanation.operation, kernel.kernel);
-        cases::Verdict verdict;
-        if (options.check) {
-          verdict = cases::verify(*problem, stream);
-        } else {
-          problem->memory.reset();
-          verdict.ok = true;
-        }
-        Timing timing;
-        if (verdict.ok) {
-          timing = info.type == DeviceType::kCpu
-                       ? measure(*problem, stream, options.seconds)
-                       : measure_on_device(*test, stream, *backend(info.type).device, problem->cost.bytes);
-        }
-        select_kernel(explanation.operation, "");
-        progress.clear();
-        if (!verdict.ok) {
-          failed = true;
-          print("{:<28} {:<44} {:<12} wrong result, not timed: {}\n", test->operation, test->name, kernel.kernel,
-                verdict.problem);
-          continue;
-        }
-        untimed.timed(explanation, kernel);
-        const cases::Cost cost = problem->cost;
-        const double floor_us =
-            1e6 * std::max(cost.bytes / machine.bytes_per_second, cost.flops / machine.flops_per_second);
-        print("{:<28} {:<44} {:<12} {:>11.1f} {:>11.1f} {:>6.0f}% {:>8.2f} {:>9.2f} {:>10.1f} {:>7.2f}\n",
-              test->operation, test->name, kernel.kernel, timing.median_us, timing.min_us, 100 * timing.spread,
-              cost.bytes / timing.median_us * 1e-3, cost.flops / timing.median_us * 1e-3, floor_us,
-              timing.median_us / floor_us);
-        std::fflush(stdout);
-        rows.push_back({{"op", test->operation},
-                        {"case", test->name},
-                        {"backend", device_type_name(info.type)},
-                        {"kernel", kernel.kernel},
-                        {"threads", thread_count(stream)},
-                        {"median_us", timing.median_us},
-                        {"min_us", timing.min_us},
-                        {"spread", timing.spread},
-                        {"bytes", cost.bytes},
-                        {"flops", cost.flops},
-                        {"floor_us", floor_us}});
-      }
-    }
-    untimed.print_all();
   }
   if (!options.json.empty()) write_text(options.json, rows.dump(1) + "\n");
-  return failed ? 1 : 0;
+  return ok ? 0 : 1;
 }
 
 }  // namespace thalweg::app

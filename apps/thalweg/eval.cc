@@ -37,7 +37,7 @@ struct Options {
 struct Question {
   std::string set;
   std::string prompt;
-  std::vector<ChatMessage> messages;  // a conversation, in place of the prompt
+  std::vector<ChatMessage> messages;  // a conversation, instead of the prompt
   std::string answer;
   std::int64_t tokens = 0;  // 0: not given
 };

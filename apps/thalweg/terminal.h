@@ -6,7 +6,7 @@ namespace thalweg::app {
 // with NO_COLOR unset or empty. CLICOLOR_FORCE, if set and not 0, stands in for the terminal.
 bool takes_escapes(int stream);
 
-// What -q asks for: no progress and no timings on stderr, for the rest of the process.
+// What -q sets: no progress and no timings on stderr, for the rest of the process.
 void be_quiet();
 bool quiet();
 

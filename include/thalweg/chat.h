@@ -60,14 +60,14 @@ enum class ToolCallFormat : std::uint8_t { kJson, kXml };
 // The blanks that the family's template writes around reasoning and calls are left out.
 //
 // A call is begun once its name and the beginning of its arguments are certain; until then, malformed text comes out as
-// content. Arguments that become malformed later end there, unclosed, and the rest comes out as content. So do the
-// arguments end, unclosed, of a call that the answer's end cuts off.
+// content. Arguments that become malformed later end there, unclosed, and the rest comes out as content. If the answer
+// ends within a call, its arguments end unclosed as well.
 class AnswerParser {
  public:
   struct CallDelta {
     std::size_t index = 0;  // of the call within the answer
     std::string name;       // in the call's first delta only
-    std::string arguments;  // the next part of the JSON object's text
+    std::string arguments;  // what follows of the JSON object's text
   };
   struct Delta {
     std::string reasoning;

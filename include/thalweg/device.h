@@ -40,15 +40,15 @@ inline constexpr Device kCpu{};
 
 // Kernels of kFast for few and for many rows of activations may round differently. kByCount takes the faster one for
 // the rows of a call. The others take the same one for any number, so that a row's bits do not depend on what else is
-// in the call: kFew suits decode steps, kMany prompts. The CPU and Metal heed it.
+// in the call: kFew suits decode steps, kMany prompts. The CPU and Metal backends honor it.
 enum class RowHint : std::uint8_t { kByCount, kFew, kMany };
 
-// Threads of the caller's own for the CPU, in place of the library's pool.
+// The caller's own threads for the CPU, instead of the library's pool.
 struct ThreadPool {
   // Calls work(context, i) exactly once for each i in 0..workers-1, on whatever threads it likes, the calling one
   // included, and returns when all calls have returned; must not throw. The calls share the work between them, so that
-  // those that run late find nothing left to do, and one after the other is right too, only slower. May be called by
-  // several threads at once if several of them run operations.
+  // those that run late find nothing left to do; running them one after the other is correct too, only slower. Several
+  // threads may call this at once if several of them run operations.
   void (*run)(void* user, int workers, void (*work)(void* context, int worker), void* context) = nullptr;
   void* user = nullptr;
 };
@@ -59,8 +59,8 @@ struct ThreadPool {
 // enqueues.
 //
 // Any number of threads may run operations at once, if none writes what another one uses: calls share the library's
-// pool, which has as many threads as the largest of them asked for, less the calling one. A thread without work takes
-// part in any call that has some left, and a call never waits for another one.
+// pool, which has as many threads as the largest request, less the calling one. An idle thread helps any call that has
+// work left, and a call never waits for another one.
 struct Stream {
   Device device;
   int threads = 0;
@@ -71,10 +71,10 @@ struct Stream {
   static constexpr Stream cpu(int threads = 0) { return Stream{{DeviceType::kCpu, 0}, threads, nullptr}; }
 };
 
-// Scratch memory of an operation, owned by the caller and reusable as soon as the operation has finished, not shared by
-// two that run at once. Ask
-// workspace_size(args, stream) for the bytes; `data` is aligned to kWorkspaceAlignment. Contents are unspecified
-// before and after a run.
+// Scratch memory of an operation, owned by the caller. It may be reused as soon as the operation has finished; two
+// operations that run at once must not share it. workspace_size(args, stream) returns the bytes that are needed, and
+// `data` is aligned to kWorkspaceAlignment.
+// Contents are unspecified before and after a run.
 inline constexpr std::size_t kWorkspaceAlignment = 64;
 
 struct Workspace {
@@ -82,8 +82,8 @@ struct Workspace {
   std::size_t bytes = 0;
 };
 
-// Scratch memory on the host that grows as asked and is kept between calls: for callers without an allocator of their
-// own. One thread at a time uses it.
+// Scratch memory on the host that grows on demand and is kept between calls, for callers without an allocator of their
+// own. One thread at a time may use it.
 //   HostWorkspace scratch;
 //   l2norm(args, scratch.reserve(workspace_size(args, stream)), stream);
 class HostWorkspace {
@@ -108,7 +108,7 @@ class HostWorkspace {
   std::size_t bytes_ = 0;
 };
 
-// Why sequences or slots were skipped on a GPU, whose values no host code has seen: bits or-ed into an operation's
+// Why a GPU skipped sequences or slots, whose values the host cannot check beforehand: bits or-ed into an operation's
 // tensor `fault`. The library never clears it.
 enum DeviceFault : std::int32_t {
   kFaultCuSeqlens = 1,     // cu_seqlens decreases, or leaves 0..T

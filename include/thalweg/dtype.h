@@ -9,7 +9,7 @@
 THALWEG_API_BEGIN
 namespace thalweg {
 
-// Constant properties: any thread may ask for them.
+// Constant properties: any thread may read them.
 
 // Element types of tensors. The block formats from kQ4_0 on are GGUF's, with the bytes of a file: a run of
 // `block_size` weights along the innermost dimension is packed into `block_bytes` bytes.

@@ -1,6 +1,6 @@
 #pragma once
 
-// Many requests at once on one model: continuous batching, prompts that were computed before are not computed again.
+// Many requests at once on one model: continuous batching, and a prefix cache so that no prompt is computed twice.
 //
 //   Engine engine(Model::load("model.gguf", options));
 //   Request request;
@@ -12,8 +12,8 @@
 // any.
 //
 // A request's tokens and text do not depend on what else runs: with equal settings they are those of a run alone. On a
-// CPU its logits are so bit for bit, and also if its prompt's beginning comes from the prefix cache, unless that kept
-// an answer (EngineOptions::cache_answers).
+// CPU its logits are the same too, bit for bit, even if the beginning of its prompt comes from the prefix cache, unless
+// that kept an answer (EngineOptions::cache_answers).
 
 #include <cstddef>
 #include <cstdint>
@@ -35,27 +35,27 @@ THALWEG_API_BEGIN
 namespace thalweg {
 
 struct EngineOptions {
-  int queue = 256;                                     // most requests that wait; further ones are refused
+  int queue = 256;                                     // requests that may wait; further ones are refused
   std::uint64_t cache_bytes = std::uint64_t{1} << 30;  // of host memory for the prefix cache; 0: none
-  // Of the device's memory for the same, allocated at the start; 0: none, -1: a quarter of what is free once the model
-  // is loaded. What it has no room for any more goes to host memory. Ignored where the model runs on the host or the
-  // device has no memory of its own, and with several ranks.
+  // The same of device memory, allocated at the start; 0: none, -1: a quarter of what is free once the model is loaded.
+  // What no longer fits moves to host memory. Ignored where the model runs on the host, where the device has no memory
+  // of its own, and with several ranks.
   std::int64_t cache_device_bytes = -1;
-  // A folder that keeps what the prefix cache holds, beyond the process; empty: none. One engine at a time may have it.
-  // It holds what was said to the model.
+  // A folder that keeps the contents of the prefix cache after the process ends; empty: none. One engine at a time may
+  // use it. Its files contain the tokens of prompts.
   std::string cache_dir;
   std::uint64_t cache_dir_bytes = std::uint64_t{16} << 30;  // most bytes of its files
-  // Of the time, this part goes to prompts while other requests generate, or their part of the requests if that is
-  // more; a quarter of a second may be saved up. Above 0, below 1.
+  // The share of the time that prompts get while other requests generate, or their share of the requests if that is
+  // larger; up to a quarter of a second of it can accumulate. Above 0, below 1.
   double prompt_share = 0.3;
   // Keeps answers in the prefix cache as well, so that the next turn of a conversation, whose prompt begins with the
-  // last one and its answer, computes what is new alone. Its tokens are then those of a Sequence that goes on after the
-  // answer, and no longer bit for bit those of a cold run: generated tokens are added up in another order than a
-  // prompt's. Files in cache_dir are of one kind or the other.
+  // last prompt and its answer, only computes new tokens. The result is then that of a Sequence that continues after
+  // the answer, and no longer bit for bit that of a cold run: a decode step sums in another order than a prefill.
+  // Files in cache_dir are made for one setting or the other.
   bool cache_answers = false;
 };
 
-// Which tokens may come next, by a grammar say. Used by the engine's thread alone.
+// Which tokens may come next, as a grammar decides. Used by the engine's thread only.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
@@ -73,9 +73,9 @@ struct Request {
   std::vector<std::int64_t> boundaries;
   Sampling sampling;
   std::int64_t max_tokens = -1;   // -1: until the context is full
-  std::vector<std::string> stop;  // text that ends the answer, and is not part of it
-  std::optional<int> logprobs;    // also of this many of the likeliest tokens at each position
-  bool ignore_end = false;        // end tokens are tokens like others
+  std::vector<std::string> stop;  // text that ends the answer and does not belong to it
+  std::optional<int> logprobs;    // also of this many likeliest tokens at each position
+  bool ignore_end = false;        // treats end tokens like other tokens
   std::unique_ptr<TokenConstraint> constraint;
 };
 
@@ -95,7 +95,7 @@ struct TokenLogprobs {
     double logprob = 0;  // the model's own, before penalty, temperature and constraint
   };
   Entry chosen;
-  std::vector<Entry> likeliest;  // in falling order
+  std::vector<Entry> likeliest;  // in descending order
 };
 
 struct Usage {
@@ -109,11 +109,11 @@ struct Usage {
   std::int64_t accepted_tokens = 0;   // of them, those that were right
 };
 
-// What a request gave since its last output.
+// What a request has produced since its last output.
 struct Output {
   std::string text;  // UTF-8 in whole characters; empty for models without a tokenizer
   std::vector<std::int32_t> tokens;
-  std::vector<TokenLogprobs> logprobs;  // of each token, if asked for
+  std::vector<TokenLogprobs> logprobs;  // of each token, if requested
   std::optional<FinishReason> finish;   // of the last output
   std::string stop;                     // the one of Request::stop that ended it
   std::string error;
@@ -123,7 +123,7 @@ struct Output {
 struct EngineStats {
   std::int64_t waiting = 0;  // requests
   std::int64_t running = 0;
-  std::uint64_t requests = 0;  // that were accepted, and so on; since the engine's start
+  std::uint64_t requests = 0;  // accepted; this and the following counts since the engine's start
   std::uint64_t refused = 0;
   std::uint64_t finished = 0;
   std::uint64_t cancelled = 0;
@@ -150,7 +150,7 @@ struct EngineStats {
   std::uint64_t accepted_tokens = 0;     // of them, those that were right
 };
 
-// The queue is full, or the engine is being stopped: try again later, or elsewhere.
+// The queue is full, or the engine is stopping: try again later or elsewhere.
 class Refused : public Error {
  public:
   using Error::Error;
@@ -165,26 +165,26 @@ class TokenStream;
 // All functions may be called by any thread.
 class Engine {
  public:
-  // Takes the model, of which no Sequence may exist: ModelOptions::sequences run at once. Throws Error for options out
-  // of range and a cache_dir that cannot be used, and leaves the model where it was.
+  // Takes over the model, which must have no Sequence; ModelOptions::sequences requests run at once. Throws Error for
+  // options out of range and for a cache_dir that cannot be used, and then leaves the model to the caller.
   explicit Engine(Model&& model, const EngineOptions& options = {});
   // Cancels what runs, and waits for it.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // For its text functions and info(); nothing else of it may be called.
+  // For its text functions and info(); no other function may be called.
   const Model& model() const;
 
-  // Holds a request's answer to a grammar. `after_thoughts`: the prompt has opened <think>, and everything but the end
-  // is free until the model writes </think>. Throws Error for a model without a tokenizer, or whose vocabulary cannot
-  // spell every text. Must not outlive the engine. Masks of tokens
-  // are shared between the constraints of one engine whose grammars were made of the same text.
+  // Constrains a request's answer to a grammar. `after_thoughts`: the prompt has opened <think>, and everything but the
+  // end token is allowed until the model writes </think>. Throws Error for a model without a tokenizer, or whose
+  // vocabulary cannot spell every text. Must not outlive the engine. Constraints of one engine share their masks if
+  // their grammars were made from the same text.
   std::unique_ptr<TokenConstraint> constraint(const Grammar& grammar, bool after_thoughts = false) const;
 
-  // For a prompt that has opened <think>: after so many tokens of thoughts nothing but </think> may come. `then` is the
-  // request's other constraint, which the thoughts are given to as well. Throws Error for a model whose vocabulary has
-  // no </think>, and for a negative number.
+  // For a prompt that has opened <think>: after `tokens` tokens of thoughts only </think> may follow. `then` is the
+  // request's other constraint, which receives the thoughts as well. Throws Error for a model whose vocabulary has no
+  // </think>, and for a negative number.
   std::unique_ptr<TokenConstraint> thought_budget(std::int64_t tokens,
                                                   std::unique_ptr<TokenConstraint> then = nullptr) const;
 
@@ -196,12 +196,12 @@ class Engine {
   // Ends a request within a step, if it still runs.
   void cancel(RequestId id);
 
-  // Refuses further requests, and waits until the others have finished; after so many seconds they are cancelled.
+  // Refuses further requests and waits until the others have finished; after `seconds` it cancels them.
   // Returns whether all finished by themselves.
   bool drain(double seconds);
 
-  // As of the last step. Whoever has read a request's last output finds it counted; with cache_answers, what is kept of
-  // its answer appears with the step's end.
+  // As of the last step. A request whose last output has been read is counted; with cache_answers, what is kept of its
+  // answer appears at the end of the step.
   EngineStats stats() const;
 
   struct THALWEG_HIDDEN Impl;

@@ -213,9 +213,9 @@ struct RecurrentGatedDeltaRuleArgs : GatedDeltaRuleArgs {
 // round once. HV, K and V are the state's; HK = (channels of x - HV V) / (2 K).
 //
 // Verification of drafts without a state per token: with `drafts` only the first token of each sequence changes the
-// states, the others have outputs alone: drafts. Their rows of x and of the gates are kept in replay_x, replay_a and
-// replay_b, and the next call replays the first replay_counts of them, which moves the states on before its own tokens.
-// On the CPU the outputs are bit for bit those of single tokens, and so are the states; on a GPU they are those of
+// states; the others are drafts and only produce outputs. Their rows of x and of the gates are kept in replay_x,
+// replay_a and replay_b, and the next call replays the first replay_counts of them before its own tokens, advancing
+// the states. On the CPU outputs and states are bit for bit those of single tokens; on a GPU they are those of
 // another kernel. Replays and drafts need f32 states, and conv_state in f32 or the dtype of x, which round nothing
 // between two calls.
 struct GatedDeltaPrepStepArgs {
@@ -248,7 +248,7 @@ struct GatedDeltaPrepStepArgs {
   Tensor replay_a;            // [N or slots,R,HV], dtype of gates.a: their raw gates
   Tensor replay_b;            // [N or slots,R,HV], dtype of gates.a
   ConstTensor replay_counts;  // [N] i32: how many of a sequence's R are replayed, the first ones; 0..R
-  bool drafts = false;        // tokens after a sequence's first, at most R with replay_x, leave no trace in state_out
+  bool drafts = false;        // tokens after a sequence's first, at most R with replay_x, do not change state_out
                               // and conv_state
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// Constrained decoding: a grammar says which text may come next, so that an answer is always JSON of a schema or a call
-// of a tool. docs/grammar.md says what of JSON Schema is supported.
+// Constrained decoding: a grammar decides which text may come next, so that an answer is always JSON of a schema or a
+// tool call. docs/grammar.md lists what of JSON Schema is supported.
 //
 //   const Grammar grammar = Grammar::json_schema(R"({"type": "object", "properties": {"city": {"type": "string"}}})");
 //   request.constraint = engine.constraint(grammar);
@@ -26,7 +26,7 @@ enum class ToolChoice : std::uint8_t {
   kRequired,  // it must
 };
 
-// Compiled and immutable: copies share it, and threads may.
+// Compiled and immutable: copies share it, and threads may share a copy.
 class Grammar {
  public:
   // One JSON object.

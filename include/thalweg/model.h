@@ -1,9 +1,9 @@
 #pragma once
 
 // Text from a hybrid model's file: Qwen3-Next, Qwen3.5 (dense and MoE) and Qwen3.6, from GGUF (split files too) or from
-// a Hugging Face directory. Files are mapped, not copied; one that is truncated while in use is an Error of the run
-// that read it, for which the library handles SIGBUS within its mappings and leaves other faults to the handler before
-// it.
+// a Hugging Face directory. Files are mapped, not copied. If a file is truncated while in use, the run that reads it
+// throws Error: the library handles SIGBUS within its mappings and forwards other faults to the handler that was there
+// before.
 //
 //   Model model = Model::load("model.gguf");
 //   Sequence sequence = model.start();
@@ -13,7 +13,7 @@
 //   });
 //
 // Errors are thalweg::Error and name the file's key or tensor. A Model and its Sequences are used by one thread at a
-// time, but for info() and the functions on text, which any thread may call. For one machine and instruction set,
+// time, except for info() and the text functions, which any thread may call. For one machine and instruction set,
 // results do not depend on the number of threads, bit for bit, and equal calls give equal bits.
 
 #include <cstdint>
@@ -39,40 +39,40 @@ class ModelSlots;
 THALWEG_API_BEGIN
 namespace thalweg {
 
-// Where drafts of the next tokens come from, which one run of the model verifies together. Tokens are those without
-// drafts, drawn ones too: a draft is right if it is the token that would be chosen in its place.
+// Where drafts of the next tokens come from, which one run of the model verifies together. Drafts do not change the
+// tokens, not even drawn ones: a draft is accepted if it is the token that would be chosen at its position.
 enum class DraftMode : std::uint8_t {
   kOff,
   kLookup,  // the text so far: what followed the longest earlier match of its last tokens
-  kAuto,    // of the MTP layer or else the text, as many as pay by measured acceptance and cost; none where none does
-  kMtp,     // the model's MTP layer, which foresees tokens
+  kAuto,    // the MTP layer or else the text; as many as pay off by measured acceptance and cost, possibly none
+  kMtp,     // the model's MTP layer (multi-token prediction)
 };
 
 struct ModelOptions {
   std::optional<Device> device;     // none: a GPU that the model fits on, else the CPU
   int threads = 0;                  // 0: every hardware thread
-  ThreadPool pool = {};             // of the caller's; without a `run` the library's
-  std::int64_t context = 0;         // most tokens of a sequence; 0: as the file says, but at most 32768
-  int sequences = 1;                // most sequences alive at once
+  ThreadPool pool = {};             // the caller's; without a `run` the library's
+  std::int64_t context = 0;         // tokens of a sequence at most; 0: as the file says, but at most 32768
+  int sequences = 1;                // sequences alive at once, at most
   int prefill_chunk = 0;            // tokens of a prefill that run together; 0: 512 on a CPU, 8192 on a GPU
   bool exact = false;               // MatmulPrecision::kExact instead of kFast; on a GPU f32 activations too
   // Of keys and values: kF16, kBF16, kF32, or kQ8_0 for a model whose attention heads are a multiple of 32 wide; none:
   // kF32 if exact, else kF16.
   std::optional<DType> kv_dtype;
   DType state_dtype = DType::kF32;  // of the recurrent states: kF32 or kBF16
-  // Any but kOff needs one process, on a CPU or with CUDA, and F32 states; kAuto is kOff without.
+  // All but kOff need one process, a CPU or CUDA, and F32 states; where that is not so, kAuto is kOff.
   DraftMode draft = DraftMode::kOff;
-  int draft_max = 8;  // most drafts of a sequence in one run; 1 to 64
-  // Of several processes that run the model together (thalweg/ranks.h); none, or one of one: this process alone. Each
-  // gives the same options but for `device`'s index, `threads`, `pool` and `progress`. On the CPU, or each on a CUDA
-  // device of its own: without `device`, on that of Ranks::local_rank() where every rank has one.
+  int draft_max = 8;  // drafts of a sequence in one run, at most; 1 to 64
+  // One of several processes that run the model together (thalweg/ranks.h); none, or one of one: this process alone.
+  // All give the same options except for `device`'s index, `threads`, `pool` and `progress`. They run on the CPU, or
+  // each on its own CUDA device: without `device`, on that of Ranks::local_rank() where every rank has one.
   std::shared_ptr<Ranks> ranks = {};
   RankSplit rank_split = RankSplit::kTensor;  // what each of them has; the same on all
   bool prefetch = true;                       // read the whole file at load; otherwise pages are loaded when first used
   std::function<void(double done)> progress;  // called with the fraction done while loading, and with 1 at the end
 };
 
-// Called from time to time during long work, which stops when it returns false.
+// Called now and then during long work, which stops when it returns false.
 using ShouldContinue = std::function<bool()>;
 
 enum class LayerKind : std::uint8_t { kGatedDelta, kAttention };
@@ -82,7 +82,7 @@ struct TensorInfo {
   std::string type;                 // as the file's format spells it: "Q4_K"
   std::vector<std::int64_t> shape;  // innermost last
   std::uint64_t bytes = 0;
-  bool used = false;           // false: neither of the trunk nor of the MTP layer (vision)
+  bool used = false;           // false: belongs neither to the trunk nor to the MTP layer (vision)
   bool mtp = false;            // of the MTP layer, which runs for drafts alone
   std::string operation;       // of used matrices: "linear", "moe_ffn" or "embedding"
   std::string decode_kernel;   // that runs it for one token
@@ -96,7 +96,7 @@ struct ModelInfo {
   std::string architecture;  // "qwen3next", "qwen35" or "qwen35moe"
   std::string name;          // as the file calls itself; may be empty
   std::vector<LayerKind> layers;
-  int mtp_layers = 0;  // 1: drafts can be made by it (ModelOptions::draft); more are left out
+  int mtp_layers = 0;  // 1: it can make drafts (ModelOptions::draft); further ones are ignored
   std::int64_t hidden = 0;
   std::int64_t vocabulary = 0;
   std::int64_t context = 0;  // that the model was trained for; 0 if the file does not say
@@ -121,7 +121,7 @@ struct ModelInfo {
   std::int64_t dense_hidden = 0;
   bool tied_head = false;
   bool has_tokenizer = false;
-  bool has_chat_template = false;  // without one it was not made for conversations
+  bool has_chat_template = false;  // without one the model was not made for conversations
   std::vector<std::int32_t> end_tokens;
   std::uint64_t parameters = 0;         // of the trunk
   std::uint64_t weight_bytes = 0;       // of the trunk, as stored
@@ -134,12 +134,12 @@ struct ModelInfo {
   std::uint64_t cache_token_bytes = 0;  // of the key and value cache, per token; with the MTP layer's, if in use
   DType kv_dtype = DType::kF16;         // of its numbers
   std::string device;                   // that it runs on: "cpu", "cuda:0 (NVIDIA H200)"
-  std::string device_reason;            // why no GPU, where none was named and one is there
+  std::string device_reason;            // why not a GPU, where the options named no device and a GPU is present
   std::uint64_t device_bytes = 0;       // reserved on the GPU: weights, states and caches of all sequences, steps
   std::vector<TensorInfo> tensors;
 };
 
-// What the calls of one operation by one kernel take in a step.
+// The time that the calls of one operation by one kernel take in a step.
 struct OperationTime {
   std::string operation;
   std::string kernel;
@@ -166,14 +166,14 @@ struct Generated {
   std::int64_t drafts_accepted = 0;  // and were right
 };
 
-// Of tokens that were decoded with drafts, since the model was loaded.
+// Counts of decoding with drafts since the model was loaded.
 struct DraftCounts {
   std::int64_t runs = 0;  // of the model
   std::int64_t drafts = 0;
   std::int64_t accepted = 0;  // of the drafts
 };
 
-// One text and the model's state after it. Occupies one of the model's slots until it is destroyed, and keeps the model
+// A text and the model's state after it. Occupies one of the model's slots until it is destroyed, and keeps the model
 // alive. When an error interrupts a run of tokens (memory runs out, a callback throws), the state of its sequences no
 // longer matches their tokens: every later call for them but clear() and restore() throws.
 class Sequence {
@@ -189,7 +189,7 @@ class Sequence {
   // Of the next token, [vocabulary]; empty before the first token. Valid until the sequence changes.
   std::span<const float> logits() const;
 
-  // Back to no tokens.
+  // Removes all tokens.
   void clear();
 
   // Writes the whole state to a temporary file and renames it to `path`. A restored sequence gives bit-identical
@@ -227,7 +227,7 @@ class Model {
   int threads() const;
   int prefill_chunk() const;  // tokens of a prefill that run together
 
-  // Text. They throw Error for a model without a tokenizer, which takes and returns token ids. Special tokens such as
+  // Text functions. They throw Error for a model without a tokenizer, which runs on token ids. Special tokens such as
   // <|im_end|> are recognized in `text` if `parse_special`.
   std::vector<std::int32_t> tokenize(std::string_view text, bool parse_special = true) const;
   std::string token_bytes(std::int32_t token) const;  // may be an incomplete character; special tokens as text
@@ -241,7 +241,7 @@ class Model {
   AnswerParser answer_parser(bool thinking, const ChatOptions& options = {}) const;  // thinking: of the ChatPrompt
   ToolCallFormat tool_call_format() const;
   std::string chat_format() const;  // the format's name: "Qwen3.5"
-  // Whether answers can begin with reasoning (true), or without (false).
+  // Whether the format has answers that begin with reasoning (true), or without it (false).
   bool can_answer(bool thinking) const;
   bool is_end_token(std::int32_t token) const;
 
@@ -266,7 +266,7 @@ class Model {
   // ln p(tokens[i + 1] | everything up to tokens[i]) for each i but the last: the measure behind perplexity.
   std::vector<double> score(Sequence& sequence, std::span<const std::int32_t> tokens);
 
-  // The token that `sampling` chooses after what the sequence holds.
+  // The token that `sampling` chooses after the sequence's tokens.
   std::int32_t sample(const Sequence& sequence, const Sampling& sampling) const;
 
   // Decodes up to `max_tokens` tokens of each sequence of a batch together: chooses a token by the sequence's own
@@ -283,11 +283,11 @@ class Model {
                                                           std::span<const float> logits)>& on_logits = {},
                                  bool ignore_end = false);
 
-  // One round with drafts of the caller's own, for several sequences: of each tokens[0] is its next token and the rest
-  // are guesses of what follows, at most draft_max. They run together, and each is kept that sampling would choose in
-  // its place, up to the first that it would not. Returns how many of each sequence's tokens were kept; it has those,
-  // and the logits after them. `accept`, if given, judges guess `draft` instead, while the sequence's tokens are those
-  // before it. Throws Error where ModelOptions::draft is off, or is none on the device; a GPU takes round_tokens().
+  // One round with the caller's own drafts, for several sequences: tokens[0] of each is its next token, the others are
+  // drafts, at most draft_max. All run together, and drafts are accepted up to the first that sampling would not choose
+  // at its position. Returns how many tokens of each sequence were kept; the sequence then has these, and the logits
+  // after them. `accept`, if given, judges the draft instead, while the sequence's tokens are those before it. Throws
+  // Error where ModelOptions::draft is off or the device has no drafts; a GPU takes round_tokens() tokens at most.
   using AcceptDraft = std::function<bool(std::size_t sequence, std::int32_t draft)>;
   std::vector<std::int64_t> verify(std::span<const SequenceInput> batch, std::span<const Sampling> sampling,
                                    const AcceptDraft& accept = {});
@@ -306,13 +306,13 @@ class Model {
                      const std::function<void(std::int32_t token)>& on_token = {},
                      const std::function<void(std::int32_t token, std::span<const float> logits)>& on_logits = {});
 
-  // The operations of a step over `tokens` tokens of as many sequences as it takes to give each `tokens_each`, timed
-  // one by one on a GPU, in the order in which they first run. Sequences that exist lose their contents. Throws Error
-  // on a CPU.
+  // The operations of a step over `tokens` tokens, `tokens_each` of each sequence, timed one by one on a GPU, in the
+  // order in which they first run. Sequences that exist lose their contents.
+  // Throws Error on a CPU.
   std::vector<OperationTime> profile(std::int64_t tokens, std::int64_t tokens_each, std::int64_t context);
 
-  // On a rank above 0, instead of every other function but info() and those on text: does what rank 0 does, until rank
-  // 0's Model is destroyed. Throws Error if a rank is lost, on every rank that is left.
+  // On a rank above 0, instead of every other function except info() and the text functions: does what rank 0 does,
+  // until rank 0's Model is destroyed. Throws Error on every remaining rank if a rank is lost.
   void follow();
 
   struct THALWEG_HIDDEN Impl;

@@ -1,11 +1,11 @@
 #pragma once
 
-// Mixture of experts: routing, the matmul of each token with its own experts' (quantised) weights, the whole block.
+// Mixture of experts: routing, the matmul of each token with its own experts' (quantized) weights, the whole block.
 //
 // Sizes: E experts, T tokens, S = top_k slots per token, K inputs and N outputs of a matmul, D hidden, I expert hidden.
-// An expert id is in 0..E-1, or -1: not here. Such a slot is skipped and its outputs are left as they are, so that a
-// process that holds some of the experts runs its own of every token (expert parallelism). The CPU backend refuses
-// other ids; on a GPU nobody sees them beforehand: kernels skip their slots too, and CUDA raises kFaultExpertIds.
+// An expert id is in 0..E-1, or -1: on another rank. Such a slot is skipped and its outputs are left as they are, so
+// that a process that holds some of the experts runs those of every token (expert parallelism). The CPU backend refuses
+// other ids. On a GPU the host cannot check ids: kernels skip such slots too, and CUDA raises kFaultExpertIds.
 // Arithmetic is that of MatmulPrecision; results are rounded once. Any thread may call these functions.
 
 #include <cstdint>
@@ -67,7 +67,7 @@ struct MulMvIdArgs : ExpertMatmulArgs {
   static constexpr std::string_view kName = "mul_mv_id";
 };
 
-// Chooses between the two; explain() tells which.
+// Chooses between the two; explain() says which.
 struct MulMatIdArgs : ExpertMatmulArgs {
   static constexpr std::string_view kName = "mul_mat_id";
 };

@@ -44,7 +44,7 @@ struct CausalConv1dUpdateArgs {
   Activation activation = Activation::kNone;
 };
 
-// y = s * rsqrt(mean s^2 + eps) * weight, or * (1 + weight) for the zero-centred norms of these models; s is x, or x +
+// y = s * rsqrt(mean s^2 + eps) * weight, or * (1 + weight) for the zero-centered norms of these models; s is x, or x +
 // delta: a block's output joins the residual stream in the norm that follows.
 struct RmsNormArgs {
   static constexpr std::string_view kName = "rms_norm";
@@ -67,8 +67,8 @@ struct GatedRmsNormArgs {
   float eps = 1e-6F;
 };
 
-// Half-split rotary embedding of the first rotary_dim dimensions of each head: the pair (i, i + rotary_dim/2) turns by
-// positions[t] * frequencies[i], then is multiplied by `scale`; the other dimensions pass through. Without frequencies
+// Half-split rotary embedding of the first rotary_dim dimensions of each head: rotates the pair (i, i + rotary_dim/2)
+// by positions[t] * frequencies[i] and multiplies it by `scale`; the other dimensions pass through. Without frequencies
 // they are theta^(-2i/rotary_dim), rounded to f32. The angles are f64. With norm_weight each head is normalized first,
 // as by rms_norm.
 struct RopeArgs {
@@ -87,7 +87,7 @@ struct RopeArgs {
 
 // Grouped-query causal attention of new tokens over a cache that already holds their keys and values. Query head h
 // reads key head h / (HQ/HKV). Token i (of T_n new ones) of sequence n sees cache positions 0 .. lengths[n] - T_n + i.
-// A sequence without a place in the cache (slots[n] or pages[n,0] is -1) is absent: its rows of o are zero.
+// A sequence without a slot or page (slots[n] or pages[n,0] is -1) is absent: its rows of o are zero.
 // With a cache of 16 or 8 bits, kernels of 16-bit arithmetic may round q to the cache's dtype (f16: after scaling the row
 // by a power of two, so that nothing overflows) and the softmax's weights to 16 bits; sums are f32. Of a cache of Q8_0
 // they round q, the keys and the values to f16. They multiply masked values by zero: a value of the same call that is
@@ -99,7 +99,7 @@ struct AttentionArgs {
   ConstTensor v_cache;     // [slots,S,HKV,D], dtype of k_cache
   ConstTensor cu_seqlens;  // [N+1] i32: the new tokens of each sequence
   ConstTensor lengths;     // [N] i32: tokens in the cache, the new ones included; T_n <= lengths[n] <= S
-  ConstTensor slots;       // [N] i32, optional: the sequence's place in the cache, -1: absent; n without it
+  ConstTensor slots;       // [N] i32, optional: the sequence's slot of the cache, -1: absent; n without it
   // [N,P] i32, optional, instead of slots: the caches are [pages,S,HKV,D], position i of sequence n is i % S of page
   // pages[n,i/S], and lengths[n] <= P*S. Entries beyond the length are not read, but the first: -1 there means absent.
   ConstTensor pages;
@@ -108,7 +108,7 @@ struct AttentionArgs {
   std::optional<float> scale;  // nullopt: D^-1/2
 };
 
-// Puts new tokens' keys and values where attention looks for them: token i (of T_n new ones) of sequence n goes to
+// Stores new tokens' keys and values where attention reads them: token i (of T_n new ones) of sequence n goes to
 // position lengths[n] - T_n + i of its slot or pages, rounded to the cache's dtype. The rest of the cache stays as it
 // is. Nothing of an absent sequence is read or written. A block of Q8_0, 32 values x, has the scale d = f16(max|x| / 127),
 // at least the smallest f16 above zero if any x is not zero and at most the largest, and the codes nearest to x / d,
@@ -120,7 +120,7 @@ struct StoreKvArgs {
   ConstTensor v;           // [T,HKV,D], dtype of k
   ConstTensor cu_seqlens;  // [N+1] i32: the new tokens of each sequence
   ConstTensor lengths;     // [N] i32: tokens in the cache, the new ones included; T_n <= lengths[n] <= S
-  ConstTensor slots;       // [N] i32, optional: the sequence's place in the cache, each once, -1: absent; n without it
+  ConstTensor slots;       // [N] i32, optional: the sequence's slot of the cache, each once, -1: absent; n without it
   ConstTensor pages;       // [N,P] i32, optional, instead of slots, as of attention; each page written to once
   Tensor k_cache;          // [slots,S,HKV,D], any float dtype, or Q8_0 if D is a multiple of 32
   Tensor v_cache;          // [slots,S,HKV,D], dtype of k_cache
@@ -142,9 +142,9 @@ struct SplitQkvzArgs {
 enum class MatmulPrecision : std::uint8_t {
   // f32 activations, weights as dequantize gives them (or with one rounding less), f32 sums.
   kExact,
-  // For speed. CPU: with block-format weights, activations are rounded to 8 bits, 32 to a scale, NMSE at most 2e-4;
-  // with AMX, activations and weights to bf16, NMSE at most 1e-5. CUDA: activations and weights to 16 bits, or
-  // activations to 15 bits of the largest of 32, NMSE at most 1e-5.
+  // For speed. CPU: with block-format weights, activations are rounded to 8 bits, a scale for each 32, NMSE at most
+  // 2e-4; with AMX, activations and weights are rounded to bf16, NMSE at most 1e-5. CUDA: activations and weights are
+  // rounded to 16 bits, or activations to 15 bits relative to the largest of 32, NMSE at most 1e-5.
   // Metal: as kExact.
   kFast,
 };

@@ -8,9 +8,9 @@
 //   Model model = Model::load("model.gguf", options);
 //   if (options.ranks->rank() > 0) return model.follow();        // rank 0 leads from here on
 //
-// Rank 0 is used as any model is; what it is told to do the others do too. A rank that dies, or that takes no part for
-// `timeout_seconds`, ends the others: each call on them throws Error that names the rank. The connections are neither
-// encrypted nor authenticated: they belong on a network of one's own.
+// Rank 0 is used like any model, and the other ranks do what its calls do. A rank that dies, or that stays silent for
+// `timeout_seconds`, ends the others: each call on them throws an Error that names the rank. Connections are neither
+// encrypted nor authenticated: run them on a private network.
 
 #include <cstdint>
 #include <memory>
@@ -34,7 +34,7 @@ enum class RankTransport : std::uint8_t {
 
 // What the ranks of a model share.
 enum class RankSplit : std::uint8_t {
-  kTensor,    // heads and experts: each has some of every layer, and takes part in every step
+  kTensor,    // heads and experts: each has some of every layer and runs every step
   kSequence,  // the tokens of long prompts: each has the whole model, and all sequences' states
 };
 
@@ -44,7 +44,7 @@ struct RankOptions {
   RankTransport transport = RankTransport::kTcp;  // ignored if count is 1
   std::string address = "127.0.0.1";              // of rank 0's host; TCP
   int port = 29500;                               // TCP
-  double timeout_seconds = 30;                    // a rank that is silent for longer is given up
+  double timeout_seconds = 30;                    // a rank that is silent for longer counts as lost
   int on_this_host = 1;                           // ranks that share this machine's processors
   int local_rank = 0;                             // among them: which of the machine's GPUs is this rank's
 };
@@ -53,14 +53,14 @@ struct RankOptions {
 // SLURM_PROCID and SLURM_NTASKS (srun): TCP to MASTER_ADDR, or else SLURM_LAUNCH_NODE_IPADDR, and MASTER_PORT; where
 // torchrun itself listens at MASTER_PORT, to the port after it. None of them: one rank. The local rank is
 // OMPI_COMM_WORLD_LOCAL_RANK, LOCAL_RANK or SLURM_LOCALID; without it the rank, as of one machine. Throws Error for
-// values that are no numbers or do not fit each other.
+// values that are not numbers or contradict each other.
 RankOptions ranks_from_environment();
 
 // The connections of one rank with the others. Any thread may call the functions.
 class Ranks {
  public:
   // Waits for the other ranks, at most timeout_seconds. Throws Error for options out of range, for a rank that is
-  // missing or there twice, and where Open MPI's library is absent.
+  // missing or present twice, and where Open MPI's library is absent.
   static std::shared_ptr<Ranks> connect(const RankOptions& options);
 
   // `count` ranks of this process, to be used by a thread each.

@@ -14,7 +14,7 @@
 THALWEG_API_BEGIN
 namespace thalweg {
 
-// Views are values: threads may use copies of one freely, and share one that nobody changes.
+// Views are values: threads may use copies of a view freely, and share a view that no thread changes.
 
 inline constexpr int kMaxRank = 5;
 
@@ -22,7 +22,7 @@ inline constexpr int kMaxRank = 5;
 inline constexpr int kMaxAlignment = 16;
 
 // A view of memory that somebody else owns: nothing is copied or freed. Strides count elements and may describe a
-// slice of a larger tensor; the innermost dimension is always contiguous. For block formats strides still count
+// range of a larger tensor; the innermost dimension is always contiguous. For block formats strides still count
 // weights and the innermost shape is a multiple of the block size. A default-constructed view is "absent".
 template <class Pointer>
 struct BasicTensor {
@@ -32,14 +32,14 @@ struct BasicTensor {
   int rank = 0;
   std::array<std::int64_t, kMaxRank> shape{};
   std::array<std::int64_t, kMaxRank> strides{};
-  // What the address of `data` is a multiple of, in bytes: a power of two, or 0 if it is not stated. Kernels are chosen
-  // by it (address_alignment() below), so whoever plans without memory and then runs on memory that is aligned to less
-  // than kMaxAlignment states it here.
+  // The alignment of `data` in bytes: a power of two, or 0 if it is not stated. Kernels are chosen by it
+  // (address_alignment() below), so a caller that plans without memory and then runs on memory that is aligned to less
+  // than kMaxAlignment must state it here.
   int alignment = 0;
 
   BasicTensor() = default;
 
-  // A contiguous view of memory on `device_`, which has no default: a view never lands on the host by accident. Throws
+  // A contiguous view of memory on `device_`, which has no default: no view is on the host by accident. Throws
   // Error for more than kMaxRank dimensions.
   BasicTensor(Pointer data_, DType dtype_, std::initializer_list<std::int64_t> shape_, Device device_)
       : data(data_), dtype(dtype_), device(device_) {

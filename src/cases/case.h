@@ -43,7 +43,7 @@ struct Expected {
 };
 
 // f32 class plus twice the error of the plain same-precision implementation.
-// `bound_16bit` and `bound_8bit` stand in place of the class for kernels of such arithmetic.
+// `bound_16bit` and `bound_8bit` replace the class for kernels of such arithmetic.
 Expected expect(std::string name, const ConstTensor& actual, const reference::Array& exact,
                 const reference::Array& rounded, Bound f32, Bound bound_16bit = {}, Bound bound_8bit = {});
 // The distance of one result from another, in the measures of a bound.

@@ -111,7 +111,7 @@ std::vector<ExpertShape> shapes() {
       {.tokens = 260, .slots = 1, .experts = 3, .n = 200, .k = 416, .weight = DType::kQ8_0, .ids = Ids::kOneExpert});
   list.push_back(
       {.tokens = 90, .slots = 3, .experts = 4, .n = 65, .weight = DType::kQ6_K, .x = DType::kBF16, .per_slot = true});
-  // Rows of weights that begin at odd places, with many rows of an expert and with few.
+  // Rows of weights that begin at odd addresses, with many rows of an expert and with few.
   for (const std::int64_t experts : {4, 10}) {
     list.push_back({.tokens = 90, .slots = 3, .experts = experts, .n = 200, .k = 768, .weight = DType::kQ6_K});
   }

@@ -52,7 +52,7 @@ std::vector<DType> block_types();
 
 // A weight tensor of any dtype but I32: random valid blocks, never packed from floats.
 Tensor make_weights(Memory& memory, DType dtype, const std::vector<std::int64_t>& shape, Random& random);
-// The same, quickly, for gigabytes: rows are pieces of a few random megabytes.
+// The same, quickly, for gigabytes: rows are cut from a few random megabytes.
 Tensor make_large_weights(Memory& memory, DType dtype, const std::vector<std::int64_t>& shape, Random& random);
 
 Tensor make_ids(Memory& memory, const ExpertShape& shape, Random& random);

@@ -107,7 +107,7 @@ void add_linear_cases(std::vector<Case>& cases) {
   }
   add({.tokens = 3, .n = 16, .k = 255, .weight = DType::kBF16, .x = DType::kBF16, .strided = true});
   add({.tokens = 5, .n = 65, .k = 1000, .weight = DType::kF16, .y = DType::kF32, .bias = true});
-  // Tiles of every width, one more and one less than their bounds, and rows of blocks that begin at odd places.
+  // Tiles of every width, one more and one less than their bounds, and rows of blocks that begin at odd addresses.
   for (const std::int64_t tokens : {31, 32, 33, 65, 97, 129, 193, 257}) {
     add({.tokens = tokens, .n = 130, .weight = tokens % 2 == 0 ? DType::kQ8_0 : DType::kQ4_K});
   }

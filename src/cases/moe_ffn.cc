@@ -124,16 +124,18 @@ Case ffn_case(const FfnShape& shape) {
   });
 }
 
-}  // namespace
-
-void add_moe_ffn_cases(std::vector<Case>& cases) {
-  // In both precisions, which have kernels of their own.
-  const auto add = [&cases](FfnShape shape) {
+// Adds a shape in both precisions, which have kernels of their own.
+auto adder(std::vector<Case>& cases) {
+  return [&cases](FfnShape shape) {
     for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
       shape.precision = precision;
       cases.push_back(ffn_case(shape));
     }
   };
+}
+
+void add_options(std::vector<Case>& cases) {
+  const auto add = adder(cases);
   add({});
   add({.tokens = 0, .shared = 64});
   add({.tokens = 1, .shared = 64});
@@ -160,6 +162,10 @@ void add_moe_ffn_cases(std::vector<Case>& cases) {
        .down = DType::kF32,
        .shared_weight = DType::kF32});
   add({.hidden = 64, .inner = 40, .weight = DType::kBF16, .down = DType::kF16, .x = DType::kBF16, .size = 1e5});
+}
+
+void add_widths_and_formats(std::vector<Case>& cases) {
+  const auto add = adder(cases);
   // Rows of more columns than a warp takes at a time, more experts and slots than one round of its lanes.
   add({.tokens = 3,
        .slots = 3,
@@ -177,7 +183,7 @@ void add_moe_ffn_cases(std::vector<Case>& cases) {
        .shared = 32,
        .weight = DType::kQ5_1,
        .down = DType::kIQ4_NL});
-  // The formats that the cases above have not.
+  // Formats that no case above has.
   add({.hidden = 96,
        .inner = 64,
        .shared = 32,
@@ -189,7 +195,11 @@ void add_moe_ffn_cases(std::vector<Case>& cases) {
   add({.shared = 64, .weight = DType::kMXFP4, .down = DType::kQ3_K, .shared_weight = DType::kQ4_1});
   add({.inner = 96, .weight = DType::kIQ4_XS, .down = DType::kQ4_1});
   add({.tokens = 16, .slots = 8, .experts = 16, .shared = 256, .renormalize = false});
-  // Sizes that are multiples of 256: few and many tokens of an expert, formats mixed, inner sizes apart.
+}
+
+// Sizes that are multiples of 256: few and many tokens of an expert, formats mixed, inner sizes apart.
+void add_multiples_of_256(std::vector<Case>& cases) {
+  const auto add = adder(cases);
   add({.slots = 4,
        .experts = 12,
        .hidden = 512,
@@ -209,7 +219,11 @@ void add_moe_ffn_cases(std::vector<Case>& cases) {
        .renormalize = false});
   add({.tokens = 100, .slots = 5, .experts = 300, .shared = 256, .weight = DType::kQ6_K, .down = DType::kQ5_K});
   add({.tokens = 2, .hidden = 2304, .inner = 768, .shared = 256, .weight = DType::kQ8_0, .down = DType::kQ6_K});
-  // Some of the router's experts: the first, the last, one alone, and more tokens than any of them has.
+}
+
+// Some of the router's experts: the first, the last, one alone, and more tokens than any of them has.
+void add_ranges_of_experts(std::vector<Case>& cases) {
+  const auto add = adder(cases);
   add({.tokens = 33, .slots = 3, .experts = 12, .shared = 64, .here = 5});
   add({.tokens = 33, .slots = 3, .experts = 12, .weight = DType::kQ8_0, .down = DType::kQ6_K, .here = 5, .first = 7});
   add({.tokens = 1, .slots = 4, .experts = 9, .shared = 32, .renormalize = false, .here = 1, .first = 4});
@@ -221,7 +235,11 @@ void add_moe_ffn_cases(std::vector<Case>& cases) {
        .fused = true,
        .here = 4,
        .first = 8});
-  // Many tokens, whose logits are cut into parts and tiles.
+}
+
+// So many tokens that kernels compute the logits in tiles.
+void add_many_tokens(std::vector<Case>& cases) {
+  const auto add = adder(cases);
   add({.tokens = 1030,
        .experts = 130,
        .hidden = 192,
@@ -239,6 +257,9 @@ void add_moe_ffn_cases(std::vector<Case>& cases) {
        .router = DType::kF16,
        .x = DType::kBF16,
        .strided = true});
+}
+
+void add_benchmarks(std::vector<Case>& cases) {
   for (const std::int64_t tokens : {1, 64, 512}) {
     for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
       cases.push_back(for_bench(ffn_case({.tokens = tokens,
@@ -252,6 +273,17 @@ void add_moe_ffn_cases(std::vector<Case>& cases) {
                                           .large = true})));
     }
   }
+}
+
+}  // namespace
+
+void add_moe_ffn_cases(std::vector<Case>& cases) {
+  add_options(cases);
+  add_widths_and_formats(cases);
+  add_multiples_of_256(cases);
+  add_ranges_of_experts(cases);
+  add_many_tokens(cases);
+  add_benchmarks(cases);
 }
 
 }  // namespace thalweg::cases

@@ -230,7 +230,7 @@ std::vector<Attend> shapes() {
   return list;
 }
 
-// Pages, and sequences without a place in the cache.
+// Pages, and absent sequences.
 std::vector<Attend> paged_shapes() {
   const DType bf16 = DType::kBF16;
   std::vector<Attend> list;

@@ -107,7 +107,7 @@ void make_history(SampleTokensArgs& args, Memory& memory, const Draw& draw, Rand
   });
 }
 
-// Bits beyond the vocabulary are set too, which nobody may look at.
+// Bits beyond the vocabulary are set too, which no kernel may read.
 ConstTensor make_allowed(Memory& memory, const Draw& draw, Random& random) {
   constexpr std::int64_t kBits = 32;
   const std::int64_t words = (draw.vocabulary + kBits - 1) / kBits;

@@ -13,8 +13,8 @@ struct RopeScaling {
 
   Type type = Type::kNone;
   double factor = 1.0;
-  // The rest is YaRN's. Within the original context, pairs that turn more often than beta_fast keep their frequency,
-  // and those that turn less often than beta_slow are stretched whole.
+  // The rest is YaRN's. Within the original context, pairs that rotate more often than beta_fast keep their frequency,
+  // and those that rotate less often than beta_slow are stretched whole.
   std::int64_t original_context = 0;
   std::optional<double> attention_factor;  // of cosines and sines; none: 0.1 ln(factor) + 1
   std::optional<double> beta_fast;         // none: 32

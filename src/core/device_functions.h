@@ -13,7 +13,7 @@
 
 namespace thalweg {
 
-// What a device reaches, measured when asked: floors of benchmarks rest on it.
+// What a device reaches, measured on request: floors of benchmarks rest on it.
 struct DeviceSpeed {
   double bytes_per_second = 0.0;         // of a copy far larger than the caches, bytes read plus bytes written
   double flops_per_second = 0.0;         // f32 multiply-adds on registers, two flops each
@@ -58,7 +58,7 @@ struct ResidentFunctions {
   const DeviceRanks& (*ranks)() = nullptr;
   // Whether the fused step of the gated delta rule takes drafts there.
   bool takes_drafts = false;
-  // A model runs there only where it is asked for: the host stands in for the device, or nobody has run one on it yet.
+  // A model runs there only if the device is named: the host emulates the device, or nobody has run a model on it yet.
   bool only_if_named = false;
 };
 

@@ -33,7 +33,7 @@ void spin_while(Condition&& condition) {
   for (int spin = 0; spin < 2000 && condition(); ++spin) pause_briefly();
 }
 
-// Tasks of one call, which whoever takes part claims one by one.
+// Tasks of one call, which the threads that run it claim one by one.
 struct Job {
   detail::TaskFunction function;
   void* context;
@@ -61,7 +61,7 @@ void Job::work(int worker) {
   within_task = false;
 }
 
-// The library's threads, shared by all calls that are under way: a thread takes part in any that has tasks left.
+// The library's threads, shared by all calls that are under way: a thread helps any that has tasks left.
 class SharedPool {
  public:
   static SharedPool& instance() {

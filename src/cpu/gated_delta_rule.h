@@ -4,11 +4,8 @@
 
 namespace thalweg::cpu {
 
-KernelList<ChunkLocalCumsumArgs> chunk_local_cumsum_kernels();
-KernelList<L2normArgs> l2norm_kernels();
-KernelList<ChunkScaledDotKktArgs> chunk_scaled_dot_kkt_kernels();
-KernelList<SolveTrilArgs> solve_tril_kernels();
-KernelList<RecomputeWUArgs> recompute_w_u_kernels();
+// From chunk_local_cumsum to recompute_w_u.
+void add_gated_delta_stage_kernels(Backend& backend);
 KernelList<ChunkStateArgs> chunk_state_kernels();
 KernelList<ChunkOutputArgs> chunk_output_kernels();
 KernelList<ChunkGatedDeltaRuleArgs> chunk_gated_delta_rule_kernels();

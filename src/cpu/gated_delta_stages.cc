@@ -191,10 +191,12 @@ constexpr Kernel<RecomputeWUArgs> kRecomputeWU[] = {
 
 }  // namespace
 
-KernelList<ChunkLocalCumsumArgs> chunk_local_cumsum_kernels() { return kCumsum; }
-KernelList<L2normArgs> l2norm_kernels() { return kL2norm; }
-KernelList<ChunkScaledDotKktArgs> chunk_scaled_dot_kkt_kernels() { return kKkt; }
-KernelList<SolveTrilArgs> solve_tril_kernels() { return kSolve; }
-KernelList<RecomputeWUArgs> recompute_w_u_kernels() { return kRecomputeWU; }
+void add_gated_delta_stage_kernels(Backend& backend) {
+  std::get<KernelList<ChunkLocalCumsumArgs>>(backend.kernels) = kCumsum;
+  std::get<KernelList<L2normArgs>>(backend.kernels) = kL2norm;
+  std::get<KernelList<ChunkScaledDotKktArgs>>(backend.kernels) = kKkt;
+  std::get<KernelList<SolveTrilArgs>>(backend.kernels) = kSolve;
+  std::get<KernelList<RecomputeWUArgs>>(backend.kernels) = kRecomputeWU;
+}
 
 }  // namespace thalweg::cpu

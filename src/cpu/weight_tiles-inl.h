@@ -241,7 +241,7 @@ HWY_INLINE void decode(const BlockQ6_K*, Rows rows, Sink& sink) {
       put_symmetric(sink, group++, hn::Mul(scale, hn::ConvertTo(kF32, hn::ShiftRight<24>(top))), DType::kQ6_K);
     });
   });
-  // w = 128 h + 64 s + l: both halves s of a code byte have their upper bits in the same byte l % 32.
+  // w = 128 h + 64 s + l: both nibbles s of a code byte have their upper bits in the same byte l % 32.
   unroll<4>([&](auto part) {  // h and the halves of 32 bytes
     const int h = part / 2;
     const int at = 16 * (part % 2);
@@ -284,7 +284,7 @@ HWY_INLINE void decode(const BlockQ3_K*, Rows rows, Sink& sink) {
   static_assert(offsetof(BlockQ3_K, groups) == 96 && offsetof(BlockQ3_K, scale) == 108);
   const VF scale = f16_high(load_quad(rows + 94).v3);
   const Quad header = load_quad(rows + 92);  // groups in the last three words
-  // Group g: half g / 8 of byte g % 8, and two bits of byte 8 + g % 4.
+  // Group g: nibble g / 8 of byte g % 8, and two bits of byte 8 + g % 4.
   unroll<4>([&](auto quarter) {
     const VU halves = quarter % 2 == 0 ? header.v1 : header.v2;
     const VU low = quarter < 2 ? low_nibbles(halves) : high_nibbles(halves);
@@ -300,7 +300,7 @@ HWY_INLINE void decode(const BlockQ3_K*, Rows rows, Sink& sink) {
     const Quad low = load_quad(rows + offsetof(BlockQ3_K, codes) + 32 * h + at);
     const Quad planes = load_quad(rows + offsetof(BlockQ3_K, high) + at);
     const auto put = [&](VU codes, VU bits, int word) {
-      // The planes of the upper 128 weights are the upper half of each byte.
+      // The planes of the upper 128 weights are the upper nibble of each byte.
       const VU four = h == 0 ? low_nibbles(bits) : high_nibbles(bits);
       unroll<4>([&](auto j) {
         const int to = (128 * h + 32 * j + at) / 4 + word;

@@ -72,7 +72,7 @@ class Decoder {
   // Before and after it: what the MTP layer, if there is one, has to know of the batch's tokens.
   void begin_round(std::span<const MtpLayer::Tokens> runs, StatePool& pool);
   void end_round(const Batch& batch, std::span<const MtpLayer::Tokens> runs, StatePool& pool);
-  // Of several ranks: each runs its own part of every layer. On rank 0 run() has the others follow().
+  // Of several ranks: each runs its own share of every layer. On rank 0 run() has the others follow().
   void set_group(RankGroup* group) {
     group_ = group;
     step_.group = group != nullptr && group->replicas() ? nullptr : group;

@@ -30,7 +30,7 @@ class DeviceWeights {
   // Views; without memory before load().
   const checkpoint::Weights& weights() const { return weights_; }
 
-  // Allocates and copies, reading the next part from the host while one is on its way. `progress`, if given, gets the
+  // Allocates and copies, reading the next block from the host while one is on its way. `progress`, if given, gets the
   // fraction done. Throws Error if the device has too little memory.
   void load(const std::function<void(double)>& progress);
 
@@ -47,7 +47,7 @@ class DeviceWeights {
     std::size_t offset;
   };
 
-  // Makes room for a tensor's elements, contiguous, and returns where; the same host memory keeps one place.
+  // Makes room for a tensor's elements, contiguous, and returns where; the same host memory is stored once.
   std::size_t add_part(const ConstTensor& source);
   void place(ConstTensor& tensor);
   void share(ConstTensor& tensor);  // as it is, in the host's memory

@@ -88,9 +88,9 @@ struct Step {
     run(args);
   }
 
-  // Whether other ranks take part. They do not where operations are timed, which rank 0 does by itself.
+  // Whether other ranks run it too. They do not where operations are timed, which rank 0 does alone.
   bool exchanges() const { return group != nullptr && !planning && !on_time; }
-  // A block's output, of which each rank has the part of its own heads or experts.
+  // A block's output, to which each rank contributes its own heads or experts.
   void sum_over_ranks(const Tensor& y) {
     if (!exchanges()) return;
     if (norms_sum) {

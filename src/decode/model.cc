@@ -81,7 +81,7 @@ class Snapshot {
       states_.push_back({input.slot, pool.length(input.slot), !pool.mtp_rows(input.slot).lost, {}});
       std::vector<std::byte>& bytes = states_.back().bytes;
       pool.read(input.slot, 0,
-                [&](std::span<const std::byte> piece) { bytes.insert(bytes.end(), piece.begin(), piece.end()); });
+                [&](std::span<const std::byte> segment) { bytes.insert(bytes.end(), segment.begin(), segment.end()); });
     }
   }
 
@@ -89,9 +89,9 @@ class Snapshot {
     for (const State& state : states_) {
       std::span<const std::byte> rest = state.bytes;
       const auto give = [&](std::size_t bytes) {
-        const std::span<const std::byte> piece = rest.first(bytes);
+        const std::span<const std::byte> segment = rest.first(bytes);
         rest = rest.subspan(bytes);
-        return piece;
+        return segment;
       };
       pool_.write(state.slot, 0, give, state.mtp);
       pool_.set_length(state.slot, state.length);

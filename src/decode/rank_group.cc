@@ -81,7 +81,7 @@ void RankGroup::set_sizes(std::uint64_t fixed_bytes, std::uint64_t token_bytes) 
 void RankGroup::begin() {
   comm_.barrier(kLoadSeconds);
   begun_ = true;
-  if (leads()) idle_thread_ = std::thread([this] { look_after_idle_ranks(); });
+  if (leads()) idle_thread_ = std::thread([this] { send_heartbeats(); });
 }
 
 std::uint64_t RankGroup::bytes_of_rank(int rank, const SlotPart& part) const {
@@ -140,30 +140,30 @@ void RankGroup::all_reduce(const Tensor& y) {
   comm_.all_reduce(y.data, y.dtype, y.size());
 }
 
-void RankGroup::give(int rank, std::span<const Piece> pieces) {
+void RankGroup::give(int rank, std::span<const MemorySegment> segments) {
   if (device_ != nullptr) {
     std::vector<RankTransfer> sends;
-    for (const Piece& piece : pieces) {
-      if (piece.bytes > 0) sends.push_back({rank, piece.data, piece.bytes});
+    for (const MemorySegment& segment : segments) {
+      if (segment.bytes > 0) sends.push_back({rank, segment.data, segment.bytes});
     }
     return device_->exchange(sends, {});
   }
-  for (const Piece& piece : pieces) {  // one for each call: more at once would mix
-    const comm::Send send{rank, piece.data, piece.bytes};
+  for (const MemorySegment& segment : segments) {  // one for each call: more at once would mix
+    const comm::Send send{rank, segment.data, segment.bytes};
     comm_.exchange(std::span(&send, 1), {});
   }
 }
 
-void RankGroup::take(int rank, std::span<const Piece> pieces) {
+void RankGroup::take(int rank, std::span<const MemorySegment> segments) {
   if (device_ != nullptr) {
     std::vector<RankTransfer> receives;
-    for (const Piece& piece : pieces) {
-      if (piece.bytes > 0) receives.push_back({rank, piece.data, piece.bytes});
+    for (const MemorySegment& segment : segments) {
+      if (segment.bytes > 0) receives.push_back({rank, segment.data, segment.bytes});
     }
     return device_->exchange({}, receives);
   }
-  for (const Piece& piece : pieces) {
-    const comm::Receive receive{rank, piece.data, piece.bytes};
+  for (const MemorySegment& segment : segments) {
+    const comm::Receive receive{rank, segment.data, segment.bytes};
     comm_.exchange({}, std::span(&receive, 1));
   }
 }
@@ -225,9 +225,9 @@ void RankGroup::write(const SlotPart& part, const std::byte* from) {
   comm_.exchange(sends, {});
 }
 
-// Without commands nobody would notice that a rank is gone, and the others could not tell an idle rank 0 from one that
+// Without commands no rank would notice that another is gone, nor distinguish an idle rank 0 from one that
 // hangs.
-void RankGroup::look_after_idle_ranks() {
+void RankGroup::send_heartbeats() {
   const auto pause = std::chrono::duration<double>(std::min(comm_.timeout() / 4, 5.0));
   std::unique_lock ending(ending_mutex_);
   while (!ending_changed_.wait_for(ending, pause, [&] { return ending_; })) {
@@ -239,7 +239,7 @@ void RankGroup::look_after_idle_ranks() {
       std::vector<comm::Receive> receives;
       for (int r = 1; r < count(); ++r) receives.push_back({r, &answers[static_cast<std::size_t>(r)], 1});
       comm_.exchange({}, receives, comm_.timeout() - pause.count());
-    } catch (const Error&) {  // the communicator keeps it for the next call, and for whoever asks for failure()
+    } catch (const Error&) {  // the communicator keeps it for the next call and for failure()
       return;
     }
   }

@@ -1,7 +1,7 @@
 #pragma once
 
-// The ranks that run a model together, as the decoder sees them. Rank 0 leads: what its Model is told to do it has the
-// others do, by commands that each of them follows in order.
+// The ranks that run a model together, as the decoder sees them. Rank 0 leads: it sends the others a command for each
+// call of its Model, and they run the commands in order.
 
 #include <condition_variable>
 #include <cstddef>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "decode/pieces.h"
+#include "decode/memory_segments.h"
 #include "decode/rank_messages.h"
 #include "decode/ranked_device.h"
 #include "thalweg/ranks.h"
@@ -31,7 +31,7 @@ struct SlotPart {
   std::int64_t count = 0;
 };
 
-// What a rank above 0 does when it is told to.
+// What rank 0's commands make another rank do.
 class Follower {
  public:
   virtual ~Follower() = default;
@@ -84,15 +84,15 @@ class RankGroup {
   void set_replicas() { replicas_ = true; }
   bool replicas() const { return replicas_; }
   // Within a run, memory where the model runs: to another rank, which takes as many bytes.
-  void give(int rank, std::span<const Piece> pieces);
-  void take(int rank, std::span<const Piece> pieces);
+  void give(int rank, std::span<const MemorySegment> segments);
+  void take(int rank, std::span<const MemorySegment> segments);
 
   // Of the ranks above 0 together.
   std::uint64_t others_bytes(const SlotPart& part) const;
 
   // On every rank, within a run. y, contiguous where the model runs, becomes the sum of all ranks'.
   void all_reduce(const Tensor& y);
-  // rms_norm with the sum of all ranks' args.delta in its place; false where ranks do not sum in the norm.
+  // rms_norm with the sum of all ranks' args.delta as delta; false where ranks do not sum in the norm.
   bool sum_and_norm(const RmsNormArgs& args) { return device_ != nullptr && device_->sum_and_norm(args); }
   // On the host: rank 0's logits [rows,vocabulary] f32 from each rank's columns [rows,..], which are contiguous and in
   // rank order.
@@ -109,7 +109,7 @@ class RankGroup {
   void read(const SlotPart& part, std::byte* to);
   void write(const SlotPart& part, const std::byte* from);
 
-  // On the other ranks: what rank 0 says, until it says that all is done. Throws Error if a rank is lost.
+  // On the other ranks: runs rank 0's commands until the last one. Throws Error if a rank is lost.
   void follow(Follower& follower);
 
  private:
@@ -128,7 +128,7 @@ class RankGroup {
   std::uint64_t bytes_of_rank(int rank, const SlotPart& part) const;
   void send(const Command& command, std::span<const std::byte> message = {});
   void lead(const Command& command, std::span<const std::byte> message, const std::function<void()>& body);
-  void look_after_idle_ranks();
+  void send_heartbeats();
   void follow(const Command& command, Follower& follower);
 
   std::shared_ptr<Ranks> ranks_;

@@ -153,8 +153,8 @@ class PinnedMemory {
   std::size_t bytes_;
 };
 
-// Memory of a step, which grows as asked and is kept. While it counts it hands out null and notes the most that is
-// asked for, so that a step can be planned.
+// Memory of a step, which grows on demand and is kept. While it counts, it returns null and notes the most that is
+// requested, so that a step can be planned.
 class StepMemory {
  public:
   explicit StepMemory(const Runtime& runtime) : runtime_(runtime) {}

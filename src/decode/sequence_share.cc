@@ -78,9 +78,9 @@ std::int64_t SequenceShare::longest() const {
 }
 
 void SequenceShare::exchange_states(std::size_t layer, int from, int to) const {
-  const std::vector<Piece> pieces = pool_.state_pieces(slot_, layer);
-  if (group_.rank() == from) group_.give(to, pieces);
-  if (group_.rank() == to) group_.take(from, pieces);
+  const std::vector<MemorySegment> segments = pool_.state_segments(slot_, layer);
+  if (group_.rank() == from) group_.give(to, segments);
+  if (group_.rank() == to) group_.take(from, segments);
 }
 
 void SequenceShare::take_states(std::size_t layer) const {
@@ -92,16 +92,16 @@ void SequenceShare::give_states(std::size_t layer) const {
 }
 
 void SequenceShare::pass_cache(std::size_t layer) const {
-  if (group_.rank() > 0) group_.take(group_.rank() - 1, pool_.cache_pieces(slot_, layer, seen_, begin()));
-  if (!is_last()) group_.give(group_.rank() + 1, pool_.cache_pieces(slot_, layer, seen_, end()));
+  if (group_.rank() > 0) group_.take(group_.rank() - 1, pool_.cache_segments(slot_, layer, seen_, begin()));
+  if (!is_last()) group_.give(group_.rank() + 1, pool_.cache_segments(slot_, layer, seen_, end()));
 }
 
 void SequenceShare::finish(const Tensor& logits) const {
   // What the ranks from `rank` on have that those before it have not.
-  const auto pieces_from = [&](int rank) {
-    std::vector<Piece> all = pool_.cache_pieces(slot_, seen_ + cut(rank), tokens_ - cut(rank));
+  const auto segments_from = [&](int rank) {
+    std::vector<MemorySegment> all = pool_.cache_segments(slot_, seen_ + cut(rank), tokens_ - cut(rank));
     for (std::size_t layer = 0; layer < pool_.layers(); ++layer) {
-      for (const Piece& piece : pool_.state_pieces(slot_, layer)) all.push_back(piece);
+      for (const MemorySegment& segment : pool_.state_segments(slot_, layer)) all.push_back(segment);
     }
     if (logits.defined()) {
       all.push_back(
@@ -109,8 +109,8 @@ void SequenceShare::finish(const Tensor& logits) const {
     }
     return all;
   };
-  if (!is_last()) group_.take(group_.rank() + 1, pieces_from(group_.rank() + 1));
-  if (group_.rank() > 0) group_.give(group_.rank() - 1, pieces_from(group_.rank()));
+  if (!is_last()) group_.take(group_.rank() + 1, segments_from(group_.rank() + 1));
+  if (group_.rank() > 0) group_.give(group_.rank() - 1, segments_from(group_.rank()));
 }
 
 }  // namespace thalweg::decode

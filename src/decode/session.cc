@@ -79,7 +79,7 @@ std::uint64_t fingerprint(const ModelConfig& config, const Weights& weights, con
 
 void save_session(const std::string& path, std::uint64_t model, const StatePool& pool, int slot,
                   std::span<const std::int32_t> tokens, std::span<const float> logits) {
-  // What was said in a session is nobody else's business.
+  // Only the owner may read the text of a session.
   io::AtomicFile file(path, 0600);
   Checksum sum;
   const auto write = [&](std::span<const std::byte> bytes) {

@@ -8,24 +8,24 @@
 
 namespace thalweg::decode {
 
-// Goes through the pieces in order, by as many bytes as a buffer has.
+// Goes through the segments in order, by as many bytes as a buffer has.
 class StagedCopies::Walk {
  public:
-  explicit Walk(std::span<const Piece> pieces) : pieces_(pieces) {}
+  explicit Walk(std::span<const MemorySegment> segments) : segments_(segments) {}
 
-  bool done() const { return next_ == pieces_.size(); }
+  bool done() const { return next_ == segments_.size(); }
 
-  // copy(address, offset in the buffer, bytes) for each of the next pieces, or parts of them; returns their bytes.
+  // copy(address, offset in the buffer, bytes) for each of the next segments, or parts of them; returns their bytes.
   template <class Copy>
   std::size_t fill(std::size_t most, const Copy& copy) {
     std::size_t filled = 0;
     while (!done() && filled < most) {
-      const Piece& piece = pieces_[next_];
-      const std::size_t count = std::min(piece.bytes - within_, most - filled);
-      if (count > 0) copy(piece.data + within_, filled, count);
+      const MemorySegment& segment = segments_[next_];
+      const std::size_t count = std::min(segment.bytes - within_, most - filled);
+      if (count > 0) copy(segment.data + within_, filled, count);
       filled += count;
       within_ += count;
-      if (within_ < piece.bytes) continue;
+      if (within_ < segment.bytes) continue;
       ++next_;
       within_ = 0;
     }
@@ -33,9 +33,9 @@ class StagedCopies::Walk {
   }
 
  private:
-  std::span<const Piece> pieces_;
+  std::span<const MemorySegment> segments_;
   std::size_t next_ = 0;
-  std::size_t within_ = 0;  // bytes of that piece
+  std::size_t within_ = 0;  // bytes of that segment
 };
 
 StagedCopies::StagedCopies(const Runtime& runtime, std::size_t bytes) : runtime_(runtime), bytes_(bytes) {}
@@ -55,9 +55,9 @@ void StagedCopies::copy_on_host(std::byte* to, const std::byte* from, std::size_
   });
 }
 
-void StagedCopies::read(std::span<const Piece> pieces, std::byte* to) {
+void StagedCopies::read(std::span<const MemorySegment> segments, std::byte* to) {
   allocate();
-  Walk walk(pieces);
+  Walk walk(segments);
   std::size_t filled[2] = {};
   const auto enqueue = [&](int i) {
     std::byte* const memory = buffers_[i]->memory.data();
@@ -76,11 +76,11 @@ void StagedCopies::read(std::span<const Piece> pieces, std::byte* to) {
   }
 }
 
-void StagedCopies::write(std::span<const Piece> pieces, const std::byte* from) {
+void StagedCopies::write(std::span<const MemorySegment> segments, const std::byte* from) {
   allocate();
-  Walk walk(pieces);
+  Walk walk(segments);
   for (int i = 0; !walk.done(); i ^= 1) {
-    // The pieces are known before the bytes are there, so that they can be copied together.
+    // The segments are known before the bytes are there, so that they can be copied together.
     std::byte* const memory = buffers_[i]->memory.data();
     buffers_[i]->done.wait();  // for an earlier call's copies too
     Walk ahead = walk;

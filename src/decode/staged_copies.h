@@ -4,12 +4,12 @@
 #include <memory>
 #include <span>
 
-#include "decode/pieces.h"
+#include "decode/memory_segments.h"
 #include "decode/runtime.h"
 
 namespace thalweg::decode {
 
-// Copies between pieces of a device's memory and one array of ordinary memory, through two pinned buffers: one is
+// Copies between segments of a device's memory and one array of ordinary memory, through two pinned buffers: one is
 // copied to or from the device while threads copy the other, which is several times as fast as the driver's own way to
 // memory that is not pinned.
 class StagedCopies {
@@ -17,10 +17,10 @@ class StagedCopies {
   // `bytes`: of each buffer, which are allocated when first used.
   explicit StagedCopies(const Runtime& runtime, std::size_t bytes = std::size_t{8} << 20);
 
-  // One piece after the other. Returns when `to` has all of them.
-  void read(std::span<const Piece> pieces, std::byte* to);
+  // One segment after the other. Returns when `to` has all of them.
+  void read(std::span<const MemorySegment> segments, std::byte* to);
   // Returns when `from` has been read; the device has it in the order of the stream.
-  void write(std::span<const Piece> pieces, const std::byte* from);
+  void write(std::span<const MemorySegment> segments, const std::byte* from);
 
  private:
   struct Buffer {
@@ -28,7 +28,7 @@ class StagedCopies {
     PinnedMemory memory;
     Event done;  // the device's copies
   };
-  // The next pieces that fill a buffer.
+  // The next segments that fill a buffer.
   class Walk;
 
   void allocate();

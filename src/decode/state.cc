@@ -91,7 +91,7 @@ void StatePool::release(int slot) {
 
 void StatePool::clear(int slot) {
   std::vector<MemoryCopy> zeros;
-  for (const Piece& piece : pieces(slot, 0)) zeros.push_back({piece.data, nullptr, piece.bytes});
+  for (const MemorySegment& segment : segments(slot, 0)) zeros.push_back({segment.data, nullptr, segment.bytes});
   runtime_.copy(zeros);
   if (group_ != nullptr) group_->clear(slot);
   set_length(slot, 0);
@@ -169,10 +169,10 @@ Tensor StatePool::mtp_hidden() const {
   return {layers_[mtp_layer()].drafts.data(), DType::kF32, {slots_, mtp_kept(), config_.hidden}, runtime_.device()};
 }
 
-std::vector<Piece> StatePool::state_pieces(int slot, std::size_t layer) const {
+std::vector<MemorySegment> StatePool::state_segments(int slot, std::size_t layer) const {
   if (is_mtp(layer)) return {{static_cast<std::byte*>(mtp_hidden().row(slot)), mtp_fixed_bytes()}};
   if (has_cache(layer)) return {};
-  std::vector<Piece> all;
+  std::vector<MemorySegment> all;
   for (const Tensor& state : {recurrent(layer), conv(layer)}) {
     all.push_back(
         {static_cast<std::byte*>(state.row(slot)), static_cast<std::size_t>(bytes_of(state.dtype, state.stride(0)))});
@@ -180,9 +180,10 @@ std::vector<Piece> StatePool::state_pieces(int slot, std::size_t layer) const {
   return all;
 }
 
-std::vector<Piece> StatePool::cache_pieces(int slot, std::size_t layer, std::int64_t first, std::int64_t count) const {
+std::vector<MemorySegment> StatePool::cache_segments(int slot, std::size_t layer, std::int64_t first,
+                                                     std::int64_t count) const {
   if (!has_cache(layer) || count == 0) return {};
-  std::vector<Piece> all;
+  std::vector<MemorySegment> all;
   for (const Memory* memory : {&layers_[layer].first, &layers_[layer].second}) {
     all.push_back({memory->data() + row_bytes() * static_cast<std::uint64_t>(rows(layer, capacity_) * slot + first),
                    static_cast<std::size_t>(row_bytes() * static_cast<std::uint64_t>(count))});
@@ -190,46 +191,46 @@ std::vector<Piece> StatePool::cache_pieces(int slot, std::size_t layer, std::int
   return all;
 }
 
-std::vector<Piece> StatePool::cache_pieces(int slot, std::int64_t first, std::int64_t count) const {
-  std::vector<Piece> all;
+std::vector<MemorySegment> StatePool::cache_segments(int slot, std::int64_t first, std::int64_t count) const {
+  std::vector<MemorySegment> all;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    for (const Piece& piece : cache_pieces(slot, i, first, count)) all.push_back(piece);
+    for (const MemorySegment& segment : cache_segments(slot, i, first, count)) all.push_back(segment);
   }
   return all;
 }
 
-std::vector<Piece> StatePool::pieces(int slot, std::int64_t length, bool mtp) const {
-  std::vector<Piece> all;
+std::vector<MemorySegment> StatePool::segments(int slot, std::int64_t length, bool mtp) const {
+  std::vector<MemorySegment> all;
   for (std::size_t i = 0; i < (mtp ? layers_.size() : config_.layers.size()); ++i) {
-    for (const Piece& piece : state_pieces(slot, i)) all.push_back(piece);
-    for (const Piece& piece : cache_pieces(slot, i, 0, length)) all.push_back(piece);
+    for (const MemorySegment& segment : state_segments(slot, i)) all.push_back(segment);
+    for (const MemorySegment& segment : cache_segments(slot, i, 0, length)) all.push_back(segment);
   }
   return all;
 }
 
-void StatePool::read_pieces(std::span<const Piece> pieces, std::byte* to) const {
-  if (!runtime_.on_host()) return copies_.read(pieces, to);
-  for (const Piece& piece : pieces) {
-    std::memcpy(to, piece.data, piece.bytes);
-    to += piece.bytes;
+void StatePool::read_segments(std::span<const MemorySegment> segments, std::byte* to) const {
+  if (!runtime_.on_host()) return copies_.read(segments, to);
+  for (const MemorySegment& segment : segments) {
+    std::memcpy(to, segment.data, segment.bytes);
+    to += segment.bytes;
   }
 }
 
-void StatePool::write_pieces(std::span<const Piece> pieces, const std::byte* from) {
-  if (!runtime_.on_host()) return copies_.write(pieces, from);
-  for (const Piece& piece : pieces) {
-    std::memcpy(piece.data, from, piece.bytes);
-    from += piece.bytes;
+void StatePool::write_segments(std::span<const MemorySegment> segments, const std::byte* from) {
+  if (!runtime_.on_host()) return copies_.write(segments, from);
+  for (const MemorySegment& segment : segments) {
+    std::memcpy(segment.data, from, segment.bytes);
+    from += segment.bytes;
   }
 }
 
 void StatePool::read_states(int slot, std::byte* to) const {
-  read_pieces(pieces(slot, 0), to);
+  read_segments(segments(slot, 0), to);
   if (group_ != nullptr) group_->read({slot, true, 0, 0}, to + fixed_bytes_here());
 }
 
 void StatePool::write_states(int slot, const std::byte* from) {
-  write_pieces(pieces(slot, 0), from);
+  write_segments(segments(slot, 0), from);
   set_pending(slot, 0);
   mtp_rows(slot) = {};
   if (group_ == nullptr) return;
@@ -239,13 +240,13 @@ void StatePool::write_states(int slot, const std::byte* from) {
 }
 
 void StatePool::read_cache(int slot, std::int64_t first, std::int64_t count, std::byte* to) const {
-  read_pieces(cache_pieces(slot, first, count), to);
+  read_segments(cache_segments(slot, first, count), to);
   const std::uint64_t here = token_bytes_here() * static_cast<std::uint64_t>(count);
   if (group_ != nullptr) group_->read({slot, false, first, count}, to + here);
 }
 
 void StatePool::write_cache(int slot, std::int64_t first, std::int64_t count, const std::byte* from) {
-  write_pieces(cache_pieces(slot, first, count), from);
+  write_segments(cache_segments(slot, first, count), from);
   if (group_ == nullptr) return;
   const SlotPart part{slot, false, first, count};
   if (group_->replicas()) return replicate(part);
@@ -253,46 +254,46 @@ void StatePool::write_cache(int slot, std::int64_t first, std::int64_t count, co
 }
 
 void StatePool::replicate(const SlotPart& part) const {
-  std::vector<Piece> all;
-  if (part.states) all = pieces(part.slot, 0);
-  for (const Piece& piece : cache_pieces(part.slot, part.first, part.count)) all.push_back(piece);
+  std::vector<MemorySegment> all;
+  if (part.states) all = segments(part.slot, 0);
+  for (const MemorySegment& segment : cache_segments(part.slot, part.first, part.count)) all.push_back(segment);
   std::size_t bytes = 0;
-  for (const Piece& piece : all) bytes += piece.bytes;
+  for (const MemorySegment& segment : all) bytes += segment.bytes;
   std::vector<std::byte> memory(bytes);
-  read_pieces(all, memory.data());
+  read_segments(all, memory.data());
   group_->write(part, memory.data());
 }
 
-void StatePool::copy_states_to(int slot, std::span<const Piece> to, Copies& copies) const {
-  add_copies(to, pieces(slot, 0), copies);
+void StatePool::copy_states_to(int slot, std::span<const MemorySegment> to, Copies& copies) const {
+  add_copies(to, segments(slot, 0), copies);
 }
 
-void StatePool::copy_states_from(int slot, std::span<const Piece> from, Copies& copies) {
-  add_copies(pieces(slot, 0), from, copies);
+void StatePool::copy_states_from(int slot, std::span<const MemorySegment> from, Copies& copies) {
+  add_copies(segments(slot, 0), from, copies);
   set_pending(slot, 0);
   mtp_rows(slot) = {};
 }
 
-void StatePool::copy_cache_to(int slot, std::int64_t first, std::int64_t count, std::span<const Piece> to,
+void StatePool::copy_cache_to(int slot, std::int64_t first, std::int64_t count, std::span<const MemorySegment> to,
                               Copies& copies) const {
-  add_copies(to, cache_pieces(slot, first, count), copies);
+  add_copies(to, cache_segments(slot, first, count), copies);
 }
 
-void StatePool::copy_cache_from(int slot, std::int64_t first, std::int64_t count, std::span<const Piece> from,
+void StatePool::copy_cache_from(int slot, std::int64_t first, std::int64_t count, std::span<const MemorySegment> from,
                                 Copies& copies) {
-  add_copies(cache_pieces(slot, first, count), from, copies);
+  add_copies(cache_segments(slot, first, count), from, copies);
 }
 
 void StatePool::read(int slot, std::int64_t length, const std::function<void(std::span<const std::byte>)>& take,
                      bool mtp) const {
   std::vector<std::byte> staged;
-  for (const Piece& piece : pieces(slot, length, mtp)) {
+  for (const MemorySegment& segment : segments(slot, length, mtp)) {
     if (runtime_.on_host()) {
-      take({piece.data, piece.bytes});
+      take({segment.data, segment.bytes});
       continue;
     }
-    staged.resize(piece.bytes);
-    runtime_.download(staged.data(), piece.data, piece.bytes);
+    staged.resize(segment.bytes);
+    runtime_.download(staged.data(), segment.data, segment.bytes);
     take(staged);
   }
   if (group_ == nullptr) return;
@@ -306,8 +307,8 @@ void StatePool::write(int slot, std::int64_t length, const std::function<std::sp
                       bool mtp) {
   set_pending(slot, 0);
   mtp_rows(slot) = {.tokens = {}, .lost = mtp_ && !mtp};
-  for (const Piece& piece : pieces(slot, length, mtp)) {
-    runtime_.upload(piece.data, give(piece.bytes).data(), piece.bytes);
+  for (const MemorySegment& segment : segments(slot, length, mtp)) {
+    runtime_.upload(segment.data, give(segment.bytes).data(), segment.bytes);
   }
   runtime_.wait();
   if (group_ == nullptr) return;
@@ -330,7 +331,7 @@ std::uint64_t StatePool::token_bytes() const {
 
 std::uint64_t StatePool::fixed_bytes_here() const {
   std::uint64_t bytes = 0;
-  for (const Piece& piece : pieces(0, 0)) bytes += piece.bytes;
+  for (const MemorySegment& segment : segments(0, 0)) bytes += segment.bytes;
   return bytes;
 }
 

@@ -87,17 +87,17 @@ class StatePool {
 
   // Where they lie: the recurrent and convolution states of a layer, and keys and values of tokens, none of a layer of
   // the other kind.
-  std::vector<Piece> state_pieces(int slot, std::size_t layer) const;
-  std::vector<Piece> cache_pieces(int slot, std::size_t layer, std::int64_t first, std::int64_t count) const;
-  std::vector<Piece> cache_pieces(int slot, std::int64_t first, std::int64_t count) const;  // of all layers
+  std::vector<MemorySegment> state_segments(int slot, std::size_t layer) const;
+  std::vector<MemorySegment> cache_segments(int slot, std::size_t layer, std::int64_t first, std::int64_t count) const;
+  std::vector<MemorySegment> cache_segments(int slot, std::int64_t first, std::int64_t count) const;  // of all layers
   std::size_t layers() const { return layers_.size(); }
 
-  // A slot's state, piece by piece in a fixed order, for a length that reserve() has made room for: the recurrent and
-  // convolution states of all layers, and `length` tokens of keys and values. `mtp`: those of the MTP layer too, if
+  // A slot's state, segment by segment in a fixed order, for a length that reserve() has made room for: the recurrent
+  // and convolution states of all layers, and `length` tokens of keys and values. `mtp`: those of the MTP layer too, if
   // there is one, at the end.
   void read(int slot, std::int64_t length, const std::function<void(std::span<const std::byte>)>& take,
             bool mtp = true) const;
-  // The same order; give(bytes) returns the next piece. Without `mtp` the MTP layer has lost the slot.
+  // The same order; give(bytes) returns the next segment. Without `mtp` the MTP layer has lost the slot.
   void write(int slot, std::int64_t length, const std::function<std::span<const std::byte>(std::size_t)>& give,
              bool mtp = true);
 
@@ -110,15 +110,17 @@ class StatePool {
   void read_cache(int slot, std::int64_t first, std::int64_t count, std::byte* to) const;
   void write_cache(int slot, std::int64_t first, std::int64_t count, const std::byte* from);
 
-  // The same within the device, to or from pieces of its memory that have as many bytes or more: adds to copies that
+  // The same within the device, to or from segments of its memory that have as many bytes or more: adds to copies that
   // Runtime::copy() makes. Not with several ranks.
   using Copies = std::vector<MemoryCopy>;
-  void copy_states_to(int slot, std::span<const Piece> to, Copies& copies) const;
-  void copy_states_from(int slot, std::span<const Piece> from, Copies& copies);
-  void copy_cache_to(int slot, std::int64_t first, std::int64_t count, std::span<const Piece> to, Copies& copies) const;
-  void copy_cache_from(int slot, std::int64_t first, std::int64_t count, std::span<const Piece> from, Copies& copies);
-  // Other pieces of the device's memory to the host.
-  void read_pieces(std::span<const Piece> pieces, std::byte* to) const;
+  void copy_states_to(int slot, std::span<const MemorySegment> to, Copies& copies) const;
+  void copy_states_from(int slot, std::span<const MemorySegment> from, Copies& copies);
+  void copy_cache_to(int slot, std::int64_t first, std::int64_t count, std::span<const MemorySegment> to,
+                     Copies& copies) const;
+  void copy_cache_from(int slot, std::int64_t first, std::int64_t count, std::span<const MemorySegment> from,
+                       Copies& copies);
+  // Other segments of the device's memory to the host.
+  void read_segments(std::span<const MemorySegment> segments, std::byte* to) const;
   bool copies_within_device() const { return group_ == nullptr && runtime_.copies_within_device(); }
 
   std::uint64_t fixed_bytes() const;  // of a slot, without keys and values
@@ -150,10 +152,10 @@ class StatePool {
   // Rows of a slot for so many tokens: the MTP layer has one for the first token too, which nothing reads, so that each
   // token's row follows from the tokens up to it.
   std::int64_t rows(std::size_t layer, std::int64_t tokens) const { return is_mtp(layer) ? tokens + 1 : tokens; }
-  std::vector<Piece> pieces(int slot, std::int64_t length, bool mtp = true) const;
+  std::vector<MemorySegment> segments(int slot, std::int64_t length, bool mtp = true) const;
   // The others have what this rank has.
   void replicate(const SlotPart& part) const;
-  void write_pieces(std::span<const Piece> pieces, const std::byte* from);
+  void write_segments(std::span<const MemorySegment> segments, const std::byte* from);
   std::uint64_t row_bytes() const;  // of one token's keys
   std::uint64_t fixed_bytes_here() const;
   std::uint64_t token_bytes_here() const;

@@ -24,8 +24,8 @@ DevicePages::DevicePages(std::shared_ptr<PagePool> pool, std::vector<std::uint32
 // The pool has room for all of its pages: nothing is allocated.
 DevicePages::~DevicePages() { pool_->free_.insert(pool_->free_.end(), pages_.begin(), pages_.end()); }
 
-std::vector<decode::Piece> DevicePages::pieces() const {
-  std::vector<decode::Piece> all;
+std::vector<decode::MemorySegment> DevicePages::segments() const {
+  std::vector<decode::MemorySegment> all;
   all.reserve(pages_.size());
   auto* const memory = static_cast<std::byte*>(pool_->memory_.data());
   for (const std::uint32_t page : pages_) all.push_back({memory + page * pool_->page_, pool_->page_});

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "decode/pieces.h"
+#include "decode/memory_segments.h"
 #include "decode/runtime.h"
 #include "thalweg/device_memory.h"
 
@@ -21,7 +21,7 @@ class DevicePages {
   DevicePages(const DevicePages&) = delete;
   DevicePages& operator=(const DevicePages&) = delete;
 
-  std::vector<decode::Piece> pieces() const;
+  std::vector<decode::MemorySegment> segments() const;
 
  private:
   std::shared_ptr<PagePool> pool_;
@@ -35,7 +35,7 @@ using DeviceBytes = std::shared_ptr<const DevicePages>;
 class PagePool : public std::enable_shared_from_this<PagePool> {
  public:
   // Pages of at most a quarter of a megabyte, of which some hold `part` bytes with little to spare. Throws Error if the
-  // device has not so much memory.
+  // device does not have so much memory.
   PagePool(const decode::Runtime& runtime, std::uint64_t bytes, std::size_t part);
 
   std::uint64_t bytes() const { return memory_.bytes(); }

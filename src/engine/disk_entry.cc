@@ -89,7 +89,7 @@ DiskEntry write_entry(const std::string& path, const EntryShape& shape, DiskEntr
   header.first = entry.first;
   header.tokens = entry.tokens.size();
   const std::uint64_t sum = checksum_of(header, entry);
-  // What was said to a model is nobody else's business.
+  // Only the owner may read the text of an entry.
   io::AtomicFile file(path, 0600);
   file.write(&header, sizeof header);
   file.write(entry.tokens.data(), entry.tokens.size() * sizeof(std::int32_t));

@@ -10,7 +10,7 @@
 
 namespace thalweg::engine {
 
-// Pinned memory of the host in parts of two sizes, which copies from a device and to it reach without the host. It
+// Pinned memory of the host in blocks of two sizes, which copies from a device and to it reach without the host. It
 // grows as it is needed, and what is given back is handed out again: fresh memory would cost more than the copies. What
 // the device writes is there in the order of the model's stream.
 class HostPool : public std::enable_shared_from_this<HostPool> {

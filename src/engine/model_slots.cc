@@ -100,21 +100,21 @@ void ModelSlots::restore(Sequence& sequence, std::span<const std::int32_t> text,
 void ModelSlots::restore(Sequence& sequence, std::span<const std::int32_t> text, const Prefix<HostBytes>& prefix,
                          const HostPool* pool) {
   Copies copies;
-  const auto piece_of = [&](const HostBytes& memory, std::size_t bytes) {
-    return decode::Piece{const_cast<std::byte*>(memory.get()), bytes};
+  const auto segment_of = [&](const HostBytes& memory, std::size_t bytes) {
+    return decode::MemorySegment{const_cast<std::byte*>(memory.get()), bytes};
   };
   const auto is_pinned = [&](const HostBytes& memory) { return pool != nullptr && pool->owns(memory.get()); };
   restore(
       sequence, text, prefix,
       [&](decode::StatePool& states, int slot, std::int64_t first, std::int64_t count, const HostBytes& block) {
         if (!is_pinned(block)) return states.write_cache(slot, first, count, block.get());
-        const decode::Piece piece = piece_of(block, block_bytes());
-        states.copy_cache_from(slot, first, count, std::span(&piece, 1), copies);
+        const decode::MemorySegment segment = segment_of(block, block_bytes());
+        states.copy_cache_from(slot, first, count, std::span(&segment, 1), copies);
       },
       [&](decode::StatePool& states, int slot, const HostBytes& checkpoint) {
         if (!is_pinned(checkpoint)) return states.write_states(slot, checkpoint.get());
-        const decode::Piece piece = piece_of(checkpoint, checkpoint_bytes());
-        states.copy_states_from(slot, std::span(&piece, 1), copies);
+        const decode::MemorySegment segment = segment_of(checkpoint, checkpoint_bytes());
+        states.copy_states_from(slot, std::span(&segment, 1), copies);
       });
   copy(copies);
 }
@@ -130,14 +130,14 @@ DeviceBytes ModelSlots::copy_block(const Sequence& sequence, std::int64_t first_
                                    PagePool& pages, Copies& copies) const {
   sequence.impl_->settle();
   DeviceBytes block = pages.take(block_bytes());
-  model_.impl_->pool->copy_cache_to(sequence.impl_->slot, first_token, count, block->pieces(), copies);
+  model_.impl_->pool->copy_cache_to(sequence.impl_->slot, first_token, count, block->segments(), copies);
   return block;
 }
 
 DeviceBytes ModelSlots::copy_checkpoint(const Sequence& sequence, PagePool& pages, Copies& copies) const {
   sequence.impl_->settle();
   DeviceBytes checkpoint = pages.take(checkpoint_bytes());
-  model_.impl_->pool->copy_states_to(sequence.impl_->slot, checkpoint->pieces(), copies);
+  model_.impl_->pool->copy_states_to(sequence.impl_->slot, checkpoint->segments(), copies);
   return checkpoint;
 }
 
@@ -148,10 +148,10 @@ void ModelSlots::restore(Sequence& sequence, std::span<const std::int32_t> text,
   restore(
       sequence, text, prefix,
       [&](decode::StatePool& pool, int slot, std::int64_t first, std::int64_t count, const DeviceBytes& block) {
-        pool.copy_cache_from(slot, first, count, block->pieces(), copies);
+        pool.copy_cache_from(slot, first, count, block->segments(), copies);
       },
       [&](decode::StatePool& pool, int slot, const DeviceBytes& checkpoint) {
-        pool.copy_states_from(slot, checkpoint->pieces(), copies);
+        pool.copy_states_from(slot, checkpoint->segments(), copies);
       });
   copy(copies);
 }
@@ -162,17 +162,17 @@ std::shared_ptr<HostPool> ModelSlots::make_host_pool(std::uint64_t most) const {
 
 HostBytes ModelSlots::to_host(const DevicePages& pages, std::size_t used, std::size_t bytes, HostPool& pool,
                               Copies& copies) const {
-  const std::vector<decode::Piece> from = decode::first_bytes(pages.pieces(), used);
+  const std::vector<decode::MemorySegment> from = decode::first_bytes(pages.segments(), used);
   std::shared_ptr<std::byte[]> memory = pool.take(bytes);
   if (memory != nullptr) {
-    const decode::Piece to{memory.get(), used};
+    const decode::MemorySegment to{memory.get(), used};
     decode::add_copies(std::span(&to, 1), from, copies);
     if (used < bytes) copies.push_back({memory.get() + used, nullptr, bytes - used});
     return memory;
   }
   memory.reset(new std::byte[bytes]);
   std::fill(memory.get() + used, memory.get() + bytes, std::byte{0});
-  model_.impl_->pool->read_pieces(from, memory.get());
+  model_.impl_->pool->read_segments(from, memory.get());
   return memory;
 }
 

@@ -16,7 +16,7 @@
 
 namespace thalweg::engine {
 
-// What the engine needs of a model beyond its public functions: parts of sequences as bytes.
+// What the engine needs of a model beyond its public functions: ranges of sequences as bytes.
 class ModelSlots {
  public:
   explicit ModelSlots(Model& model) : model_(model) {}

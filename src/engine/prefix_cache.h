@@ -52,7 +52,7 @@ class PrefixCache {
 
   struct Hit {
     std::int64_t tokens = 0;  // up to the last checkpoint
-    std::int64_t known = 0;   // whole blocks whose keys and values are known: other texts part from here on
+    std::int64_t known = 0;   // whole blocks whose keys and values are known: other texts diverge from here on
     Prefix<Memory> prefix;    // of `tokens`
   };
   // The longest checkpoint of the text's beginning, which counts as used.

@@ -10,7 +10,7 @@ namespace {
 
 // A prompt that has waited for a second goes before one that is this many tokens shorter.
 constexpr double kTokensPerSecondWaited = 1000;
-// A coarse grid of checkpoints, where nothing tells which positions come again.
+// A coarse grid of checkpoints, where nothing indicates which positions come again.
 constexpr std::int64_t kLeastSpacing = 512;
 constexpr std::int64_t kMostSpacing = 8192;
 // Seconds of steps on a device, which works ahead, before waiting prompts get their share. Each turn costs one look at
@@ -29,7 +29,7 @@ std::int64_t spacing_of(const ModelSlots& slots) {
   return whole_blocks(std::clamp(tokens, kLeastSpacing, kMostSpacing));
 }
 
-// By default a part of what the model has left.
+// By default a quarter of what the model leaves free.
 std::uint64_t device_budget(const ModelSlots& slots, const EngineOptions& options) {
   if (!slots.has_pages()) return 0;
   if (options.cache_device_bytes >= 0) return static_cast<std::uint64_t>(options.cache_device_bytes);
@@ -335,7 +335,7 @@ std::int64_t Scheduler::affordable_tokens() const {
 
 // Whole blocks up to the next checkpoint or the last block's end, or what is left after it: cut in this way, a prompt
 // gives the same bits wherever it was begun. After an answer the block that it ended in comes first.
-std::int64_t Scheduler::next_piece(const Running& running, std::int64_t most) const {
+std::int64_t Scheduler::next_chunk(const Running& running, std::int64_t most) const {
   const std::int64_t begin = running.computed();
   const std::int64_t blocks_end = whole_blocks(running.prompt_size());
   if (begin >= blocks_end) return running.prompt_size() - begin;
@@ -358,13 +358,13 @@ void Scheduler::run_prompts(std::vector<Running*> prompts, std::int64_t most) {
   std::vector<SequenceInput> inputs;
   std::int64_t total = 0;
   for (Running* running : prompts) {
-    const std::int64_t piece = next_piece(*running, most - total);
-    if (!batch.empty() && total + piece > most) break;
+    const std::int64_t chunk = next_chunk(*running, most - total);
+    if (!batch.empty() && total + chunk > most) break;
     const std::span<const std::int32_t> tokens = running->request().prompt;
     batch.push_back(running);
     inputs.push_back({&running->sequence(),
-                      tokens.subspan(static_cast<std::size_t>(running->computed()), static_cast<std::size_t>(piece))});
-    total += piece;
+                      tokens.subspan(static_cast<std::size_t>(running->computed()), static_cast<std::size_t>(chunk))});
+    total += chunk;
   }
   const Clock::time_point begin = Clock::now();
   if (!run(batch, inputs)) return;

@@ -61,7 +61,7 @@ class Scheduler {
 
   // At most so many tokens of prompts.
   void run_prompts(std::vector<Running*> prompts, std::int64_t most);
-  std::int64_t next_piece(const Running& running, std::int64_t most) const;
+  std::int64_t next_chunk(const Running& running, std::int64_t most) const;
   std::int64_t most_tokens() const;
   std::int64_t affordable_tokens() const;
   void keep(Running& running);
@@ -81,7 +81,7 @@ class Scheduler {
   std::function<void(const EngineStats&)> publish_;
   TieredCache cache_;
   std::unique_ptr<DiskCache> disk_;  // null: none
-  std::int64_t checkpoint_spacing_;  // tokens, of those that no boundary asks for
+  std::int64_t checkpoint_spacing_;  // tokens, of those at no boundary
   std::list<Accepted> waiting_;
   std::list<std::unique_ptr<Running>> running_;
   double prompt_credit_ = kMostCredit;   // seconds that prompts may take while others generate; below 0: owed

@@ -46,7 +46,7 @@ void Scheduler::take_from_disk(Accepted& accepted) {
   stats_.bookkeeping_seconds += seconds_between(begin, Clock::now());
 }
 
-// At the end of the prompt, at the ends of messages, where another text parts from this one, and on a grid. A state
+// At the end of the prompt, at the ends of messages, where another text diverges from this one, and on a grid. A state
 // that is not far from the next is left out, but for the last two messages' ends, which are where a conversation
 // continues and where its last message is edited.
 std::vector<std::int64_t> Scheduler::checkpoints_of(const Request& request, const TieredCache::Hit& hit) const {
@@ -84,8 +84,8 @@ void Scheduler::keep(Running& running) {
   stats_.bookkeeping_seconds += seconds_between(begin, Clock::now());
 }
 
-// The state that an answer ended with is another than a run of its text as a part of a prompt leaves, by rounding: a
-// decode step and a chunk add in other orders. So nothing goes on from there unless the options say so.
+// The state at the end of an answer differs by rounding from that of a prompt with the same text: a decode step and a
+// chunk sum in different orders. So no prompt continues from it unless the options allow it.
 void Scheduler::keep_answers() {
   if (!options_.cache_answers || !cache_.enabled()) return;
   for (const std::unique_ptr<Running>& running : running_) {

@@ -26,7 +26,7 @@ class TieredCache {
 
   struct Hit {
     std::int64_t tokens = 0;        // up to the last checkpoint
-    std::int64_t known = 0;         // whole blocks whose keys and values are known: other texts part from here on
+    std::int64_t known = 0;         // whole blocks whose keys and values are known: other texts diverge from here on
     Prefix<DeviceBytes> on_device;  // one of them has `tokens` tokens
     Prefix<HostBytes> on_host;
   };

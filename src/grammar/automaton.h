@@ -63,7 +63,7 @@ class Automaton {
   // What it was compiled from: automata of one source are equal.
   const std::string& source() const { return source_; }
 
-  // Bytes that no state tells apart have one class.
+  // Bytes that no state distinguishes have one class.
   std::size_t byte_class(std::uint8_t byte) const { return byte_classes_[byte]; }
   std::size_t byte_class_count() const { return byte_class_count_; }
 

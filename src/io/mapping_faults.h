@@ -5,8 +5,8 @@
 namespace thalweg::io {
 
 // Reading a mapped page that its file lost (the file was truncated, its disk failed) raises SIGBUS, which ends the
-// process. While an object exists, pages of its range that are lost read as zeros instead, and lost() says so: whoever
-// reads asks before he trusts what came of it.
+// process. While an object exists, pages of its range that are lost read as zeros instead, and lost() reports it: a
+// reader checks it before it trusts what it has read.
 //
 // The first object installs a handler of SIGBUS for the process; faults elsewhere go to the handler that was there
 // before. Ranges beyond the first 1024 at once are not covered.

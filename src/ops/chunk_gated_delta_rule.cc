@@ -10,11 +10,11 @@ void validate(const ChunkGatedDeltaRuleArgs& args, Check& check) {
     check.fail("checkpoint_tokens", "a multiple of 64", std::to_string(args.checkpoint_tokens));
   }
   if (!args.checkpoints.defined()) return;
-  Dim pieces{"NC"};
+  Dim segments{"NC"};
   if (!args.cu_seqlens.defined() || check.host_values()) {
-    pieces.value = Sequences(args.cu_seqlens, d.b.value, d.t.value).chunks(args.checkpoint_tokens);
+    segments.value = Sequences(args.cu_seqlens, d.b.value, d.t.value).chunks(args.checkpoint_tokens);
   }
-  check_states_along(check, "checkpoints", args.checkpoints, args, d, pieces);
+  check_states_along(check, "checkpoints", args.checkpoints, args, d, segments);
 }
 
 THALWEG_OPERATION(chunk_gated_delta_rule, ChunkGatedDeltaRuleArgs);

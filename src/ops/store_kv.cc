@@ -41,7 +41,7 @@ void validate(const StoreKvArgs& args, Check& check) {
   check.output("v_cache", args.v_cache, {args.k_cache.dtype}, slots, s, hkv, d);
   check_cache_places(check, args.cu_seqlens, args.lengths, args.slots, args.pages, t, slots, s);
   if (!check.host_values()) return;
-  // Two writers of one place would leave it to chance who is last.
+  // Of two writers of one position, chance would decide which is last.
   if (args.slots.defined()) {
     const auto* first = static_cast<const std::int32_t*>(args.slots.data);
     std::vector<std::int64_t> places(first, first + args.slots.dim(0));

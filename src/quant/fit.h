@@ -44,11 +44,11 @@ inline Word16 minimum_word(double value) {
 
 // values = power y, with `power` a power of two and |y| <= 1.
 template <int N>
-struct Normalised {
+struct Normalized {
   alignas(64) std::array<float, N> y;
   double power;
 
-  explicit Normalised(const float* values) {
+  explicit Normalized(const float* values) {
     float largest = 0;
     for (int i = 0; i < N; ++i) largest = std::max(largest, std::fabs(values[i]));  // ignores NaN
     // Not finite: any scale is acceptable if the casts are defined.

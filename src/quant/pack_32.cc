@@ -27,7 +27,7 @@ struct Stored {
 };
 
 // The better of two fits, once stored.
-Stored better(const fit::Normalised<32>& x, fit::Affine first, fit::Affine second, fit::Range codes) {
+Stored better(const fit::Normalized<32>& x, fit::Affine first, fit::Affine second, fit::Range codes) {
   const Stored a(first, x.power);
   const Stored b(second, x.power);
   return fit::error<32>(x.y.data(), b.fit, codes) < fit::error<32>(x.y.data(), a.fit, codes) ? b : a;
@@ -35,13 +35,13 @@ Stored better(const fit::Normalised<32>& x, fit::Affine first, fit::Affine secon
 
 // Codes low..-low-1 around zero. The simple choice, the peak at the lowest code, is exact for values that came from
 // such a block.
-Stored fit_symmetric(const fit::Normalised<32>& x, float low) {
+Stored fit_symmetric(const fit::Normalized<32>& x, float low) {
   const float* y = x.y.data();
   return better(x, {fit::peak<32>(y) / low, 0}, {fit::scale<32>(y, low), 0}, {low, -low - 1});
 }
 
 // Codes 0..high above a minimum, against the simple choice that spans the values.
-Stored fit_affine(const fit::Normalised<32>& x, float high) {
+Stored fit_affine(const fit::Normalized<32>& x, float high) {
   const auto [lowest, highest] = std::minmax_element(x.y.begin(), x.y.end());
   return better(x, {(*highest - *lowest) / high, *lowest},
                 fit::scale_and_offset<32>(x.y.data(), high, fit::Offset::kAny), {0, high});
@@ -57,14 +57,14 @@ void store_high(const Codes& codes, std::array<std::uint8_t, 4>& to) {
 }
 
 void pack_block(const float* values, BlockQ4_0& block) {
-  const fit::Normalised<32> x(values);
+  const fit::Normalized<32> x(values);
   const Stored stored = fit_symmetric(x, -8);
   block.scale = stored.scale;
   store_nibbles(nearest_codes(x.y.data(), stored.fit, {-8, 7}), block.codes);
 }
 
 void pack_block(const float* values, BlockQ5_0& block) {
-  const fit::Normalised<32> x(values);
+  const fit::Normalized<32> x(values);
   const Stored stored = fit_symmetric(x, -16);
   const Codes codes = nearest_codes(x.y.data(), stored.fit, {-16, 15});
   block.scale = stored.scale;
@@ -73,7 +73,7 @@ void pack_block(const float* values, BlockQ5_0& block) {
 }
 
 void pack_block(const float* values, BlockQ4_1& block) {
-  const fit::Normalised<32> x(values);
+  const fit::Normalized<32> x(values);
   const Stored stored = fit_affine(x, 15);
   block.scale = stored.scale;
   block.minimum = stored.offset;
@@ -81,7 +81,7 @@ void pack_block(const float* values, BlockQ4_1& block) {
 }
 
 void pack_block(const float* values, BlockQ5_1& block) {
-  const fit::Normalised<32> x(values);
+  const fit::Normalized<32> x(values);
   const Stored stored = fit_affine(x, 31);
   const Codes codes = nearest_codes(x.y.data(), stored.fit, {0, 31});
   block.scale = stored.scale;
@@ -92,7 +92,7 @@ void pack_block(const float* values, BlockQ5_1& block) {
 
 // Eight bits are fine enough without a search.
 void pack_block(const float* values, BlockQ8_0& block) {
-  const fit::Normalised<32> x(values);
+  const fit::Normalized<32> x(values);
   const Stored stored({std::fabs(fit::peak<32>(x.y.data())) / 127, 0}, x.power);
   block.scale = stored.scale;
   const float inverse = stored.fit.scale == 0 ? 0 : 1 / stored.fit.scale;

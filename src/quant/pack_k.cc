@@ -39,18 +39,18 @@ struct MinimumFormat {
 };
 
 // Steps to the neighbors of a pair of integers, the pair itself first.
-struct Neighbours {
+struct Neighbors {
   fit::Trials scale{};
   fit::Trials minimum{};
 
-  constexpr Neighbours() {
+  constexpr Neighbors() {
     for (int i = 0; i < fit::kTrials; ++i) {
       scale[at(i)] = static_cast<float>((i + 2) / 5 % 3 == 0 ? 0 : (i + 2) / 5 % 3 == 1 ? 1 : -1);
       minimum[at(i)] = static_cast<float>((i + 2) % 5 - 2);
     }
   }
 };
-constexpr Neighbours kNear;
+constexpr Neighbors kNear;
 
 template <MinimumFormat kFormat>
 class MinimumBlock {
@@ -165,7 +165,7 @@ class MinimumBlock {
     return solution.super_scales;
   }
 
-  fit::Normalised<256> x_;
+  fit::Normalized<256> x_;
   std::array<fit::Affine, kGroups> exact_{};
   Solution best_;
   Codes codes_;
@@ -286,7 +286,7 @@ class SignedBlock {
     return aa > 0 ? fit::scale_word(ya / aa * x_.power) : solution.super_scale;
   }
 
-  fit::Normalised<256> x_;
+  fit::Normalized<256> x_;
   std::array<float, kGroups> exact_{};
   Solution best_;
   Codes codes_;

@@ -46,7 +46,7 @@ void consider(const float* y, float inverse, LevelFit& best) {
   if (gain > best.gain) best = {y_level / level_level, gain};
 }
 
-float iq4_error(const fit::Normalised<32>& x, Word16 scale) {
+float iq4_error(const fit::Normalized<32>& x, Word16 scale) {
   const auto stored = static_cast<float>(scale.f32() / x.power);
   const float inverse = stored == 0 ? 0 : 1 / stored;
   return fit::sum<32>([&](int i) {
@@ -57,7 +57,7 @@ float iq4_error(const fit::Normalised<32>& x, Word16 scale) {
 }
 
 void pack_block(const float* values, BlockIQ4_NL& block) {
-  const fit::Normalised<32> x(values);
+  const fit::Normalized<32> x(values);
   const float* y = x.y.data();
   const float largest = fit::peak<32>(y);
   block.scale = Word16::of(0);
@@ -101,7 +101,7 @@ int mxfp4_code(float x) {
 // The scale is a power of two: the largest that clips nothing, or half or a quarter of it if what that clips costs less
 // than the finer steps gain.
 void pack_block(const float* values, BlockMXFP4& block) {
-  const fit::Normalised<32> x(values);
+  const fit::Normalized<32> x(values);
   const float* y = x.y.data();
   const int shift = std::ilogb(x.power);  // values = 2^shift y
   float best_error = std::numeric_limits<float>::infinity();

@@ -31,7 +31,7 @@ struct Block {
   Kind kind = Kind::kContent;
   std::string name;                     // of the function that is called
   std::string text;                     // of a call, its arguments
-  std::vector<TokenLogprobs> logprobs;  // of content's tokens, if asked for
+  std::vector<TokenLogprobs> logprobs;  // of content's tokens, if requested
 };
 
 // One of a call's answers so far.

@@ -11,7 +11,7 @@ namespace thalweg::server {
 
 class GrammarCache;
 
-// A response that is told what the request took, before its end.
+// A response that receives the request's usage before its end.
 class UsageSink {
  public:
   virtual ~UsageSink() = default;

@@ -48,7 +48,7 @@ void ContentTokens::forget(std::size_t bytes) {
 }
 
 std::vector<TokenLogprobs> ContentTokens::take(char byte, std::string_view content) {
-  if (tokens_.empty() && held_.empty()) return {};  // nobody asked for them
+  if (tokens_.empty() && held_.empty()) return {};  // not requested
   held_ += byte;
   owners_.push_back(owner_of_next());
   return finish(content);

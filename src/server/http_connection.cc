@@ -309,7 +309,7 @@ void HttpConnection::next_request() {
   }
 }
 
-// The client is told that nothing follows. What it still sends is read for a while: closing with bytes unread resets
+// Shuts down the sending side. What the client still sends is read for a while: closing with bytes unread resets
 // the connection, which takes the answer from the client.
 void HttpConnection::linger() {
   lingering_ = true;

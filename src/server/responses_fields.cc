@@ -86,7 +86,7 @@ void refuse_unsupported(const Json& body) {
   if (bool_field(body, "background").value_or(false)) throw BadRequest("'background' is not supported", "background");
 }
 
-// Logprobs are asked for under "include"; what else may stand there is of things that this server does not have.
+// Logprobs are requested by "include"; its other values belong to features that this server does not have.
 std::optional<int> read_logprobs(const Json& body) {
   const auto likeliest = integer_field(body, "top_logprobs", 0, 20);
   const Json* include = list_field(body, "include");

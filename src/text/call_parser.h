@@ -42,7 +42,7 @@ class CallParser {
   std::string name_;
   std::string arguments_;
   std::string unread_ = "<tool_call>";
-  std::string tag_;  // the part of a tag that unread_ ends with
+  std::string tag_;  // the beginning of a tag that unread_ ends with
 };
 
 // tools outlives the parser.

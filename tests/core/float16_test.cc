@@ -79,7 +79,7 @@ TEST_P(Float16Test, EveryPatternSurvivesTheRoundTrip) {
   }
 }
 
-TEST_P(Float16Test, TiesGoToEvenAndTheirNeighboursToTheNearest) {
+TEST_P(Float16Test, TiesGoToEvenAndTheirNeighborsToTheNearest) {
   const Format& format = GetParam();
   for (int sign : {0, 0x8000}) {
     for (int magnitude = 0; magnitude < format.infinity(); ++magnitude) {

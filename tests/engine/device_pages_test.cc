@@ -1,4 +1,4 @@
-// Pages of a device's memory, here the host's, and copies between pieces.
+// Pages of a device's memory, here the host's, and copies between segments.
 
 #include "engine/device_pages.h"
 
@@ -26,7 +26,7 @@ TEST(PagePool, PagesComeAndGo) {
   for (int i = 0; i < 2000; ++i) {
     if (random() % 2 == 0 && !taken.empty()) {
       std::swap(taken[random() % taken.size()], taken.back());
-      used -= taken.back()->pieces().size();
+      used -= taken.back()->segments().size();
       taken.pop_back();
       continue;
     }
@@ -40,9 +40,9 @@ TEST(PagePool, PagesComeAndGo) {
     used += pool->rounded(bytes) / kPage;
     std::set<const std::byte*> pages;
     for (const DeviceBytes& memory : taken) {
-      for (const decode::Piece& piece : memory->pieces()) {
-        EXPECT_EQ(piece.bytes, kPage);
-        EXPECT_TRUE(pages.insert(piece.data).second) << "a page that two have";
+      for (const decode::MemorySegment& segment : memory->segments()) {
+        EXPECT_EQ(segment.bytes, kPage);
+        EXPECT_TRUE(pages.insert(segment.data).second) << "a page that two have";
       }
     }
     EXPECT_EQ(pages.size(), used);
@@ -66,30 +66,31 @@ TEST(PagePool, OutlivesItsOwner) {
   auto pool = std::make_shared<PagePool>(runtime, 2 * kPage, 0);
   const DeviceBytes memory = pool->take(kPage + 1);
   pool.reset();
-  for (const decode::Piece& piece : memory->pieces()) std::memset(piece.data, 1, piece.bytes);
+  for (const decode::MemorySegment& segment : memory->segments()) std::memset(segment.data, 1, segment.bytes);
 }
 
-// Pieces of random sizes, none among them, in memory that they do not fill.
+// MemorySegments of random sizes, none among them, in memory that they do not fill.
 struct Scattered {
   Scattered(std::mt19937& random, std::size_t total) : memory(3 * total + 64, std::byte{0xEE}) {
     std::size_t at = 0;
     for (std::size_t left = total; left > 0;) {
       const std::size_t bytes = std::min<std::size_t>(left, random() % 50);
-      pieces.push_back({memory.data() + at, bytes});
+      segments.push_back({memory.data() + at, bytes});
       at += bytes + (bytes > 0 ? random() % 2 : 0);
       left -= bytes;
     }
   }
   std::vector<std::byte> joined() const {
     std::vector<std::byte> all;
-    for (const decode::Piece& piece : pieces) all.insert(all.end(), piece.data, piece.data + piece.bytes);
+    for (const decode::MemorySegment& segment : segments)
+      all.insert(all.end(), segment.data, segment.data + segment.bytes);
     return all;
   }
   std::vector<std::byte> memory;
-  std::vector<decode::Piece> pieces;
+  std::vector<decode::MemorySegment> segments;
 };
 
-TEST(Pieces, AreCopiedInOrder) {
+TEST(MemorySegments, AreCopiedInOrder) {
   const decode::Runtime runtime(Device{}, 1, ThreadPool{}, false);
   std::mt19937 random(2);
   for (int i = 0; i < 300; ++i) {
@@ -97,31 +98,31 @@ TEST(Pieces, AreCopiedInOrder) {
     const std::size_t more = random() % 100;
     Scattered from(random, total);
     Scattered to(random, total + more);
-    for (const decode::Piece& piece : from.pieces) {
-      for (std::size_t b = 0; b < piece.bytes; ++b) piece.data[b] = static_cast<std::byte>(random());
+    for (const decode::MemorySegment& segment : from.segments) {
+      for (std::size_t b = 0; b < segment.bytes; ++b) segment.data[b] = static_cast<std::byte>(random());
     }
     const std::vector<std::byte> before = to.memory;
     std::vector<MemoryCopy> copies;
-    decode::add_copies(to.pieces, from.pieces, copies);
+    decode::add_copies(to.segments, from.segments, copies);
     runtime.copy(copies);
     std::vector<std::byte> expected = from.joined();
     expected.resize(total + more, std::byte{0xEE});
     EXPECT_EQ(to.joined(), expected);
-    // Nothing but the pieces has changed.
-    for (const decode::Piece& piece : to.pieces) std::fill_n(piece.data, piece.bytes, std::byte{0xEE});
+    // Nothing but the segments has changed.
+    for (const decode::MemorySegment& segment : to.segments) std::fill_n(segment.data, segment.bytes, std::byte{0xEE});
     EXPECT_EQ(to.memory, before);
     std::vector<std::byte> first(more);
     std::size_t at = 0;
-    for (const decode::Piece& piece : decode::first_bytes(from.pieces, std::min(more, total))) {
-      std::copy_n(piece.data, piece.bytes, first.begin() + static_cast<std::ptrdiff_t>(at));
-      at += piece.bytes;
+    for (const decode::MemorySegment& segment : decode::first_bytes(from.segments, std::min(more, total))) {
+      std::copy_n(segment.data, segment.bytes, first.begin() + static_cast<std::ptrdiff_t>(at));
+      at += segment.bytes;
     }
     EXPECT_EQ(at, std::min(more, total));
     EXPECT_TRUE(std::equal(first.begin(), first.begin() + static_cast<std::ptrdiff_t>(at), expected.begin()));
   }
 }
 
-TEST(Pieces, WithoutASourceAreZeros) {
+TEST(MemorySegments, WithoutASourceAreZeros) {
   const decode::Runtime runtime(Device{}, 1, ThreadPool{}, false);
   std::vector<std::byte> memory(64, std::byte{1});
   const MemoryCopy zeros[] = {{memory.data() + 8, nullptr, 16}, {memory.data() + 40, nullptr, 0}};

@@ -404,6 +404,32 @@ TEST(Drafts, OptionsThatCannotBe) {
   expect_error([&] { Model::load(file.path, options); }, {"draft_max", "1 to 64", "0"});
 }
 
+struct Pearson {
+  double statistic = 0;
+  double freedom = -1;  // degrees of freedom
+};
+
+// Compares counts with what was expected; outcomes that are expected less than five times count together.
+Pearson pearson(const std::vector<double>& expected, const std::vector<double>& counted) {
+  Pearson result;
+  double rare_expected = 0;
+  double rare_counted = 0;
+  const auto add = [&](double of, double count) {
+    result.statistic += (count - of) * (count - of) / of;
+    result.freedom += 1;
+  };
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (expected[i] >= 5) {
+      add(expected[i], counted[i]);
+    } else {
+      rare_expected += expected[i];
+      rare_counted += counted[i];
+    }
+  }
+  if (rare_expected >= 5) add(rare_expected, rare_counted);
+  return result;
+}
+
 // 20,000 draws of two tokens, the second of which was drafted: Pearson's statistic against the model's probabilities.
 TEST(Drafts, KeepTheDistributionOfDraws) {
   constexpr int kVocabulary = 13;
@@ -465,23 +491,7 @@ TEST(Drafts, KeepTheDistributionOfDraws) {
   const DraftCounts made = model.draft_counts();
   EXPECT_GT(made.accepted, 100);
   EXPECT_GT(made.drafts, made.accepted + 100);
-  double statistic = 0;
-  double freedom = -1;
-  double rare_expected = 0;
-  double rare_counted = 0;
-  const auto add = [&](double of, double count) {
-    statistic += (count - of) * (count - of) / of;
-    freedom += 1;
-  };
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    if (expected[i] >= 5) {
-      add(expected[i], counted[i]);
-    } else {
-      rare_expected += expected[i];
-      rare_counted += counted[i];
-    }
-  }
-  if (rare_expected >= 5) add(rare_expected, rare_counted);
+  const auto [statistic, freedom] = pearson(expected, counted);
   EXPECT_GT(freedom, 20);
   // Four standard deviations above the mean.
   EXPECT_LT(statistic, freedom + 4 * std::sqrt(2 * freedom)) << freedom << " degrees of freedom";

@@ -279,17 +279,8 @@ void append_range(std::vector<std::int64_t>& order, std::int64_t begin, std::int
   for (std::int64_t i = 0; i < count; ++i) order.push_back(begin + i);
 }
 
-}  // namespace
-
-void TinyModel::write_gguf(const std::string& path, DType dtype) const {
-  const TinySpec& s = spec_;
+io::GgufMetadata metadata_of(const TinySpec& s) {
   const std::string& a = s.architecture;
-  const bool next = a == "qwen3next";
-  const std::int64_t d = s.hidden;
-  const std::int64_t ratio = s.value_heads / s.key_heads;
-  const std::int64_t keys = s.key_heads * s.key_dim;
-  const std::int64_t inner = s.value_heads * s.value_dim;
-
   io::GgufMetadata meta;
   const auto integer = [&](const std::string& key, int value) {
     meta.set(a + "." + key, static_cast<std::uint32_t>(value));
@@ -320,116 +311,171 @@ void TinyModel::write_gguf(const std::string& path, DType dtype) const {
     integer("expert_shared_feed_forward_length", s.shared_hidden);
     meta.set(a + ".expert_weights_norm", s.renormalize);
   }
+  return meta;
+}
+
+// Norms of a GGUF file hold the 1 that Hugging Face files leave out.
+TinyTensor plus_one(TinyTensor tensor) {
+  for (float& value : tensor.values) value += 1.0F;
+  return tensor;
+}
+
+// A model's tensors under GGUF's names and in its layouts.
+class GgufTensors {
+ public:
+  GgufTensors(const TinySpec& spec, const std::string& prefix, const std::map<std::string, TinyTensor>& tensors)
+      : s_(spec), tensors_(tensors) {
+    // Grouped to tiled: index t holds head (t % HK) * r + t / HK.
+    for (std::int64_t t = 0; t < s_.value_heads; ++t) {
+      heads_.push_back(next_ ? t : t % s_.key_heads * ratio_ + t / s_.key_heads);
+    }
+    out_["token_embd.weight"] = at(prefix + "embed_tokens.weight");
+    out_["output_norm.weight"] = plus_one(at(prefix + "norm.weight"));
+    if (!s_.tied) out_["output.weight"] = at("lm_head.weight");
+    for (int i = 0; i < s_.layers; ++i) {
+      const std::string from = prefix + "layers." + std::to_string(i) + ".";
+      add_layer(i, s_.full_attention(i), from, "blk." + std::to_string(i) + ".");
+    }
+    if (s_.mtp) add_mtp_layer("blk." + std::to_string(s_.layers) + ".");
+  }
+
+  const std::map<std::string, TinyTensor>& all() const { return out_; }
+
+ private:
+  const TinyTensor& at(const std::string& name) const { return tensors_.at(name); }
+
+  // Rows of the value heads in their order, from `begin`.
+  void append_values(std::vector<std::int64_t>& order, std::int64_t begin) const {
+    for (std::int64_t h : heads_) append_range(order, begin + h * s_.value_dim, s_.value_dim);
+  }
+
+  void add_layer(int i, bool attention, const std::string& from, const std::string& to) {
+    out_[to + "attn_norm.weight"] = plus_one(at(from + "input_layernorm.weight"));
+    out_[to + "post_attention_norm.weight"] = plus_one(at(from + "post_attention_layernorm.weight"));
+    if (attention) {
+      add_attention(from + "self_attn.", to);
+    } else {
+      add_gated_delta(from + "linear_attn.", to);
+    }
+    if (s_.sparse(i)) {
+      add_experts(from + "mlp.", to);
+    } else {
+      for (const char* name : {"gate", "up", "down"}) {
+        out_[to + "ffn_" + name + ".weight"] = at(from + "mlp." + name + "_proj.weight");
+      }
+    }
+  }
+
+  void add_mtp_layer(const std::string& to) {
+    add_layer(s_.layers, true, "mtp.layers.0.", to);
+    out_[to + "nextn.eh_proj.weight"] = at("mtp.fc.weight");
+    out_[to + "nextn.enorm.weight"] = plus_one(at("mtp.pre_fc_norm_embedding.weight"));
+    out_[to + "nextn.hnorm.weight"] = plus_one(at("mtp.pre_fc_norm_hidden.weight"));
+    out_[to + "nextn.shared_head_norm.weight"] = plus_one(at("mtp.norm.weight"));
+  }
+
+  void add_attention(const std::string& from, const std::string& to) {
+    out_[to + "attn_q.weight"] = at(from + "q_proj.weight");
+    out_[to + "attn_k.weight"] = at(from + "k_proj.weight");
+    out_[to + "attn_v.weight"] = at(from + "v_proj.weight");
+    out_[to + "attn_output.weight"] = at(from + "o_proj.weight");
+    out_[to + "attn_q_norm.weight"] = plus_one(at(from + "q_norm.weight"));
+    out_[to + "attn_k_norm.weight"] = plus_one(at(from + "k_norm.weight"));
+  }
+
+  void add_gated_delta(const std::string& from, const std::string& to) {
+    if (next_) {
+      add_interleaved_projections(from, to);
+    } else {
+      add_projections(from, to);
+    }
+    std::vector<std::int64_t> order;
+    append_range(order, 0, 2 * keys_);
+    append_values(order, 2 * keys_);
+    out_[to + "ssm_conv1d.weight"] =
+        take_rows(at(from + "conv1d.weight"), s_.conv_width, order, {2 * keys_ + inner_, s_.conv_width});
+    TinyTensor decay = take_rows(at(from + "A_log"), 1, heads_, {s_.value_heads});
+    for (float& value : decay.values) value = -std::exp(value);
+    out_[to + "ssm_a"] = decay;
+    out_[to + "ssm_dt.bias"] = take_rows(at(from + "dt_bias"), 1, heads_, {s_.value_heads});
+    out_[to + "ssm_norm.weight"] = at(from + "norm.weight");
+    std::vector<std::int64_t> columns;
+    for (std::int64_t row = 0; row < d_; ++row) append_values(columns, row * inner_);
+    out_[to + "ssm_out.weight"] = take_rows(at(from + "out_proj.weight"), 1, columns, {d_, inner_});
+  }
+
+  void add_projections(const std::string& from, const std::string& to) {
+    std::vector<std::int64_t> order;
+    append_range(order, 0, 2 * keys_);
+    append_values(order, 2 * keys_);
+    std::vector<std::int64_t> values;
+    append_values(values, 0);
+    out_[to + "attn_qkv.weight"] = take_rows(at(from + "in_proj_qkv.weight"), d_, order, {2 * keys_ + inner_, d_});
+    out_[to + "attn_gate.weight"] = take_rows(at(from + "in_proj_z.weight"), d_, values, {inner_, d_});
+    out_[to + "ssm_beta.weight"] = take_rows(at(from + "in_proj_b.weight"), d_, heads_, {s_.value_heads, d_});
+    out_[to + "ssm_alpha.weight"] = take_rows(at(from + "in_proj_a.weight"), d_, heads_, {s_.value_heads, d_});
+  }
+
+  // Qwen3-Next: q, k, v and z of each key head in turn.
+  void add_interleaved_projections(const std::string& from, const std::string& to) {
+    const TinyTensor& qkvz = at(from + "in_proj_qkvz.weight");
+    const std::int64_t values = ratio_ * s_.value_dim;
+    const std::int64_t block = 2 * s_.key_dim + 2 * values;
+    const auto rows = [&](std::vector<std::int64_t>& order, std::int64_t start, std::int64_t count) {
+      for (std::int64_t h = 0; h < s_.key_heads; ++h) append_range(order, h * block + start, count);
+    };
+    if (s_.interleaved_in) {
+      out_[to + "ssm_in.weight"] = qkvz;
+    } else {
+      std::vector<std::int64_t> qkv;
+      rows(qkv, 0, s_.key_dim);
+      rows(qkv, s_.key_dim, s_.key_dim);
+      rows(qkv, 2 * s_.key_dim, values);
+      std::vector<std::int64_t> z;
+      rows(z, 2 * s_.key_dim + values, values);
+      out_[to + "attn_qkv.weight"] = take_rows(qkvz, d_, qkv, {2 * keys_ + inner_, d_});
+      out_[to + "attn_gate.weight"] = take_rows(qkvz, d_, z, {inner_, d_});
+    }
+    out_[to + "ssm_ba.weight"] = at(from + "in_proj_ba.weight");
+  }
+
+  void add_experts(const std::string& from, const std::string& to) {
+    out_[to + "ffn_gate_inp.weight"] = at(from + "gate.weight");
+    const TinyTensor& fused = at(from + "experts.gate_up_proj");
+    for (int half = 0; half < 2; ++half) {
+      std::vector<std::int64_t> order;
+      for (std::int64_t e = 0; e < s_.experts; ++e) {
+        append_range(order, (2 * e + half) * s_.expert_hidden, s_.expert_hidden);
+      }
+      out_[to + (half == 0 ? "ffn_gate_exps.weight" : "ffn_up_exps.weight")] =
+          take_rows(fused, d_, order, {s_.experts, s_.expert_hidden, d_});
+    }
+    out_[to + "ffn_down_exps.weight"] = at(from + "experts.down_proj");
+    for (const char* name : {"gate", "up", "down"}) {
+      out_[to + "ffn_" + name + "_shexp.weight"] = at(from + "shared_expert." + name + "_proj.weight");
+    }
+    out_[to + "ffn_gate_inp_shexp.weight"] = at(from + "shared_expert_gate.weight");
+    out_[to + "ffn_gate_inp_shexp.weight"].shape = {d_};
+  }
+
+  const TinySpec& s_;
+  const std::map<std::string, TinyTensor>& tensors_;
+  const bool next_ = s_.architecture == "qwen3next";
+  const std::int64_t d_ = s_.hidden;
+  const std::int64_t ratio_ = s_.value_heads / s_.key_heads;
+  const std::int64_t keys_ = s_.key_heads * s_.key_dim;
+  const std::int64_t inner_ = s_.value_heads * s_.value_dim;
+  std::vector<std::int64_t> heads_;
+  std::map<std::string, TinyTensor> out_;
+};
+
+}  // namespace
+
+void TinyModel::write_gguf(const std::string& path, DType dtype) const {
+  io::GgufMetadata meta = metadata_of(spec_);
   if (with_tokenizer) add_tokenizer(meta);
   if (!with_tokenizer) meta.set("tokenizer.ggml.eos_token_id", std::uint32_t{0});
   if (!with_tokenizer && !tokenizer_model.empty()) meta.set("tokenizer.ggml.model", tokenizer_model);
-
-  std::map<std::string, TinyTensor> out;
-  const auto plus_one = [](TinyTensor tensor) {
-    for (float& value : tensor.values) value += 1.0F;
-    return tensor;
-  };
-  // Grouped to tiled: index t holds head (t % HK) * r + t / HK.
-  std::vector<std::int64_t> heads;
-  for (std::int64_t t = 0; t < s.value_heads; ++t) {
-    heads.push_back(next ? t : t % s.key_heads * ratio + t / s.key_heads);
-  }
-  const auto value_rows = [&](std::int64_t begin) {  // rows of the value heads in their order, from `begin`
-    std::vector<std::int64_t> order;
-    for (std::int64_t h : heads) append_range(order, begin + h * s.value_dim, s.value_dim);
-    return order;
-  };
-
-  out["token_embd.weight"] = at(prefix_ + "embed_tokens.weight");
-  out["output_norm.weight"] = plus_one(at(prefix_ + "norm.weight"));
-  if (!s.tied) out["output.weight"] = at("lm_head.weight");
-  for (int i = 0; i < s.layers + (s.mtp ? 1 : 0); ++i) {
-    const bool draft = i == s.layers;
-    const std::string from = draft ? "mtp.layers.0." : prefix_ + "layers." + std::to_string(i) + ".";
-    const std::string to = "blk." + std::to_string(i) + ".";
-    out[to + "attn_norm.weight"] = plus_one(at(from + "input_layernorm.weight"));
-    out[to + "post_attention_norm.weight"] = plus_one(at(from + "post_attention_layernorm.weight"));
-    if (draft) {
-      out[to + "nextn.eh_proj.weight"] = at("mtp.fc.weight");
-      out[to + "nextn.enorm.weight"] = plus_one(at("mtp.pre_fc_norm_embedding.weight"));
-      out[to + "nextn.hnorm.weight"] = plus_one(at("mtp.pre_fc_norm_hidden.weight"));
-      out[to + "nextn.shared_head_norm.weight"] = plus_one(at("mtp.norm.weight"));
-    }
-    if (draft || s.full_attention(i)) {
-      out[to + "attn_q.weight"] = at(from + "self_attn.q_proj.weight");
-      out[to + "attn_k.weight"] = at(from + "self_attn.k_proj.weight");
-      out[to + "attn_v.weight"] = at(from + "self_attn.v_proj.weight");
-      out[to + "attn_output.weight"] = at(from + "self_attn.o_proj.weight");
-      out[to + "attn_q_norm.weight"] = plus_one(at(from + "self_attn.q_norm.weight"));
-      out[to + "attn_k_norm.weight"] = plus_one(at(from + "self_attn.k_norm.weight"));
-    } else {
-      const std::string linear = from + "linear_attn.";
-      std::vector<std::int64_t> order;
-      if (next) {
-        const TinyTensor& qkvz = at(linear + "in_proj_qkvz.weight");
-        const std::int64_t values = ratio * s.value_dim;
-        const std::int64_t block = 2 * s.key_dim + 2 * values;
-        const std::int64_t starts[] = {0, s.key_dim, 2 * s.key_dim, 2 * s.key_dim + values};
-        const std::int64_t counts[] = {s.key_dim, s.key_dim, values, values};
-        for (int part = 0; part < 3; ++part) {
-          for (std::int64_t h = 0; h < s.key_heads; ++h) append_range(order, h * block + starts[part], counts[part]);
-        }
-        if (s.interleaved_in) {
-          out[to + "ssm_in.weight"] = qkvz;
-        } else {
-          out[to + "attn_qkv.weight"] = take_rows(qkvz, d, order, {2 * keys + inner, d});
-          order.clear();
-          for (std::int64_t h = 0; h < s.key_heads; ++h) append_range(order, h * block + starts[3], counts[3]);
-          out[to + "attn_gate.weight"] = take_rows(qkvz, d, order, {inner, d});
-        }
-        out[to + "ssm_ba.weight"] = at(linear + "in_proj_ba.weight");
-      } else {
-        append_range(order, 0, 2 * keys);
-        for (std::int64_t row : value_rows(2 * keys)) order.push_back(row);
-        out[to + "attn_qkv.weight"] = take_rows(at(linear + "in_proj_qkv.weight"), d, order, {2 * keys + inner, d});
-        out[to + "attn_gate.weight"] = take_rows(at(linear + "in_proj_z.weight"), d, value_rows(0), {inner, d});
-        out[to + "ssm_beta.weight"] = take_rows(at(linear + "in_proj_b.weight"), d, heads, {s.value_heads, d});
-        out[to + "ssm_alpha.weight"] = take_rows(at(linear + "in_proj_a.weight"), d, heads, {s.value_heads, d});
-      }
-      order.clear();
-      append_range(order, 0, 2 * keys);
-      for (std::int64_t row : value_rows(2 * keys)) order.push_back(row);
-      out[to + "ssm_conv1d.weight"] =
-          take_rows(at(linear + "conv1d.weight"), s.conv_width, order, {2 * keys + inner, s.conv_width});
-      TinyTensor decay = take_rows(at(linear + "A_log"), 1, heads, {s.value_heads});
-      for (float& value : decay.values) value = -std::exp(value);
-      out[to + "ssm_a"] = decay;
-      out[to + "ssm_dt.bias"] = take_rows(at(linear + "dt_bias"), 1, heads, {s.value_heads});
-      out[to + "ssm_norm.weight"] = at(linear + "norm.weight");
-      std::vector<std::int64_t> columns;
-      for (std::int64_t row = 0; row < d; ++row) {
-        for (std::int64_t column : value_rows(0)) columns.push_back(row * inner + column);
-      }
-      out[to + "ssm_out.weight"] = take_rows(at(linear + "out_proj.weight"), 1, columns, {d, inner});
-    }
-    const std::string mlp = from + "mlp.";
-    if (!s.sparse(i)) {
-      for (const char* part : {"gate", "up", "down"}) {
-        out[to + "ffn_" + part + ".weight"] = at(mlp + part + "_proj.weight");
-      }
-      continue;
-    }
-    out[to + "ffn_gate_inp.weight"] = at(mlp + "gate.weight");
-    const TinyTensor& fused = at(mlp + "experts.gate_up_proj");
-    for (int half = 0; half < 2; ++half) {
-      std::vector<std::int64_t> order;
-      for (std::int64_t e = 0; e < s.experts; ++e)
-        append_range(order, (2 * e + half) * s.expert_hidden, s.expert_hidden);
-      out[to + (half == 0 ? "ffn_gate_exps.weight" : "ffn_up_exps.weight")] =
-          take_rows(fused, d, order, {s.experts, s.expert_hidden, d});
-    }
-    out[to + "ffn_down_exps.weight"] = at(mlp + "experts.down_proj");
-    for (const char* part : {"gate", "up", "down"}) {
-      out[to + "ffn_" + part + "_shexp.weight"] = at(mlp + "shared_expert." + part + "_proj.weight");
-    }
-    out[to + "ffn_gate_inp_shexp.weight"] = at(mlp + "shared_expert_gate.weight");
-    out[to + "ffn_gate_inp_shexp.weight"].shape = {d};
-  }
 
   const auto type_of = [&](const std::string& name, const TinyTensor& tensor) {
     // As quantize leaves them; CUDA's routers are not packed.
@@ -438,9 +484,10 @@ void TinyModel::write_gguf(const std::string& path, DType dtype) const {
                        tensor.shape.back() % dtype_info(dtype).block_size != 0;
     return plain ? DType::kF32 : dtype;
   };
+  const GgufTensors tensors(spec_, prefix_, tensors_);
   io::GgufWriter writer(path, meta);
-  for (const auto& [name, tensor] : out) writer.declare(name, type_of(name, tensor), tensor.shape);
-  for (const auto& [name, tensor] : out) {
+  for (const auto& [name, tensor] : tensors.all()) writer.declare(name, type_of(name, tensor), tensor.shape);
+  for (const auto& [name, tensor] : tensors.all()) {
     const std::vector<std::byte> bytes = pack(tensor, type_of(name, tensor));
     writer.write(name, bytes.data(), bytes.size());
   }

@@ -268,26 +268,34 @@ TEST(RouteTopK, RowsWithoutAFiniteLogitKeepValidIds) {
 
 // ---- moe_ffn
 
+// A block of six experts of `inner` hidden values, whose matrices have five formats.
+MoeFfnArgs mixed_formats(cases::Memory& memory, std::int64_t tokens, std::int64_t slots, std::int64_t inner) {
+  const std::int64_t experts = 6, hidden = 256, shared = 64;
+  cases::Random random(3);
+  const auto normal = [&] { return 0.1 * random.normal(); };
+  MoeFfnArgs ffn;
+  ffn.x = memory.input(DType::kF32, {tokens, hidden}, [&] { return random.normal(); });
+  ffn.router = memory.input(DType::kF32, {experts, hidden}, normal);
+  ffn.gate = cases::make_weights(memory, DType::kQ4_K, {experts, inner, hidden}, random);
+  ffn.up = cases::make_weights(memory, DType::kQ4_K, {experts, inner, hidden}, random);
+  ffn.down = cases::make_weights(memory, DType::kQ8_0, {experts, hidden, inner}, random);
+  ffn.shared_gate = cases::make_weights(memory, DType::kQ6_K, {shared, hidden}, random);
+  ffn.shared_up = cases::make_weights(memory, DType::kBF16, {shared, hidden}, random);
+  ffn.shared_down = cases::make_weights(memory, DType::kQ5_0, {hidden, shared}, random);
+  ffn.shared_router = memory.input(DType::kF32, {hidden}, normal);
+  ffn.y = memory.output(DType::kF32, {tokens, hidden});
+  ffn.top_k = static_cast<int>(slots);
+  return ffn;
+}
+
 // The block against the composition of public operations.
 TEST(MoeFfn, IsTheCompositionOfItsOperations) {
-  const std::int64_t tokens = 9, experts = 6, slots = 3, hidden = 256, inner = 96, shared = 64;
+  const std::int64_t tokens = 9, slots = 3, inner = 96;
   const Stream stream = without_matrix_units();
   for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
     cases::Memory memory;
-    cases::Random random(3);
-    const auto normal = [&] { return 0.1 * random.normal(); };
-    MoeFfnArgs ffn;
-    ffn.x = memory.input(DType::kF32, {tokens, hidden}, [&] { return random.normal(); });
-    ffn.router = memory.input(DType::kF32, {experts, hidden}, normal);
-    ffn.gate = cases::make_weights(memory, DType::kQ4_K, {experts, inner, hidden}, random);
-    ffn.up = cases::make_weights(memory, DType::kQ4_K, {experts, inner, hidden}, random);
-    ffn.down = cases::make_weights(memory, DType::kQ8_0, {experts, hidden, inner}, random);
-    ffn.shared_gate = cases::make_weights(memory, DType::kQ6_K, {shared, hidden}, random);
-    ffn.shared_up = cases::make_weights(memory, DType::kBF16, {shared, hidden}, random);
-    ffn.shared_down = cases::make_weights(memory, DType::kQ5_0, {hidden, shared}, random);
-    ffn.shared_router = memory.input(DType::kF32, {hidden}, normal);
-    ffn.y = memory.output(DType::kF32, {tokens, hidden});
-    ffn.top_k = static_cast<int>(slots);
+    MoeFfnArgs ffn = mixed_formats(memory, tokens, slots, inner);
+    const std::int64_t hidden = ffn.x.dim(1);
     ffn.precision = precision;
     run_with_scratch(ffn, stream);
 

@@ -20,7 +20,7 @@ constexpr int kGroupedItemTokens = 8;  // the most
 constexpr int kMostGroupedTokens = 128;
 constexpr int kMostGroupedExperts = 512;
 constexpr int kMostGroupedSlots = 32;
-constexpr int kSharedItem = -1;  // in place of an expert
+constexpr int kSharedItem = -1;  // instead of an expert
 
 // Items of up to `item_tokens` tokens: those of the shared expert first, whose rows are tokens.
 struct GroupedItems {

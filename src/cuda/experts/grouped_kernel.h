@@ -85,7 +85,7 @@ __device__ inline void wait_for_first_of(int stages) {
   }
 }
 
-// A block's part of a product.
+// A block's share of a product.
 template <bool kDown>
 struct GroupedBlock {
   const GroupedProduct& p;

@@ -127,7 +127,7 @@ class Products {
  public:
   std::pair<cublasLtHandle_t, Product> find(const Shape& shape) {
     const std::scoped_lock lock(mutex_);
-    // Allocations made here must not become part of a graph that the caller captures.
+    // Allocations made here must not be recorded in a graph that the caller captures.
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     cu::check(cudaThreadExchangeStreamCaptureMode(&mode), LinearArgs::kName);
     const struct Restore {

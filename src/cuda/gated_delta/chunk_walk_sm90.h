@@ -119,7 +119,7 @@ __device__ void consume(const ChunkArguments& args, const Work& work, const Ring
 #pragma unroll
     for (float& value : s) value *= decay;
 
-    // Y^T = v^T - X^T x, and in x the first part of V'^T, Y^T beta
+    // Y^T = v^T - X^T x, and in x the first summand of V'^T, Y^T beta
     if constexpr (kFrugal) {
       wgmma_wait<0>();
       pin(o);

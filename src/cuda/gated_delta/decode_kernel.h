@@ -111,7 +111,7 @@ struct WarpRows {
 };
 
 // If the tokens go together, replaces g by its sum up to the token. kTogether neighboring lanes have a token each, with
-// g = 0 and beta = 0 beyond the last. All lanes of the warp take part.
+// g = 0 and beta = 0 beyond the last. All lanes of the warp call it.
 __device__ inline Gate accumulated(Gate gate, bool together, int t) {
   if (!together) return gate;
 #pragma unroll

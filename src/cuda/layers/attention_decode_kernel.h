@@ -15,7 +15,7 @@
 
 namespace thalweg::cu {
 
-// A warp's part of the split: sums, and the softmax of its lanes' rows.
+// A warp's share of the split: sums, and the softmax of its lanes' rows.
 template <class Cache, int D>
 struct DecodeWarp {
   using T = OperandOf<Cache>;
@@ -48,14 +48,14 @@ struct DecodeWarp {
                                               lane);
         }
       }
-      commit_copies();  // an empty group too, so that their number tells which have arrived
+      commit_copies();  // an empty group too, so that their number shows which have arrived
     };
     const auto visible = [&](int row) { return tile.first_visible + min(row, tile.rows - 1) / p.group; };
     const int visible_low = min(end, visible(lane / 4));
     const int visible_high = min(end, visible(lane / 4 + 8));
     for (int i = 0; i < kDecodeSlots - 1; ++i) copy(i, static_cast<std::uint32_t>(i));
     std::uint32_t slot = 0;
-    // Waits for the next tile, and starts to copy the one that takes the place of the tile before it.
+    // Waits for the next tile, and starts to copy the one that replaces the tile before it.
     const auto next = [&](int i) {
       wait_for_copies<kDecodeSlots - 2>();
       __syncwarp();

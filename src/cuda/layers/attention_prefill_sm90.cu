@@ -193,7 +193,7 @@ __device__ void consume(const AttentionCall& p, const AttentionTile& tile, int k
   const auto slot = [&](int number) {
     return ring.address + static_cast<std::uint32_t>(number % kSlots * kSlotBytes<D>);
   };
-  // Each warp tells that it has read a tile.
+  // Each warp reports that it has read a tile.
   const auto release = [&](int number) {
     if (lane == 0) ring.empty[number % kSlots].arrive();
   };

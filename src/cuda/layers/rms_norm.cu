@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads) strided_kernel(const __grid_constant
   const std::int64_t sum = p.offset(p.sum, row);
   const std::int64_t y = p.offset(p.y, row);
   for (int i = lane; i < p.width; i += kWarpSize) {
-    const float element = value(i);  // read before what may be the same place is written
+    const float element = value(i);  // read before what may be the same memory is written
     if (p.sum.defined()) p.sum.store(sum + i, element);
     p.y.store(y + i, element * factor * (p.weight.load(i) + p.weight_offset));
   }

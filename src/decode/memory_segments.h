@@ -9,14 +9,15 @@
 
 namespace thalweg::decode {
 
-// Memory where a model runs.
-struct Piece {
+// A contiguous range of the memory of the device that a model runs on.
+struct MemorySegment {
   std::byte* data;
   std::size_t bytes;
 };
 
-// Adds what copies the bytes of the pieces `from`, one after the other, into `to`, as far as both have some.
-inline void add_copies(std::span<const Piece> to, std::span<const Piece> from, std::vector<MemoryCopy>& copies) {
+// Adds what copies the bytes of the segments `from`, one after the other, into `to`, as far as both have some.
+inline void add_copies(std::span<const MemorySegment> to, std::span<const MemorySegment> from,
+                       std::vector<MemoryCopy>& copies) {
   std::size_t done_to = 0;  // bytes of to.front()
   std::size_t done_from = 0;
   while (!to.empty() && !from.empty()) {
@@ -35,14 +36,14 @@ inline void add_copies(std::span<const Piece> to, std::span<const Piece> from, s
   }
 }
 
-inline std::vector<Piece> first_bytes(std::vector<Piece> pieces, std::size_t bytes) {
+inline std::vector<MemorySegment> first_bytes(std::vector<MemorySegment> segments, std::size_t bytes) {
   std::size_t count = 0;
-  for (; count < pieces.size() && bytes > 0; ++count) {
-    pieces[count].bytes = std::min(pieces[count].bytes, bytes);
-    bytes -= pieces[count].bytes;
+  for (; count < segments.size() && bytes > 0; ++count) {
+    segments[count].bytes = std::min(segments[count].bytes, bytes);
+    bytes -= segments[count].bytes;
   }
-  pieces.resize(count);
-  return pieces;
+  segments.resize(count);
+  return segments;
 }
 
 }  // namespace thalweg::decode
