@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/experts/formats/dispatch.h"
 #include "cuda/experts/grouped_kernel.h"
 #include "thalweg/moe.h"
 
@@ -10,18 +11,22 @@ namespace {
 
 using Kernel = void (*)(GroupedProduct);
 
+// Calls body.operator()<kType>() for a format that the kernel takes; returns Result{} for others.
+template <class Body>
+auto dispatch_grouped(DType type, Body&& body) {
+  using Result = decltype(body.template operator()<DType::kQ8_0>());
+  return dispatch_format(type, [&]<DType kType>() -> Result {
+    if constexpr (kType == DType::kQ4_K || kType == DType::kQ5_K || kType == DType::kQ6_K || kType == DType::kQ8_0) {
+      return body.template operator()<kType>();
+    } else {
+      return Result{};
+    }
+  });
+}
+
 template <bool kDown>
 Kernel kernel_of(DType type) {
-  switch (type) {
-    case DType::kQ4_K:
-      return grouped_product_kernel<DType::kQ4_K, kDown>;
-    case DType::kQ5_K:
-      return grouped_product_kernel<DType::kQ5_K, kDown>;
-    case DType::kQ6_K:
-      return grouped_product_kernel<DType::kQ6_K, kDown>;
-    default:
-      return grouped_product_kernel<DType::kQ8_0, kDown>;
-  }
+  return dispatch_grouped(type, []<DType kType>() -> Kernel { return grouped_product_kernel<kType, kDown>; });
 }
 
 int ring_bytes(const GroupedSide& side) {
@@ -31,28 +36,12 @@ int ring_bytes(const GroupedSide& side) {
 }  // namespace
 
 std::string_view grouped_refusal(DType type) {
-  switch (type) {
-    case DType::kQ4_K:
-    case DType::kQ5_K:
-    case DType::kQ6_K:
-    case DType::kQ8_0:
-      return {};
-    default:
-      return "takes weights of Q4_K, Q5_K, Q6_K or Q8_0";
-  }
+  const bool taken = dispatch_grouped(type, []<DType>() { return true; });
+  return taken ? std::string_view() : "takes weights of Q4_K, Q5_K, Q6_K or Q8_0";
 }
 
 int grouped_stage_bytes(DType type) {
-  switch (type) {
-    case DType::kQ4_K:
-      return ByteRows<DType::kQ4_K>::kBytes;
-    case DType::kQ5_K:
-      return ByteRows<DType::kQ5_K>::kBytes;
-    case DType::kQ6_K:
-      return ByteRows<DType::kQ6_K>::kBytes;
-    default:
-      return ByteRows<DType::kQ8_0>::kBytes;
-  }
+  return dispatch_grouped(type, []<DType kType>() -> int { return ByteRows<kType>::kBytes; });
 }
 
 void launch_grouped_product(GroupedProduct p, bool down, std::int64_t most_items, const DeviceProperties& device,
