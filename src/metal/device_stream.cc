@@ -5,7 +5,6 @@
 #include <mutex>
 #include <set>
 
-#include "core/device_functions.h"
 #include "metal/layers.h"
 #include "metal/private_memory.h"
 #include "thalweg/device_memory.h"
@@ -29,9 +28,11 @@ Known& known() {
 
 // `from` null: zeros.
 Launch copy_launch(void* to, const void* from, std::size_t bytes, CopyParameters& p) {
-  const auto is_aligned = [](const void* memory) { return reinterpret_cast<std::uintptr_t>(memory) % 4 == 0; };
-  const std::int64_t width = is_aligned(to) && is_aligned(from) && bytes % 4 == 0 ? 4 : 1;
-  p.words = static_cast<std::int64_t>(bytes) / width;
+  const auto shift_of = [](const void* memory) { return reinterpret_cast<std::uintptr_t>(memory) % 4; };
+  const std::int64_t width = shift_of(to) == 0 && shift_of(from) == 0 && bytes % 4 == 0 ? 4 : 1;
+  p.bytes = static_cast<std::int64_t>(bytes);
+  p.shift = static_cast<std::int64_t>(shift_of(to));
+  p.words = (p.shift + p.bytes + 3) / 4;
   Launch launch = columns_launch("copy_words", p.words);
   launch.set(p).add(from, from == nullptr ? 0 : bytes).add(to, bytes);
   launch.constant("kWidth", width).constant("kHasOther", from != nullptr);
@@ -117,11 +118,11 @@ void DeviceStream::copy(void* to, const void* from, std::size_t bytes) {
 
 void DeviceStream::stage(void* to, const void* from, std::size_t bytes) {
   if (staged_bytes_ > 0 && staged_bytes_ + bytes > kMostStaged && captured_ == nullptr) finish();
-  auto staged = std::make_unique_for_overwrite<std::byte[]>(bytes);
-  std::memcpy(staged.get(), from, bytes);
+  const auto* first = static_cast<const std::byte*>(from);
+  std::vector<std::byte> staged(first, first + bytes);
   CopyParameters p{};
   LaunchList& list = captured_ != nullptr ? *captured_ : pending_;
-  record("copy")->launch(copy_launch(to, staged.get(), bytes, p));
+  record("copy")->launch(copy_launch(to, staged.data(), bytes, p));
   auto recorded = std::make_shared<RecordedLaunch>();
   recorded->launch = list.back()->launch;
   recorded->parameters = list.back()->parameters;
@@ -146,7 +147,7 @@ std::uint64_t DeviceStream::commit() {
     for (const auto& recorded : launches) encoder->launch(recorded->launch);
   }
   const std::uint64_t number = buffers_.committed();
-  std::erase_if(launches, [](const auto& recorded) { return recorded->staged == nullptr; });
+  std::erase_if(launches, [](const auto& recorded) { return recorded->staged.empty(); });
   if (!launches.empty()) in_flight_.push_back({number, std::move(launches)});
   return number;
 }

@@ -24,7 +24,7 @@ struct CommandBuffers {
 struct RecordedLaunch {
   Launch launch;
   std::vector<std::byte> parameters;
-  std::unique_ptr<std::byte[]> staged;  // shared memory that a copy into private memory reads, if any
+  std::vector<std::byte> staged;  // shared memory that a copy into private memory reads, if any
 };
 using LaunchList = std::vector<std::shared_ptr<const RecordedLaunch>>;
 

@@ -15,8 +15,14 @@
     if (at_word >= p.words) continue;
     if (kWidth == 4) {
       static_cast<device uint*>(to)[at_word] = kHasOther ? static_cast<device const uint*>(from)[at_word] : 0;
-    } else {
-      static_cast<device uchar*>(to)[at_word] = kHasOther ? static_cast<device const uchar*>(from)[at_word] : 0;
+      continue;
+    }
+    // No two threads write to a word.
+    THALWEG_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      const int64_t at = 4 * at_word - p.shift + k;
+      if (at < 0 || at >= p.bytes) continue;
+      static_cast<device uchar*>(to)[at] = kHasOther ? static_cast<device const uchar*>(from)[at] : 0;
     }
   }
 }
