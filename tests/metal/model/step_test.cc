@@ -115,6 +115,39 @@ TEST(MetalModel, LogitsOfTinyModelsAreTheCpus) {
   }
 }
 
+// States and caches, which only copies reach, go to a file and back, and to another device.
+TEST(MetalModel, SessionsKeepTheState) {
+  attach_executor();
+  const model::TinySpec spec;
+  const model::TempFolder folder;
+  const std::string path = folder / "model.gguf";
+  const std::string session = folder / "session";
+  model::TinyModel(spec).write_gguf(path);
+  std::vector<std::int32_t> prompt;
+  for (int i = 0; i < 9; ++i) prompt.push_back(i * 37 % spec.vocabulary);
+  std::vector<float> after;
+  for (const Device device : {kMetal, kCpu}) {
+    ModelOptions options = model::precise(2);
+    options.device = device;
+    options.context = 64;
+    Model loaded = Model::load(path, options);
+    if (device == kMetal) {
+      Sequence sequence = loaded.start();
+      loaded.prefill(sequence, prompt);
+      sequence.save(session);
+      loaded.step(sequence, 3);
+      after = model::copy(sequence.logits());
+    }
+    Sequence restored = loaded.start();
+    loaded.prefill(restored, std::span(prompt).first(2));
+    restored.restore(session);
+    EXPECT_EQ(restored.tokens().size(), prompt.size());
+    loaded.step(restored, 3);
+    if (device == kMetal) EXPECT_TRUE(model::same_bits(restored.logits(), after));
+    EXPECT_LT(model::difference(model::copy(restored.logits()), after), 2e-4);
+  }
+}
+
 // A run with drafts: tokens that are replayed, taken back and kept. The text is the one without drafts.
 TEST(MetalModel, DraftsKeepTheText) {
   attach_executor();
