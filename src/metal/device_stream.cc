@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "metal/layers.h"
 #include "metal/private_memory.h"
@@ -117,7 +118,12 @@ void DeviceStream::copy(void* to, const void* from, std::size_t bytes) {
 }
 
 void DeviceStream::stage(void* to, const void* from, std::size_t bytes) {
-  if (staged_bytes_ > 0 && staged_bytes_ + bytes > kMostStaged && captured_ == nullptr) finish();
+  if (captured_ == nullptr) {
+    std::size_t staged = pending_bytes_;
+    for (const InFlight& one : in_flight_) staged += one.bytes;
+    if (staged > 0 && staged + bytes > kMostStaged) finish();
+    pending_bytes_ += bytes;
+  }
   const auto* first = static_cast<const std::byte*>(from);
   std::vector<std::byte> staged(first, first + bytes);
   CopyParameters p{};
@@ -129,7 +135,6 @@ void DeviceStream::stage(void* to, const void* from, std::size_t bytes) {
   recorded->launch.parameters = recorded->parameters.data();
   recorded->staged = std::move(staged);
   list.back() = std::move(recorded);
-  staged_bytes_ += bytes;
 }
 
 void DeviceStream::clear(void* memory, std::size_t bytes) {
@@ -142,20 +147,20 @@ std::uint64_t DeviceStream::commit() {
   if (pending_.empty()) return buffers_.committed();
   LaunchList launches = std::move(pending_);
   pending_.clear();
+  const std::size_t bytes = std::exchange(pending_bytes_, 0);
   {
     const std::unique_ptr<Encoder> encoder = buffers_.make();
     for (const auto& recorded : launches) encoder->launch(recorded->launch);
   }
   const std::uint64_t number = buffers_.committed();
   std::erase_if(launches, [](const auto& recorded) { return recorded->staged.empty(); });
-  if (!launches.empty()) in_flight_.push_back({number, std::move(launches)});
+  if (!launches.empty()) in_flight_.push_back({number, std::move(launches), bytes});
   return number;
 }
 
 void DeviceStream::wait(std::uint64_t number) {
   buffers_.wait(number);
   std::erase_if(in_flight_, [&](const InFlight& done) { return done.number <= number; });
-  if (in_flight_.empty() && pending_.empty()) staged_bytes_ = 0;
 }
 
 void copy_and_wait(const Stream& stream, void* to, const void* from, std::size_t bytes) {

@@ -54,13 +54,14 @@ class DeviceStream {
   struct InFlight {
     std::uint64_t number = 0;
     LaunchList launches;
+    std::size_t bytes = 0;  // staged
   };
 
   void stage(void* to, const void* from, std::size_t bytes);
 
   CommandBuffers buffers_;
   LaunchList pending_;
-  std::size_t staged_bytes_ = 0;  // of copies that may not have finished
+  std::size_t pending_bytes_ = 0;  // staged
   std::vector<InFlight> in_flight_;
   LaunchList* captured_ = nullptr;
 };

@@ -111,6 +111,22 @@ TEST_F(PrivateMemory, UploadsAndClearsKeepTheOrderOfTheStream) {
   EXPECT_EQ(given, expected);
 }
 
+// Uploads without end take no memory without end.
+TEST_F(PrivateMemory, UploadsWaitOnlyWhenMuchIsStaged) {
+  constexpr std::size_t kBytes = std::size_t{24} << 20;
+  const DeviceMemory memory(kMetal, kBytes);
+  const std::vector<std::uint8_t> given = random_bytes(kBytes);
+  reset_executor_counts();
+  for (const std::uint64_t waited : {0U, 0U, 1U, 1U}) {
+    functions_->resident->enqueue_copy(stream_, memory.data(), given.data(), kBytes);
+    EXPECT_EQ(executor_command_buffers(), waited);
+  }
+  std::vector<std::uint8_t> actual(kBytes);
+  copy_to_host(stream_, actual.data(), memory.data(), kBytes);
+  EXPECT_EQ(executor_command_buffers(), 2U);
+  EXPECT_EQ(actual, given);
+}
+
 // A graph that uploads does so with the bytes of its capture.
 TEST_F(PrivateMemory, GraphsKeepWhatTheyUpload) {
   const ResidentFunctions& resident = *functions_->resident;
