@@ -12,7 +12,7 @@
 THALWEG_API_BEGIN
 namespace thalweg {
 
-// A block of memory on one device, aligned to 256 bytes. On the CPU it is host memory.
+// A block of memory on one device, aligned to 256 bytes. On the CPU it is host memory; elsewhere only copies reach it.
 class DeviceMemory {
  public:
   DeviceMemory() = default;

@@ -2,20 +2,24 @@
 
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "metal/layers.h"
+#include "metal/private_memory.h"
+#include "thalweg/device_memory.h"
 
 namespace thalweg::metal {
 namespace {
 
-// Streams and allocations that are there.
+// Host memory that copies may stage before the host waits for them.
+constexpr std::size_t kMostStaged = std::size_t{64} << 20;
+
+// Streams that are there.
 struct Known {
   std::mutex mutex;
   std::set<const void*> streams;
-  std::map<const std::byte*, std::size_t> allocations;  // bytes by address
 };
 
 Known& known() {
@@ -23,13 +27,17 @@ Known& known() {
   return instance;
 }
 
-bool is_allocated(const void* memory) {
-  const auto* byte = static_cast<const std::byte*>(memory);
-  const std::lock_guard lock(known().mutex);
-  auto next = known().allocations.upper_bound(byte);
-  if (next == known().allocations.begin()) return false;
-  --next;
-  return byte < next->first + next->second;
+// `from` null: zeros.
+Launch copy_launch(void* to, const void* from, std::size_t bytes, CopyParameters& p) {
+  const auto shift_of = [](const void* memory) { return reinterpret_cast<std::uintptr_t>(memory) % 4; };
+  const std::int64_t width = shift_of(to) == 0 && shift_of(from) == 0 && bytes % 4 == 0 ? 4 : 1;
+  p.bytes = static_cast<std::int64_t>(bytes);
+  p.shift = static_cast<std::int64_t>(shift_of(to));
+  p.words = (p.shift + p.bytes + 3) / 4;
+  Launch launch = columns_launch("copy_words", p.words);
+  launch.set(p).add(from, from == nullptr ? 0 : bytes).add(to, bytes);
+  launch.constant("kWidth", width).constant("kHasOther", from != nullptr);
+  return launch;
 }
 
 // Keeps an operation's launches.
@@ -59,22 +67,13 @@ class Recorder final : public Encoder {
 
 }  // namespace
 
-void note_allocation(const void* memory, std::size_t bytes) {
-  const std::lock_guard lock(known().mutex);
-  known().allocations[static_cast<const std::byte*>(memory)] = bytes;
-}
-
-void forget_allocation(const void* memory) noexcept {
-  const std::lock_guard lock(known().mutex);
-  known().allocations.erase(static_cast<const std::byte*>(memory));
-}
-
 DeviceStream::DeviceStream(const CommandBuffers& buffers) : buffers_(buffers) {
   const std::lock_guard lock(known().mutex);
   known().streams.insert(this);
 }
 
 DeviceStream::~DeviceStream() {
+  if (!in_flight_.empty()) buffers_.wait(in_flight_.back().number);
   const std::lock_guard lock(known().mutex);
   known().streams.erase(this);
 }
@@ -106,32 +105,80 @@ LaunchList DeviceStream::capture(const std::function<void()>& enqueue) {
 }
 
 void DeviceStream::copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
   // What the caller may change on return is copied at once.
   if (!is_allocated(from)) {
+    if (is_private(to)) return stage(to, from, bytes);
     finish();
     std::memcpy(to, from, bytes);
     return;
   }
-  const auto is_aligned = [](const void* memory) { return reinterpret_cast<std::uintptr_t>(memory) % 4 == 0; };
-  const std::int64_t width = is_aligned(to) && is_aligned(from) && bytes % 4 == 0 ? 4 : 1;
-  const CopyParameters p{static_cast<std::int64_t>(bytes) / width};
-  Launch launch = columns_launch("copy_words", p.words);
-  launch.set(p).add(from, bytes).add(to, bytes).constant("kWidth", width);
-  record("copy")->launch(launch);
+  CopyParameters p{};
+  record("copy")->launch(copy_launch(to, from, bytes, p));
+}
+
+void DeviceStream::stage(void* to, const void* from, std::size_t bytes) {
+  if (captured_ == nullptr) {
+    std::size_t staged = pending_bytes_;
+    for (const InFlight& one : in_flight_) staged += one.bytes;
+    if (staged > 0 && staged + bytes > kMostStaged) finish();
+    pending_bytes_ += bytes;
+  }
+  const auto* first = static_cast<const std::byte*>(from);
+  std::vector<std::byte> staged(first, first + bytes);
+  CopyParameters p{};
+  LaunchList& list = captured_ != nullptr ? *captured_ : pending_;
+  record("copy")->launch(copy_launch(to, staged.data(), bytes, p));
+  auto recorded = std::make_shared<RecordedLaunch>();
+  recorded->launch = list.back()->launch;
+  recorded->parameters = list.back()->parameters;
+  recorded->launch.parameters = recorded->parameters.data();
+  recorded->staged = std::move(staged);
+  list.back() = std::move(recorded);
+}
+
+void DeviceStream::clear(void* memory, std::size_t bytes) {
+  if (bytes == 0) return;
+  CopyParameters p{};
+  record("clear")->launch(copy_launch(memory, nullptr, bytes, p));
 }
 
 std::uint64_t DeviceStream::commit() {
   if (pending_.empty()) return buffers_.committed();
-  const LaunchList launches = std::move(pending_);
+  LaunchList launches = std::move(pending_);
   pending_.clear();
+  const std::size_t bytes = std::exchange(pending_bytes_, 0);
   {
     const std::unique_ptr<Encoder> encoder = buffers_.make();
     for (const auto& recorded : launches) encoder->launch(recorded->launch);
   }
-  return buffers_.committed();
+  const std::uint64_t number = buffers_.committed();
+  std::erase_if(launches, [](const auto& recorded) { return recorded->staged.empty(); });
+  if (!launches.empty()) in_flight_.push_back({number, std::move(launches), bytes});
+  return number;
 }
 
-void DeviceStream::wait(std::uint64_t number) { buffers_.wait(number); }
+void DeviceStream::wait(std::uint64_t number) {
+  buffers_.wait(number);
+  std::erase_if(in_flight_, [&](const InFlight& done) { return done.number <= number; });
+}
+
+void copy_and_wait(const Stream& stream, void* to, const void* from, std::size_t bytes) {
+  DeviceStream* own = DeviceStream::find(stream);
+  if (!is_private(to) && !is_private(from)) {
+    synchronize(stream);
+    std::memcpy(to, from, bytes);
+  } else if (own != nullptr) {
+    own->copy(to, from, bytes);
+    own->finish();
+  } else {
+    CopyParameters p{};
+    Launch launch = copy_launch(to, from, bytes, p);
+    launch.after_previous = true;
+    make_encoder("copy", stream)->launch(launch);
+    synchronize(stream);
+  }
+}
 
 namespace {
 
@@ -141,11 +188,7 @@ void enqueue_copy(const Stream& stream, void* to, const void* from, std::size_t 
   stream_of(stream).copy(to, from, bytes);
 }
 
-// States are cleared when a sequence begins, never within a step.
-void enqueue_zeros(const Stream& stream, void* memory, std::size_t bytes) {
-  stream_of(stream).finish();
-  std::memset(memory, 0, bytes);
-}
+void enqueue_zeros(const Stream& stream, void* memory, std::size_t bytes) { stream_of(stream).clear(memory, bytes); }
 
 // An event is the number of a command buffer. One that has not been recorded waits for nothing.
 void record_event(const Stream& stream, void* event) {

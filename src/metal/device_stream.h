@@ -24,6 +24,7 @@ struct CommandBuffers {
 struct RecordedLaunch {
   Launch launch;
   std::vector<std::byte> parameters;
+  std::vector<std::byte> staged;  // shared memory that a copy into private memory reads, if any
 };
 using LaunchList = std::vector<std::shared_ptr<const RecordedLaunch>>;
 
@@ -43,19 +44,30 @@ class DeviceStream {
   // Everything that `enqueue` puts into the stream, instead of running it.
   LaunchList capture(const std::function<void()>& enqueue);
   void copy(void* to, const void* from, std::size_t bytes);
+  void clear(void* memory, std::size_t bytes);
   std::uint64_t commit();           // what was enqueued; returns the number of its command buffer
   void wait(std::uint64_t number);  // for it and all before it
   void finish() { wait(commit()); }
 
  private:
+  // Launches that were committed with staged memory, which is kept until their command buffer has finished.
+  struct InFlight {
+    std::uint64_t number = 0;
+    LaunchList launches;
+    std::size_t bytes = 0;  // staged
+  };
+
+  void stage(void* to, const void* from, std::size_t bytes);
+
   CommandBuffers buffers_;
   LaunchList pending_;
+  std::size_t pending_bytes_ = 0;  // staged
+  std::vector<InFlight> in_flight_;
   LaunchList* captured_ = nullptr;
 };
 
-// Memory of the device and of PinnedMemory, which stays as it is until its turn in a stream comes.
-void note_allocation(const void* memory, std::size_t bytes);
-void forget_allocation(const void* memory) noexcept;
+// DeviceFunctions::copy: what touches private memory is copied by a kernel, anything else by the host.
+void copy_and_wait(const Stream& stream, void* to, const void* from, std::size_t bytes);
 
 // The functions that do not depend on the system; those for names, memory and streams are the caller's.
 ResidentFunctions stream_functions();

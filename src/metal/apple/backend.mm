@@ -6,27 +6,48 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <new>
+#include <string>
 
 #import "metal/apple/device.h"
 #include "metal/device_stream.h"
 #include "metal/kernels.h"
+#include "metal/private_memory.h"
+#include "thalweg/error.h"
 
 namespace thalweg::metal {
 namespace {
 
-// Whole pages: a Metal buffer that wraps host memory begins and ends on a page.
 void* allocate(Device, std::size_t bytes) {
+  void* addresses = reserve_addresses(bytes);
+  if (!AppleDevice::instance().allocate_private(addresses, bytes)) {
+    release_addresses(addresses, bytes);
+    throw Error("DeviceMemory", "bytes",
+                "at most " + std::to_string(AppleDevice::instance().device().maxBufferLength) +
+                    " in a buffer of Metal's, and what the device has free",
+                std::to_string(bytes));
+  }
+  note_allocation(addresses, bytes, Storage::kPrivate);
+  return addresses;
+}
+
+void release(Device, void* memory) noexcept {
+  const std::size_t bytes = forget_allocation(memory);
+  AppleDevice::instance().release(memory);
+  release_addresses(memory, bytes);
+}
+
+// Whole pages: a Metal buffer that wraps host memory begins and ends on a page.
+void* allocate_pinned(Device, std::size_t bytes) {
   const auto page = static_cast<std::size_t>(getpagesize());
   void* memory = std::aligned_alloc(page, (bytes + page - 1) / page * page);
   if (memory == nullptr) throw std::bad_alloc();
   AppleDevice::instance().keep(memory, bytes);
-  note_allocation(memory, bytes);
+  note_allocation(memory, bytes, Storage::kShared);
   return memory;
 }
 
-void release(Device, void* memory) noexcept {
+void release_pinned(void* memory) noexcept {
   forget_allocation(memory);
   AppleDevice::instance().release(memory);
   std::free(memory);
@@ -44,11 +65,6 @@ void synchronize(const Stream& stream) {
     [last commit];
     [last waitUntilCompleted];
   }
-}
-
-void copy(const Stream& stream, void* to, const void* from, std::size_t bytes) {
-  synchronize(stream);
-  std::memcpy(to, from, bytes);
 }
 
 std::vector<double> time(Device device, const std::function<void(const Stream&)>& enqueue, int replays) {
@@ -100,8 +116,8 @@ const ResidentFunctions& resident_functions() {
     result.free_memory = free_memory;
     result.create_stream = [](Device) -> void* { return new DeviceStream(kCommandBuffers); };
     result.destroy_stream = [](Device, void* stream) noexcept { delete static_cast<DeviceStream*>(stream); };
-    result.allocate_pinned = [](Device device, std::size_t bytes) { return allocate(device, bytes); };
-    result.release_pinned = [](void* memory) noexcept { release({}, memory); };
+    result.allocate_pinned = allocate_pinned;
+    result.release_pinned = release_pinned;
     result.map_host = [](Device, const void* memory, std::size_t bytes) {
       AppleDevice::instance().keep(memory, bytes);
     };
@@ -114,7 +130,8 @@ const ResidentFunctions& resident_functions() {
 }
 
 const DeviceFunctions& device_functions() {
-  static const DeviceFunctions functions{allocate, release, copy, synchronize, time, nullptr, &resident_functions()};
+  static const DeviceFunctions functions{allocate, release, copy_and_wait,        synchronize,
+                                         time,     nullptr, &resident_functions()};
   return functions;
 }
 

@@ -37,8 +37,13 @@ class AppleDevice {
   void keep(const void* data, std::size_t bytes);
   void release(const void* data) noexcept;
 
-  // Memory that Metal and the host share: that of keep(), or else whole pages around [data, data + bytes), not copied.
-  // `offset` says where data is in it. The command buffer keeps it alive.
+  // A buffer of private storage, for which [addresses, addresses + bytes) stands until release(). False if the device
+  // does not give it.
+  bool allocate_private(const void* addresses, std::size_t bytes);
+
+  // The buffer of memory: that of keep() or allocate_private(), or else one of host memory, of the whole pages around
+  // [data, data + bytes), not copied. Nil: neither. `offset` says where data is in it. The command buffer keeps it
+  // alive.
   id<MTLBuffer> share(const void* data, std::size_t bytes, std::size_t& offset);
 
   // Makes a command buffer wait for all earlier ones of its queue, and returns the signal that it must encode at its
@@ -52,6 +57,7 @@ class AppleDevice {
     id<MTLBuffer> buffer;
     std::uintptr_t begin = 0;  // of its pages
     std::uintptr_t end = 0;    // of the data
+    bool is_private = false;
   };
 
   AppleDevice();

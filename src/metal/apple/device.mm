@@ -149,6 +149,20 @@ void AppleDevice::keep(const void* data, std::size_t bytes) {
   resident_.add(kept.buffer);
 }
 
+bool AppleDevice::allocate_private(const void* addresses, std::size_t bytes) {
+  Kept kept;
+  kept.buffer = [device_ newBufferWithLength:bytes
+                                     options:MTLResourceStorageModePrivate | MTLResourceHazardTrackingModeUntracked];
+  if (kept.buffer == nil) return false;
+  kept.begin = reinterpret_cast<std::uintptr_t>(addresses);
+  kept.end = kept.begin + bytes;
+  kept.is_private = true;
+  const std::lock_guard lock(mutex_);
+  kept_[kept.begin] = kept;
+  resident_.add(kept.buffer);
+  return true;
+}
+
 void AppleDevice::release(const void* data) noexcept {
   const std::lock_guard lock(mutex_);
   const auto known = kept_.find(reinterpret_cast<std::uintptr_t>(data));
@@ -168,6 +182,8 @@ id<MTLBuffer> AppleDevice::share(const void* data, std::size_t bytes, std::size_
         offset = address - kept.begin;
         return kept.buffer;
       }
+      // Addresses without access cannot be wrapped.
+      if (kept.is_private && address < kept.end) return nil;
     }
   }
   std::uintptr_t begin = 0;

@@ -1,4 +1,5 @@
-// The executor as a Metal backend. Its device memory is host memory, as on Apple's systems.
+// The executor as a Metal backend. Its device memory is private storage, its pinned memory shared, as on Apple's
+// systems.
 
 #include "metal/host/attach.h"
 #include "core/device_functions.h"
@@ -6,14 +7,15 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstring>
 #include <new>
 
 #include "metal/backend.h"
 #include "metal/device_stream.h"
 #include "metal/host/executor.h"
+#include "metal/host/private_storage.h"
 #include "metal/host/programs.h"
 #include "metal/kernels.h"
+#include "metal/private_memory.h"
 
 namespace thalweg::metal {
 namespace {
@@ -21,20 +23,25 @@ namespace {
 constexpr std::align_val_t kAlignment{256};
 
 void* allocate(Device, std::size_t bytes) {
-  void* memory = ::operator new(bytes, kAlignment);
-  note_allocation(memory, bytes);
+  void* memory = allocate_private(bytes);
+  note_allocation(memory, bytes, Storage::kPrivate);
   return memory;
 }
 void release(Device, void* memory) noexcept {
+  forget_allocation(memory);
+  release_private(memory);
+}
+void* allocate_pinned(Device, std::size_t bytes) {
+  void* memory = ::operator new(bytes, kAlignment);
+  note_allocation(memory, bytes, Storage::kShared);
+  return memory;
+}
+void release_pinned(void* memory) noexcept {
   forget_allocation(memory);
   ::operator delete(memory, kAlignment);
 }
 void synchronize(const Stream& stream) {
   if (DeviceStream* own = DeviceStream::find(stream)) own->finish();
-}
-void copy(const Stream& stream, void* to, const void* from, std::size_t bytes) {
-  synchronize(stream);
-  std::memcpy(to, from, bytes);
 }
 
 std::vector<double> time(Device device, const std::function<void(const Stream&)>& enqueue, int replays) {
@@ -61,8 +68,8 @@ const ResidentFunctions& resident_functions() {
     };
     result.create_stream = [](Device) -> void* { return new DeviceStream(kCommandBuffers); };
     result.destroy_stream = [](Device, void* stream) noexcept { delete static_cast<DeviceStream*>(stream); };
-    result.allocate_pinned = [](Device device, std::size_t bytes) { return allocate(device, bytes); };
-    result.release_pinned = [](void* memory) noexcept { release({}, memory); };
+    result.allocate_pinned = allocate_pinned;
+    result.release_pinned = release_pinned;
     result.map_host = [](Device, const void*, std::size_t) {};
     result.unmap_host = [](Device, const void*) noexcept {};
     result.takes_drafts = true;
@@ -73,7 +80,8 @@ const ResidentFunctions& resident_functions() {
 }
 
 const DeviceFunctions& device_functions() {
-  static const DeviceFunctions functions{allocate, release, copy, synchronize, time, nullptr, &resident_functions()};
+  static const DeviceFunctions functions{allocate, release, copy_and_wait,        synchronize,
+                                         time,     nullptr, &resident_functions()};
   return functions;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "metal/host/machine.h"
+#include "metal/host/private_storage.h"
 
 namespace thalweg::metal {
 
@@ -53,7 +54,7 @@ ExecutorEncoder::ExecutorEncoder(std::string_view operation) : lock_(machine_mut
 void ExecutorEncoder::launch(const Launch& launch) {
   const bool empty = std::find(launch.grid.begin(), launch.grid.end(), 0U) != launch.grid.end();
   if (launch.indirect_grid == nullptr && empty) return;
-  machine().launch(launch.operation.empty() ? operation_ : std::string(launch.operation), launch);
+  machine().launch(launch.operation.empty() ? operation_ : std::string(launch.operation), with_storage(launch));
 }
 
 }  // namespace thalweg::metal

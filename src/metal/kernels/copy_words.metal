@@ -1,4 +1,4 @@
-// Copies memory in the order of a stream. Thread: four words.
+// Copies memory in the order of a stream, or clears it where there is no other. Thread: four words.
 
 #include "metal/kernels/parameters_layers.h"
 
@@ -14,9 +14,15 @@
     const int64_t at_word = (int64_t(group.x) * kMovedElements + i) * kMoveThreads + thread_index;
     if (at_word >= p.words) continue;
     if (kWidth == 4) {
-      static_cast<device uint*>(to)[at_word] = static_cast<device const uint*>(from)[at_word];
-    } else {
-      static_cast<device uchar*>(to)[at_word] = static_cast<device const uchar*>(from)[at_word];
+      static_cast<device uint*>(to)[at_word] = kHasOther ? static_cast<device const uint*>(from)[at_word] : 0;
+      continue;
+    }
+    // No two threads write to a word.
+    THALWEG_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      const int64_t at = 4 * at_word - p.shift + k;
+      if (at < 0 || at >= p.bytes) continue;
+      static_cast<device uchar*>(to)[at] = kHasOther ? static_cast<device const uchar*>(from)[at] : 0;
     }
   }
 }

@@ -163,7 +163,9 @@ struct CombineParameters {
 };
 
 struct CopyParameters {
-  int64_t words;  // of kWidth bytes
+  int64_t words;  // of the target, at multiples of four bytes; the first and the last may be shared with others
+  int64_t bytes;
+  int64_t shift;  // bytes of the first word before the target
 };
 
 struct AttentionParameters {

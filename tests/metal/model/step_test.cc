@@ -4,8 +4,10 @@
 
 #include <cstdio>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "engine/outputs.h"
 #include "io/gguf.h"
 #include "metal/host/executor.h"
 #include "metal/story_model.h"
@@ -113,6 +115,64 @@ TEST(MetalModel, LogitsOfTinyModelsAreTheCpus) {
     }
     for (const std::size_t n : {0U, 1U}) EXPECT_LT(model::difference(logits[n + 2], logits[n]), 2e-4);
   }
+}
+
+// States and caches, which only copies reach, go to a file and back, and to another device.
+TEST(MetalModel, SessionsKeepTheState) {
+  attach_executor();
+  const model::TinySpec spec;
+  const model::TempFolder folder;
+  const std::string path = folder / "model.gguf";
+  const std::string session = folder / "session";
+  model::TinyModel(spec).write_gguf(path);
+  std::vector<std::int32_t> prompt;
+  for (int i = 0; i < 9; ++i) prompt.push_back(i * 37 % spec.vocabulary);
+  std::vector<float> after;
+  for (const Device device : {kMetal, kCpu}) {
+    ModelOptions options = model::precise(2);
+    options.device = device;
+    options.context = 64;
+    Model loaded = Model::load(path, options);
+    if (device == kMetal) {
+      Sequence sequence = loaded.start();
+      loaded.prefill(sequence, prompt);
+      sequence.save(session);
+      loaded.step(sequence, 3);
+      after = model::copy(sequence.logits());
+    }
+    Sequence restored = loaded.start();
+    loaded.prefill(restored, std::span(prompt).first(2));
+    restored.restore(session);
+    EXPECT_EQ(restored.tokens().size(), prompt.size());
+    loaded.step(restored, 3);
+    if (device == kMetal) EXPECT_TRUE(model::same_bits(restored.logits(), after));
+    EXPECT_LT(model::difference(model::copy(restored.logits()), after), 2e-4);
+  }
+}
+
+// The prefix cache takes states and caches from private memory and puts them back.
+TEST(MetalModel, ThePrefixCacheKeepsTheText) {
+  attach_executor();
+  const model::TinySpec spec;
+  const model::TempFolder folder;
+  const std::string path = folder / "model.gguf";
+  model::TinyModel(spec).write_gguf(path);
+  ModelOptions options = model::precise(2);
+  options.device = kMetal;
+  options.context = 256;
+  Engine engine(Model::load(path, options));
+  const auto answer = [&] {
+    Request request;
+    for (int i = 0; i < 150; ++i) request.prompt.push_back(i * 37 % spec.vocabulary);
+    request.boundaries = {128};
+    request.max_tokens = 3;
+    return read_all(engine.stream(std::move(request)));
+  };
+  const Output cold = answer();
+  const Output warm = answer();
+  EXPECT_EQ(cold.usage.cached_tokens, 0);
+  EXPECT_GT(warm.usage.cached_tokens, 0);
+  expect_same(warm, cold, 0);
 }
 
 // A run with drafts: tokens that are replayed, taken back and kept. The text is the one without drafts.
