@@ -75,7 +75,7 @@ inline float load_cached(device const void* data, int64_t element) {
 inline void store_cached(device void* data, int64_t element, float value, uint lane) {
   if (kCacheType != kQ8_0) return store(data, kCacheType, element, value);
   device uchar* block = static_cast<device uchar*>(data) + element / 32 * 34;
-  const float largest = simd_max(abs(value));
+  const float largest = simd_max(fabs(value));
   ushort scale = as_type<ushort>(half(min(precise::divide(largest, 127.0f), 65504.0f)));
   if (scale == 0 && largest > 0.0f) scale = 1;
   const float inverse = scale == 0 ? 0.0f : precise::divide(1.0f, float(as_type<half>(scale)));
