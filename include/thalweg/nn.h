@@ -95,7 +95,7 @@ struct RopeArgs {
 struct AttentionArgs {
   static constexpr std::string_view kName = "attention";
   ConstTensor q;           // [T,HQ,D], packed
-  ConstTensor k_cache;     // [slots,S,HKV,D], any float dtype, or Q8_0 if D is a multiple of 32
+  ConstTensor k_cache;     // [slots,S,HKV,D], any float dtype, or Q8_0 at an even address if D is a multiple of 32
   ConstTensor v_cache;     // [slots,S,HKV,D], dtype of k_cache
   ConstTensor cu_seqlens;  // [N+1] i32: the new tokens of each sequence
   ConstTensor lengths;     // [N] i32: tokens in the cache, the new ones included; T_n <= lengths[n] <= S
@@ -122,7 +122,7 @@ struct StoreKvArgs {
   ConstTensor lengths;     // [N] i32: tokens in the cache, the new ones included; T_n <= lengths[n] <= S
   ConstTensor slots;       // [N] i32, optional: the sequence's slot of the cache, each once, -1: absent; n without it
   ConstTensor pages;       // [N,P] i32, optional, instead of slots, as of attention; each page written to once
-  Tensor k_cache;          // [slots,S,HKV,D], any float dtype, or Q8_0 if D is a multiple of 32
+  Tensor k_cache;          // [slots,S,HKV,D], any float dtype, or Q8_0 at an even address if D is a multiple of 32
   Tensor v_cache;          // [slots,S,HKV,D], dtype of k_cache
 };
 

@@ -14,6 +14,7 @@ void validate(const AttentionArgs& args, Check& check) {
     check.fail("k_cache", "a number of key heads that divides HQ = " + std::to_string(hq.value),
                "HKV = " + std::to_string(hkv.value));
   }
+  check_cache_alignment(check, args.k_cache, args.v_cache);
   check_cache_places(check, args.cu_seqlens, args.lengths, args.slots, args.pages, t, slots, s);
   if (args.gate.defined()) check.input("gate", args.gate, {args.q.dtype}, t, hq, d);
   check.output("o", args.o, {args.q.dtype, DType::kF32}, t, hq, d);

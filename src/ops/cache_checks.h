@@ -10,4 +10,10 @@ void check_cache_places(Check& check, const ConstTensor& cu_seqlens, const Const
                         const ConstTensor& slots, const ConstTensor& pages, const Dim& t, const Dim& num_slots,
                         const Dim& s);
 
+// Blocks of Q8_0 are read and written 16 bits at a time.
+inline void check_cache_alignment(const Check& check, const ConstTensor& k_cache, const ConstTensor& v_cache) {
+  if (!rows_aligned_to(k_cache, 2)) check.fail("k_cache", "an even address", "an odd one");
+  if (!rows_aligned_to(v_cache, 2)) check.fail("v_cache", "an even address", "an odd one");
+}
+
 }  // namespace thalweg

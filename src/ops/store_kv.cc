@@ -39,6 +39,7 @@ void validate(const StoreKvArgs& args, Check& check) {
   check.input("v", args.v, {args.k.dtype}, t, hkv, d);
   check.output("k_cache", args.k_cache, kCacheTypes, slots, s, hkv, d);
   check.output("v_cache", args.v_cache, {args.k_cache.dtype}, slots, s, hkv, d);
+  check_cache_alignment(check, args.k_cache, args.v_cache);
   check_cache_places(check, args.cu_seqlens, args.lengths, args.slots, args.pages, t, slots, s);
   if (!check.host_values()) return;
   // Of two writers of one position, chance would decide which is last.

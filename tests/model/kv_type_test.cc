@@ -14,7 +14,7 @@ TEST(KvTypes, EightBitsMoveTheLogitsByTheirRounding) {
     const TempFolder folder;
     TinyModel(spec).write_gguf(folder / "model.gguf");
     const auto load = [&](DType cache) {
-      ModelOptions options = precise();
+      ModelOptions options = precise(2);
       options.kv_dtype = cache;
       return Model::load(folder / "model.gguf", options);
     };

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "ops/expect_error.h"
@@ -224,7 +225,7 @@ TEST(BadInput, Attention) {
       "k_cache", "divides HQ = 3", "HKV = 2");
   bad.expect([](Args& a) { a.q.dtype = DType::kI32; }, "q", "F32, F16 or BF16", "I32");
   bad.expect([](Args& a) { a.k_cache.shape[3] = 16; }, "k_cache", "D=32", "[5,60,2,16]");
-  bad.expect([](Args& a) { a.k_cache.dtype = DType::kQ8_0; }, "k_cache", "F32, F16 or BF16", "Q8_0");
+  bad.expect([](Args& a) { a.k_cache.dtype = DType::kQ4_0; }, "k_cache", "F32, F16, BF16 or Q8_0", "Q4_0");
   bad.expect([](Args& a) { a.v_cache.shape[1] = 59; }, "v_cache", "S=60", "[5,59,2,32]");
   bad.expect([](Args& a) { a.v_cache.dtype = DType::kF16; }, "v_cache", "F32 [", "F16");
   bad.expect([](Args& a) { a.cu_seqlens = {}; }, "cu_seqlens", "I32 [N+1]", "nothing");
@@ -258,6 +259,24 @@ TEST(BadInput, Attention) {
   bad.expect_workspace_errors();
 }
 
+TEST(BadInput, CachesOfBlocks) {
+  BadInput<AttentionArgs> read("new_1_after_130_S131_H8_2_D96_F32_cacheQ8_0_gate");
+  BadInput<StoreKvArgs> stored("new_3_1_after_2_7_S12_H2_D32_F32_cacheQ8_0");
+  const auto expect_both = [&](const auto& change, std::string_view argument, std::string_view expected,
+                               std::string_view given) {
+    read.expect(change, argument, expected, given);
+    stored.expect(change, argument, expected, given);
+  };
+  const auto odd = []<class Pointer>(BasicTensor<Pointer>& view) {
+    using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const char, char>;
+    view.data = static_cast<Byte*>(view.data) + 1;
+  };
+  expect_both([&](auto& a) { odd(a.k_cache); }, "k_cache", "an even address", "odd");
+  expect_both([&](auto& a) { odd(a.v_cache); }, "v_cache", "an even address", "odd");
+  expect_both([](auto& a) { a.k_cache.strides[2] += 1; }, "k_cache", "whole blocks of 32", "Q8_0");
+  expect_both([](auto& a) { a.v_cache.dtype = DType::kF16; }, "v_cache", "Q8_0 [", "F16");
+}
+
 TEST(BadInput, AttentionPages) {
   using Args = AttentionArgs;
   // Sequences of 2, 1 and 30 new tokens with 7, 10 and 100 cached, the second of them absent; 7 pages each.
@@ -280,7 +299,7 @@ TEST(BadInput, StoreKv) {
   BadInput<Args> bad("new_2_0_5_1_after_10_3_0_4_slots_5_0_2_1_S12_H2_D32_F32_cacheF16");
   bad.expect([](Args& a) { a.k.rank = 2; }, "k", "[T,HKV,D]", "F32 [8,2]");
   bad.expect([](Args& a) { a.v.dtype = DType::kF16; }, "v", "F32 [T=8,HKV=2,D=32]", "F16");
-  bad.expect([](Args& a) { a.k_cache.dtype = DType::kQ8_0; }, "k_cache", "F32, F16 or BF16", "Q8_0");
+  bad.expect([](Args& a) { a.k_cache.dtype = DType::kQ4_0; }, "k_cache", "F32, F16, BF16 or Q8_0", "Q4_0");
   bad.expect([](Args& a) { a.k_cache.shape[2] = 1; }, "k_cache", "HKV=2", "[6,12,1,32]");
   bad.expect([](Args& a) { a.v_cache.dtype = DType::kBF16; }, "v_cache", "F16 [", "BF16");
   bad.expect([](Args& a) { a.v_cache.shape[1] = 11; }, "v_cache", "S=12", "[6,11,2,32]");

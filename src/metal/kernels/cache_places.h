@@ -80,7 +80,9 @@ inline void store_cached(device void* data, int64_t element, float value, uint l
   if (scale == 0 && largest > 0.0f) scale = 1;
   const float inverse = scale == 0 ? 0.0f : precise::divide(1.0f, float(as_type<half>(scale)));
   const int code = int(clamp(rint(value * inverse), -127.0f, 127.0f));
-  block[2 + lane] = uchar(code & 255);
-  if (lane > 1) return;
-  block[lane] = uchar(scale >> (8 * lane) & 255);
+  const int next = simd_shuffle_xor(code, 1);
+  if (lane % 2 != 0) return;
+  device ushort* words = reinterpret_cast<device ushort*>(block);
+  words[1 + lane / 2] = ushort((code & 255) | (next & 255) << 8);
+  if (lane == 0) words[0] = scale;
 }
