@@ -9,7 +9,8 @@
 //   thalweg_model_load("model.gguf", &options, &model);
 //   if (of_launcher.rank > 0) thalweg_model_follow(model);  // rank 0 leads from here on
 //
-// Rank 0 uses its model, or an engine of it, as any other. The connections are neither encrypted nor authenticated.
+// Rank 0 uses its model, or an engine of it, as any other. Where options.device_type is THALWEG_CUDA, device_index is
+// this rank's GPU: of_launcher.local_rank. The connections are neither encrypted nor authenticated.
 
 // NOLINTBEGIN: this is C
 #include "thalweg/thalweg.h"

@@ -25,7 +25,8 @@ ModelOptions model_options_of(int threads, std::int64_t context, int sequences, 
                               bool prefetch, const nanobind::object& kv_type, const std::string& state_type,
                               const std::string& device, const std::string& draft, int draft_max);
 
-// `ranks` may be null. Threads that nobody asked for are this rank's share of the machine's.
-void set_ranks(ModelOptions& options, const PyRanks* ranks, const std::string& rank_split);
+// `ranks` may be null. Of several, "cuda" is the GPU of the local rank, and threads that nobody asked for are this
+// rank's share of the machine's.
+void set_ranks(ModelOptions& options, const PyRanks* ranks, const std::string& rank_split, const std::string& device);
 
 }  // namespace thalweg::python

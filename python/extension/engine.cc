@@ -138,7 +138,7 @@ void bind_engine(nb::module_& module) {
              const std::string& rank_split) {
             ModelOptions options = model_options_of(threads, context, sequences, prefill_chunk, exact, prefetch,
                                                     kv_type, state_type, device, draft, draft_max);
-            set_ranks(options, ranks, rank_split);
+            set_ranks(options, ranks, rank_split, device);
             if (ranks != nullptr && ranks->connected->rank() > 0) {
               throw Error("Engine", "ranks", "rank 0, which leads",
                           "rank " + std::to_string(ranks->connected->rank()) + ", for a Model that follows");

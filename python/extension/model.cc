@@ -199,7 +199,7 @@ void bind_model(nb::module_& module) {
              const std::string& device, const PyRanks* ranks, const std::string& rank_split) {
             ModelOptions options = model_options_of(threads, context, sequences, prefill_chunk, exact, prefetch,
                                                     kv_type, state_type, device, "off", ModelOptions().draft_max);
-            set_ranks(options, ranks, rank_split);
+            set_ranks(options, ranks, rank_split, device);
             const nb::gil_scoped_release release;
             new (self) PyModel{std::make_shared<std::mutex>(), Model::load(path, options)};
           },

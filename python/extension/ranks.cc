@@ -6,6 +6,7 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -38,15 +39,21 @@ RankSplit split_of(const std::string& name) {
   throw Error("Model", "rank_split", "'tensor' or 'sequence'", "'" + name + "'");
 }
 
+// Its share of the machine's processors; where the launcher has bound it to some, at most those.
+int threads_of(const PyRanks& ranks) {
+  const auto share = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) / std::max(1, ranks.on_this_host);
+  return std::clamp(share, 1, std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+}
+
 }  // namespace
 
-void set_ranks(ModelOptions& options, const PyRanks* ranks, const std::string& rank_split) {
+void set_ranks(ModelOptions& options, const PyRanks* ranks, const std::string& rank_split, const std::string& device) {
   options.rank_split = split_of(rank_split);
   if (ranks == nullptr) return;
   options.ranks = ranks->connected;
-  if (options.threads != 0) return;
-  const auto threads = static_cast<int>(std::thread::hardware_concurrency());
-  options.threads = std::max(1, threads / std::max(1, ranks->on_this_host));
+  if (ranks->connected->count() == 1) return;
+  if (device == "cuda") options.device->index = ranks->connected->local_rank();
+  if (options.threads == 0) options.threads = threads_of(*ranks);
 }
 
 void bind_ranks(nb::module_& module) {

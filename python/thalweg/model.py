@@ -18,7 +18,7 @@ class Model(_core.Model):
     "f32" or "q8_0" (8 bits, 32 to a scale); None for "f32" if exact, else "f16". state_type: of recurrent states, "f32" or "bf16". device: "cpu", "cuda",
     "cuda:1", or "auto" for a GPU that the model fits on and else the CPU; info["device"] says which it is. ranks: a
     thalweg.Ranks, of several processes that run the model together, each with the same options but for `threads`; of
-    them 0 is this rank's share of the machine's. rank_split: what they share, "tensor" for heads and experts of every
+    them 0 is this rank's share of the machine's, and device "cuda" the GPU of its local rank. rank_split: what they share, "tensor" for heads and experts of every
     layer, "sequence" for the tokens of long prompts. Raises thalweg.Error, naming the argument or the file's key or
     tensor.
 

@@ -137,6 +137,9 @@ def test_ranks_on_threads():
         if number > 0:
             with pytest.raises(thalweg.Error, match="rank 0, which leads"):
                 model.start()
+            with pytest.raises(thalweg.Error, match="rank 0, which leads") as error:
+                thalweg.Engine(STORY, ranks=ranks)
+            assert error.value.argument == "ranks"
             model.follow()
         else:
             with pytest.raises(thalweg.Error):
