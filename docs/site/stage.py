@@ -121,8 +121,8 @@ class Site:
                        f"# {title}\n\n[The header itself](../source/{source}.md)\n\n"
                        f"```{{doxygenfile}} {header.name}\n:project: thalweg\n```\n")
         entries = "\n".join(header.stem for header in headers)
-        self.write("api/index.md", "# Headers\n\nEvery declaration of the public headers. `thalweg.h` is the C ABI; the "
-                   "others are C++.\n\n```{toctree}\n:titlesonly:\n\n" + entries + "\n```\n")
+        self.write("api/index.md", "# Headers\n\nEvery declaration of the public headers. `thalweg.h` and `thalweg_ranks.h` "
+                   "are the C ABI; the others are C++.\n\n```{toctree}\n:titlesonly:\n\n" + entries + "\n```\n")
 
     def stage_sources(self) -> None:
         for name in self.sources:

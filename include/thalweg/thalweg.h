@@ -32,7 +32,7 @@ extern "C" {
 #endif
 THALWEG_API_BEGIN
 
-#define THALWEG_ABI_VERSION 8
+#define THALWEG_ABI_VERSION 9
 
 // THALWEG_ABI_VERSION of the library itself. It grows with every field and function that is added.
 int32_t thalweg_abi_version(void);
@@ -75,11 +75,7 @@ typedef struct thalweg_device {
 } thalweg_device;
 
 // Whether a row's bits may depend on the number of rows of a call: RowHint in device.h.
-typedef enum thalweg_row_hint {
-  THALWEG_ROWS_BY_COUNT = 0,
-  THALWEG_ROWS_FEW = 1,
-  THALWEG_ROWS_MANY = 2,
-} thalweg_row_hint;
+typedef enum thalweg_row_hint { THALWEG_ROWS_BY_COUNT, THALWEG_ROWS_FEW, THALWEG_ROWS_MANY } thalweg_row_hint;
 
 // Threads of the caller's own for the CPU: `run` calls work(context, i) exactly once for each i in 0..workers-1, on
 // whatever threads, and returns when all calls have returned. Several threads may call it at once if several of them
@@ -691,6 +687,7 @@ THALWEG_OPERATIONS(THALWEG_DECLARE_OPERATION)
 
 typedef struct thalweg_model thalweg_model;
 typedef struct thalweg_sequence thalweg_sequence;
+typedef struct thalweg_ranks thalweg_ranks;  // thalweg_ranks.h
 
 // Drafts of the next tokens: none, from the text so far, as many as pay, or from the model's MTP layer.
 typedef enum { THALWEG_DRAFT_OFF, THALWEG_DRAFT_LOOKUP, THALWEG_DRAFT_AUTO, THALWEG_DRAFT_MTP } thalweg_draft_mode;
@@ -712,6 +709,8 @@ typedef struct thalweg_model_options {
   const thalweg_thread_pool* pool;            // the caller's threads, copied; NULL: the library's
   int32_t draft;                              // thalweg_draft_mode
   int32_t draft_max;                          // most drafts of a sequence in one run; 1 to 64
+  thalweg_ranks* ranks;                       // processes that run the model together; NULL: this one alone
+  int32_t rank_split;                         // thalweg_rank_split: what they share
 } thalweg_model_options;
 
 typedef struct thalweg_sampling {

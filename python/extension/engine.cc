@@ -134,9 +134,15 @@ void bind_engine(nb::module_& module) {
              std::int64_t cache_device_bytes, const std::string& cache_dir, std::uint64_t cache_dir_bytes,
              double prompt_share, bool cache_answers, int threads, std::int64_t context, int sequences,
              int prefill_chunk, bool exact, bool prefetch, const nb::object& kv_type, const std::string& state_type,
-             const std::string& device, const std::string& draft, int draft_max) {
-            const ModelOptions options = model_options_of(threads, context, sequences, prefill_chunk, exact, prefetch,
-                                                          kv_type, state_type, device, draft, draft_max);
+             const std::string& device, const std::string& draft, int draft_max, const PyRanks* ranks,
+             const std::string& rank_split) {
+            ModelOptions options = model_options_of(threads, context, sequences, prefill_chunk, exact, prefetch,
+                                                    kv_type, state_type, device, draft, draft_max);
+            set_ranks(options, ranks, rank_split, device);
+            if (ranks != nullptr && ranks->connected->rank() > 0) {
+              throw Error("Engine", "ranks", "rank 0, which leads",
+                          "rank " + std::to_string(ranks->connected->rank()) + ", for a Model that follows");
+            }
             const nb::gil_scoped_release release;
             new (self) PyEngine{std::make_shared<Engine>(
                 Model::load(path, options), EngineOptions{queue, cache_bytes, cache_device_bytes, cache_dir,
@@ -148,7 +154,8 @@ void bind_engine(nb::module_& module) {
           nb::arg("cache_answers") = false, nb::arg("threads") = 0, nb::arg("context") = 0, nb::arg("sequences") = 8,
           nb::arg("prefill_chunk") = 0, nb::arg("exact") = false, nb::arg("prefetch") = true,
           nb::arg("kv_type") = nb::none(), nb::arg("state_type") = "f32", nb::arg("device") = "auto",
-          nb::arg("draft") = "off", nb::arg("draft_max") = ModelOptions().draft_max,
+          nb::arg("draft") = "off", nb::arg("draft_max") = ModelOptions().draft_max, nb::arg("ranks") = nb::none(),
+          nb::arg("rank_split") = "tensor",
           nb::sig("def __init__(self, path: str, *, queue: int = 256, cache_bytes: int = 1073741824, "
                   "cache_device_bytes: int = -1, cache_dir: str = '', cache_dir_bytes: int = 17179869184, "
                   "prompt_share: float = 0.3, "
@@ -156,7 +163,8 @@ void bind_engine(nb::module_& module) {
                   "prefill_chunk: int = 0, exact: bool = False, prefetch: bool = True, "
                   "kv_type: typing.Literal['f16', 'bf16', 'f32', 'q8_0'] | None = None, "
                   "state_type: typing.Literal['f32', 'bf16'] = 'f32', device: str = 'auto', "
-                  "draft: typing.Literal['off', 'lookup', 'mtp', 'auto'] = 'off', draft_max: int = 8) -> None"))
+                  "draft: typing.Literal['off', 'lookup', 'mtp', 'auto'] = 'off', draft_max: int = 8, "
+                  "ranks: Ranks | None = None, rank_split: typing.Literal['tensor', 'sequence'] = 'tensor') -> None"))
       .def_prop_ro(
           "context", [](const PyEngine& self) { return self.engine->model().context(); }, "Most tokens of a request.")
       .def(

@@ -49,6 +49,14 @@ class Exclusive {
 struct PyModel {
   std::shared_ptr<std::mutex> mutex = std::make_shared<std::mutex>();
   Model model;
+
+  PyModel(std::shared_ptr<std::mutex> mutex_, Model model_) : mutex(std::move(mutex_)), model(std::move(model_)) {}
+  PyModel(const PyModel&) = delete;
+  PyModel& operator=(const PyModel&) = delete;
+  ~PyModel() {
+    const nb::gil_scoped_release release;  // the other ranks may have to be waited for
+    const Model gone(std::move(model));
+  }
 };
 
 struct PySequence {
@@ -188,19 +196,22 @@ void bind_model(nb::module_& module) {
           "__init__",
           [](PyModel* self, const std::string& path, int threads, std::int64_t context, int sequences,
              int prefill_chunk, bool exact, bool prefetch, const nb::object& kv_type, const std::string& state_type,
-             const std::string& device) {
-            const ModelOptions options = model_options_of(threads, context, sequences, prefill_chunk, exact, prefetch,
-                                                          kv_type, state_type, device, "off", ModelOptions().draft_max);
+             const std::string& device, const PyRanks* ranks, const std::string& rank_split) {
+            ModelOptions options = model_options_of(threads, context, sequences, prefill_chunk, exact, prefetch,
+                                                    kv_type, state_type, device, "off", ModelOptions().draft_max);
+            set_ranks(options, ranks, rank_split, device);
             const nb::gil_scoped_release release;
             new (self) PyModel{std::make_shared<std::mutex>(), Model::load(path, options)};
           },
           nb::arg("path"), nb::kw_only(), nb::arg("threads") = 0, nb::arg("context") = 0, nb::arg("sequences") = 1,
           nb::arg("prefill_chunk") = 0, nb::arg("exact") = false, nb::arg("prefetch") = true,
           nb::arg("kv_type") = nb::none(), nb::arg("state_type") = "f32", nb::arg("device") = "auto",
+          nb::arg("ranks") = nb::none(), nb::arg("rank_split") = "tensor",
           nb::sig("def __init__(self, path: str, *, threads: int = 0, context: int = 0, sequences: int = 1, "
                   "prefill_chunk: int = 0, exact: bool = False, prefetch: bool = True, "
                   "kv_type: typing.Literal['f16', 'bf16', 'f32', 'q8_0'] | None = None, "
-                  "state_type: typing.Literal['f32', 'bf16'] = 'f32', device: str = 'auto') -> None"))
+                  "state_type: typing.Literal['f32', 'bf16'] = 'f32', device: str = 'auto', "
+                  "ranks: Ranks | None = None, rank_split: typing.Literal['tensor', 'sequence'] = 'tensor') -> None"))
       .def_prop_ro("info", &info_of, "What the file says, a dict.")
       .def_prop_ro(
           "context", [](const PyModel& self) { return self.model.context(); }, "Most tokens of a sequence.")
@@ -256,6 +267,15 @@ void bind_model(nb::module_& module) {
             self.model.step(batch, tokens);
           },
           nb::arg("sequences"), nb::arg("tokens"), "One token for each of the sequences.")
+      .def(
+          "follow",
+          [](PyModel& self) {
+            const Exclusive exclusive(*self.mutex);
+            self.model.follow();
+          },
+          "On a rank above 0, instead of everything but info and what is about text: does what rank 0 does, until "
+          "rank\n"
+          "0's model, with its sequences, or its engine is gone. Raises thalweg.Error when a rank is lost.")
       .def(
           "score",
           [](PyModel& self, PySequence& sequence, const Tokens& tokens) {

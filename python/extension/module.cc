@@ -34,6 +34,7 @@ NB_MODULE(_core, module) {
       error_type.ptr());
 
   thalweg::python::bind_operations(module);
+  thalweg::python::bind_ranks(module);
   thalweg::python::bind_model(module);
   thalweg::python::bind_engine(module);
 }

@@ -1,12 +1,13 @@
 """Compute kernels of hybrid linear-attention language models.
 
 ops: every operation on arrays of NumPy, torch, CuPy and whatever speaks DLPack. Model: text from model files. Engine: many requests at once.
+Ranks: several processes that run one model.
 quantize, dequantize: GGUF's block formats. fla, patch_transformers: for Hugging Face transformers.
 """
 
 from . import ops
 from ._arrays import Blocks, DeviceArray
-from ._core import Error, backends
+from ._core import Error, Ranks, backends
 from .engine import Engine, Output
 from .model import Model, Sequence
 from .ops import dequantize, quantize
@@ -20,6 +21,7 @@ __all__ = [
     "Error",
     "Model",
     "Output",
+    "Ranks",
     "Sequence",
     "backends",
     "dequantize",

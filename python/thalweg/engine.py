@@ -42,7 +42,8 @@ class Engine(_core.Engine):
     cache_device_bytes: of a GPU's memory for the same, -1 for a quarter of what is free. cache_dir: a folder that keeps
     it beyond the process, with at most cache_dir_bytes. prompt_share: the part of the time that
     prompts get while other requests generate. cache_answers: the next turn of a conversation goes on from the answer
-    that it begins with, by other roundings than a cold run. Everything else as Model has it. A request's tokens do not depend on
+    that it begins with, by other roundings than a cold run. Everything else as Model has it; with `ranks`, this is
+    rank 0, and the others call Model(...).follow() with the same options. A request's tokens do not depend on
     what else runs. Safe to use from several threads.
 
         engine = Engine("models/story-q4_k.gguf")

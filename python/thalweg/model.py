@@ -16,8 +16,11 @@ class Model(_core.Model):
     threads: 0 for all. context: most tokens of a sequence, 0 for what the file says, at most 32768. sequences: how
     many are alive at once. exact: no 8-bit or 16-bit activations. kv_type: of cached keys and values, "f16", "bf16",
     "f32" or "q8_0" (8 bits, 32 to a scale); None for "f32" if exact, else "f16". state_type: of recurrent states, "f32" or "bf16". device: "cpu", "cuda",
-    "cuda:1", or "auto" for a GPU that the model fits on and else the CPU; info["device"] says which it is. Raises
-    thalweg.Error, naming the argument or the file's key or tensor.
+    "cuda:1", or "auto" for a GPU that the model fits on and else the CPU; info["device"] says which it is. ranks: a
+    thalweg.Ranks, of several processes that run the model together, each with the same options but for `threads`; of
+    them 0 is this rank's share of the machine's, and device "cuda" the GPU of its local rank. rank_split: what they share, "tensor" for heads and experts of every
+    layer, "sequence" for the tokens of long prompts. Raises thalweg.Error, naming the argument or the file's key or
+    tensor.
 
         model = Model("models/story-q4_k.gguf")
         for text in model.generate_text("Anna put the ball in the box. Where is the ball?", max_tokens=16):

@@ -10,6 +10,7 @@
 #include "capi/sized.h"
 #include "core/kernel.h"
 #include "thalweg/error.h"
+#include "thalweg/ranks.h"
 #include "thalweg/thalweg.h"
 
 namespace thalweg::capi {
@@ -25,6 +26,8 @@ constexpr std::int32_t last_of(QkNorm) { return static_cast<std::int32_t>(QkNorm
 constexpr std::int32_t last_of(Activation) { return static_cast<std::int32_t>(Activation::kSilu); }
 constexpr std::int32_t last_of(RouterScore) { return static_cast<std::int32_t>(RouterScore::kSigmoid); }
 constexpr std::int32_t last_of(MatmulPrecision) { return static_cast<std::int32_t>(MatmulPrecision::kFast); }
+constexpr std::int32_t last_of(RankTransport) { return static_cast<std::int32_t>(RankTransport::kMpi); }
+constexpr std::int32_t last_of(RankSplit) { return static_cast<std::int32_t>(RankSplit::kSequence); }
 
 template <class Enum>
 Enum enum_of(std::int32_t value, const char* operation, const char* argument) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// The layouts that the structs of thalweg.h have had: a row for each struct, and another one below it for each later
-// version of the library that appended fields. Rows are never changed or removed; `test_abi` compares them with the
-// header, and prints the row that is missing.
+// The layouts that the structs of thalweg.h and thalweg_ranks.h have had: a row for each struct, and another one below
+// it for each later version of the library that appended fields. Rows are never changed or removed; `test_abi` compares
+// them with the header, and prints the row that is missing.
 
 #include <cstddef>
 #include <cstdint>
@@ -48,6 +48,7 @@ inline constexpr Layout kLayouts[] = {
     {"logprobs_args", 5, 568, 0x23F94B20F6AA937B},
     {"model_options", 5, 80, 0x6F2A60389B960266},
     {"model_options", 6, 88, 0xEA5BCF8DD4C033AF},
+    {"model_options", 9, 104, 0x0720FE60D17ED80E},
     {"moe_ffn_args", 5, 1144, 0xCC96B9E929C47E21},
     {"moe_ffn_args", 6, 1152, 0x2595AF4DD6E176AD},
     {"mul_mat_id_args", 5, 576, 0x262E241CFCB94562},
@@ -55,6 +56,8 @@ inline constexpr Layout kLayouts[] = {
     {"mul_mv_id_args", 5, 576, 0x262E241CFCB94562},
     {"output", 5, 128, 0xE30572BB9BD9EEC4},
     {"quantize_args", 5, 232, 0x8AEC40841EC2E308},
+    {"rank_memory", 9, 56, 0xD47A095F5863A91A},
+    {"rank_options", 9, 296, 0xA198764E066100AD},
     {"recompute_w_u_args", 5, 920, 0xA862F5E9423177C1},
     {"recurrent_gated_delta_rule_args", 5, 2048, 0x39F7A66A07E03E80},
     {"request", 5, 80, 0xF5B0339B43CFF9E7},

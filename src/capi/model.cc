@@ -2,7 +2,6 @@
 
 #include "thalweg/model.h"
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -10,8 +9,10 @@
 #include <vector>
 
 #include "capi/convert.h"
+#include "capi/copy_out.h"
 #include "capi/errors.h"
 #include "capi/model_handle.h"
+#include "capi/ranks_handle.h"
 
 using namespace thalweg::capi;
 
@@ -24,19 +25,6 @@ static_assert(THALWEG_STOP_LENGTH == static_cast<int>(thalweg::StopReason::kLeng
 static_assert(THALWEG_STOP_CONTEXT == static_cast<int>(thalweg::StopReason::kContext));
 static_assert(THALWEG_DRAFT_MTP == static_cast<int>(thalweg::DraftMode::kMtp));
 static_assert(THALWEG_STOP_CALLER == static_cast<int>(thalweg::StopReason::kCaller));
-
-namespace {
-
-// Copies as much of a result as fits, and reports its full size.
-template <class Element, class Container>
-void copy_out(const Container& from, Element* to, size_t capacity, size_t* count, const char* function) {
-  require_pointer(count, function, "count");
-  if (capacity > 0) require_pointer(to, function, "the output");
-  std::copy_n(from.begin(), std::min(capacity, from.size()), to);
-  *count = from.size();
-}
-
-}  // namespace
 
 namespace thalweg::capi {
 
@@ -73,7 +61,9 @@ static thalweg_model_options model_options_defaults() {
           .user = nullptr,
           .pool = nullptr,
           .draft = THALWEG_DRAFT_OFF,
-          .draft_max = defaults.draft_max};
+          .draft_max = defaults.draft_max,
+          .ranks = nullptr,
+          .rank_split = THALWEG_SPLIT_TENSOR};
 }
 
 static ModelOptions options_of(const thalweg_model_options& given) {
@@ -94,6 +84,8 @@ static ModelOptions options_of(const thalweg_model_options& given) {
   }
   wanted.draft = static_cast<DraftMode>(given.draft);
   wanted.draft_max = given.draft_max;
+  if (given.ranks != nullptr) wanted.ranks = given.ranks->connected;
+  wanted.rank_split = enum_of<RankSplit>(given.rank_split, "model_load", "rank_split");
   wanted.prefetch = given.prefetch;
   if (given.progress != nullptr) {
     wanted.progress = [progress = given.progress, user = given.user](double done) { progress(user, done); };

@@ -14,6 +14,7 @@
 #include "capi/sized.h"
 #include "core/fields.h"
 #include "thalweg/thalweg.h"
+#include "thalweg/thalweg_ranks.h"
 
 namespace thalweg::capi {
 namespace {
@@ -77,7 +78,7 @@ Described describe_args() {
     THALWEG_EACH_FIELD(FIELD, __VA_ARGS__) return describe.result; \
   }()
 
-// Every struct of thalweg.h by its name.
+// Every struct of thalweg.h and thalweg_ranks.h by its name.
 std::map<std::string, Described> describe_all() {
   std::map<std::string, Described> all;
   DESCRIBE(device, type, index);
@@ -86,7 +87,10 @@ std::map<std::string, Described> describe_all() {
   DESCRIBE(tensor, data, dtype, rank, device, shape, strides, alignment, reserved);
   DESCRIBE(gate_inputs, a, b, a_log, dt_bias);
   DESCRIBE(model_options, struct_size, threads, context, sequences, prefill_chunk, exact, kv_dtype, state_dtype,
-           device_type, device_index, prefetch, progress, user, pool, draft, draft_max);
+           device_type, device_index, prefetch, progress, user, pool, draft, draft_max, ranks, rank_split);
+  DESCRIBE(rank_options, struct_size, rank, count, transport, address, port, timeout_seconds, on_this_host, local_rank);
+  DESCRIBE(rank_memory, struct_size, weight_bytes, copied_bytes, state_bytes, cache_token_bytes, key_heads, query_heads,
+           kv_heads, experts);
   DESCRIBE(sampling, struct_size, temperature, top_k, top_p, min_p, repeat_penalty, repeat_last, seed);
   DESCRIBE(chat_message, role, content);
   DESCRIBE(generated, struct_size, tokens, reason, prompt_tokens, prefill_seconds, steps, decode_seconds);

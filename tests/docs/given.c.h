@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "thalweg/thalweg.h"
+#include "thalweg/thalweg_ranks.h"
 
 extern float *x, *y;
 extern void *blocks, *ids;

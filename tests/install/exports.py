@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks what a shared library exports with nm: exports.py LIBRARY INCLUDE_FOLDER.
 
-The C functions that thalweg.h declares, all of them, and the C++ names of the public headers; nothing that is internal, of
+The C functions that thalweg.h and thalweg_ranks.h declare, all of them, and the C++ names of the public headers; nothing that is internal, of
 the standard library or of a dependency, and no GNU_UNIQUE symbols. On Linux the C and C++ symbols carry their versions.
 """
 
@@ -28,7 +28,7 @@ def symbols(library):
 
 def main():
     library, include = sys.argv[1], pathlib.Path(sys.argv[2]) / "thalweg"
-    header = (include / "thalweg.h").read_text()
+    header = (include / "thalweg.h").read_text() + (include / "thalweg_ranks.h").read_text()
     words = set(re.findall(r"\w+", "".join(path.read_text() for path in include.glob("*.h"))))
     major, minor = (re.search(rf"VERSION_{part} (\d+)", (include / "version.h").read_text())[1] for part in ("MAJOR", "MINOR"))
 

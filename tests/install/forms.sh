@@ -47,7 +47,7 @@ if [[ "${5:-}" != --build ]]; then exit 0; fi
 
 "$cmake" --build "$work/kernels"
 "$cmake" --install "$work/kernels" --prefix "$work/prefix" >/dev/null
-for header in chat engine grammar model; do
+for header in chat engine grammar model ranks thalweg_ranks; do
   if [[ -e $work/prefix/include/thalweg/$header.h ]]; then echo "$header.h is installed" && exit 1; fi
 done
 configure use -S "$here/consumer" "-DCMAKE_PREFIX_PATH=$work/prefix"
