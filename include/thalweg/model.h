@@ -49,13 +49,13 @@ enum class DraftMode : std::uint8_t {
 };
 
 struct ModelOptions {
-  std::optional<Device> device;     // none: a GPU that the model fits on, else the CPU
-  int threads = 0;                  // 0: every hardware thread
-  ThreadPool pool = {};             // the caller's; without a `run` the library's
-  std::int64_t context = 0;         // tokens of a sequence at most; 0: as the file says, but at most 32768
-  int sequences = 1;                // sequences alive at once, at most
-  int prefill_chunk = 0;            // tokens of a prefill that run together; 0: 512 on a CPU, 8192 on a GPU
-  bool exact = false;               // MatmulPrecision::kExact instead of kFast; on a GPU f32 activations too
+  std::optional<Device> device;  // none: a GPU that the model fits on, else the CPU
+  int threads = 0;               // 0: every hardware thread
+  ThreadPool pool = {};          // the caller's; without a `run` the library's
+  std::int64_t context = 0;      // tokens of a sequence at most; 0: as the file says, but at most 32768
+  int sequences = 1;             // sequences alive at once, at most
+  int prefill_chunk = 0;         // tokens of a prefill that run together; 0: 512 on a CPU, 8192 on a GPU
+  bool exact = false;            // MatmulPrecision::kExact instead of kFast; on a GPU f32 activations too
   // Of keys and values: kF16, kBF16, kF32, or kQ8_0 for a model whose attention heads are a multiple of 32 wide; none:
   // kF32 if exact, else kF16.
   std::optional<DType> kv_dtype;

@@ -88,10 +88,10 @@ struct RopeArgs {
 // Grouped-query causal attention of new tokens over a cache that already holds their keys and values. Query head h
 // reads key head h / (HQ/HKV). Token i (of T_n new ones) of sequence n sees cache positions 0 .. lengths[n] - T_n + i.
 // A sequence without a slot or page (slots[n] or pages[n,0] is -1) is absent: its rows of o are zero.
-// With a cache of 16 or 8 bits, kernels of 16-bit arithmetic may round q to the cache's dtype (f16: after scaling the row
-// by a power of two, so that nothing overflows) and the softmax's weights to 16 bits; sums are f32. Of a cache of Q8_0
-// they round q, the keys and the values to f16. They multiply masked values by zero: a value of the same call that is
-// not finite may reach tokens before it.
+// With a cache of 16 or 8 bits, kernels of 16-bit arithmetic may round q to the cache's dtype (f16: after scaling the
+// row by a power of two, so that nothing overflows) and the softmax's weights to 16 bits; sums are f32. Of a cache of
+// Q8_0 they round q, the keys and the values to f16. They multiply masked values by zero: a value of the same call that
+// is not finite may reach tokens before it.
 struct AttentionArgs {
   static constexpr std::string_view kName = "attention";
   ConstTensor q;           // [T,HQ,D], packed
@@ -110,10 +110,10 @@ struct AttentionArgs {
 
 // Stores new tokens' keys and values where attention reads them: token i (of T_n new ones) of sequence n goes to
 // position lengths[n] - T_n + i of its slot or pages, rounded to the cache's dtype. The rest of the cache stays as it
-// is. Nothing of an absent sequence is read or written. A block of Q8_0, 32 values x, has the scale d = f16(max|x| / 127),
-// at least the smallest f16 above zero if any x is not zero and at most the largest, and the codes nearest to x / d,
-// computed as x (1 / d) in f32, ties to even, at most 127 in size. So errors are at most d / 2, f32's rounding aside,
-// where max|x| is between 1e-3 and 8e6. Of values that are not finite some finite ones are stored.
+// is. Nothing of an absent sequence is read or written. A block of Q8_0, 32 values x, has the scale d = f16(max|x| /
+// 127), at least the smallest f16 above zero if any x is not zero and at most the largest, and the codes nearest to x /
+// d, computed as x (1 / d) in f32, ties to even, at most 127 in size. So errors are at most d / 2, f32's rounding
+// aside, where max|x| is between 1e-3 and 8e6. Of values that are not finite some finite ones are stored.
 struct StoreKvArgs {
   static constexpr std::string_view kName = "store_kv";
   ConstTensor k;           // [T,HKV,D], packed

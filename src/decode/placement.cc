@@ -118,7 +118,8 @@ void Model::Impl::place_on(Device device) {
   const int drafts = draft == DraftMode::kOff ? 0 : options.draft_max;
   const DType cache = options.kv_dtype.value_or(options.exact ? DType::kF32 : DType::kF16);
   if (config.head_dim % dtype_info(cache).block_size != 0) {
-    throw Error("ModelOptions", "kv_dtype", "F16, BF16 or F32 for attention heads of " + std::to_string(config.head_dim),
+    throw Error("ModelOptions", "kv_dtype",
+                "F16, BF16 or F32 for attention heads of " + std::to_string(config.head_dim),
                 std::string(dtype_name(cache)));
   }
   pool = std::make_unique<decode::StatePool>(config_there(), *runtime, options.sequences, context, cache,
