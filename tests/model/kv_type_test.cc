@@ -28,16 +28,18 @@ TEST(KvTypes, EightBitsMoveTheLogitsByTheirRounding) {
     Sequence rounded = packed.start();
     const Logits expected = logits_of_each(full, exact, tokens);
     const Logits given = logits_of_each(packed, rounded, tokens);
-    double largest = 0.0;
-    for (std::size_t i = 0; i < given.size(); ++i) largest = std::max(largest, difference(given[i], expected[i]));
-    // Values with errors of 1/254 of a block's largest, in some of the layers.
-    EXPECT_GT(largest, 1e-6);
-    EXPECT_LT(largest, 1e-2);
+    std::vector<double> differences;
+    for (std::size_t i = 0; i < given.size(); ++i) differences.push_back(difference(given[i], expected[i]));
+    std::sort(differences.begin(), differences.end());
+    // Values with errors of 1/254 of a block's largest, in some of the layers. Where two experts are close, a token may
+    // go to another one, which moves its logits far: most tokens have to keep the bound, not the worst.
+    EXPECT_GT(differences.back(), 1e-6);
+    EXPECT_LT(differences[differences.size() * 8 / 10], 1e-2);
     // Steps on their own are those of the prefill.
     Sequence stepped = packed.start();
     packed.prefill(stepped, std::span(tokens).first(150));
     for (std::size_t i = 150; i < tokens.size(); ++i) packed.step(stepped, tokens[i]);
-    EXPECT_LT(difference(copy(stepped.logits()), given.back()), 1e-2);
+    EXPECT_LT(difference(copy(stepped.logits()), given.back()), 1e-3);
   }
 }
 
