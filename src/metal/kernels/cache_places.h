@@ -76,13 +76,12 @@ inline void store_cached(device void* data, int64_t element, float value, uint l
   if (kCacheType != kQ8_0) return store(data, kCacheType, element, value);
   device uchar* block = static_cast<device uchar*>(data) + element / 32 * 34;
   const float largest = simd_max(fabs(value));
-  ushort scale = as_type<ushort>(half(min(precise::divide(largest, 127.0f), 65504.0f)));
-  if (scale == 0 && largest > 0.0f) scale = 1;
-  const float inverse = scale == 0 ? 0.0f : precise::divide(1.0f, float(as_type<half>(scale)));
+  float scale = float(half(min(precise::divide(largest, 127.0f), 65504.0f)));
+  if (scale == 0.0f && largest > 0.0f) scale = 5.9604645e-8f;  // the smallest f16
+  const float inverse = scale == 0.0f ? 0.0f : precise::divide(1.0f, scale);
   const int code = int(clamp(rint(value * inverse), -127.0f, 127.0f));
   const int next = simd_shuffle_xor(code, 1);
   if (lane % 2 != 0) return;
-  device ushort* words = reinterpret_cast<device ushort*>(block);
-  words[1 + lane / 2] = ushort((code & 255) | (next & 255) << 8);
-  if (lane == 0) words[0] = scale;
+  reinterpret_cast<device ushort*>(block)[1 + lane / 2] = ushort((code & 255) | (next & 255) << 8);
+  if (lane == 0) reinterpret_cast<device half*>(block)[0] = half(scale);
 }
