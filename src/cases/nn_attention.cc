@@ -267,6 +267,16 @@ std::vector<Attend> paged_shapes() {
   return list;
 }
 
+// A prefill of t tokens, and two tokens after as many in a long cache.
+void add_around_tiles(std::vector<Attend>& list, Attend shape, std::int64_t t) {
+  shape.fresh = {t};
+  list.push_back(shape);
+  shape.fresh = {2};
+  shape.before = {t};
+  shape.capacity = 4096;
+  list.push_back(shape);
+}
+
 // Head sizes and caches that kernels of matrix units take: tokens, lengths and groups around their tiles and splits.
 std::vector<Attend> tiled_shapes() {
   const DType f32 = DType::kF32;
@@ -291,15 +301,7 @@ std::vector<Attend> tiled_shapes() {
     }
   }
   const Attend model{.heads = 16, .key_heads = 2, .width = 256, .dtype = bf16, .cache_dtype = bf16, .gate = true};
-  for (const std::int64_t t : {15, 16, 17, 63, 64, 65, 129}) {
-    Attend shape = model;
-    shape.fresh = {t};
-    list.push_back(shape);
-    shape.fresh = {2};
-    shape.before = {t};
-    shape.capacity = 4096;
-    list.push_back(shape);
-  }
+  for (const std::int64_t t : {15, 16, 17, 63, 64, 65, 129}) add_around_tiles(list, model, t);
   for (const std::int64_t length : {1023, 1024, 1025, 4096}) {
     Attend shape = model;
     shape.before = {length - 1};
@@ -342,16 +344,8 @@ std::vector<Attend> packed_shapes() {
       add({65, 0, 16, 3}, {0, 7, 300, 61});
     }
   }
-  Attend model{.heads = 16, .key_heads = 2, .width = 256, .dtype = DType::kBF16, .cache_dtype = q8, .gate = true};
-  for (const std::int64_t t : {15, 16, 17, 63, 64, 65, 129, 300}) {
-    Attend shape = model;
-    shape.fresh = {t};
-    list.push_back(shape);
-    shape.fresh = {2};
-    shape.before = {t};
-    shape.capacity = 4096;
-    list.push_back(shape);
-  }
+  const Attend model{.heads = 16, .key_heads = 2, .width = 256, .dtype = DType::kBF16, .cache_dtype = q8, .gate = true};
+  for (const std::int64_t t : {15, 16, 17, 63, 64, 65, 129, 300}) add_around_tiles(list, model, t);
   for (const std::int64_t width : {64, 128, 256}) {
     list.push_back({.fresh = {40, 1, 1, 17},
                     .before = {200, 300, 4, 0},
