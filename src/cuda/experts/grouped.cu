@@ -26,7 +26,7 @@ auto dispatch_grouped(DType type, Body&& body) {
 
 template <bool kDown>
 Kernel kernel_of(DType type) {
-  return dispatch_grouped(type, []<DType kType>() -> Kernel { return grouped_product_kernel<kType, kDown>; });
+  return dispatch_grouped(type, [&]<DType kType>() -> Kernel { return grouped_product_kernel<kType, kDown>; });
 }
 
 int ring_bytes(const GroupedSide& side) {
@@ -36,12 +36,12 @@ int ring_bytes(const GroupedSide& side) {
 }  // namespace
 
 std::string_view grouped_refusal(DType type) {
-  const bool taken = dispatch_grouped(type, []<DType>() { return true; });
+  const bool taken = dispatch_grouped(type, [&]<DType>() { return true; });
   return taken ? std::string_view() : "takes weights of Q4_K, Q5_K, Q6_K or Q8_0";
 }
 
 int grouped_stage_bytes(DType type) {
-  return dispatch_grouped(type, []<DType kType>() -> int { return ByteRows<kType>::kBytes; });
+  return dispatch_grouped(type, [&]<DType kType>() -> int { return ByteRows<kType>::kBytes; });
 }
 
 void launch_grouped_product(GroupedProduct p, bool down, std::int64_t most_items, const DeviceProperties& device,
