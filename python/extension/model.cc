@@ -125,27 +125,7 @@ nb::dict info_of(const PyModel& self) {
   return result;
 }
 
-}  // namespace
-
-ModelOptions model_options_of(int threads, std::int64_t context, int sequences, int prefill_chunk, bool exact,
-                              bool prefetch, const nb::object& kv_type, const std::string& state_type,
-                              const std::string& device, const std::string& draft, int draft_max) {
-  ModelOptions options;
-  options.threads = threads;
-  options.context = context;
-  options.sequences = sequences;
-  options.prefill_chunk = prefill_chunk;
-  options.exact = exact;
-  options.prefetch = prefetch;
-  options.kv_dtype = kv_dtype_of(kv_type);
-  options.state_dtype = state_dtype_of(state_type);
-  options.device = device_from_name(device);
-  options.draft = draft_mode_of(draft);
-  options.draft_max = draft_max;
-  return options;
-}
-
-void bind_model(nb::module_& module) {
+void bind_sequence(nb::module_& module) {
   nb::class_<PySequence>(module, "Sequence",
                          "One text with everything the model remembers of it; Model.start() makes it.")
       .def_prop_ro(
@@ -190,8 +170,10 @@ void bind_model(nb::module_& module) {
           nb::arg("path"),
           "Reads a state that save() wrote. What follows is bit-identical, with the same options on the same machine.\n"
           "A file that is damaged or of another model raises thalweg.Error; the sequence stays as it was.");
+}
 
-  nb::class_<PyModel>(module, "Model")
+void bind_loading(nb::class_<PyModel>& model) {
+  model
       .def(
           "__init__",
           [](PyModel* self, const std::string& path, int threads, std::int64_t context, int sequences,
@@ -214,7 +196,11 @@ void bind_model(nb::module_& module) {
                   "ranks: Ranks | None = None, rank_split: typing.Literal['tensor', 'sequence'] = 'tensor') -> None"))
       .def_prop_ro("info", &info_of, "What the file says, a dict.")
       .def_prop_ro(
-          "context", [](const PyModel& self) { return self.model.context(); }, "Most tokens of a sequence.")
+          "context", [](const PyModel& self) { return self.model.context(); }, "Most tokens of a sequence.");
+}
+
+void bind_text(nb::class_<PyModel>& model) {
+  model
       .def(
           "tokenize",
           [](const PyModel& self, const std::string& text, bool parse_special) {
@@ -240,7 +226,12 @@ void bind_model(nb::module_& module) {
           "Tokens of a conversation, a list of (role, content), in the model's chat format.")
       .def(
           "is_end_token", [](const PyModel& self, std::int32_t token) { return self.model.is_end_token(token); },
-          nb::arg("token"), "Whether the token ends a text.")
+          nb::arg("token"), "Whether the token ends a text.");
+}
+
+// Sequences, and tokens that run through the model.
+void bind_steps(nb::class_<PyModel>& model) {
+  model
       .def(
           "start",
           [](PyModel& self) {
@@ -275,7 +266,12 @@ void bind_model(nb::module_& module) {
           },
           "On a rank above 0, instead of everything but info and what is about text: does what rank 0 does, until "
           "rank\n"
-          "0's model, with its sequences, or its engine is gone. Raises thalweg.Error when a rank is lost.")
+          "0's model, with its sequences, or its engine is gone. Raises thalweg.Error when a rank is lost.");
+}
+
+// What the model says about the tokens that follow.
+void bind_predictions(nb::class_<PyModel>& model) {
+  model
       .def(
           "score",
           [](PyModel& self, PySequence& sequence, const Tokens& tokens) {
@@ -309,6 +305,35 @@ void bind_model(nb::module_& module) {
           nb::arg("sequence"), nb::kw_only(), nb::arg("temperature") = 0.0F, nb::arg("top_k") = 0,
           nb::arg("top_p") = 1.0F, nb::arg("min_p") = 0.0F, nb::arg("repeat_penalty") = 1.0F,
           nb::arg("repeat_last") = 64, nb::arg("seed") = 0, "The token that is chosen next; by default the likeliest.");
+}
+
+}  // namespace
+
+ModelOptions model_options_of(int threads, std::int64_t context, int sequences, int prefill_chunk, bool exact,
+                              bool prefetch, const nb::object& kv_type, const std::string& state_type,
+                              const std::string& device, const std::string& draft, int draft_max) {
+  ModelOptions options;
+  options.threads = threads;
+  options.context = context;
+  options.sequences = sequences;
+  options.prefill_chunk = prefill_chunk;
+  options.exact = exact;
+  options.prefetch = prefetch;
+  options.kv_dtype = kv_dtype_of(kv_type);
+  options.state_dtype = state_dtype_of(state_type);
+  options.device = device_from_name(device);
+  options.draft = draft_mode_of(draft);
+  options.draft_max = draft_max;
+  return options;
+}
+
+void bind_model(nb::module_& module) {
+  bind_sequence(module);
+  nb::class_<PyModel> model(module, "Model");
+  bind_loading(model);
+  bind_text(model);
+  bind_steps(model);
+  bind_predictions(model);
 }
 
 }  // namespace thalweg::python
