@@ -107,6 +107,72 @@ __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2]
   merge_blocks_of_32<T, WholeBlock>(matrix, head.beta, shared + ChunkRecord::kT, thread);
 }
 
+// Starts the copies of a chunk's rows of k and q, zeros past its end, by the first kCopiers threads.
+template <class T, int K>
+__device__ inline void copy_tiles(const ChunkArguments& args, int sequence_row, int begin, int length, int key_head,
+                                  std::uint32_t tiles, int thread) {
+  constexpr int kColumns = K < 128 ? K : 128;  // at a time
+  constexpr int kPieces = kColumns / 8;
+  constexpr int kRows = kCopiers / kPieces;  // a multiple of 8: a thread's swizzle is always the same
+  const int row = thread / kPieces;
+  const int piece = thread % kPieces;
+  const auto source = [&](const TensorView<const void>& tensor) {
+    return static_cast<const T*>(tensor.data) + sequence_row * tensor.strides[0] + (begin + row) * tensor.strides[1] +
+           key_head * tensor.strides[2] + piece * 8;
+  };
+  const T* k = source(args.k);
+  const T* q = source(args.q);
+  const std::uint32_t to = tiles + static_cast<std::uint32_t>(piece / 8 * (kChunk * 128)) + swizzled(row, piece % 8);
+  const std::int64_t k_step = kRows * args.k.strides[1];
+  const std::int64_t q_step = kRows * args.q.strides[1];
+#pragma unroll
+  for (int column = 0; column < K; column += kColumns) {
+    const std::uint32_t tile = to + static_cast<std::uint32_t>(column * kChunk * 2);
+#pragma unroll
+    for (int i = 0; i < kChunk / kRows; ++i) {
+      const bool valid = row + i * kRows < length;
+      const std::int64_t steps = valid ? i : 0;  // a row past the end is not read, but its address may be checked
+      copy_16_bytes(tile + static_cast<std::uint32_t>(i * kRows * 128), k + steps * k_step + column, valid);
+      copy_16_bytes(tile + static_cast<std::uint32_t>(Shared<K>::kTile + i * kRows * 128), q + steps * q_step + column,
+                    valid);
+    }
+  }
+  commit_copies();
+}
+
+// A warp's two blocks of k k^T and q k^T, added to kk and qk.
+template <class T, int K>
+__device__ inline void multiply_tiles(std::uint32_t tiles, int warp, int lane, float (&kk)[2][2][4],
+                                      float (&qk)[2][2][4]) {
+#pragma unroll
+  for (int b = 0; b < 2; ++b) {
+    const BlockIndex block = block_index(warp + b * kWarps);
+    // Step s has vectors 2s and 2s + 1 of a row; their swizzled offsets differ from the first step's in two bits.
+    const std::uint32_t k_row = tiles + swizzled(16 * block.i + lane % 16, lane / 16);
+    const std::uint32_t q_row = k_row + Shared<K>::kTile;
+    const std::uint32_t column = tiles + swizzled(16 * block.j + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+#pragma unroll
+      for (int half = 0; half < K / 64; ++half) {
+        const auto at = [&](std::uint32_t first) {
+          return (first ^ static_cast<std::uint32_t>(s * 32)) + static_cast<std::uint32_t>(half * kChunk * 128);
+        };
+        std::uint32_t k_rows[4];
+        std::uint32_t q_rows[4];
+        std::uint32_t columns[4];
+        load_blocks(k_rows, at(k_row));
+        load_blocks(q_rows, at(q_row));
+        load_blocks(columns, at(column));
+        multiply_add<T>(kk[b][0], k_rows, columns[0], columns[1]);
+        multiply_add<T>(kk[b][1], k_rows, columns[2], columns[3]);
+        multiply_add<T>(qk[b][0], q_rows, columns[0], columns[1]);
+        multiply_add<T>(qk[b][1], q_rows, columns[2], columns[3]);
+      }
+    }
+  }
+}
+
 template <class T, int K>
 __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
     chunk_prepare(const __grid_constant__ ChunkArguments args) {
@@ -138,68 +204,14 @@ __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
   const auto has_gates = [&](int j) { return warp < min(heads - j, kHeadsAtOnce); };
   LaneGates gates{};
   if (has_gates(0)) gates = load_gates(args, sequence.row, begin, length, value_head(warp), lane);
-  if (thread < kCopiers) {
-    constexpr int kColumns = K < 128 ? K : 128;  // at a time
-    constexpr int kPieces = kColumns / 8;
-    constexpr int kRows = kCopiers / kPieces;  // a multiple of 8: a thread's swizzle is always the same
-    const int row = thread / kPieces;
-    const int piece = thread % kPieces;
-    const auto source = [&](const TensorView<const void>& tensor) {
-      return static_cast<const T*>(tensor.data) + sequence.row * tensor.strides[0] + (begin + row) * tensor.strides[1] +
-             key_head * tensor.strides[2] + piece * 8;
-    };
-    const T* k = source(args.k);
-    const T* q = source(args.q);
-    const std::uint32_t to = tiles + static_cast<std::uint32_t>(piece / 8 * (kChunk * 128)) + swizzled(row, piece % 8);
-    const std::int64_t k_step = kRows * args.k.strides[1];
-    const std::int64_t q_step = kRows * args.q.strides[1];
-#pragma unroll
-    for (int column = 0; column < K; column += kColumns) {
-      const std::uint32_t tile = to + static_cast<std::uint32_t>(column * kChunk * 2);
-#pragma unroll
-      for (int i = 0; i < kChunk / kRows; ++i) {
-        const bool valid = row + i * kRows < length;
-        const std::int64_t steps = valid ? i : 0;  // a row past the end is not read, but its address may be checked
-        copy_16_bytes(tile + static_cast<std::uint32_t>(i * kRows * 128), k + steps * k_step + column, valid);
-        copy_16_bytes(tile + static_cast<std::uint32_t>(S::kTile + i * kRows * 128), q + steps * q_step + column,
-                      valid);
-      }
-    }
-    commit_copies();
-  }
+  if (thread < kCopiers) copy_tiles<T, K>(args, sequence.row, begin, length, key_head, tiles, thread);
   if (has_gates(0)) compute_decays(gates, scalars.heads[warp], lane);
   wait_for_copies<0>();
   __syncthreads();
 
   float kk[2][2][4] = {};
   float qk[2][2][4] = {};
-#pragma unroll
-  for (int b = 0; b < 2; ++b) {
-    const BlockIndex block = block_index(warp + b * kWarps);
-    // Step s has vectors 2s and 2s + 1 of a row; their swizzled offsets differ from the first step's in two bits.
-    const std::uint32_t k_row = tiles + swizzled(16 * block.i + lane % 16, lane / 16);
-    const std::uint32_t q_row = k_row + S::kTile;
-    const std::uint32_t column = tiles + swizzled(16 * block.j + lane % 8 + lane / 16 * 8, lane / 8 % 2);
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-#pragma unroll
-      for (int half = 0; half < K / 64; ++half) {
-        const auto at = [&](std::uint32_t first) {
-          return (first ^ static_cast<std::uint32_t>(s * 32)) + static_cast<std::uint32_t>(half * kChunk * 128);
-        };
-        std::uint32_t k_rows[4];
-        std::uint32_t q_rows[4];
-        std::uint32_t columns[4];
-        load_blocks(k_rows, at(k_row));
-        load_blocks(q_rows, at(q_row));
-        load_blocks(columns, at(column));
-        multiply_add<T>(kk[b][0], k_rows, columns[0], columns[1]);
-        multiply_add<T>(kk[b][1], k_rows, columns[2], columns[3]);
-        multiply_add<T>(qk[b][0], q_rows, columns[0], columns[1]);
-        multiply_add<T>(qk[b][1], q_rows, columns[2], columns[3]);
-      }
-    }
-  }
+  multiply_tiles<T, K>(tiles, warp, lane, kk, qk);
   find_factors<T, K>(args, shared, shared + S::kTile, length, thread, scalars.factors);
   __syncthreads();
 
