@@ -237,6 +237,8 @@ int bench(const BenchOptions& options) {
   for (const BackendInfo& info : select_backends(options.selection)) {
     if (const std::string why = why_skipped(info); !why.empty()) {
       print("{}: skipped, {}\n", device_type_name(info.type), why);
+      // A backend that was asked for by name must run; "all" takes those that there are.
+      if (options.selection.backend != "all") ok = false;
     } else if (!BackendBench(options, info).run(selected, rows)) {
       ok = false;
     }

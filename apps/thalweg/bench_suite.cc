@@ -38,7 +38,7 @@ int bench_suite(const BenchOptions& options) {
     }
     if (!backends[0].available) {
       print("{}: skipped, {}\n", device_type_name(backends[0].type), backends[0].reason);
-      return 0;
+      return 1;  // what was asked for did not run
     }
     const DeviceFunctions* device = backend(backends[0].type).device;
     if (suite.run != bench_calls && (device == nullptr || device->speed == nullptr)) {
