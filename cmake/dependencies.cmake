@@ -10,6 +10,17 @@ if(NOT THALWEG_KERNELS_ONLY)
   pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET GLOBAL libpcre2-8>=10.42)
   # Without a version: the file of Debian 12, which holds 2.8, says 2.6.
   pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET GLOBAL libutf8proc)
+  if(THALWEG_STATIC_DEPENDENCIES)
+    # Their names stay within what is linked: a process may have loaded other versions.
+    foreach(dependency PCRE2:libpcre2-8.a UTF8PROC:libutf8proc.a)
+      string(REPLACE ":" ";" dependency ${dependency})
+      list(GET dependency 0 prefix)
+      list(GET dependency 1 archive)
+      find_library(${prefix}_ARCHIVE NAMES ${archive} HINTS ${${prefix}_LIBRARY_DIRS} ${${prefix}_LIBDIR} REQUIRED)
+      set_target_properties(PkgConfig::${prefix} PROPERTIES INTERFACE_LINK_LIBRARIES ${${prefix}_ARCHIVE}
+                            INTERFACE_LINK_OPTIONS "LINKER:--exclude-libs,${archive}")
+    endforeach()
+  endif()
 endif()
 if(THALWEG_APPS OR THALWEG_TESTS)
   find_package(fmt 9.1 REQUIRED CONFIG)

@@ -7,4 +7,9 @@ foreach(layer engine grammar convert decode comm checkpoint text io ops cpu cuda
   list(APPEND layers ${THALWEG_PREBUILT}/src/libthalweg_${layer}.a)
 endforeach()
 target_include_directories(thalweg INTERFACE ${PROJECT_SOURCE_DIR}/include)
-target_link_libraries(thalweg INTERFACE ${layers} hwy::hwy PkgConfig::PCRE2 PkgConfig::UTF8PROC Threads::Threads)
+target_link_libraries(thalweg INTERFACE ${layers} hwy::hwy PkgConfig::PCRE2 PkgConfig::UTF8PROC Threads::Threads
+                      ${CMAKE_DL_LIBS})
+if(THALWEG_CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  target_link_libraries(thalweg INTERFACE CUDA::cudart_static)
+endif()

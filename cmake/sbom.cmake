@@ -36,9 +36,14 @@ endfunction()
 sbom_package(highway "Highway" "${hwy_VERSION}" "Apache-2.0" https://github.com/google/highway
              DYNAMIC_LINK library)
 if(NOT THALWEG_KERNELS_ONLY)
-  sbom_package(pcre2 "PCRE2" "${PCRE2_VERSION}" "BSD-3-Clause" https://github.com/PCRE2Project/pcre2 DYNAMIC_LINK library)
+  set(text_libraries DYNAMIC_LINK)
+  if(THALWEG_STATIC_DEPENDENCIES)
+    set(text_libraries STATIC_LINK)
+  endif()
+  sbom_package(pcre2 "PCRE2" "${PCRE2_VERSION}" "BSD-3-Clause" https://github.com/PCRE2Project/pcre2 ${text_libraries}
+               library)
   sbom_package(utf8proc "utf8proc" "${UTF8PROC_VERSION}" "MIT AND Unicode-DFS-2015"
-               https://github.com/JuliaStrings/utf8proc DYNAMIC_LINK library)
+               https://github.com/JuliaStrings/utf8proc ${text_libraries} library)
   sbom_package(json "JSON for Modern C++" "${nlohmann_json_VERSION}" "MIT" https://github.com/nlohmann/json STATIC_LINK
                library)
 endif()

@@ -1,2 +1,5 @@
-// The installed header: where it is, pkg-config says.
+// The installed headers: where they are, pkg-config says.
 #include <thalweg/thalweg.h>
+#ifndef THALWEG_KERNELS_ONLY
+#include <thalweg/thalweg_ranks.h>
+#endif
