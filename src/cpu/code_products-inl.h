@@ -272,13 +272,15 @@ struct DotSink {
   hn::Vec<I32> dots[kGroups];
 #endif
 
+  explicit HWY_INLINE DotSink(const std::int8_t* codes) : x(codes) {
+    for (auto& dot : dots) dot = hn::Zero(hn::DFromV<std::remove_reference_t<decltype(dot)>>());
+  }
   // Prefetches one block of each row: more would fill the core's line fill buffers, less would leave them idle.
-  HWY_INLINE DotSink(const std::int8_t* codes, const std::uint8_t* next) : x(codes) {
+  static HWY_INLINE void prefetch(const std::uint8_t* next) {
     for (int line = 0; line < kLines; ++line) hwy::Prefetch(next + 64 * line);
     // A mapped file has small pages: a prefetch some pages ahead starts the address translation early.
     constexpr int kPagesAhead = 4;
     hwy::Prefetch(next + 64 * kLines + 4096 * kPagesAhead);
-    for (auto& dot : dots) dot = hn::Zero(hn::DFromV<std::remove_reference_t<decltype(dot)>>());
   }
   HWY_INLINE void put(int word, VU codes) {
     auto& dot = dots[word / kGroupWords];
@@ -310,7 +312,8 @@ struct DotSink {
   }
 };
 
-// The sums of multiply_q8 for one row, with the same bits: weights k0 .. k0 + count of every row. Prefetches `ahead`.
+// The sums of multiply_q8 for one row, with the same bits: weights k0 .. k0 + count of every row. Prefetches as many
+// bytes from `ahead` on, unless that is null.
 template <class Block>
 HWY_NOINLINE void dot_rows(const Block* format, Rows rows, std::int64_t count, const std::uint8_t* ahead,
                            const Q8Row& activations, std::int64_t k0, float* sums) {
@@ -324,7 +327,11 @@ HWY_NOINLINE void dot_rows(const Block* format, Rows rows, std::int64_t count, c
   std::int64_t group = k0 / kGroup;
   VF total = hn::LoadU(kF32, sums);
   for (std::int64_t b = 0; b < count / Sink::kInfo.block_size; ++b) {
-    Sink sink(x, ahead);
+    Sink sink(x);
+    if (ahead != nullptr) {
+      Sink::prefetch(ahead);
+      ahead += Sink::kInfo.block_bytes * kLanes;
+    }
     decode(format, rows, sink);
     unroll<Sink::kInfo.block_size / 32>([&](auto j) {
       constexpr int kHalves = 32 / kGroup;
@@ -343,7 +350,6 @@ HWY_NOINLINE void dot_rows(const Block* format, Rows rows, std::int64_t count, c
       }
     });
     rows = rows + Sink::kInfo.block_bytes;
-    ahead += Sink::kInfo.block_bytes * kLanes;
     x += Sink::kInfo.block_size;
     scales += Sink::kInfo.block_size / 32;
     group_sums += Sink::kGroups;

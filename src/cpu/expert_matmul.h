@@ -12,6 +12,7 @@
 
 #include "core/arena.h"
 #include "core/threads.h"
+#include "cpu/row_layout.h"
 #include "cpu/tuning.h"
 #include "cpu/vector.h"
 #include "cpu/weight_matmul.h"
@@ -85,7 +86,8 @@ struct WeightMatrix {
   }
 };
 
-// A range of rows of a matrix. `continues`: the same thread has just multiplied the rows before it.
+// A range of rows of a matrix, as positions of its RowLayout. `continues`: the same thread has just multiplied the rows
+// before it.
 struct RowRange {
   std::int64_t begin;
   std::int64_t end;
@@ -136,17 +138,22 @@ void for_each_segment(const Stream& stream, std::int64_t segments, double segmen
   });
 }
 
-// Copies a tile's sums. Nearly all tiles are whole, for which this is a few moves instead of a call.
+// Sums that a lane of a whole segment of spread rows has, with the widest vectors.
+inline constexpr std::int64_t kLaneRun = kRowsPerSegment / kMaxTileRows;
+
+// Copies the sums of a store. Nearly all have one of two lengths, for which this is a few moves instead of a call.
 inline void copy_sums(const float* sums, std::int64_t count, float* to) {
   if (count == kMaxTileRows) {
     std::memcpy(to, sums, kMaxTileRows * sizeof(float));
+  } else if (count == kLaneRun) {
+    std::memcpy(to, sums, kLaneRun * sizeof(float));
   } else {
     std::copy_n(sums, count, to);
   }
 }
 
 // Scratch floats of one worker.
-inline std::int64_t product_floats() { return matmul_ops().scratch_floats + kRowsPerPass * kMaxTileRows; }
+inline std::int64_t product_floats() { return matmul_ops().scratch_floats + kRowsPerPass * kRowsPerSegment; }
 
 // The memory of a product: the activations as the inner loops read them, and scratch for each worker.
 struct ProductMemory {
@@ -157,22 +164,61 @@ struct ProductMemory {
       : activations(x, q8, arena), scratch(arena.take<float>(product_floats() * thread_count(stream))) {}
 };
 
+// Multiplies the tiles at positions begin..end, whose lanes are spread, at most kRowsPerSegment. Calls store(i, n,
+// count, sums) for each row of activations and each lane, whose rows n, n + 1, ... follow each other.
+template <class Store>
+void multiply_spread_tiles(const WeightMatrix& weights, const RowLayout& layout, std::int64_t begin, std::int64_t end,
+                           bool q8, const float* const* activations, std::int64_t m, Store&& store, float* scratch) {
+  const MatmulOps& ops = matmul_ops();
+  const std::int64_t lanes = ops.tile_rows;
+  const std::int64_t tiles = (end - begin) / lanes;
+  float* sums = scratch + ops.scratch_floats;  // [tiles][m][lanes]
+  for (std::int64_t t = 0; t < tiles; ++t) {
+    WeightRows tile = weights.rows(layout.row(0, begin + t * lanes), lanes);
+    tile.row_bytes *= layout.step();
+    tile.prefetched = true;
+    (q8 ? ops.q8 : ops.exact)(tile, activations, m, sums + t * m * lanes, scratch);
+  }
+  std::array<float, kRowsPerSegment> run;
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t lane = 0; lane < lanes; ++lane) {
+      for (std::int64_t t = 0; t < tiles; ++t) {
+        run[static_cast<std::size_t>(t)] = sums[(t * m + i) * lanes + lane];
+      }
+      store(i, layout.row(lane, begin), tiles, run.data());
+    }
+  }
+}
+
 // Multiplies a range of rows of a matrix with `rows` rows of activations; row(i) returns row i. Calls store(i, n,
-// count, sums) for each row and each tile, in a fixed order.
+// count, sums) for each row i and all its sums, runs of `count` from weight row n on, in a fixed order.
 template <class Row, class Store>
 void multiply_rows(const WeightMatrix& weights, RowRange range, bool q8, std::int64_t rows, Row&& row, Store&& store,
                    float* scratch) {
   const MatmulOps& ops = matmul_ops();
+  const RowLayout layout(weights.n, rows, ops.tile_rows);
+  const std::int64_t spread_end = std::min(layout.spread_end(), range.end);
   float* sums = scratch + ops.scratch_floats;
   const bool gapless = weights.row_bytes == bytes_of(weights.dtype, weights.k);
   std::array<const float*, kRowsPerPass> activations;
   for (std::int64_t first = 0; first < rows; first += kRowsPerPass) {
     const std::int64_t m = std::min(kRowsPerPass, rows - first);
     for (std::int64_t i = 0; i < m; ++i) activations[static_cast<std::size_t>(i)] = row(first + i);
-    for (std::int64_t n = range.begin; n < range.end; n += ops.tile_rows) {
+    std::int64_t n = range.begin;
+    while (n < spread_end) {
+      const std::int64_t end = std::min(n + kRowsPerSegment, spread_end);
+      multiply_spread_tiles(
+          weights, layout, n, end, q8, activations.data(), m,
+          [&](std::int64_t i, std::int64_t from, std::int64_t count, float* run) {
+            store(first + i, from, count, run);
+          },
+          scratch);
+      n = end;
+    }
+    for (const std::int64_t begin = n; n < range.end; n += ops.tile_rows) {
       const std::int64_t count = std::min(ops.tile_rows, range.end - n);
       WeightRows tile = weights.rows(n, count);
-      tile.prefetched = gapless && (n > range.begin || range.continues);
+      tile.prefetched = gapless && (n > begin || (n == range.begin && range.continues));
       if (gapless && n + 2 * ops.tile_rows <= weights.n) tile.next = weights.row(n + ops.tile_rows);
       (q8 ? ops.q8 : ops.exact)(tile, activations.data(), m, sums, scratch);
       for (std::int64_t i = 0; i < m; ++i) store(first + i, n, count, sums + i * ops.tile_rows);

@@ -1,6 +1,7 @@
 #include "cpu/vector.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "core/float16.h"
@@ -162,17 +163,21 @@ HWY_INLINE V32 silu(V32 x) {
   return hn::Div(x, hn::Add(one, hn::Exp(kF32, exponent)));
 }
 
+// A value has the same bits whatever its position and n, so that callers may cut rows anywhere.
 void silu_multiply(const float* gate, const float* up, std::int64_t n, float* y) {
-  for_row(
-      n,
-      [&](std::int64_t i) {
-        const V32 activated = silu(hn::LoadU(kF32, gate + i));
-        hn::StoreU(up != nullptr ? hn::Mul(activated, hn::LoadU(kF32, up + i)) : activated, kF32, y + i);
-      },
-      [&](std::int64_t i) {
-        const float activated = gate[i] / (1.0F + std::exp(std::min(-gate[i], 87.0F)));
-        y[i] = up != nullptr ? activated * up[i] : activated;
-      });
+  const auto activate = [](const float* g, const float* u, float* to) {
+    const V32 activated = silu(hn::LoadU(kF32, g));
+    hn::StoreU(u != nullptr ? hn::Mul(activated, hn::LoadU(kF32, u)) : activated, kF32, to);
+  };
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) activate(gate + i, up != nullptr ? up + i : nullptr, y + i);
+  if (i == n) return;
+  std::array<float, kLanes> last_gate{};
+  std::array<float, kLanes> last_up{};
+  std::copy_n(gate + i, n - i, last_gate.data());
+  if (up != nullptr) std::copy_n(up + i, n - i, last_up.data());
+  activate(last_gate.data(), up != nullptr ? last_up.data() : nullptr, last_gate.data());
+  std::copy_n(last_gate.data(), n - i, y + i);
 }
 
 float exp_minus_max(const float* x, std::int64_t n, float* y) {

@@ -14,16 +14,17 @@
 
 namespace thalweg::cpu {
 
-// At most tile_rows consecutive rows of one weight matrix.
+// At most tile_rows rows of one weight matrix, at equal distances.
 struct WeightRows {
   DType dtype = DType::kF32;
   const void* data = nullptr;
-  std::int64_t row_bytes = 0;
+  std::int64_t row_bytes = 0;  // from one of them to the next
   std::int64_t rows = 0;
   std::int64_t k = 0;
-  // For prefetching: the contiguous rows that are multiplied next, as many as these; null if unknown.
+  // For prefetching: the adjacent rows that are multiplied next, as many as these; null: nothing is prefetched for
+  // them.
   const void* next = nullptr;
-  bool prefetched = false;  // these rows were `next` of the call before
+  bool prefetched = false;  // these rows were `next` of the call before, or the processor prefetches them by itself
 };
 
 inline constexpr std::int64_t kMaxTileRows = 16;

@@ -213,20 +213,19 @@ void exact(const WeightRows& weights, const float* const* activations, std::int6
 void q8_one_row(const WeightRows& weights, const Q8Row& x, float* sums, const Buffers& buffers) {
   std::fill_n(sums, kLanes, 0.0F);
   const auto* data = static_cast<const std::uint8_t*>(weights.data);
-  // Nothing follows the last tile: it prefetches itself, which costs nothing.
-  const auto* next = weights.next != nullptr ? static_cast<const std::uint8_t*>(weights.next) : data;
-  const auto dot = [&](Rows rows, std::int64_t count, const std::uint8_t* ahead, std::int64_t k0) {
+  const auto* next = weights.rows == kLanes ? static_cast<const std::uint8_t*>(weights.next) : nullptr;
+  const auto dot = [&](Rows rows, std::int64_t count, std::int64_t k0) {
+    const std::uint8_t* ahead = next == nullptr ? nullptr : next + kLanes * bytes_of(weights.dtype, k0);
     with_format(weights.dtype, [&](const auto* format) HWY_ATTR { dot_rows(format, rows, count, ahead, x, k0, sums); });
   };
   if (weights.rows == kLanes && weights.prefetched) {
-    dot({data, static_cast<std::ptrdiff_t>(weights.row_bytes)}, weights.k, next, 0);
-    return;
+    return dot({data, static_cast<std::ptrdiff_t>(weights.row_bytes)}, weights.k, 0);
   }
   for (std::int64_t k0 = 0; k0 < weights.k; k0 += kSegment) {
     const std::int64_t count = std::min<std::int64_t>(kSegment, weights.k - k0);
     const Rows rows = segment_rows(weights, k0, count, buffers);
     prefetch_segment(weights, k0);
-    dot(rows, count, weights.rows == kLanes ? next + kLanes * bytes_of(weights.dtype, k0) : rows.data, k0);
+    dot(rows, count, k0);
   }
 }
 

@@ -180,6 +180,9 @@ HWY_INLINE void decode(const BlockMXFP4*, Rows rows, Sink& sink) {
 }
 
 // ---- Super-blocks of 256
+//
+// Bytes are loaded in ascending order where that is possible: a stream that jumps back and forth is not prefetched by
+// the processor.
 
 // The eight scales and minimums of Q4_K and Q5_K: header words scale | minimum, and the twelve bytes of groups.
 template <class Sink>
@@ -232,22 +235,15 @@ HWY_INLINE void decode(const BlockQ5_K*, Rows rows, Sink& sink) {
 template <class Sink>
 HWY_INLINE void decode(const BlockQ6_K*, Rows rows, Sink& sink) {
   static_assert(offsetof(BlockQ6_K, scale) == 208);
-  const VF scale = f16_high(load_quad(rows + 194).v3);
-  int group = 0;
-  for_each_word<1>(rows + offsetof(BlockQ6_K, groups), [&](VU v, int) {
-    unroll<4>([&](auto g) {
-      // An arithmetic shift of the byte moved to the top keeps its sign.
-      const auto top = hn::BitCast(kI32, hn::ShiftLeft<24 - 8 * g>(v));
-      put_symmetric(sink, group++, hn::Mul(scale, hn::ConvertTo(kF32, hn::ShiftRight<24>(top))), DType::kQ6_K);
-    });
-  });
   // w = 128 h + 64 s + l: both nibbles s of a code byte have their upper bits in the same byte l % 32.
   unroll<4>([&](auto part) {  // h and the halves of 32 bytes
     const int h = part / 2;
     const int at = 16 * (part % 2);
+    const Rows first = rows + offsetof(BlockQ6_K, codes) + 64 * h + at;
+    const std::array<Quad, 2> lows = {load_quad(first), load_quad(first + 32)};  // bytes l < 32 and the others
     const Quad high = load_quad(rows + offsetof(BlockQ6_K, high) + 32 * h + at);
-    unroll<2>([&](auto j) {  // bytes l < 32 and the others
-      const Quad low = load_quad(rows + offsetof(BlockQ6_K, codes) + 64 * h + 32 * j + at);
+    unroll<2>([&](auto j) {
+      const Quad& low = lows[j];
       const auto put = [&](VU codes, VU bits, int word) {
         const int to = (128 * h + 32 * j + at) / 4 + word;
         sink.put(to, hn::Or(low_nibbles(codes), plane<2 * j, 4>(bits, 3)));
@@ -257,6 +253,15 @@ HWY_INLINE void decode(const BlockQ6_K*, Rows rows, Sink& sink) {
       put(low.v1, high.v1, 1);
       put(low.v2, high.v2, 2);
       put(low.v3, high.v3, 3);
+    });
+  });
+  const VF scale = f16_high(load_quad(rows + 194).v3);
+  int group = 0;
+  for_each_word<1>(rows + offsetof(BlockQ6_K, groups), [&](VU v, int) {
+    unroll<4>([&](auto g) {
+      // An arithmetic shift of the byte moved to the top keeps its sign.
+      const auto top = hn::BitCast(kI32, hn::ShiftLeft<24 - 8 * g>(v));
+      put_symmetric(sink, group++, hn::Mul(scale, hn::ConvertTo(kF32, hn::ShiftRight<24>(top))), DType::kQ6_K);
     });
   });
 }
@@ -282,23 +287,11 @@ HWY_INLINE void decode(const BlockQ2_K*, Rows rows, Sink& sink) {
 template <class Sink>
 HWY_INLINE void decode(const BlockQ3_K*, Rows rows, Sink& sink) {
   static_assert(offsetof(BlockQ3_K, groups) == 96 && offsetof(BlockQ3_K, scale) == 108);
-  const VF scale = f16_high(load_quad(rows + 94).v3);
-  const Quad header = load_quad(rows + 92);  // groups in the last three words
-  // Group g: nibble g / 8 of byte g % 8, and two bits of byte 8 + g % 4.
-  unroll<4>([&](auto quarter) {
-    const VU halves = quarter % 2 == 0 ? header.v1 : header.v2;
-    const VU low = quarter < 2 ? low_nibbles(halves) : high_nibbles(halves);
-    const VU packed = hn::Or(low, plane<2 * quarter, 4>(header.v3, 3));
-    unroll<4>([&](auto g) {
-      const VF group_scale = hn::Sub(field<8 * g>(packed, 63), hn::Set(kF32, 32.0F));
-      put_symmetric(sink, 4 * quarter + g, hn::Mul(scale, group_scale), DType::kQ3_K);
-    });
-  });
   unroll<4>([&](auto part) {
     const int h = part / 2;
     const int at = 16 * (part % 2);
-    const Quad low = load_quad(rows + offsetof(BlockQ3_K, codes) + 32 * h + at);
     const Quad planes = load_quad(rows + offsetof(BlockQ3_K, high) + at);
+    const Quad low = load_quad(rows + offsetof(BlockQ3_K, codes) + 32 * h + at);
     const auto put = [&](VU codes, VU bits, int word) {
       // The planes of the upper 128 weights are the upper nibble of each byte.
       const VU four = h == 0 ? low_nibbles(bits) : high_nibbles(bits);
@@ -311,6 +304,18 @@ HWY_INLINE void decode(const BlockQ3_K*, Rows rows, Sink& sink) {
     put(low.v1, planes.v1, 1);
     put(low.v2, planes.v2, 2);
     put(low.v3, planes.v3, 3);
+  });
+  const VF scale = f16_high(load_quad(rows + 94).v3);
+  const Quad header = load_quad(rows + 92);  // groups in the last three words
+  // Group g: nibble g / 8 of byte g % 8, and two bits of byte 8 + g % 4.
+  unroll<4>([&](auto quarter) {
+    const VU halves = quarter % 2 == 0 ? header.v1 : header.v2;
+    const VU low = quarter < 2 ? low_nibbles(halves) : high_nibbles(halves);
+    const VU packed = hn::Or(low, plane<2 * quarter, 4>(header.v3, 3));
+    unroll<4>([&](auto g) {
+      const VF group_scale = hn::Sub(field<8 * g>(packed, 63), hn::Set(kF32, 32.0F));
+      put_symmetric(sink, 4 * quarter + g, hn::Mul(scale, group_scale), DType::kQ3_K);
+    });
   });
 }
 

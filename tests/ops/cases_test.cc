@@ -12,7 +12,10 @@
 
 #include "cases/case.h"
 #include "core/kernel.h"
+#include "cpu/row_layout.h"
 #include "thalweg/backend.h"
+#include "thalweg/moe.h"
+#include "thalweg/nn.h"
 
 namespace thalweg {
 namespace {
@@ -141,6 +144,25 @@ std::vector<std::string_view> operation_names() {
 }
 INSTANTIATE_TEST_SUITE_P(Operations, CasesThreads, testing::ValuesIn(operation_names()),
                          [](const auto& test) { return std::string(test.param); });
+
+// The same where vector lanes take rows that are far apart, whatever this processor's choice.
+TEST(Cases, ResultsDoNotDependOnTheOrderOfRows) {
+  const std::set<std::string_view> products = {LinearArgs::kName, MulMatIdArgs::kName, MulMmIdArgs::kName,
+                                               MulMvIdArgs::kName, MoeFfnArgs::kName};
+  const bool chosen = cpu::spreads_lanes();
+  for (const Case& test : all_cases()) {
+    if (!test.verify || !products.contains(test.operation)) continue;
+    const auto problem = test.make(3);
+    std::set<std::uint64_t> left;
+    for (const bool spreads : {false, true}) {
+      cpu::spreads_lanes() = spreads;
+      EXPECT_EQ(cases::run_once(*problem, Stream::cpu(2)), "") << test.operation << " " << test.name;
+      left.insert(problem->memory.checksum());
+    }
+    EXPECT_EQ(left.size(), 1U) << test.operation << " " << test.name;
+  }
+  cpu::spreads_lanes() = chosen;
+}
 
 TEST(Backends, TheCpuOffersEveryOperation) {
   const std::vector<BackendInfo> list = backends();

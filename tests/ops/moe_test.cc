@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cases/experts.h"
+#include "cpu/row_layout.h"
 #include "ops/expect_error.h"
 #include "reference/moe.h"
 #include "thalweg/backend.h"
@@ -201,6 +202,28 @@ TEST(ExpertMatmul, GroupedAndPerSlotGiveTheSameBits) {
     EXPECT_TRUE(same_bits(p.y[0], p.y[1])) << shape.name();
     EXPECT_TRUE(same_bits(p.y[0], p.y[2])) << shape.name();
   }
+}
+
+// Nor on which rows lie side by side in vectors: all, some or none of a matrix's rows are spread over the lanes.
+TEST(ExpertMatmul, SpreadRowsGiveTheSameBits) {
+  const bool chosen = cpu::spreads_lanes();
+  for (const DType weight : {DType::kQ4_K, DType::kQ6_K, DType::kQ8_0, DType::kF16}) {
+    for (const std::int64_t n : {31, 63, 64, 65, 95, 127, 128, 300}) {
+      for (const std::int64_t tokens : {1, 5, 40}) {
+        const ExpertShape shape = {
+            .tokens = tokens, .n = n, .weight = weight, .precision = MatmulPrecision::kFast, .per_slot = true};
+        Products p(shape);
+        for (const bool spreads : {false, true}) {
+          cpu::spreads_lanes() = spreads;
+          run_with_scratch(expert_args<MulMmIdArgs>(p.shared, p.y[spreads ? 1 : 0]), without_matrix_units());
+        }
+        EXPECT_TRUE(same_bits(p.y[0], p.y[1])) << shape.name();
+        run_with_scratch(expert_args<MulMvIdArgs>(p.shared, p.y[2]), without_matrix_units());
+        EXPECT_TRUE(same_bits(p.y[0], p.y[2])) << shape.name();
+      }
+    }
+  }
+  cpu::spreads_lanes() = chosen;
 }
 
 // With a single expert the operation is linear.
