@@ -152,8 +152,9 @@ inline void copy_sums(const float* sums, std::int64_t count, float* to) {
   }
 }
 
-// Scratch floats of one worker.
-inline std::int64_t product_floats() { return matmul_ops().scratch_floats + kRowsPerPass * kRowsPerSegment; }
+// Scratch floats of one worker: those of the products, and the sums of a tile or of a segment of spread rows.
+inline std::int64_t product_floats() { return matmul_ops().scratch_floats + kRowsPerPass * kMaxTileRows; }
+static_assert(RowLayout::kMostActivations * kRowsPerSegment <= kRowsPerPass * kMaxTileRows);
 
 // The memory of a product: the activations as the inner loops read them, and scratch for each worker.
 struct ProductMemory {

@@ -17,15 +17,16 @@ std::atomic<bool>& spreads_lanes();
 
 // The order in which the rows of a matrix are multiplied. Position lanes * t + l, l < lanes, is row l * step + t; the
 // rows that are left over follow one by one. An odd step keeps the lanes from meeting in the same sets of the caches,
-// whatever power of two divides the bytes of a row. The order depends on nothing else, so that a task finds the same
+// whatever power of two divides the bytes of a row. The order depends on the sizes alone, so that a task finds the same
 // rows in two matrices.
 class RowLayout {
  public:
+  // With more, products take longer than memory, and sums of rows that are far apart are stored more slowly.
+  static constexpr std::int64_t kMostActivations = 16;
+
   // For a matrix of n rows times m rows of activations.
   RowLayout(std::int64_t n, std::int64_t m, std::int64_t lanes) : lanes_(lanes) {
     constexpr std::int64_t kLeastRows = 4;  // per lane
-    // With more, products take longer than memory, and sums of rows that are far apart are stored more slowly.
-    constexpr std::int64_t kMostActivations = 16;
     if (n < kLeastRows * lanes || m > kMostActivations) return;
     if (spreads_lanes().load(std::memory_order_relaxed)) step_ = (n / lanes - 1) | 1;
   }
