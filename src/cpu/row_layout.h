@@ -4,8 +4,8 @@
 //
 // Adjacent rows are one stream of memory from tile to tile, but within a tile every lane reads a short stream of its
 // own, which no processor prefetches: the next tile must be prefetched by instructions. Where lanes are far apart
-// instead, each reads row after row, a stream as long as its share of the matrix. AMD's Zen 4 follows that many streams,
-// and drops prefetch instructions that come in bursts; see docs/notes/model-decode-cpu.md.
+// instead, each reads row after row, a stream as long as its share of the matrix. AMD's Zen 4 follows that many
+// streams, and drops prefetch instructions that come in bursts; see docs/notes/model-decode-cpu.md.
 
 #include <atomic>
 #include <cstdint>
