@@ -16,6 +16,7 @@
 #include "ops/backends.h"
 #include "output_file.h"
 #include "progress.h"
+#include "requirements.h"
 #include "streams.h"
 #include "thalweg/device_memory.h"
 
@@ -141,8 +142,8 @@ class BackendBench {
   BackendBench(const BenchOptions& options, const BackendInfo& info)
       : options_(options), info_(info), stream_{{info.type, 0}, options.threads, nullptr} {}
 
-  // Prints a table and adds its rows to `rows`. Whether every result was right.
-  bool run(const std::vector<const cases::Case*>& selected, nlohmann::json& rows) {
+  // Prints a table, adds its rows to `rows` and counts what was timed. Whether every result was right.
+  bool run(const std::vector<const cases::Case*>& selected, nlohmann::json& rows, Requirements& requirements) {
     machine_ = machine_of(info_, stream_);
     print("{}: {} {:.1f} GB/s, {:.0f} GFLOP/s in f32, measured now\n\n", device_type_name(info_.type),
           resources(info_, stream_), machine_.bytes_per_second * 1e-9, machine_.flops_per_second * 1e-9);
@@ -154,14 +155,20 @@ class BackendBench {
     bool ok = true;
     for (const cases::Case* test : selected) {
       progress.step(std::string(test->operation) + " " + test->name);
-      if (test->large && info_.type == DeviceType::kCpu) continue;
+      if (test->large && info_.type == DeviceType::kCpu) {
+        requirements.count(test->operation, {1, 0, test->name + " is too large for a CPU"});
+        continue;
+      }
       const std::unique_ptr<cases::Problem> problem = test->make(1);
       const Explanation explanation = problem->explanation(stream_);
       untimed.explained(explanation);
+      CaseCounts counts{1, 0, "the backend has no kernel for the operation"};
       for (std::size_t i = 0; i < explanation.kernels.size(); ++i) {
         const KernelVerdict& kernel = explanation.kernels[i];
         const bool wanted = options_.all_kernels || static_cast<int>(i) == explanation.chosen;
+        if (!kernel.supported) counts.why_skipped = kernel.kernel + " " + kernel.reason;
         if (!kernel.supported || !wanted) continue;
+        ++counts.runs;
         const std::optional<Timing> timing = check_and_time(*test, *problem, kernel.kernel, progress);
         if (timing) {
           untimed.timed(explanation, kernel);
@@ -169,6 +176,7 @@ class BackendBench {
         }
         ok = ok && timing;
       }
+      requirements.count(test->operation, counts);
     }
     untimed.print_all();
     return ok;
@@ -233,15 +241,22 @@ class BackendBench {
 int bench(const BenchOptions& options) {
   const std::vector<const cases::Case*> selected = select_cases(options.selection, true);
   nlohmann::json rows = nlohmann::json::array();
+  Requirements requirements(options.selection);
   bool ok = true;
   for (const BackendInfo& info : select_backends(options.selection)) {
     if (const std::string why = why_skipped(info); !why.empty()) {
       print("{}: skipped, {}\n", device_type_name(info.type), why);
-      // A backend that was asked for by name must run; "all" takes those that there are.
-      if (options.selection.backend != "all") ok = false;
-    } else if (!BackendBench(options, info).run(selected, rows)) {
+      for (const cases::Case* test : selected) requirements.count(test->operation, {1, 0, why});
+    } else if (!BackendBench(options, info).run(selected, rows, requirements)) {
       ok = false;
     }
+  }
+  const std::vector<std::string> not_timed = requirements.unmet("was timed");
+  if (!not_timed.empty()) print("\n");
+  for (const std::string& line : not_timed) print("NOT TIMED  {}\n", line);
+  if (!not_timed.empty() && !options.allow_skipped) {
+    print("What the command line selects must be timed; --allow-skipped accepts that it is not.\n");
+    ok = false;
   }
   if (!options.json.empty()) write_text(options.json, rows.dump(1) + "\n");
   return ok ? 0 : 1;

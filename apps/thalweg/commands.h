@@ -36,6 +36,7 @@ struct BenchOptions {
   int threads = 0;
   double seconds = 0.5;  // measured time per case, at least
   bool all_kernels = false;
+  bool allow_skipped = false;  // cases of which nothing is timed are no failure
   std::string json;
   std::string suite;                                 // of shapes on a GPU (bench_suite.cc); empty: the cases
   std::string csv;                                   // of a suite, of bench_conversation and bench_grammar

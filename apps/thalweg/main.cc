@@ -136,6 +136,8 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_flag("--all-kernels", options->all_kernels, "Every kernel, not only the chosen one");
   command->add_flag("!--no-check", options->check, "Time without checking the results first");
+  command->add_flag("--allow-skipped", options->allow_skipped,
+                    "Exit with 0 even if nothing was timed of what --op, --case and --backend select");
   command->add_option("--json", options->json, "Write the results to this file");
   command->add_option("--suite", options->suite,
                       "Shapes on a GPU instead of the cases: prefill 'published', 'short' or 'widths', 'decode', "

@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "output_file.h"
 #include "progress.h"
+#include "requirements.h"
 #include "streams.h"
 
 namespace thalweg::app {
@@ -40,57 +41,6 @@ std::vector<CaseList> group_by_operation(const CaseList& selected) {
   }
   return groups;
 }
-
-// What the command line requires to run at least once: each operation that it names, or the selection as a whole; on
-// the backend that it names, or on any of them all.
-class Requirements {
- public:
-  Requirements(const Selection& selection, std::size_t selected_cases)
-      : selection_(selection), selected_cases_(selected_cases) {
-    for (const std::string& name : selection.operations) {
-      if (std::none_of(required_.begin(), required_.end(), [&](const Required& r) { return r.operation == name; })) {
-        required_.push_back({name});
-      }
-    }
-    if (required_.empty()) required_.push_back({""});
-  }
-
-  void count(std::string_view operation, const Row& row) {
-    for (Required& required : required_) {
-      if (!required.operation.empty() && required.operation != operation) continue;
-      required.cases += row.cases;
-      required.runs += row.runs;
-      if (required.why.empty()) required.why = row.why_skipped;
-    }
-  }
-
-  // A line for each requirement that no run meets.
-  std::vector<std::string> unmet() const {
-    std::vector<std::string> lines;
-    for (const Required& required : required_) {
-      if (required.runs > 0) continue;
-      const std::string what = required.operation.empty() ? "" : required.operation + ": ";
-      if (selected_cases_ == 0 || required.cases == 0) {
-        lines.push_back(fmt::format("{}no case matches '{}'", what, selection_.case_regex));
-      } else {
-        const std::string where = selection_.backend == "all" ? "" : " on " + selection_.backend;
-        lines.push_back(fmt::format("{}no case ran{}: {}", what, where, required.why));
-      }
-    }
-    return lines;
-  }
-
- private:
-  struct Required {
-    std::string operation;  // empty: any of the selected ones
-    std::size_t cases = 0;
-    std::size_t runs = 0;
-    std::string why;
-  };
-  const Selection& selection_;
-  std::size_t selected_cases_;
-  std::vector<Required> required_;
-};
 
 class Verification {
  public:
@@ -208,20 +158,20 @@ int verify(const VerifyOptions& options) {
   print("{:<28} {:<6} {:>5} {:>6} {:>7} {:>8} {:>12}\n", "operation", "on", "cases", "runs", "failed", "skipped",
         "error/bound");
   Verification verification(options, selected.size() * backends.size());
-  Requirements requirements(options.selection, selected.size());
+  Requirements requirements(options.selection);
   for (const CaseList& group : group_by_operation(selected)) {
     for (const BackendInfo& backend : backends) {
       Row row;
       verification.forget_failures();
       for (const cases::Case* test : group) verification.run(*test, backend, row);
       verification.print(group.front()->operation, backend, row);
-      requirements.count(group.front()->operation, row);
+      requirements.count(group.front()->operation, {row.cases, row.runs, row.why_skipped});
     }
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   print("\n{} cases, {} runs over kernels and instruction sets: {} failed, {} skipped, {:.1f} s\n", selected.size(),
         verification.runs(), verification.failed(), verification.skipped(), elapsed.count());
-  const std::vector<std::string> not_run = requirements.unmet();
+  const std::vector<std::string> not_run = requirements.unmet("ran");
   for (const std::string& line : not_run) print("NOT RUN  {}\n", line);
   if (!not_run.empty() && !options.allow_skipped) {
     print("What the command line selects must run; --allow-skipped accepts that it does not.\n");

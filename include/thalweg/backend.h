@@ -40,7 +40,8 @@ std::optional<Device> device_from_name(std::string_view name);
 void select_instruction_set(std::string_view name);
 
 // Makes dispatch use one kernel of an operation, and throw where it does not support the arguments. An empty `kernel`
-// restores the choice of the variable THALWEG_KERNEL, or the default. Process-wide; no operation may be running.
+// restores the choice of the variable THALWEG_KERNEL, or the default. A kernel that is made of other operations follows
+// the choice for these where the chosen kernel supports them. Process-wide; no operation may be running.
 void select_kernel(std::string_view operation, std::string_view kernel);
 
 }  // namespace thalweg

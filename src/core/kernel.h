@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,22 +29,29 @@ struct Kernel {
   // What explain() says about a kernel that can run these arguments; null: nothing.
   std::string (*remark)(const Args& args) = nullptr;
   Arithmetic arithmetic = Arithmetic::kF32;
-  // Microseconds that these arguments are estimated to take on the stream's device; constants and their source stand in
-  // the backend's tuning.h. Either all kernels of a list have one, or none has.
+  // Microseconds that these arguments are estimated to take on the stream's device, whether or not the kernel supports
+  // them; constants and their source stand in the backend's tuning.h. Either all kernels of a list have one, or none
+  // has.
   double (*cost)(const Args& args, const Stream& stream) = nullptr;
 };
 
 template <class Args>
 using KernelList = std::span<const Kernel<Args>>;
 
+// Whether the kernel's arithmetic is coarser than the caller's precision allows.
+template <class Args>
+bool is_too_coarse(const Kernel<Args>& kernel, const Args& args) {
+  if constexpr (requires { args.precision; }) {
+    return args.precision == MatmulPrecision::kExact && kernel.arithmetic != Arithmetic::kF32;
+  } else {
+    return false;
+  }
+}
+
 // Why the kernel cannot run valid arguments; empty if it can.
 template <class Args>
 std::string refusal(const Kernel<Args>& kernel, const Args& args, const Stream& stream) {
-  if constexpr (requires { args.precision; }) {
-    if (args.precision == MatmulPrecision::kExact && kernel.arithmetic != Arithmetic::kF32) {
-      return "rounds activations; kExact forbids it";
-    }
-  }
+  if (is_too_coarse(kernel, args)) return "rounds activations; kExact forbids it";
   return kernel.supports(args, stream);
 }
 
@@ -57,23 +65,42 @@ struct Plan {
   explicit operator bool() const { return kernel != nullptr; }
 };
 
+// Of a list. A plan remembers in the bits of one word which of them refused.
+constexpr std::size_t kMostKernels = 64;
+
 // Of the kernels that support valid arguments the one with the lowest cost, the first of equals; or the selected one.
+// In the order of their costs, so that usually one kernel alone looks at the arguments: supports() takes longer than
+// cost(), most of all where it refuses.
 template <class Args>
 Plan<Args> make_plan(KernelList<Args> kernels, const Args& args, const Stream& stream, std::string_view selected = {}) {
-  const Kernel<Args>* best = nullptr;
-  double best_cost = 0.0;
-  for (const Kernel<Args>& kernel : kernels) {
-    if (!selected.empty() && selected != kernel.name) continue;
-    if (!refusal(kernel, args, stream).empty()) continue;
-    const double cost = kernel.cost != nullptr ? kernel.cost(args, stream) : 0.0;
-    if (best == nullptr || cost < best_cost) {
+  std::uint64_t refused = 0;
+  while (true) {
+    const Kernel<Args>* best = nullptr;
+    double best_cost = 0.0;
+    for (std::size_t i = 0; i < kernels.size(); ++i) {
+      const Kernel<Args>& kernel = kernels[i];
+      if ((refused >> i & 1U) != 0 || is_too_coarse(kernel, args)) continue;
+      if (!selected.empty() && selected != kernel.name) continue;
+      const double cost = kernel.cost != nullptr ? kernel.cost(args, stream) : 0.0;
+      if (best != nullptr && !(cost < best_cost)) continue;
       best = &kernel;
       best_cost = cost;
+      if (kernel.cost == nullptr) break;
     }
-    if (kernel.cost == nullptr) break;
+    if (best == nullptr) return {};
+    if (best->supports(args, stream).empty()) return {best, best->workspace(args, stream)};
+    refused |= std::uint64_t{1} << (best - kernels.data());
   }
-  if (best == nullptr) return {};
-  return {best, best->workspace(args, stream)};
+}
+
+// The plan of a step within a kernel that is made of other operations: the selected kernel where it supports the step,
+// else as if none were selected.
+template <class Args>
+Plan<Args> make_step_plan(KernelList<Args> kernels, const Args& args, const Stream& stream, std::string_view selected) {
+  if (!selected.empty()) {
+    if (const Plan<Args> plan = make_plan(kernels, args, stream, selected)) return plan;
+  }
+  return make_plan(kernels, args, stream);
 }
 
 template <class... Args>

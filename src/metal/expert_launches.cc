@@ -92,7 +92,7 @@ Launch rows_launch(const ConstTensor& ids, std::int64_t experts, ExpertRowsParam
   launch.kernel = "expert_rows";
   launch.set(p).add(ids);
   launch.threads = kRowsThreads;
-  const std::int64_t words = kCachedIds / 2 + experts + 1 + p.threads_per_expert * experts + experts;
+  const std::int64_t words = kCachedIds / 2 + experts + 1 + p.threads_per_expert * experts;
   launch.threadgroup_bytes = static_cast<std::size_t>((words + 3) / 4 * 4) * sizeof(std::int32_t);
   return launch;
 }

@@ -1,12 +1,11 @@
 #include "ops/backends.h"
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <map>
-#include <mutex>
 
+#include "core/selected_kernels.h"
 #include "cpu/backend.h"
 #include "cuda/backend.h"
 #include "metal/backend.h"
@@ -58,16 +57,14 @@ KernelNames read_environment() {
   return selection;
 }
 
-struct Selection {
-  std::mutex mutex;
-  const KernelNames outside = read_environment();
-  KernelNames kernels = outside;
-  std::atomic<bool> any = !outside.empty();  // spares a call the lock where nothing is selected
-};
-
-Selection& selection() {
-  static Selection instance;
-  return instance;
+// What THALWEG_KERNEL names. The first call selects it.
+const KernelNames& outside_selection() {
+  static const KernelNames names = [] {
+    KernelNames read = read_environment();
+    for (const auto& [operation, kernel] : read) selected_kernels().select(operation, kernel);
+    return read;
+  }();
+  return names;
 }
 
 }  // namespace
@@ -85,11 +82,8 @@ const Backend& backend(DeviceType type) {
 }
 
 std::string selected_kernel(std::string_view operation) {
-  Selection& s = selection();
-  if (!s.any.load(std::memory_order_relaxed)) return {};
-  const std::lock_guard lock(s.mutex);
-  const auto found = s.kernels.find(operation);
-  return found == s.kernels.end() ? std::string() : found->second;
+  outside_selection();
+  return selected_kernels().of(operation);
 }
 
 void fail_without_kernel(const Explanation& explanation, const std::string& unavailable) {
@@ -108,17 +102,9 @@ void select_kernel(std::string_view operation, std::string_view kernel) {
   if (!kernel.empty() && std::find(known.begin(), known.end(), kernel) == known.end()) {
     throw Error("select_kernel", "kernel", "a kernel of " + std::string(operation), kernel);
   }
-  Selection& s = selection();
-  const std::lock_guard lock(s.mutex);
-  const auto outside = s.outside.find(operation);
-  if (!kernel.empty()) {
-    s.kernels.insert_or_assign(std::string(operation), std::string(kernel));
-  } else if (outside != s.outside.end()) {
-    s.kernels.insert_or_assign(std::string(operation), outside->second);
-  } else {
-    s.kernels.erase(std::string(operation));
-  }
-  s.any = !s.kernels.empty();
+  const KernelNames& outside = outside_selection();
+  const auto found = outside.find(operation);
+  selected_kernels().select(operation, kernel.empty() && found != outside.end() ? found->second : kernel);
 }
 
 std::vector<BackendInfo> backends() {

@@ -81,6 +81,27 @@ TEST_F(CommandLine, VerifyFailsWhereNothingOfASelectionRuns) {
   EXPECT_EQ(run({"verify", "--backend", "all", "--op", "add"}).code, 0);
 }
 
+TEST_F(CommandLine, BenchFailsWhereNothingOfASelectionIsTimed) {
+  const Result no_case = run({"bench", "--op", "add,l2norm", "--case", "^$", "--seconds", "0.001"});
+  EXPECT_EQ(no_case.code, 1) << no_case.err;
+  EXPECT_NE(no_case.out.find("NOT TIMED  add: no case matches '^$'"), std::string::npos) << no_case.out;
+  EXPECT_NE(no_case.out.find("NOT TIMED  l2norm: no case matches '^$'"), std::string::npos) << no_case.out;
+  EXPECT_NE(no_case.out.find("--allow-skipped"), std::string::npos) << no_case.out;
+  EXPECT_EQ(run({"bench", "--op", "add", "--case", "^$", "--seconds", "0.001", "--allow-skipped"}).code, 0);
+  // One operation of two is timed.
+  const Result one = run({"bench", "--op", "l2norm,swiglu", "--case", "K", "--seconds", "0.001"});
+  EXPECT_EQ(one.code, 1) << one.out;
+  EXPECT_EQ(one.out.find("NOT TIMED  l2norm"), std::string::npos) << one.out;
+  EXPECT_NE(one.out.find("NOT TIMED  swiglu: no case matches 'K'"), std::string::npos) << one.out;
+  // A backend that is named must run, and "all" takes those that there are.
+  const Result no_backend = run({"bench", "--backend", "metal", "--op", "l2norm", "--seconds", "0.001"});
+  EXPECT_EQ(no_backend.code, 1);
+  EXPECT_NE(no_backend.out.find("NOT TIMED  l2norm: no case was timed on metal: "), std::string::npos)
+      << no_backend.out;
+  EXPECT_EQ(run({"bench", "--backend", "metal", "--op", "l2norm", "--seconds", "0.001", "--allow-skipped"}).code, 0);
+  EXPECT_EQ(run({"bench", "--backend", "all", "--op", "l2norm", "--seconds", "0.001"}).code, 0);
+}
+
 TEST_F(CommandLine, VerifyPrintsOneLineForAnOperation) {
   const Result result = run({"verify", "--op", "add,swiglu"});
   ASSERT_EQ(result.code, 0) << result.out;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "core/selected_kernels.h"
+
 namespace thalweg {
 namespace {
 
@@ -47,6 +49,55 @@ TEST(Plan, HasTheSelectedKernelIfItSupports) {
   EXPECT_EQ(planned(kernels, "slow"), "slow");
   EXPECT_EQ(planned(kernels, "refusing"), "");
   EXPECT_EQ(planned(kernels, "absent"), "");
+}
+
+int asked = 0;  // how often counting() has been
+template <bool kSupports>
+std::string counting(const SwigluArgs&, const Stream&) {
+  ++asked;
+  return kSupports ? "" : "refuses";
+}
+template <bool kSupports, int kMicroseconds>
+constexpr Kernel<SwigluArgs> counted(std::string_view name) {
+  return {.name = name,
+          .supports = counting<kSupports>,
+          .workspace = no_workspace<SwigluArgs>,
+          .run = nullptr,
+          .cost = costs<kMicroseconds>};
+}
+
+// supports() of a dear kernel may take longer than the whole plan of a cheap one.
+TEST(Plan, AsksNoKernelThatCostsMoreThanTheOneThatRuns) {
+  const Kernel<SwigluArgs> kernels[] = {counted<true, 9>("dear"), counted<false, 5>("refusing"),
+                                        counted<true, 7>("cheap"), counted<false, 8>("dear and refusing")};
+  asked = 0;
+  EXPECT_EQ(planned(kernels), "cheap");
+  EXPECT_EQ(asked, 2);
+}
+
+TEST(StepPlan, HasTheSelectedKernelWhereItSupports) {
+  const Kernel<SwigluArgs> kernels[] = {supporting("fast", costs<1>), supporting("slow", costs<3>),
+                                        refusing("refusing")};
+  const auto step = [&](std::string_view selected) {
+    return make_step_plan(KernelList<SwigluArgs>(kernels), SwigluArgs{}, Stream{}, selected).kernel->name;
+  };
+  EXPECT_EQ(step(""), "fast");
+  EXPECT_EQ(step("slow"), "slow");
+  EXPECT_EQ(step("refusing"), "fast");
+  EXPECT_EQ(step("absent"), "fast");
+}
+
+TEST(SelectedKernels, AreKeptByOperation) {
+  SelectedKernels selected;
+  EXPECT_EQ(selected.of("linear"), "");
+  selected.select("linear", "exact");
+  selected.select("linear", "wgmma");
+  selected.select("add", "fours");
+  EXPECT_EQ(selected.of("linear"), "wgmma");
+  EXPECT_EQ(selected.of("mul_mat_id"), "");
+  selected.select("linear", "");
+  EXPECT_EQ(selected.of("linear"), "");
+  EXPECT_EQ(selected.of("add"), "fours");
 }
 
 TEST(Plan, IsEmptyWhereNoKernelSupports) {

@@ -91,6 +91,48 @@ TEST_F(Choice, TheKernelOfLowestCost) {
   }
 }
 
+// What is selected for an operation holds for the steps of a kernel that is made of it, where it supports them.
+TEST_F(Choice, SelectionsReachTheStepsOfMoeFfn) {
+  const Device device{DeviceType::kCuda, 0};
+  constexpr std::int64_t kTokens = 3;
+  constexpr std::int64_t kWidth = 256;
+  constexpr std::int64_t kExperts = 4;
+  MoeFfnArgs args;
+  args.x = ConstTensor(nullptr, DType::kBF16, {kTokens, kWidth}, device);
+  args.router = ConstTensor(nullptr, DType::kF32, {kExperts, kWidth}, device);
+  args.gate = ConstTensor(nullptr, DType::kQ4_K, {kExperts, kWidth, kWidth}, device);
+  args.up = args.gate;
+  args.down = args.gate;
+  args.shared_gate = ConstTensor(nullptr, DType::kQ4_K, {kWidth, kWidth}, device);
+  args.shared_up = args.shared_gate;
+  args.shared_down = args.shared_gate;
+  args.shared_router = ConstTensor(nullptr, DType::kF32, {kWidth}, device);
+  args.y = Tensor(nullptr, DType::kBF16, {kTokens, kWidth}, device);
+  args.top_k = 2;
+  args.precision = MatmulPrecision::kFast;
+  const auto remark_of = [&](const char* kernel) {
+    select_kernel(MoeFfnArgs::kName, kernel);
+    const Explanation explanation = explain(args, cuda_stream());
+    select_kernel(MoeFfnArgs::kName, "");
+    return explanation.kernels.at(static_cast<std::size_t>(explanation.chosen)).reason;
+  };
+  const auto expect_steps = [&](const char* kernel, std::string_view experts, std::string_view shared) {
+    const std::string remark = remark_of(kernel);
+    for (const auto& [step, by] :
+         {std::pair("; gate: ", experts), {"; down: ", experts}, {"; shared down: ", shared}}) {
+      EXPECT_NE(remark.find(step + std::string(by)), std::string::npos) << remark;
+    }
+  };
+  for (const auto& [experts, shared] : {std::pair("exact", "stream"), {"stream", "exact"}, {"matvec", "matvec"}}) {
+    select_kernel(MulMatIdArgs::kName, experts);
+    select_kernel(LinearArgs::kName, shared);
+    expect_steps("steps", experts, shared);
+    expect_steps("exact", "exact", "exact");  // the others round activations
+  }
+  select_kernel(MulMatIdArgs::kName, "");
+  select_kernel(LinearArgs::kName, "");
+}
+
 // The same bits every time, by every kernel.
 TEST_F(Choice, RunsRepeatThemselves) {
   for (const std::string_view operation : offered_operations()) {

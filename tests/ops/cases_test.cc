@@ -43,6 +43,15 @@ TEST(Cases, EveryOperationHasAtLeastTenAndAllTogetherSixHundred) {
   EXPECT_GE(total, 600);
 }
 
+// make_plan() has a bit for each kernel of a list.
+TEST(Kernels, NoListIsLongerThanAPlanCanHandle) {
+  for (const BackendInfo& info : backends()) {
+    for (const OperationInfo& operation : info.operations) {
+      EXPECT_LE(operation.kernels.size(), kMostKernels) << device_type_name(info.type) << " " << operation.name;
+    }
+  }
+}
+
 TEST(Cases, EveryOperationIsTimed) {
   for_each_operation([]<class Args>() {
     const bool timed = std::any_of(all_cases().begin(), all_cases().end(),

@@ -138,6 +138,76 @@ struct ByteCodes<DType::kQ8_0> {
   }
 };
 
+// to += scales products, of the half-th 16 weights of a sub-block of the lane's two weight rows.
+template <class Codes>
+__device__ __forceinline__ void add_scaled(const Codes (&codes)[2], int sub_block, int half,
+                                           const std::int32_t (&products)[4], std::int32_t (&to)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    to[i] += static_cast<std::int32_t>(codes[i / 2].scale(sub_block, half)) * products[i];
+  }
+}
+
+// Multiplies a sub-block of both weight rows, of which the lane has `bytes`, with the activations at own_x. Adds to
+// whole, or if the format is kSigned to scaled.
+template <class Codes, int kTiles>
+__device__ __forceinline__ void multiply_sub_block(const Codes (&codes)[2], int sub_block, const uint2 (&bytes)[2],
+                                                   const std::uint8_t* own_x, int pitch,
+                                                   std::int32_t (&whole)[kTiles][4], float (&scaled)[kTiles][2]) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    const uint2 four = *reinterpret_cast<const uint2*>(own_x + 4 * n * pitch + 64 * sub_block);
+    std::int32_t products[4];
+    if constexpr (Codes::kGroup == 32) {
+      multiply_bytes_32<Codes::kSigned>(products, bytes[0].x, bytes[1].x, bytes[0].y, bytes[1].y, four.x, four.y);
+      if constexpr (Codes::kSigned) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const auto product = static_cast<float>(128 * products[2 * i] + products[2 * i + 1]);
+          scaled[n][i] = fmaf(codes[i].scale(sub_block, 0), product, scaled[n][i]);
+        }
+      } else {
+        add_scaled(codes, sub_block, 0, products, whole[n]);
+      }
+    } else {
+      multiply_bytes_16(products, bytes[0].x, bytes[1].x, four.x);
+      add_scaled(codes, sub_block, 0, products, whole[n]);
+      multiply_bytes_16(products, bytes[0].y, bytes[1].y, four.y);
+      add_scaled(codes, sub_block, 1, products, whole[n]);
+    }
+  }
+}
+
+// sums += x_scales (d whole + factor sum_g number_g X_g). x_sums: the lane's words of X, whose column 2 t + n is row
+// 4 n + t of the activations. whole[1], if there is one, is of the codes that are not kSpread times as large.
+template <class Codes, int kRanges, int kTiles>
+__device__ __forceinline__ void add_whole(const Codes (&codes)[2], const std::int32_t (&whole)[kRanges][kTiles][4],
+                                          const float (&x_scales)[kTiles], uint4 x_sums, int t,
+                                          float (&sums)[kTiles][2]) {
+  std::uint32_t numbers[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) numbers[i] = codes[i % 2].number(t, i / 2);
+  float products[4] = {};
+  multiply_add<__half>(products, numbers, x_sums.x, x_sums.y);
+  multiply_add<__half>(products, numbers, x_sums.z, x_sums.w);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float d = codes[i].d() * (1.0F / Codes::kSpread);
+    const float factor = codes[i].factor() * kFixedSumUnit;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      std::int32_t high = whole[0][n][2 * i];
+      std::int32_t low = whole[0][n][2 * i + 1];
+      if constexpr (kRanges > 1) {
+        high = Codes::kSpread * high + whole[1][n][2 * i];
+        low = Codes::kSpread * low + whole[1][n][2 * i + 1];
+      }
+      const float product = d * fmaf(128.0F, static_cast<float>(high), static_cast<float>(low));
+      sums[n][i] = fmaf(x_scales[n], fmaf(factor, products[2 * i + n], product), sums[n][i]);
+    }
+  }
+}
+
 // sums += weights[16, 256] x[256, 4 kTiles]: a lane holds rows lane / 4 and lane / 4 + 8 of column 4 n + lane % 4, for
 // column tile n. upper, lower: the K tiles of the lane's two weight rows; x: the K tile's record of the first row of
 // activations, `pitch` bytes before that of the next. Columns without activations may hold anything.
@@ -150,48 +220,17 @@ __device__ inline void multiply_bytes(const std::uint8_t* upper, const std::uint
   const int t = lane % 4;
   const std::uint8_t* const own_x = x + g / 2 * pitch + g % 2 * 32 + 8 * t;
   const Codes codes[2] = {Codes(upper), Codes(lower)};
-  constexpr int kParts = Codes::kSpread > 1 ? 2 : 1;
-  std::int32_t whole[kParts][kTiles][4] = {};  // products in units of d
-  float scaled[kTiles][2] = {};                // of kSigned
-
-  const auto add = [&](const std::int32_t(&products)[4], int sub_block, int half, std::int32_t(&to)[4]) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      to[i] += static_cast<std::int32_t>(codes[i / 2].scale(sub_block, half)) * products[i];
-    }
-  };
-  const auto multiply = [&](int sub_block, int part, const uint2(&bytes)[2]) {
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      const uint2 four = *reinterpret_cast<const uint2*>(own_x + 4 * n * pitch + 64 * sub_block);
-      std::int32_t products[4];
-      if constexpr (Codes::kGroup == 32) {
-        multiply_bytes_32<Codes::kSigned>(products, bytes[0].x, bytes[1].x, bytes[0].y, bytes[1].y, four.x, four.y);
-        if constexpr (Codes::kSigned) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const auto product = static_cast<float>(128 * products[2 * i] + products[2 * i + 1]);
-            scaled[n][i] = fmaf(codes[i].scale(sub_block, 0), product, scaled[n][i]);
-          }
-        } else {
-          add(products, sub_block, 0, whole[part][n]);
-        }
-      } else {
-        multiply_bytes_16(products, bytes[0].x, bytes[1].x, four.x);
-        add(products, sub_block, 0, whole[part][n]);
-        multiply_bytes_16(products, bytes[0].y, bytes[1].y, four.y);
-        add(products, sub_block, 1, whole[part][n]);
-      }
-    }
-  };
+  constexpr int kRanges = Codes::kSpread > 1 ? 2 : 1;
+  std::int32_t whole[kRanges][kTiles][4] = {};  // products as multiples of d
+  float scaled[kTiles][2] = {};                 // of kSigned
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     uint2 first[2];
     uint2 second[2];
 #pragma unroll
     for (int row = 0; row < 2; ++row) codes[row].pair(j, t, first[row], second[row]);
-    multiply(Codes::first(j), 0, first);
-    multiply(Codes::second(j), kParts - 1, second);
+    multiply_sub_block(codes, Codes::first(j), first, own_x, pitch, whole[0], scaled);
+    multiply_sub_block(codes, Codes::second(j), second, own_x, pitch, whole[kRanges - 1], scaled);
   }
 
   float x_scales[kTiles];
@@ -206,31 +245,9 @@ __device__ inline void multiply_bytes(const std::uint8_t* upper, const std::uint
       for (int i = 0; i < 2; ++i) sums[n][i] = fmaf(x_scales[n], scaled[n][i], sums[n][i]);
     }
   } else {
-    // Column 2 t + n of the sums is row 4 n + t of the activations.
     const uint4 x_sums =
         *reinterpret_cast<const uint4*>(x + (g / 2 + (kTiles > 1 ? g % 2 * 4 : 0)) * pitch + kFixedSumsAt + 16 * t);
-    std::uint32_t numbers[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) numbers[i] = codes[i % 2].number(t, i / 2);
-    float products[4] = {};
-    multiply_add<__half>(products, numbers, x_sums.x, x_sums.y);
-    multiply_add<__half>(products, numbers, x_sums.z, x_sums.w);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float d = codes[i].d() * (1.0F / Codes::kSpread);
-      const float factor = codes[i].factor() * kFixedSumUnit;
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        std::int32_t high = whole[0][n][2 * i];
-        std::int32_t low = whole[0][n][2 * i + 1];
-        if constexpr (kParts > 1) {
-          high = Codes::kSpread * high + whole[1][n][2 * i];
-          low = Codes::kSpread * low + whole[1][n][2 * i + 1];
-        }
-        const float product = d * fmaf(128.0F, static_cast<float>(high), static_cast<float>(low));
-        sums[n][i] = fmaf(x_scales[n], fmaf(factor, products[2 * i + n], product), sums[n][i]);
-      }
-    }
+    add_whole(codes, whole, x_scales, x_sums, t, sums);
   }
 }
 

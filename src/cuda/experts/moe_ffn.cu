@@ -72,7 +72,7 @@ constexpr Kernel<MoeFfnArgs> kKernels[] = {
      .supports = moe_exact_supports,
      .workspace = moe_exact_workspace,
      .run = run_moe_exact,
-     .remark = routing_remark,
+     .remark = moe_exact_remark,
      .cost = exact_cost},
 };
 

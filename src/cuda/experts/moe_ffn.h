@@ -109,5 +109,6 @@ std::string moe_steps_remark(const MoeFfnArgs& args);
 std::string moe_exact_supports(const MoeFfnArgs& args, const Stream& stream);
 std::size_t moe_exact_workspace(const MoeFfnArgs& args, const Stream& stream);
 void run_moe_exact(const MoeFfnArgs& args, Workspace workspace, const Stream& stream);
+std::string moe_exact_remark(const MoeFfnArgs& args);
 
 }  // namespace thalweg::cu

@@ -1,9 +1,10 @@
-// moe_ffn's `steps` and `exact`: each matmul by the kernel of mul_mat_id or linear that costs the least. The experts'
-// outputs are bf16 in `steps`, f32 in `exact`.
+// moe_ffn's `steps` and `exact`: each matmul by the kernel of mul_mat_id or linear that costs the least, or that is
+// selected. The experts' outputs are bf16 in `steps`, f32 in `exact`.
 
 #include <algorithm>
 #include <string>
 
+#include "core/selected_kernels.h"
 #include "cuda/experts/moe_ffn.h"
 #include "cuda/kernels.h"
 
@@ -21,19 +22,23 @@ MulMatIdArgs expert_product(const MoeFfnArgs& args, const ConstTensor& weight, c
 
 namespace {
 
+template <class Args>
+Plan<Args> plan_step(KernelList<Args> kernels, const Args& args, const Stream& stream) {
+  return make_step_plan(kernels, args, stream, selected_kernels().of(Args::kName));
+}
+
 // Empty if some kernel runs the step, else why the last one does not.
 template <class Args>
 std::string step_reason(KernelList<Args> kernels, const Args& args, const Stream& stream) {
+  if (plan_step(kernels, args, stream)) return {};
   std::string reason = "has no kernel";
   for (const Kernel<Args>& kernel : kernels) {
     reason = refusal(kernel, args, stream);
-    if (reason.empty()) return {};
   }
   return std::string(Args::kName) + " " + reason;
 }
 
-// The arguments of all steps, on tensors in the workspace; they share the scratch memory. Product is the type of the
-// experts' outputs.
+// The arguments of all steps, on tensors in the workspace. Product is the type of the experts' outputs.
 template <class Product>
 struct Steps {
   static constexpr DType kProductType = std::is_same_v<Product, float> ? DType::kF32 : DType::kBF16;
@@ -45,23 +50,15 @@ struct Steps {
   float* shared_gates;       // [T,J]
   float* shared_ups;         // [T,J]
   Product* shared_products;  // [T,D]
-  Workspace scratch;
 
-  Steps(const MoeFfnArgs& args, const Stream& stream, Arena arena)
+  Steps(const MoeFfnArgs& args, const Stream& stream, Arena& arena)
       : routing(args, properties(stream.device.index), arena),
         gates(arena.take<float>(num_pairs(args) * inner_size(args))),
         ups(arena.take<float>(num_pairs(args) * inner_size(args))),
         products(arena.take<Product>(num_pairs(args) * hidden_size(args))),
         shared_gates(arena.take<float>(num_tokens(args) * shared_inner_size(args))),
         shared_ups(arena.take<float>(num_tokens(args) * shared_inner_size(args))),
-        shared_products(arena.take<Product>(has_shared(args) ? num_tokens(args) * hidden_size(args) : 0)) {
-    for_each(args, [&](std::string_view, const auto& kernels, const auto& step) {
-      scratch.bytes = std::max(scratch.bytes, make_plan(kernels, step, stream).workspace);
-    });
-    scratch.data = arena.take<std::byte>(static_cast<std::int64_t>(scratch.bytes));
-    bytes = arena.used();
-  }
-  std::size_t bytes = 0;
+        shared_products(arena.take<Product>(has_shared(args) ? num_tokens(args) * hidden_size(args) : 0)) {}
 
   // body(name, kernels, arguments) for each step, in order.
   template <class Body>
@@ -108,11 +105,24 @@ template <class Product>
 std::string supports(const MoeFfnArgs& args, const Stream& stream) {
   std::string reason = routing_reason(args);
   if (reason.empty()) {
-    Steps<Product>(args, stream, Arena()).for_each(args, [&](std::string_view, const auto& kernels, const auto& step) {
+    Arena arena;
+    Steps<Product>(args, stream, arena).for_each(args, [&](std::string_view, const auto& kernels, const auto& step) {
       if (reason.empty()) reason = step_reason(kernels, step, stream);
     });
   }
   return reason;
+}
+
+// The steps share the scratch memory behind their tensors.
+template <class Product>
+std::size_t workspace(const MoeFfnArgs& args, const Stream& stream) {
+  Arena arena;
+  std::size_t scratch = 0;
+  Steps<Product>(args, stream, arena).for_each(args, [&](std::string_view, const auto& kernels, const auto& step) {
+    scratch = std::max(scratch, plan_step(kernels, step, stream).workspace);
+  });
+  arena.take<std::byte>(static_cast<std::int64_t>(scratch));
+  return arena.used();
 }
 
 template <class Product>
@@ -120,13 +130,27 @@ void run(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
   if (args.y.size() == 0) return;
   const CurrentDevice current(stream, args.kName);
   const DeviceProperties& device = properties(stream.device.index);
-  const Steps<Product> steps(args, stream, Arena(workspace));
+  Arena arena(workspace);
+  const Steps<Product> steps(args, stream, arena);
+  std::byte* const scratch = arena.take<std::byte>(0);
   steps.routing.run(args, device, native(stream));
   steps.for_each(args, [&](std::string_view, const auto& kernels, const auto& step) {
-    make_plan(kernels, step, stream).kernel->run(step, steps.scratch, stream);
+    const auto plan = plan_step(kernels, step, stream);
+    plan.kernel->run(step, {scratch, plan.workspace}, stream);
   });
   run_combine(args, steps.products, steps.routing.weights, steps.routing.ids, steps.shared_products, device,
               native(stream));
+}
+
+template <class Product>
+std::string remark(const MoeFfnArgs& args) {
+  const Stream stream{args.x.device};
+  std::string text = routing_remark(args);
+  Arena arena;
+  Steps<Product>(args, stream, arena).for_each(args, [&](std::string_view name, const auto& kernels, const auto& step) {
+    text += "; " + std::string(name) + ": " + std::string(plan_step(kernels, step, stream).kernel->name);
+  });
+  return text;
 }
 
 MoeFfnArgs with_exact_products(MoeFfnArgs args) {
@@ -138,33 +162,26 @@ MoeFfnArgs with_exact_products(MoeFfnArgs args) {
 
 std::string moe_steps_supports(const MoeFfnArgs& args, const Stream& stream) { return supports<Bf16>(args, stream); }
 
-std::size_t moe_steps_workspace(const MoeFfnArgs& args, const Stream& stream) {
-  return Steps<Bf16>(args, stream, Arena()).bytes;
-}
+std::size_t moe_steps_workspace(const MoeFfnArgs& args, const Stream& stream) { return workspace<Bf16>(args, stream); }
 
 void run_moe_steps(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
   run<Bf16>(args, workspace, stream);
 }
 
-std::string moe_steps_remark(const MoeFfnArgs& args) {
-  const Stream stream{args.x.device};
-  std::string remark = routing_remark(args);
-  Steps<Bf16>(args, stream, Arena()).for_each(args, [&](std::string_view name, const auto& kernels, const auto& step) {
-    remark += "; " + std::string(name) + ": " + std::string(make_plan(kernels, step, stream).kernel->name);
-  });
-  return remark;
-}
+std::string moe_steps_remark(const MoeFfnArgs& args) { return remark<Bf16>(args); }
 
 std::string moe_exact_supports(const MoeFfnArgs& args, const Stream& stream) {
   return supports<float>(with_exact_products(args), stream);
 }
 
 std::size_t moe_exact_workspace(const MoeFfnArgs& args, const Stream& stream) {
-  return Steps<float>(with_exact_products(args), stream, Arena()).bytes;
+  return workspace<float>(with_exact_products(args), stream);
 }
 
 void run_moe_exact(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
   run<float>(with_exact_products(args), workspace, stream);
 }
+
+std::string moe_exact_remark(const MoeFfnArgs& args) { return remark<float>(with_exact_products(args)); }
 
 }  // namespace thalweg::cu

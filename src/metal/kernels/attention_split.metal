@@ -38,6 +38,92 @@ inline void write_output(device void* o, device const void* gate, constant Atten
   store(o, kOutType, at(p.o, 0, token, head) + column, value);
 }
 
+inline float no_score() { return -as_type<float>(0x7F800000u); }
+
+// A query head's online softmax over positions: sums of weights times values, their largest score, the sum of weights.
+struct HeadSoftmax {
+  HeadRow sum;
+  float largest;
+  float total;
+};
+
+inline HeadSoftmax no_positions() {
+  HeadSoftmax softmax;
+  softmax.largest = no_score();
+  softmax.total = 0.0f;
+  THALWEG_UNROLL
+  for (int i = 0; i < kLaneElements; ++i) softmax.sum.element[i] = 0.0f;
+  return softmax;
+}
+
+inline void add_position(thread HeadSoftmax& softmax, thread const HeadRow& query, thread const HeadRow& key,
+                         thread const HeadRow& value, float scale) {
+  float product = 0.0f;
+  THALWEG_UNROLL
+  for (int i = 0; i < kLaneElements; ++i) {
+    if (i * 32 < kWidth) product += query.element[i] * key.element[i];
+  }
+  const float score = simd_sum(product) * scale;
+  const float top = max(softmax.largest, score);
+  const float correction = precise::exp(softmax.largest - top);
+  const float weight = precise::exp(score - top);
+  softmax.largest = top;
+  softmax.total = softmax.total * correction + weight;
+  THALWEG_UNROLL
+  for (int i = 0; i < kLaneElements; ++i) {
+    if (i * 32 < kWidth) softmax.sum.element[i] = softmax.sum.element[i] * correction + weight * value.element[i];
+  }
+}
+
+// The softmaxes of all simdgroups in threadgroup memory.
+struct StagedSoftmaxes {
+  threadgroup float* sums;     // [simdgroups][4][D]
+  threadgroup float* largest;  // [simdgroups][4]
+  threadgroup float* totals;   // [simdgroups][4]
+};
+
+inline StagedSoftmaxes staged_softmaxes(threadgroup float* scratch) {
+  StagedSoftmaxes staged;
+  staged.sums = scratch;
+  staged.largest = staged.sums + kSplitSimdgroups * kSplitHeads * kWidth;
+  staged.totals = staged.largest + kSplitSimdgroups * kSplitHeads;
+  return staged;
+}
+
+inline void stage_softmax(StagedSoftmaxes staged, thread const HeadSoftmax& softmax, int row, uint lane) {
+  if (lane == 0) {
+    staged.largest[row] = softmax.largest;
+    staged.totals[row] = softmax.total;
+  }
+  THALWEG_UNROLL
+  for (int i = 0; i < kLaneElements; ++i) {
+    const int index = i * 32 + int(lane);
+    if (i * 32 < kWidth && index < kWidth) staged.sums[row * kWidth + index] = softmax.sum.element[i];
+  }
+}
+
+struct JoinedColumn {
+  float sum;
+  float largest;
+  float total;
+};
+
+// A head's softmax over the positions of all simdgroups, in one column of the sum.
+inline JoinedColumn join_simdgroups(StagedSoftmaxes staged, int h, int column) {
+  JoinedColumn joined;
+  joined.largest = no_score();
+  joined.sum = 0.0f;
+  joined.total = 0.0f;
+  for (int s = 0; s < kSplitSimdgroups; ++s) joined.largest = max(joined.largest, staged.largest[s * kSplitHeads + h]);
+  for (int s = 0; s < kSplitSimdgroups && joined.largest > no_score(); ++s) {
+    const int row = s * kSplitHeads + h;
+    const float factor = precise::exp(staged.largest[row] - joined.largest);
+    joined.sum += factor * staged.sums[row * kWidth + column];
+    joined.total += factor * staged.totals[row];
+  }
+  return joined;
+}
+
 inline int visible_positions(Sequence sequence, int token) {
   return sequence.absent ? 0 : sequence.length - sequence.fresh + token - sequence.begin + 1;
 }
@@ -77,18 +163,12 @@ inline int visible_positions(Sequence sequence, int token) {
     return;
   }
   const int last = min(first + p.span, visible);
-  const float infinity = as_type<float>(0x7F800000u);
   HeadRow queries[kSplitHeads];
-  HeadRow sums[kSplitHeads];
-  float largest[kSplitHeads];
-  float total[kSplitHeads];
+  HeadSoftmax softmaxes[kSplitHeads];
   THALWEG_UNROLL
   for (int h = 0; h < kSplitHeads; ++h) {
-    largest[h] = -infinity;
-    total[h] = 0.0f;
+    softmaxes[h] = no_positions();
     if (h < count) queries[h] = load_query(q, at(p.q, 0, token, first_head + h), lane);
-    THALWEG_UNROLL
-    for (int i = 0; i < kLaneElements; ++i) sums[h].element[i] = 0.0f;
   }
   for (int position = first + int(simdgroup); position < last; position += kSplitSimdgroups) {
     const int64_t key_row = place_of(p.cache, p.cache.keys, slots, pages, sequence.index, position);
@@ -98,63 +178,26 @@ inline int visible_positions(Sequence sequence, int token) {
     const HeadRow value = load_cached_row(values, value_row + key_head_index * p.cache.values.head, lane);
     THALWEG_UNROLL
     for (int h = 0; h < kSplitHeads; ++h) {
-      if (h >= count) continue;
-      float product = 0.0f;
-      THALWEG_UNROLL
-      for (int i = 0; i < kLaneElements; ++i) {
-        if (i * 32 < kWidth) product += queries[h].element[i] * key.element[i];
-      }
-      const float score = simd_sum(product) * p.scale;
-      const float top = max(largest[h], score);
-      const float correction = precise::exp(largest[h] - top);
-      const float weight = precise::exp(score - top);
-      largest[h] = top;
-      total[h] = total[h] * correction + weight;
-      THALWEG_UNROLL
-      for (int i = 0; i < kLaneElements; ++i) {
-        if (i * 32 < kWidth) sums[h].element[i] = sums[h].element[i] * correction + weight * value.element[i];
-      }
+      if (h < count) add_position(softmaxes[h], queries[h], key, value, p.scale);
     }
   }
-  threadgroup float* staged = scratch;                                         // [simdgroups][4][D]
-  threadgroup float* tops = staged + kSplitSimdgroups * kSplitHeads * kWidth;  // [simdgroups][4]
-  threadgroup float* totals = tops + kSplitSimdgroups * kSplitHeads;           // [simdgroups][4]
+  const StagedSoftmaxes staged = staged_softmaxes(scratch);
   THALWEG_UNROLL
-  for (int h = 0; h < kSplitHeads; ++h) {
-    const int row = int(simdgroup) * kSplitHeads + h;
-    if (lane == 0) {
-      tops[row] = largest[h];
-      totals[row] = total[h];
-    }
-    THALWEG_UNROLL
-    for (int i = 0; i < kLaneElements; ++i) {
-      const int index = i * 32 + int(lane);
-      if (i * 32 < kWidth && index < kWidth) staged[row * kWidth + index] = sums[h].element[i];
-    }
-  }
+  for (int h = 0; h < kSplitHeads; ++h) stage_softmax(staged, softmaxes[h], int(simdgroup) * kSplitHeads + h, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (int i = int(thread_index); i < count * kWidth; i += kSplitSimdgroups * 32) {
     const int h = i / kWidth;
     const int column = i % kWidth;
-    float top = -infinity;
-    for (int s = 0; s < kSplitSimdgroups; ++s) top = max(top, tops[s * kSplitHeads + h]);
-    float sum = 0.0f;
-    float weights = 0.0f;
-    for (int s = 0; s < kSplitSimdgroups && top > -infinity; ++s) {
-      const int row = s * kSplitHeads + h;
-      const float factor = precise::exp(tops[row] - top);
-      sum += factor * staged[row * kWidth + column];
-      weights += factor * totals[row];
-    }
+    const JoinedColumn joined = join_simdgroups(staged, h, column);
     if (!kSplit) {
-      write_output(o, gate, p, token, first_head + h, column, weights > 0.0f ? sum / weights : 0.0f);
+      write_output(o, gate, p, token, first_head + h, column, joined.total > 0.0f ? joined.sum / joined.total : 0.0f);
       continue;
     }
     const int64_t part = (int64_t(token) * p.heads + first_head + h) * p.splits + split;
-    parts[part * kWidth + column] = sum;
+    parts[part * kWidth + column] = joined.sum;
     if (column != 0) continue;
-    scales[part * 2] = top;
-    scales[part * 2 + 1] = weights;
+    scales[part * 2] = joined.largest;
+    scales[part * 2 + 1] = joined.total;
   }
 }
 
@@ -177,12 +220,11 @@ inline int visible_positions(Sequence sequence, int token) {
   if (sequence.index < 0 || column >= kWidth) return;
   const int live = (visible_positions(sequence, token) + p.span - 1) / p.span;
   const int64_t first = (int64_t(token) * p.heads + head) * p.splits;
-  const float infinity = as_type<float>(0x7F800000u);
-  float top = -infinity;
+  float top = no_score();
   for (int split = 0; split < live; ++split) top = max(top, scales[(first + split) * 2]);
   float sum = 0.0f;
   float weights = 0.0f;
-  for (int split = 0; split < live && top > -infinity; ++split) {
+  for (int split = 0; split < live && top > no_score(); ++split) {
     const float factor = precise::exp(scales[(first + split) * 2] - top);
     sum += factor * parts[(first + split) * kWidth + column];
     weights += factor * scales[(first + split) * 2 + 1];

@@ -32,6 +32,92 @@ inline void stage_lower(threadgroup float* lower, device const float* record, Ch
   }
 }
 
+// Stages what the chunk's record says of rows: five factors [64], the last of which is that of the state.
+inline void stage_factors(threadgroup float* factors, device const float* record, Chunk chunk, uint thread_index,
+                          uint threads) {
+  for (int i = int(thread_index); i < 5 * kMaxChunk; i += int(threads)) {
+    const bool present = i < 4 * kMaxChunk ? i % kMaxChunk < chunk.length : i == 4 * kMaxChunk;
+    factors[i] = present ? record[2 * kLowerFloats + i] : 0.0f;
+  }
+}
+
+// The first chunk of sequence n. checkpoint: becomes its first checkpoint in the row's.
+inline Chunk first_chunk(constant ScanParameters& p, device const int* bounds, int n, thread int& checkpoint) {
+  Chunk chunk;
+  chunk.row = sequence_row(n);
+  chunk.number = kRagged ? 0 : n * chunks_of(p.sequences.tokens);  // among all chunks
+  checkpoint = 0;
+  if (kRagged) {
+    for (int m = 0; m < n; ++m) {
+      const int tokens = sequence_length(p.sequences, bounds, m);
+      chunk.number += chunks_of(tokens);
+      if (kHasStates) checkpoint += (tokens + p.checkpoint_tokens - 1) / p.checkpoint_tokens;
+    }
+  }
+  return chunk;
+}
+
+// values = beta v for eight columns of V from `value` on, through `exchange`, 64 floats private to the simdgroup.
+inline void load_values(thread ColumnTiles& values, device const void* v, constant View& view,
+                        threadgroup const float* beta, Chunk chunk, int head, int value, threadgroup float* exchange,
+                        uint lane) {
+  THALWEG_UNROLL
+  for (int i = 0; i < kMaxRowTiles; ++i) {
+    if (i >= row_tiles()) continue;
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    for (int cell = int(lane); cell < 64; cell += 32) {
+      const int row = i * 8 + cell / 8;
+      const int index = value + cell % 8;
+      const bool inside = row < chunk.length && index < kHeadV;
+      const float x = inside ? load(v, kType, at(view, chunk.row, chunk.begin + row, head) + index) : 0.0f;
+      exchange[cell] = beta[row] * x;
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    simdgroup_load(values.tile[i], exchange);
+  }
+}
+
+// values = lower values. In place, from the last row of tiles up: row i reads the rows above it.
+inline void replace_by_lower_product(thread ColumnTiles& values, threadgroup const float* lower) {
+  THALWEG_UNROLL
+  for (int i = kMaxRowTiles - 1; i >= 0; --i) {
+    if (i >= row_tiles()) continue;
+    simdgroup_float8x8 sum = zero_tile();
+    THALWEG_UNROLL
+    for (int j = 0; j <= i; ++j) {
+      simdgroup_float8x8 left;
+      simdgroup_load(left, lower + lower_tile(i, j));
+      simdgroup_multiply_accumulate(sum, left, values.tile[j], sum);
+    }
+    values.tile[i] = sum;
+  }
+}
+
+// Stores outputs + lower values to the rows of the chunk, through `exchange`.
+inline void store_outputs(thread ColumnTiles& outputs, threadgroup const float* lower, thread const ColumnTiles& values,
+                          device void* o, constant View& view, Chunk chunk, int head, int value,
+                          threadgroup float* exchange, uint lane) {
+  THALWEG_UNROLL
+  for (int i = 0; i < kMaxRowTiles; ++i) {
+    if (i * 8 >= chunk.length) continue;
+    THALWEG_UNROLL
+    for (int j = 0; j <= i; ++j) {
+      simdgroup_float8x8 left;
+      simdgroup_load(left, lower + lower_tile(i, j));
+      simdgroup_multiply_accumulate(outputs.tile[i], left, values.tile[j], outputs.tile[i]);
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    simdgroup_store(outputs.tile[i], exchange);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    for (int cell = int(lane); cell < 64; cell += 32) {
+      const int row = i * 8 + cell / 8;
+      const int index = value + cell % 8;
+      if (row >= chunk.length || index >= kHeadV) continue;
+      store(o, kOutType, at(view, chunk.row, chunk.begin + row, head) + index, exchange[cell]);
+    }
+  }
+}
+
 [[max_total_threads_per_threadgroup(512)]] kernel void chunk_scan(
     constant ScanParameters& p [[buffer(0)]],
     device const void* q [[buffer(1)]],              // [B,T,HK,K]
@@ -74,17 +160,8 @@ inline void stage_lower(threadgroup float* lower, device const float* record, Ch
     clear(state);
   }
   const int length = sequence_length(p.sequences, bounds, n);
-  Chunk chunk;
-  chunk.row = sequence_row(n);
-  chunk.number = kRagged ? 0 : n * chunks_of(p.sequences.tokens);  // among all chunks
-  int checkpoint = 0;                                              // of the row's checkpoints
-  if (kRagged) {
-    for (int m = 0; m < n; ++m) {
-      const int tokens = sequence_length(p.sequences, bounds, m);
-      chunk.number += chunks_of(tokens);
-      if (kHasStates) checkpoint += (tokens + p.checkpoint_tokens - 1) / p.checkpoint_tokens;
-    }
-  }
+  int checkpoint;  // of the row's checkpoints
+  Chunk chunk = first_chunk(p, bounds, n, checkpoint);
   for (int done = 0; done < length && chunk.number < p.chunks; done += kChunk) {
     chunk.begin = sequence_begin(bounds, n) + done;
     chunk.length = min(kChunk, length - done);
@@ -95,27 +172,11 @@ inline void stage_lower(threadgroup float* lower, device const float* record, Ch
     device const float* record = records + (int64_t(chunk.number) * p.hv + head) * kRecordFloats;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     stage_lower(lower, record, chunk, thread_index, threads);
-    for (int i = int(thread_index); i < 5 * kMaxChunk; i += int(threads)) {
-      const bool present = i < 4 * kMaxChunk ? i % kMaxChunk < chunk.length : i == 4 * kMaxChunk;
-      factors[i] = present ? record[2 * kLowerFloats + i] : 0.0f;
-    }
+    stage_factors(factors, record, chunk, thread_index, threads);
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
     ColumnTiles v_new;
-    THALWEG_UNROLL
-    for (int i = 0; i < kMaxRowTiles; ++i) {
-      if (i >= row_tiles()) continue;
-      simdgroup_barrier(mem_flags::mem_threadgroup);
-      for (int cell = int(lane); cell < 64; cell += 32) {
-        const int row = i * 8 + cell / 8;
-        const int index = value + cell % 8;
-        const bool inside = row < chunk.length && index < kHeadV;
-        const float x = inside ? load(v, kType, at(p.v, chunk.row, chunk.begin + row, head) + index) : 0.0f;
-        exchange[cell] = factors[row] * x;
-      }
-      simdgroup_barrier(mem_flags::mem_threadgroup);
-      simdgroup_load(v_new.tile[i], exchange);
-    }
+    load_values(v_new, v, p.v, factors, chunk, head, value, exchange, lane);
     ColumnTiles outputs;
     clear(outputs);
     for (int column = 0; column < kHeadK; column += kBlock) {
@@ -128,41 +189,11 @@ inline void stage_lower(threadgroup float* lower, device const float* record, Ch
       multiply_state(v_new, k_rows, column, state);
       multiply_state(outputs, q_rows, column, state);
     }
-    // In place, from the last row of tiles up: row i reads the rows above it.
-    THALWEG_UNROLL
-    for (int i = kMaxRowTiles - 1; i >= 0; --i) {
-      if (i >= row_tiles()) continue;
-      simdgroup_float8x8 sum = zero_tile();
-      THALWEG_UNROLL
-      for (int j = 0; j <= i; ++j) {
-        simdgroup_float8x8 left;
-        simdgroup_load(left, lower + lower_tile(i, j));
-        simdgroup_multiply_accumulate(sum, left, v_new.tile[j], sum);
-      }
-      v_new.tile[i] = sum;
-    }
+    replace_by_lower_product(v_new, lower);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     stage_lower(lower, record + kLowerFloats, chunk, thread_index, threads);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    THALWEG_UNROLL
-    for (int i = 0; i < kMaxRowTiles; ++i) {
-      if (i * 8 >= chunk.length) continue;
-      THALWEG_UNROLL
-      for (int j = 0; j <= i; ++j) {
-        simdgroup_float8x8 left;
-        simdgroup_load(left, lower + lower_tile(i, j));
-        simdgroup_multiply_accumulate(outputs.tile[i], left, v_new.tile[j], outputs.tile[i]);
-      }
-      simdgroup_barrier(mem_flags::mem_threadgroup);
-      simdgroup_store(outputs.tile[i], exchange);
-      simdgroup_barrier(mem_flags::mem_threadgroup);
-      for (int cell = int(lane); cell < 64; cell += 32) {
-        const int row = i * 8 + cell / 8;
-        const int index = value + cell % 8;
-        if (row >= chunk.length || index >= kHeadV) continue;
-        store(o, kOutType, at(p.o, chunk.row, chunk.begin + row, head) + index, exchange[cell]);
-      }
-    }
+    store_outputs(outputs, lower, v_new, o, p.o, chunk, head, value, exchange, lane);
     for (int column = 0; column < kHeadK; column += kBlock) {
       threadgroup_barrier(mem_flags::mem_threadgroup);
       stage_scaled(k_rows, k, p.k, k_weight, p.k_weight_head, factors + 3 * kMaxChunk, chunk, kh, column, thread_index,

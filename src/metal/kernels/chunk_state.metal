@@ -2,6 +2,25 @@
 
 #include "metal/kernels/state_tiles.h"
 
+// values [64][kBlock], columns of V from `column` on: from w S^T to v' = u - w S^T with the decay to the chunk's end.
+// Stores v' without it.
+inline void make_changes(threadgroup float* values, threadgroup const float* gates, device const void* u,
+                         device void* v_new, constant StateParameters& p, Chunk chunk, int head, int column,
+                         uint thread_index) {
+  const float last = gates[chunk.length - 1];
+  for (int i = int(thread_index); i < kChunk * kBlock; i += int(kThreads)) {
+    const int row = i / kBlock;
+    const int index = column + i % kBlock;
+    float change = 0.0f;
+    if (row < chunk.length && index < kHeadV) {
+      change = load(u, kType, at(p.u, chunk.row, chunk.begin + row, head) + index) - values[i];
+      if (kHasNew) store(v_new, kType, at(p.v_new, chunk.row, chunk.begin + row, head) + index, change);
+      change = seed_round(change * precise::exp(last - gates[row]));
+    }
+    values[i] = change;
+  }
+}
+
 [[max_total_threads_per_threadgroup(128)]] kernel void chunk_state(
     constant StateParameters& p [[buffer(0)]],
     device const void* k [[buffer(1)]],              // [B,T,HK,K]
@@ -58,18 +77,7 @@
     }
     store_column(products, values, simdgroup);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const float last = gates[chunk.length - 1];
-    for (int i = int(thread_index); i < kChunk * kBlock; i += int(kThreads)) {
-      const int row = i / kBlock;
-      const int index = column + i % kBlock;
-      float change = 0.0f;
-      if (row < chunk.length && index < kHeadV) {
-        change = load(u, kType, at(p.u, chunk.row, chunk.begin + row, head) + index) - values[i];
-        if (kHasNew) store(v_new, kType, at(p.v_new, chunk.row, chunk.begin + row, head) + index, change);
-        change = seed_round(change * precise::exp(last - gates[row]));
-      }
-      values[i] = change;
-    }
+    make_changes(values, gates, u, v_new, p, chunk, head, column, thread_index);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     ColumnTiles changes;
     THALWEG_UNROLL
@@ -80,7 +88,7 @@
       threadgroup_barrier(mem_flags::mem_threadgroup);
       stage(rows, k, p.k, chunk, kh, inner, kHeadK, thread_index);
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      update_state(state, precise::exp(last), rows, inner, changes);
+      update_state(state, precise::exp(gates[chunk.length - 1]), rows, inner, changes);
     }
     ++chunk.number;
   }

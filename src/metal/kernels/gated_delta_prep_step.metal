@@ -3,6 +3,7 @@
 // and exactly one threadgroup updates each channel of the convolution's state.
 
 #include "metal/kernels/state_rows.h"
+#include "metal/kernels/step_output.h"
 
 constant constexpr int kMaxTaps = 8;
 constant constexpr int kStepThreads = kStepSimdgroups * 32;
@@ -121,19 +122,7 @@ inline void convolve(threadgroup float* result, int stride, device const void* x
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (int(simdgroup) < p.sequences.tokens) {
-      const int t = int(simdgroup);
-      threadgroup const float* row = values + t * kHeadV;
-      float squares = 0.0f;
-      for (int value = int(lane); value < kHeadV; value += 32) squares += row[value] * row[value];
-      const float factor = precise::rsqrt(simd_sum(squares) / float(kHeadV) + p.out_norm_eps);
-      for (int value = int(lane); value < kHeadV; value += 32) {
-        float result = row[value];
-        if (kGatedNorm) {
-          result *= factor * load(norm_weight, kOutWeightType, value);
-          result *= silu(load(z, kType, at(p.z, batch, t, head) + value));
-        }
-        store(y, kOutType, at(p.y, batch, t, head) + value, result);
-      }
+      write_output(values + simdgroup * kHeadV, p, batch, int(simdgroup), head, z, norm_weight, y, lane);
     }
   }
 }

@@ -8,6 +8,7 @@
 // Barriers: inputs of the convolution and of replays are replaced after one that follows their last read.
 
 #include "metal/kernels/state_rows.h"
+#include "metal/kernels/step_output.h"
 
 constant constexpr int kMostStepTaps = 8;
 constant constexpr int kReplayThreads = kStepSimdgroups * 32;
@@ -64,6 +65,25 @@ inline float step_input(thread const StepInputs& in, constant StepParameters& p,
               tokens.slot * p.conv_state.row + channel * p.conv_state.token + i + kTaps - 1);
 }
 
+// Threadgroup memory for the tokens of a block.
+struct StepBlock {
+  threadgroup float* queries;  // [block][K]
+  threadgroup float* keys;     // [block][K]
+  threadgroup float* values;   // [block][V]: v, then o
+  threadgroup float* decays;   // [block]
+  threadgroup float* betas;    // [block]
+};
+
+inline StepBlock step_block(threadgroup float* scratch, int block) {
+  StepBlock memory;
+  memory.queries = scratch;
+  memory.keys = memory.queries + block * kHeadK;
+  memory.values = memory.keys + block * kHeadK;
+  memory.decays = memory.values + block * kHeadV;
+  memory.betas = memory.decays + block;
+  return memory;
+}
+
 // Channel `c` of the 2K of a key head, q before k.
 inline int key_channel(constant StepParameters& p, int kh, int c) {
   return (c < kHeadK ? 0 : p.hk * kHeadK) + kh * kHeadK + c % kHeadK;
@@ -101,6 +121,31 @@ inline void convolve_tokens(threadgroup float* result, int stride, thread const 
   }
 }
 
+// Stages v of a head for `count` tokens from `first` on and, if required, q and k of its key head.
+inline void stage_tokens(StepBlock memory, thread const StepInputs& in, constant StepParameters& p,
+                         thread const StepTokens& tokens, bool with_keys, int kh, int head, int first, int count,
+                         uint thread_index) {
+  for (int c = with_keys ? int(thread_index) : 2 * kHeadK + int(thread_index); c < 2 * kHeadK + kHeadV;
+       c += kReplayThreads) {
+    const bool is_value = c >= 2 * kHeadK;
+    const bool is_key = c >= kHeadK;
+    const int column = is_value ? c - 2 * kHeadK : c % kHeadK;
+    const int channel = is_value ? value_channel(p, head, column) : key_channel(p, kh, c);
+    threadgroup float* to = is_value ? memory.values : (is_key ? memory.keys : memory.queries);
+    convolve_tokens(to + column, is_value ? kHeadV : kHeadK, in, p, tokens, channel, first, count);
+  }
+}
+
+// Normalizes the rows of q and k. Called by all simdgroups.
+inline void normalize_tokens(StepBlock memory, constant StepParameters& p, device const void* q_weight,
+                             device const void* k_weight, int kh, int count, uint simdgroup, uint lane) {
+  for (int row = int(simdgroup); row < 2 * count; row += int(kStepSimdgroups)) {
+    const bool is_key = row % 2 == 1;
+    normalize_row((is_key ? memory.keys : memory.queries) + row / 2 * kHeadK, is_key ? 1.0f : p.scale, p.norm_eps,
+                  is_key ? k_weight : q_weight, kh * (is_key ? p.k_weight_head : p.q_weight_head), lane);
+  }
+}
+
 // Replaces one channel's state by the last W-1 inputs that are committed, then keeps the drafts' inputs.
 inline void finish_channel(thread const StepInputs& in, constant StepParameters& p, thread const StepTokens& tokens,
                            int channel, device void* conv_state, device void* replay_x) {
@@ -123,11 +168,27 @@ inline void finish_channel(thread const StepInputs& in, constant StepParameters&
   }
 }
 
-// Keeps the gate of a draft, token `token` of its row, as number `t` of those that are replayed.
-inline void keep_gate(device void* to, constant View& to_view, device const void* from, constant View& from_view,
-                      thread const StepTokens& tokens, int t, int token, int head) {
-  store(to, kGateType, at(to_view, tokens.slot, t, head),
-        load(from, kGateType, at(from_view, tokens.row, token, head)));
+// The same for all channels of a key head and its value heads.
+inline void finish_channels(thread const StepInputs& in, constant StepParameters& p, thread const StepTokens& tokens,
+                            int kh, device void* conv_state, device void* replay_x, uint thread_index) {
+  for (int c = int(thread_index); c < 2 * kHeadK + p.hv / p.hk * kHeadV; c += kReplayThreads) {
+    const int v = c - 2 * kHeadK;
+    finish_channel(in, p, tokens,
+                   v < 0 ? key_channel(p, kh, c) : value_channel(p, value_head(kh, v / kHeadV, p.hk, p.hv), v % kHeadV),
+                   conv_state, replay_x);
+  }
+}
+
+// Keeps the gates of drafts, all tokens but the first, as those that are replayed.
+inline void keep_gates(device void* to, constant View& to_view, device const void* from, constant View& from_view,
+                       constant StepParameters& p, thread const StepTokens& tokens, int kh, uint thread_index) {
+  const int ratio = p.hv / p.hk;
+  for (int j = int(thread_index); j < (tokens.own - 1) * ratio; j += kReplayThreads) {
+    const int head = value_head(kh, j % ratio, p.hk, p.hv);
+    const int t = j / ratio;
+    store(to, kGateType, at(to_view, tokens.slot, t, head),
+          load(from, kGateType, at(from_view, tokens.row, tokens.begin + 1 + t, head)));
+  }
 }
 
 struct HeadState {
@@ -169,22 +230,6 @@ inline void advance_head(thread HeadState& state, threadgroup const float* query
   }
 }
 
-// Stores a head's output row [V], with its norm if z is given. Called by a simdgroup.
-inline void write_output(threadgroup const float* row, constant StepParameters& p, int batch_row, int token, int head,
-                         device const void* z, device const void* norm_weight, device void* y, uint lane) {
-  float squares = 0.0f;
-  for (int value = int(lane); value < kHeadV; value += 32) squares += row[value] * row[value];
-  const float factor = precise::rsqrt(simd_sum(squares) / float(kHeadV) + p.out_norm_eps);
-  for (int value = int(lane); value < kHeadV; value += 32) {
-    float result = row[value];
-    if (kGatedNorm) {
-      result *= factor * load(norm_weight, kOutWeightType, value);
-      result *= silu(load(z, kType, at(p.z, batch_row, token, head) + value));
-    }
-    store(y, kOutType, at(p.y, batch_row, token, head) + value, result);
-  }
-}
-
 [[max_total_threads_per_threadgroup(512)]] kernel void gated_delta_replay_step(
     constant StepParameters& p [[buffer(0)]],
     device const void* x [[buffer(1)]],             // [B,T,2 HK K + HV V]
@@ -213,13 +258,8 @@ inline void write_output(threadgroup const float* row, constant StepParameters& 
     uint thread_index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   const int block = p.staged_tokens;
-  threadgroup float* queries = scratch;                // [block][K]
-  threadgroup float* keys = queries + block * kHeadK;  // [block][K]
-  threadgroup float* values = keys + block * kHeadK;   // [block][V]: v, then o
-  threadgroup float* decays = values + block * kHeadV;
-  threadgroup float* betas = decays + block;
+  const StepBlock memory = step_block(scratch, block);
   const int kh = int(group.x);
-  const int ratio = p.hv / p.hk;
   const StepTokens tokens = step_tokens(p, bounds, indices, counts, int(group.y));
   if (kHasFault && kh == 0 && thread_index == 0 && tokens.faults != 0) {
     atomic_fetch_or_explicit(fault, tokens.faults, memory_order_relaxed);
@@ -232,7 +272,7 @@ inline void write_output(threadgroup const float* row, constant StepParameters& 
   in.conv_state = conv_state;
   const int all = tokens.replayed + tokens.own;
 
-  for (int i = 0; i < ratio; ++i) {
+  for (int i = 0; i < p.hv / p.hk; ++i) {
     const int head = value_head(kh, i, p.hk, p.hv);
     HeadState state;
     load_head(state, state_in, p, tokens.slot, head, simdgroup, lane);
@@ -243,36 +283,24 @@ inline void write_output(threadgroup const float* row, constant StepParameters& 
       const int count = min(block, all - first);
       const bool prepares_keys = i == 0 || all > block;  // otherwise they are those of the head before
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      for (int c = prepares_keys ? int(thread_index) : 2 * kHeadK + int(thread_index); c < 2 * kHeadK + kHeadV;
-           c += kReplayThreads) {
-        const bool is_value = c >= 2 * kHeadK;
-        const bool is_key = c >= kHeadK;
-        const int column = is_value ? c - 2 * kHeadK : c % kHeadK;
-        const int channel = is_value ? value_channel(p, head, column) : key_channel(p, kh, c);
-        convolve_tokens((is_value ? values : (is_key ? keys : queries)) + column, is_value ? kHeadV : kHeadK, in, p,
-                        tokens, channel, first, count);
-      }
+      stage_tokens(memory, in, p, tokens, prepares_keys, kh, head, first, count, thread_index);
       if (int(thread_index) < count) {
         const int t = first + int(thread_index);
         const bool own = t >= tokens.replayed;
         const Gate gate =
             own ? gate_at(a, b, a_log, dt_bias, p.gates, tokens.row, tokens.begin + t - tokens.replayed, head)
                 : gate_at(replay_a, replay_b, a_log, dt_bias, p.replay_gates, tokens.slot, t, head);
-        decays[thread_index] = precise::exp(gate.g);
-        betas[thread_index] = gate.beta;
+        memory.decays[thread_index] = precise::exp(gate.g);
+        memory.betas[thread_index] = gate.beta;
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
       if (prepares_keys) {
-        for (int row = int(simdgroup); row < 2 * count; row += int(kStepSimdgroups)) {
-          const bool is_key = row % 2 == 1;
-          normalize_row((is_key ? keys : queries) + row / 2 * kHeadK, is_key ? 1.0f : p.scale, p.norm_eps,
-                        is_key ? k_weight : q_weight, kh * (is_key ? p.k_weight_head : p.q_weight_head), lane);
-        }
+        normalize_tokens(memory, p, q_weight, k_weight, kh, count, simdgroup, lane);
         threadgroup_barrier(mem_flags::mem_threadgroup);
       }
       for (int t = 0; t < count; ++t) {
-        advance_head(state, queries + t * kHeadK, keys + t * kHeadK, values + t * kHeadV, decays[t], betas[t],
-                     simdgroup, lane);
+        advance_head(state, memory.queries + t * kHeadK, memory.keys + t * kHeadK, memory.values + t * kHeadV,
+                     memory.decays[t], memory.betas[t], simdgroup, lane);
         if (first + t + 1 == tokens.committed && tokens.slot >= 0) {
           store_head(state, state_out, kStateType, p.state_out, tokens.slot, 0, head, simdgroup, lane);
         }
@@ -284,24 +312,15 @@ inline void write_output(threadgroup const float* row, constant StepParameters& 
       threadgroup_barrier(mem_flags::mem_threadgroup);
       for (int t = max(0, tokens.replayed - first) + int(simdgroup); t < count; t += int(kStepSimdgroups)) {
         const int token = tokens.begin + first + t - tokens.replayed;
-        write_output(values + t * kHeadV, p, tokens.row, token, head, z, norm_weight, y, lane);
+        write_output(memory.values + t * kHeadV, p, tokens.row, token, head, z, norm_weight, y, lane);
       }
     }
   }
   if (all == 0 || tokens.slot < 0) return;
 
   threadgroup_barrier(mem_flags::mem_device);  // the inputs have been read
-  for (int c = int(thread_index); c < 2 * kHeadK + ratio * kHeadV; c += kReplayThreads) {
-    const int v = c - 2 * kHeadK;
-    finish_channel(in, p, tokens,
-                   v < 0 ? key_channel(p, kh, c) : value_channel(p, value_head(kh, v / kHeadV, p.hk, p.hv), v % kHeadV),
-                   conv_state, replay_x);
-  }
+  finish_channels(in, p, tokens, kh, conv_state, replay_x, thread_index);
   if (!tokens.keeps) return;
-  for (int j = int(thread_index); j < (tokens.own - 1) * ratio; j += kReplayThreads) {
-    const int head = value_head(kh, j % ratio, p.hk, p.hv);
-    const int token = tokens.begin + 1 + j / ratio;
-    keep_gate(replay_a, p.replay_gates.g, a, p.gates.g, tokens, j / ratio, token, head);
-    keep_gate(replay_b, p.replay_gates.beta, b, p.gates.beta, tokens, j / ratio, token, head);
-  }
+  keep_gates(replay_a, p.replay_gates.g, a, p.gates.g, p, tokens, kh, thread_index);
+  keep_gates(replay_b, p.replay_gates.beta, b, p.gates.beta, p, tokens, kh, thread_index);
 }
