@@ -1,6 +1,7 @@
 // Stubs of what *_sm90.cu files define, for builds without compute capability 9.0. No supported kernel calls a
 // launcher.
 
+#include "cuda/experts/moe_staged.h"
 #include "cuda/experts/routing.h"
 #include "cuda/experts/tiled.h"
 #include "cuda/gated_delta/chunk_kernels.h"
@@ -30,6 +31,8 @@ std::int64_t staged_router_bytes(std::int64_t, std::int64_t) { return 0; }
 int router_splits(std::int64_t, std::int64_t, std::int64_t, int) { return 1; }
 void launch_router_logits(const ConstTensor&, const ConstTensor&, void*, float*, int, const DeviceProperties&,
                           cudaStream_t, std::string_view) {}
+
+StagedKernels staged_moe_kernels(DType) { return {}; }
 
 bool tiles_take(DType) { return false; }
 void launch_tiled_matmul(const TiledMatmul&, DType, bool, const DeviceProperties&, cudaStream_t, std::string_view) {}

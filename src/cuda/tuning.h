@@ -281,6 +281,10 @@ inline constexpr std::int64_t kWgmmaRouterTokens = 256;
 // is extrapolated by tokens, from 48 to 768. `few` counts for `matvec` alone: the order of the others depends on pairs.
 namespace moe_ffn {
 inline constexpr LoadCosts kMatvec{172, 689, 11000};
+// `staged` over `matvec` with one token and with several (docs/notes/model-decode-cuda.md): 15 of 19 us, 28 of 25 at
+// two tokens, 80 of 62 at eight.
+inline constexpr double kStagedOne = 0.8;
+inline constexpr double kStagedSome = 1.2;
 inline constexpr LoadCosts kTiles{390, 390, 621};
 inline constexpr LoadCosts kStream{266, 266, 780};
 inline constexpr LoadCosts kSteps{348, 348, 828};

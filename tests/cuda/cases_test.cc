@@ -133,6 +133,29 @@ TEST_F(Choice, SelectionsReachTheStepsOfMoeFfn) {
   select_kernel(LinearArgs::kName, "");
 }
 
+// A draft's token has the bits of a single one, though another kernel runs it.
+TEST_F(Choice, FewTokensOfMoeFfnHaveTheBitsOfOne) {
+  int compared = 0;
+  for (const cases::Case& test : cases::all_cases()) {
+    if (!test.verify || test.operation != MoeFfnArgs::kName) continue;
+    const std::unique_ptr<cases::Problem> problem = test.make(4);
+    std::set<std::uint64_t> left;
+    int runs = 0;
+    for (const KernelVerdict& kernel : problem->explanation(cuda_stream()).kernels) {
+      if (!kernel.supported || (kernel.kernel != "staged" && kernel.kernel != "matvec")) continue;
+      select_kernel(MoeFfnArgs::kName, kernel.kernel);
+      EXPECT_EQ(cases::run_once(*problem, cuda_stream()), "") << test.name << " by " << kernel.kernel;
+      select_kernel(MoeFfnArgs::kName, "");
+      left.insert(problem->memory.checksum());
+      ++runs;
+    }
+    if (runs < 2) continue;
+    EXPECT_EQ(left.size(), 1U) << test.name;
+    ++compared;
+  }
+  if (compared == 0) GTEST_SKIP() << "no case that both kernels take";
+}
+
 // The same bits every time, by every kernel.
 TEST_F(Choice, RunsRepeatThemselves) {
   for (const std::string_view operation : offered_operations()) {

@@ -15,6 +15,13 @@ struct ChosenExpert {
   float logit = -INFINITY;
 };
 
+// Logits in device memory that a kernel ahead has written, while this one was there already: not from the L1 cache.
+struct FreshLogits {
+  const float* data;
+
+  __device__ float operator[](int e) const { return __ldcg(data + e); }
+};
+
 // Maps floats to integers in the same order, none of which is 0. NaN counts as minus infinity.
 __device__ inline std::uint32_t ordered_bits(float x) {
   const std::uint32_t bits = __float_as_uint(isnan(x) ? -INFINITY : x + 0.0F);  // no -0
@@ -25,9 +32,10 @@ __device__ inline float from_ordered_bits(std::uint32_t ordered) {
 }
 
 // Chooses `slots` experts (at most 32 and at most `experts`) in the order of falling logits, among equals the lower id
-// first. If `total` is not null, sets it to the sum of exp(logit - largest) over all experts.
-template <int kPerLane>
-__device__ inline ChosenExpert choose_experts(const float* logits, int experts, int slots, float* total) {
+// first. If `total` is not null, sets it to the sum of exp(logit - largest) over all experts. logits[e] is that of
+// expert e.
+template <int kPerLane, class Logits>
+__device__ inline ChosenExpert choose_experts(const Logits& logits, int experts, int slots, float* total) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   std::uint32_t keys[kPerLane];
 #pragma unroll
@@ -60,6 +68,14 @@ __device__ inline ChosenExpert choose_experts(const float* logits, int experts, 
   }
   if (total != nullptr) *total = warp_sum(sum);
   return chosen;
+}
+
+// For up to kMost experts.
+template <int kMost, class Logits>
+__device__ inline ChosenExpert choose_of(const Logits& logits, int experts, int slots, float* total) {
+  if (experts <= 8 * kWarpSize) return choose_experts<8>(logits, experts, slots, total);
+  if (kMost <= 16 * kWarpSize || experts <= 16 * kWarpSize) return choose_experts<16>(logits, experts, slots, total);
+  return choose_experts<(kMost + kWarpSize - 1) / kWarpSize>(logits, experts, slots, total);
 }
 
 }  // namespace thalweg::cu

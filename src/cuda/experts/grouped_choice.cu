@@ -19,8 +19,7 @@ __device__ int choose(const GroupedChoice& p, int token) {
   const float* const logits = p.logits + token * p.experts;
   float sum = 0.0F;
   float* const total = p.renormalize ? nullptr : &sum;
-  const ChosenExpert chosen = p.experts <= 256 ? choose_experts<8>(logits, p.experts, p.slots, total)
-                                               : choose_experts<16>(logits, p.experts, p.slots, total);
+  const ChosenExpert chosen = choose_of<kMostGroupedExperts>(logits, p.experts, p.slots, total);
   const float largest = __shfl_sync(0xFFFFFFFFU, chosen.logit, 0);
   const float own = lane < p.slots ? expf(chosen.logit - largest) : 0.0F;
   if (p.renormalize) sum = warp_sum(own);

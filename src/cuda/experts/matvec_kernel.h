@@ -49,20 +49,25 @@ __global__ void __launch_bounds__(kMatvecThreads, kMatvecBlocks)
   Ring weights;
   weights.init(memory + shape.ring_at(k_blocks) + warp * kMatvecStages<kType> * shape.stage_bytes, shape.stage_bytes);
   pdl_trigger();
-  if (p.ids.data == nullptr && token == 0) {  // the only expert's rows, contiguous or not
-    const int most = max(min(p.n - block_row, block_rows), 0);
-    prefetch_to_l2(p.weights + block_row * p.row_bytes, most * p.row_bytes, thread, kMatvecThreads);
+  PassRows warp_pass{p.weights + first_row * p.row_bytes, p.row_bytes, rows, shape.lanes, shape.step};
+  const bool one_expert = p.ids.data == nullptr;  // whose rows no kernel ahead chooses
+  if (one_expert) {
+    weights.begin(warp_pass, LaneBlocks<kType>(k_blocks, first, lane, shape.lanes), k_blocks, first);
+    if (token == 0 && (shape.passes >= kMatvecStages<kType> || k_blocks > shape.split * segment_blocks)) {
+      const int most = max(min(p.n - block_row, block_rows), 0);
+      prefetch_to_l2(p.weights + block_row * p.row_bytes, most * p.row_bytes, thread, kMatvecThreads);
+    }
   }
   pdl_wait();
   const std::int64_t x_row = p.x.offset(token, p.x_per_slot ? slot : 0);
   RawActivations<kMatvecWarps, 4> raw;
   raw.read(p.x, x_row, 0, p.k);
-  const int expert = p.ids.of(token, slot);
-  if (expert < 0) return report_missing_expert(p.ids, expert);
-
-  const PassRows warp_pass{p.weights + expert * p.expert_bytes + first_row * p.row_bytes, p.row_bytes, rows,
-                           shape.lanes, shape.step};
-  weights.begin(warp_pass, LaneBlocks<kType>(k_blocks, first, lane, shape.lanes), k_blocks, first);
+  if (!one_expert) {
+    const int expert = p.ids.of(token, slot);
+    if (expert < 0) return report_missing_expert(p.ids, expert);
+    warp_pass.from += expert * p.expert_bytes;
+    weights.begin(warp_pass, LaneBlocks<kType>(k_blocks, first, lane, shape.lanes), k_blocks, first);
+  }
   raw.fix(0, p.k, x, 1, k_blocks);
   fix_activations<kMatvecWarps>(p.x, x_row, raw.kCount, p.k, x, 1, k_blocks);
   __syncthreads();

@@ -1,6 +1,8 @@
 // moe_ffn: the list of its kernels, and the costs that decide among these.
 //
-//   matvec  few tokens: three launches of products of matrix and vector (moe_matvec.h)
+//   staged  few tokens: three launches of products of matrix and vector; all rows of a warp are copied at once
+//           (moe_staged.h)
+//   matvec  the same for any format and size, with rings (moe_matvec.h)
 //   grouped a few tokens of each expert: weights are read once and multiplied as bytes (grouped.h)
 //   stream  each expert's weights are read once, one set of row lists serves all matmuls; the shared expert by tiles
 //   wgmma   gate and up in one pass over the tokens with SwiGLU as its epilogue, then down, both by tiles of many rows
@@ -25,6 +27,9 @@ Load load_of(const MoeFfnArgs& args) {
 double matvec_cost(const MoeFfnArgs& args, const Stream&) {
   return costs::kMatvec.at(num_tokens(args) <= tuning::experts::kMatvecTokens ? Load::kFew : load_of(args));
 }
+double staged_cost(const MoeFfnArgs& args, const Stream& stream) {
+  return (num_tokens(args) == 1 ? costs::kStagedOne : costs::kStagedSome) * matvec_cost(args, stream);
+}
 double tiles_cost(const MoeFfnArgs& args, const Stream&) { return costs::kTiles.at(load_of(args)); }
 double grouped_cost(const MoeFfnArgs& args, const Stream&) {
   return num_tokens(args) < costs::kGroupedTokens ? costs::kGroupedFew : costs::kGrouped;
@@ -34,6 +39,12 @@ double steps_cost(const MoeFfnArgs& args, const Stream&) { return costs::kSteps.
 double exact_cost(const MoeFfnArgs&, const Stream&) { return tuning::experts::kExact; }
 
 constexpr Kernel<MoeFfnArgs> kKernels[] = {
+    {.name = "staged",
+     .supports = moe_staged_supports,
+     .workspace = moe_staged_workspace,
+     .run = run_moe_staged,
+     .arithmetic = Arithmetic::k16Bit,
+     .cost = staged_cost},
     {.name = "matvec",
      .supports = moe_matvec_supports,
      .workspace = moe_matvec_workspace,

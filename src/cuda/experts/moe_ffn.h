@@ -86,6 +86,10 @@ std::string moe_matvec_supports(const MoeFfnArgs& args, const Stream& stream);
 std::size_t moe_matvec_workspace(const MoeFfnArgs& args, const Stream& stream);
 void run_moe_matvec(const MoeFfnArgs& args, Workspace workspace, const Stream& stream);
 
+std::string moe_staged_supports(const MoeFfnArgs& args, const Stream& stream);
+std::size_t moe_staged_workspace(const MoeFfnArgs& args, const Stream& stream);
+void run_moe_staged(const MoeFfnArgs& args, Workspace workspace, const Stream& stream);
+
 std::string moe_tiles_supports(const MoeFfnArgs& args, const Stream& stream);
 std::size_t moe_tiles_workspace(const MoeFfnArgs& args, const Stream& stream);
 void run_moe_tiles(const MoeFfnArgs& args, Workspace workspace, const Stream& stream);

@@ -20,13 +20,7 @@ struct MatvecPlan {
   float* shared_products;
 
   MatvecPlan(const MoeFfnArgs& args, Arena arena)
-      : sizes{static_cast<int>(num_tokens(args)),
-              static_cast<int>(hidden_size(args)),
-              static_cast<int>(num_experts(args)),
-              args.top_k,
-              static_cast<int>(inner_size(args)),
-              static_cast<int>(shared_inner_size(args)),
-              experts_here(args)},
+      : sizes(moe_matvec_sizes(args)),
         logits(arena.take<float>(num_tokens(args) * sizes.logits())),
         x_blocks(arena.take<uint4>(num_tokens(args) * (sizes.hidden / 32) * kFixedBlockVectors)),
         activated(arena.take<uint4>(num_tokens(args) * sizes.inner_blocks() * kFixedBlockVectors)),
@@ -57,7 +51,29 @@ WeightRows weight_rows(const ConstTensor& weight) {
   return rows;
 }
 
-std::string moe_matvec_supports(const MoeFfnArgs& args, const Stream& stream) {
+MoeMatvecSizes moe_matvec_sizes(const MoeFfnArgs& args) {
+  return {static_cast<int>(num_tokens(args)),
+          static_cast<int>(hidden_size(args)),
+          static_cast<int>(num_experts(args)),
+          args.top_k,
+          static_cast<int>(inner_size(args)),
+          static_cast<int>(shared_inner_size(args)),
+          experts_here(args)};
+}
+
+MoeRouter router_inputs(const MoeFfnArgs& args, const MoeMatvecSizes& sizes, float* logits, uint4* x_blocks) {
+  MoeRouter router{};
+  router.sizes = sizes;
+  router.x = elements(args.x);
+  router.router = elements(args.router);
+  if (has_shared(args)) router.shared_router = elements(args.shared_router);
+  router.logits = logits;
+  router.x_blocks = x_blocks;
+  return router;
+}
+
+// What `matvec` and `staged` take.
+std::string few_tokens_reason(const MoeFfnArgs& args) {
   if (!is_float(args.router.dtype)) return "takes a router of F32, F16 or BF16";
   if (num_experts(args) > kMostMatvecExperts) return "takes at most " + std::to_string(kMostMatvecExperts) + " experts";
   if (args.top_k > kMostMatvecSlots) return "takes at most " + std::to_string(kMostMatvecSlots) + " experts of a token";
@@ -71,6 +87,12 @@ std::string moe_matvec_supports(const MoeFfnArgs& args, const Stream& stream) {
   for (const std::int64_t size : {hidden_size(args), inner_size(args), shared_inner_size(args)}) {
     if (size % 32 != 0) return "takes sizes that are multiples of 32";
   }
+  return {};
+}
+
+std::string moe_matvec_supports(const MoeFfnArgs& args, const Stream& stream) {
+  const std::string few = few_tokens_reason(args);
+  if (!few.empty()) return few;
   for (const ConstTensor* weight :
        {&args.gate, &args.up, &args.down, &args.shared_gate, &args.shared_up, &args.shared_down}) {
     if (!weight->defined()) continue;
@@ -95,9 +117,6 @@ void run_moe_matvec(const MoeFfnArgs& args, Workspace workspace, const Stream& s
   p.renormalize = args.renormalize;
   constexpr std::int64_t kFetchedBytes = 16 << 20;
   p.fetch_down = num_pairs(args) * bytes_of(args.down.dtype, inner_size(args) * hidden_size(args)) <= kFetchedBytes;
-  p.x = elements(args.x);
-  p.router = elements(args.router);
-  if (has_shared(args)) p.shared_router = elements(args.shared_router);
   p.y = elements(args.y);
   p.gate = weight_rows(args.gate);
   p.up = weight_rows(args.up);
@@ -111,7 +130,7 @@ void run_moe_matvec(const MoeFfnArgs& args, Workspace workspace, const Stream& s
   p.ids = plan.ids;
   p.weights = plan.weights;
   p.shared_products = plan.shared_products;
-  launch_moe_router(p, device, native(stream));
+  launch_moe_router(router_inputs(args, plan.sizes, plan.logits, plan.x_blocks), device, native(stream));
   launch_moe_gate_up(p, device, native(stream));
   launch_moe_down(p, device, native(stream));
 }

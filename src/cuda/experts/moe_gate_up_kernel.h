@@ -21,8 +21,7 @@ __device__ inline int choose(const MoeMatvec& p, int token, bool write) {
   const int slots = p.sizes.slots;
   float sum = 0.0F;
   float* const total = write && !p.renormalize ? &sum : nullptr;
-  const ChosenExpert chosen = p.sizes.experts <= 256 ? choose_experts<8>(logits, p.sizes.experts, slots, total)
-                                                     : choose_experts<32>(logits, p.sizes.experts, slots, total);
+  const ChosenExpert chosen = choose_of<kMostMatvecExperts>(logits, p.sizes.experts, slots, total);
   if (write) {
     const float largest = __shfl_sync(0xFFFFFFFFU, chosen.logit, 0);
     const float own = lane < slots ? expf(chosen.logit - largest) : 0.0F;

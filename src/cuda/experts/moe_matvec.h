@@ -6,12 +6,13 @@
 // kOtherSharedType.
 
 #include <cstdint>
-#include <string_view>
+#include <string>
 
 #include "cuda/experts/expert_range.h"
 #include "cuda/experts/fixed_blocks.h"
 #include "cuda/experts/row_products.h"
 #include "cuda/launch.h"
+#include "thalweg/moe.h"
 
 namespace thalweg::cu {
 
@@ -35,16 +36,23 @@ struct MoeMatvecSizes {
   __host__ __device__ int inner_blocks() const { return (slots * inner + shared_inner) / 32; }
 };
 
+struct MoeRouter {
+  MoeMatvecSizes sizes;
+  Elements x, router, shared_router;
+  float* logits;
+  uint4* x_blocks;
+};
+
 struct MoeMatvec {
   MoeMatvecSizes sizes;
   bool renormalize;
   bool fetch_down;  // prefetch the rows of down: they fit into the L2 cache
-  Elements x, router, shared_router, y;
+  Elements y;
   WeightRows gate, up, down;
   WeightRows shared_gate, shared_up, shared_down;
   // In the workspace:
-  float* logits;           // [T,E], or [T,E+1] with the shared expert's
-  uint4* x_blocks;         // [T] rows of D/32 fixed blocks
+  const float* logits;     // [T,E], or [T,E+1] with the shared expert's
+  const uint4* x_blocks;   // [T] rows of D/32 fixed blocks
   uint4* activated;        // [T] rows of fixed blocks: I/32 of each slot, then J/32
   std::int32_t* ids;       // [T,S], among the experts that are here
   float* weights;          // [T,S], or [T,S+1] with the shared expert's
@@ -90,7 +98,12 @@ struct MoeMatvecKernels {
 template <DType kType>
 MoeMatvecKernels moe_matvec_kernels();
 
-void launch_moe_router(const MoeMatvec& p, const DeviceProperties& device, cudaStream_t stream);
+MoeMatvecSizes moe_matvec_sizes(const MoeFfnArgs& args);
+MoeRouter router_inputs(const MoeFfnArgs& args, const MoeMatvecSizes& sizes, float* logits, uint4* x_blocks);
+// Empty, or which arguments neither `matvec` nor `staged` takes.
+std::string few_tokens_reason(const MoeFfnArgs& args);
+
+void launch_moe_router(const MoeRouter& p, const DeviceProperties& device, cudaStream_t stream);
 void launch_moe_gate_up(const MoeMatvec& p, const DeviceProperties& device, cudaStream_t stream);
 void launch_moe_down(const MoeMatvec& p, const DeviceProperties& device, cudaStream_t stream);
 
