@@ -56,7 +56,8 @@ struct ThreadPool {
 // Where an operation runs and in which order. On the CPU a call returns when the work is done, having used up to
 // `threads` threads of the library's pool (0: every hardware thread), or of `pool`; results do not depend on the
 // number, bit for bit. On a GPU, `native` is the caller's own queue (cudaStream_t, id<MTLCommandQueue>) and a call only
-// enqueues.
+// enqueues. With CUDA, a call reads weights (matrices in block formats, routers, the weights of norms, frequencies)
+// while the library's calls ahead of it may still run: if one of those writes them, synchronize() in between.
 //
 // Any number of threads may run operations at once, if none writes what another one uses: calls share the library's
 // pool, which has as many threads as the largest request, less the calling one. An idle thread helps any call that has

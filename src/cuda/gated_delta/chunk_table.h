@@ -23,7 +23,9 @@ struct ChunkTable {
     begin = cu_seqlens[n];
     end = cu_seqlens[n + 1];
     if (begin < 0 || begin > end || end > tokens) return 0;
-    return (end - begin + chunk_size - 1) / chunk_size;
+    // In 32 bits, which divide in a fifth of the time.
+    return (static_cast<std::uint32_t>(end - begin) + static_cast<std::uint32_t>(chunk_size) - 1U) /
+           static_cast<std::uint32_t>(chunk_size);
   }
 };
 
@@ -46,6 +48,11 @@ __device__ inline ChunkSpan find_chunk(const ChunkTable& table, std::int64_t i) 
     chunk.sequence = chunk.row;
     chunk.number = i % table.row_chunks();
     begin = chunk.number * table.chunk_size;
+  } else if (table.sequences == 1) {
+    if (i >= table.count(0, begin, end)) return {};
+    chunk.number = i;
+    chunk.sequence_begin = begin;
+    begin += i * table.chunk_size;
   } else {
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
     std::int64_t before = 0;

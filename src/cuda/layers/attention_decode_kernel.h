@@ -27,9 +27,10 @@ struct DecodeWarp {
   OnlineSoftmax softmax;
   float sums[D / 8][4] = {};
 
-  // `memory`: the warp's tiles.
+  // `memory`: the warp's tiles. prepare(factors) brings the queries, while the first tiles are under way.
+  template <class Prepare>
   __device__ void walk(const AttentionCall& p, const AttentionTile& tile, int key_head, int begin, int end,
-                       std::uint32_t queries, std::uint8_t* memory, const float (&factors)[2]) {
+                       std::uint32_t queries, std::uint8_t* memory, float (&factors)[2], Prepare&& prepare) {
     const std::uint32_t ring = shared_address(memory);
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
     const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
@@ -54,6 +55,7 @@ struct DecodeWarp {
     const int visible_low = min(end, visible(lane / 4));
     const int visible_high = min(end, visible(lane / 4 + 8));
     for (int i = 0; i < kDecodeSlots - 1; ++i) copy(i, static_cast<std::uint32_t>(i));
+    prepare(factors);
     std::uint32_t slot = 0;
     // Waits for the next tile, and starts to copy the one that replaces the tile before it.
     const auto next = [&](int i) {
@@ -118,11 +120,15 @@ __global__ void __launch_bounds__(kDecodeWarps* kWarpSize)
   const std::uint32_t misaligned = shared_address(dynamic_shared) % 1024;
   std::uint8_t* const shared = dynamic_shared + (misaligned == 0 ? 0 : 1024 - misaligned);
   std::uint8_t* const tiles = shared + kDecodeRows * D * 2;
-  load_queries<T, D, kDecodeRows>(p, tile, key_head, shared, factors_of_rows, warp, kDecodeWarps);
-  __syncthreads();
-  const float factors[2] = {factors_of_rows[lane / 4], factors_of_rows[lane / 4 + 8]};
+  float factors[2];
   Warp own;
-  own.walk(p, tile, key_head, begin, end, shared_address(shared), tiles + warp * Warp::kBytes, factors);
+  own.walk(p, tile, key_head, begin, end, shared_address(shared), tiles + warp * Warp::kBytes, factors,
+           [&](float(&of_rows)[2]) {
+             load_queries<T, D, kDecodeRows>(p, tile, key_head, shared, factors_of_rows, warp, kDecodeWarps);
+             __syncthreads();
+             of_rows[0] = factors_of_rows[lane / 4];
+             of_rows[1] = factors_of_rows[lane / 4 + 8];
+           });
 
 #pragma unroll
   for (int i = 0; i < 2; ++i) {

@@ -44,6 +44,7 @@ __device__ inline CachedSequence find_cached(const CacheTable& table, std::int64
   CachedSequence sequence;
   const std::int64_t begin = table.cu_seqlens[n];
   const std::int64_t end = table.cu_seqlens[n + 1];
+  const std::int32_t length = table.lengths[n];  // with the other reads, though an absent sequence's is ignored
   sequence.begin = begin;
   sequence.fresh = static_cast<int>(end - begin);
   sequence.valid = begin >= 0 && begin <= end && end <= table.tokens;
@@ -55,7 +56,7 @@ __device__ inline CachedSequence find_cached(const CacheTable& table, std::int64
   }
   sequence.absent = sequence.slot == -1;
   if (sequence.absent) return sequence;
-  sequence.length = table.lengths[n];
+  sequence.length = length;
   sequence.valid = sequence.valid && sequence.slot >= 0 && sequence.slot < table.num_slots &&
                    sequence.length >= sequence.fresh && sequence.length <= table.capacity;
   return sequence;

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cuda/common/packed.h"
 #include "cuda/common/pdl.h"
 #include "cuda/common/tensor_view.h"
 #include "cuda/common/warp.h"
@@ -37,27 +36,43 @@ struct Norm {
   __device__ float factor(float squares) const { return 1.0F / sqrtf(squares / static_cast<float>(width) + eps); }
 };
 
-// values += a thread's fours of a row; all reads are in flight before the first is used.
+// A thread's fours of a row, unconverted, so that all reads are in flight before the first is used.
 template <int kFours>
-__device__ void add_fours(const Elements& tensor, std::int64_t row, int width, float (&values)[kFours][4]) {
-  with_type(tensor.dtype, [&]<class T>(T) {
-    const T* from = static_cast<const T*>(tensor.data) + row;
-    Packed<T, 4> raw[kFours];
+class RawFours {
+ public:
+  __device__ RawFours(const Elements& tensor, std::int64_t row, int width) : dtype_(tensor.dtype), width_(width) {
+    with_type(dtype_, [&]<class T>(T) {
+      const T* from = static_cast<const T*>(tensor.data) + row;
 #pragma unroll
-    for (int i = 0; i < kFours; ++i) {
-      const int column = 4 * (static_cast<int>(threadIdx.x) + i * kThreads);
-      if (column < width) raw[i] = Packed<T, 4>::read(from + column);
-    }
+      for (int i = 0; i < kFours; ++i) {
+        if (column(i) >= width) continue;
+        if constexpr (sizeof(T) == 4) {
+          raw_[i] = *reinterpret_cast<const uint4*>(from + column(i));
+        } else {
+          const uint2 two = *reinterpret_cast<const uint2*>(from + column(i));
+          raw_[i] = {two.x, two.y, 0, 0};
+        }
+      }
+    });
+  }
+  __device__ void add_to(float (&values)[kFours][4]) const {
+    with_type(dtype_, [&]<class T>(T) {
 #pragma unroll
-    for (int i = 0; i < kFours; ++i) {
-      if (4 * (static_cast<int>(threadIdx.x) + i * kThreads) >= width) continue;
-      float four[4];
-      raw[i].unpack(four);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) values[i][j] += four[j];
-    }
-  });
-}
+      for (int i = 0; i < kFours; ++i) {
+        if (column(i) >= width_) continue;
+        const float4 four = load_four(reinterpret_cast<const T*>(raw_ + i));
+        values[i][0] += four.x, values[i][1] += four.y, values[i][2] += four.z, values[i][3] += four.w;
+      }
+    });
+  }
+
+ private:
+  __device__ static int column(int i) { return 4 * (static_cast<int>(threadIdx.x) + i * kThreads); }
+
+  uint4 raw_[kFours] = {};
+  DType dtype_;
+  int width_;
+};
 
 template <int kFours>
 __device__ void store_fours(const Elements& tensor, std::int64_t row, int width, const float (&values)[kFours][4]) {
@@ -117,15 +132,13 @@ struct NoPeers {};
 template <int kFours>
 class OwnDelta {
  public:
-  __device__ OwnDelta(NoPeers, const Norm& p, std::int64_t row) : p_(p), row_(row) {}
-  __device__ void add_to(float (&values)[kFours][4]) const {
-    if (p_.delta.defined()) add_fours(p_.delta, p_.offset(p_.delta, row_), p_.width, values);
-  }
+  __device__ OwnDelta(NoPeers, const Norm& p, std::int64_t row)
+      : raw_(p.delta, p.offset(p.delta, row), p.delta.defined() ? p.width : 0) {}
+  __device__ void add_to(float (&values)[kFours][4]) const { raw_.add_to(values); }
   __device__ void end() const {}
 
  private:
-  const Norm& p_;
-  std::int64_t row_;
+  RawFours<kFours> raw_;
 };
 
 template <int kFours, class Peers>
@@ -134,12 +147,12 @@ __global__ void __launch_bounds__(kThreads)
   constexpr bool kSums = std::is_same_v<Peers, PeerInboxes>;
   __shared__ float warp_squares[kWarps];
   float weight[kFours][4] = {};
-  add_fours(p.weight, 0, p.width, weight);  // no kernel ahead writes it
+  RawFours<kFours>(p.weight, 0, p.width).add_to(weight);  // no kernel ahead writes it
   pdl_trigger_and_wait();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   float values[kFours][4] = {};
   std::conditional_t<kSums, SummedDelta<kFours>, OwnDelta<kFours>> delta(peers, p, row);
-  add_fours(p.x, p.offset(p.x, row), p.width, values);
+  RawFours<kFours>(p.x, p.offset(p.x, row), p.width).add_to(values);
   delta.add_to(values);
   float squares = 0.0F;
 #pragma unroll
