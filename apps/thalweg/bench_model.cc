@@ -151,6 +151,7 @@ class ModelBench {
     const double tokens = decode / static_cast<double>(info.decode_bytes);
     const double median = median_of(rounds, [](const Round& round) { return round.ratio(); });
     const double cpu = median_of(rounds, [](const Round& round) { return round.cpu_ratio(); });
+    const double median_decode = median_of(rounds, [](const Round& round) { return round.decode.wall; });
     print("{:<24} {:>10} {:>10} {:>10.1f} {:>8.1f} {:>8.1f} {:>8.2f} {:>8.2f} {:>8.2f}\n", name_,
           format_bytes(info.decode_bytes), format_bytes(2 * info.state_bytes), tokens, decode * 1e-9, read * 1e-9,
           decode / read, median, cpu);
@@ -161,6 +162,7 @@ class ModelBench {
             {"threads", model_.threads()},
             {"bytes_per_token", info.decode_bytes},
             {"tokens_per_second", tokens},
+            {"median_tokens_per_second", median_decode / static_cast<double>(info.decode_bytes)},
             {"decode_bytes_per_second", decode},
             {"read_bytes_per_second", read},
             {"ratio", decode / read},
