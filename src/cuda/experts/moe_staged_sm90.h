@@ -46,17 +46,27 @@ __device__ __forceinline__ void with_slot_type(bool shared, DType shared_type, P
   }
 }
 
+// How a warp's lanes share rows of so many blocks.
+struct RowLanes {
+  int lanes;    // of a row
+  int segment;  // blocks that they multiply at a time
+  int lane;     // in its row
+  int group;    // the row, of `groups` that are multiplied at a time
+  int groups;
+};
+__device__ inline RowLanes lanes_of_rows(int k_blocks) {
+  const int lanes = row_lanes(k_blocks);
+  const int thread = static_cast<int>(threadIdx.x);
+  return {lanes, kLaneBlocks * lanes, thread % lanes, thread % kWarpSize / lanes, kWarpSize / lanes};
+}
+
 // ---- gate and up
 
 // The products of a warp's rows of gate and up, and SwiGLU. `rows` holds, of each stage, rows of gate, then of up.
 template <DType kType>
 __device__ __forceinline__ void gate_up_products(const std::uint8_t* rows, int row_bytes, const uint4* x, int k_blocks,
                                                  MbarrierArray full, float* activated) {
-  const int lanes = row_lanes(k_blocks);
-  const int segment = kLaneBlocks * lanes;
-  const int lane = static_cast<int>(threadIdx.x) % lanes;
-  const int group = static_cast<int>(threadIdx.x) % kWarpSize / lanes;
-  const int groups = kWarpSize / lanes;
+  const auto [lanes, segment, lane, group, groups] = lanes_of_rows(k_blocks);
   FixedBlock even;
   FixedBlock odd;
   LaneBlocks<kType>(k_blocks, 0, lane, lanes).read(x, k_blocks, even, odd);
@@ -175,11 +185,7 @@ __device__ inline void fix_slot(const float* activated, int k, uint4* blocks) {
 template <DType kType>
 __device__ __forceinline__ void down_products(const std::uint8_t* rows, int row_bytes, const uint4* x, int k_blocks,
                                               Mbarrier full, float* products) {
-  const int lanes = row_lanes(k_blocks);
-  const int segment = kLaneBlocks * lanes;
-  const int lane = static_cast<int>(threadIdx.x) % lanes;
-  const int group = static_cast<int>(threadIdx.x) % kWarpSize / lanes;
-  const int groups = kWarpSize / lanes;
+  const auto [lanes, segment, lane, group, groups] = lanes_of_rows(k_blocks);
   FixedBlock even;
   FixedBlock odd;
   LaneBlocks<kType>(k_blocks, 0, lane, lanes).read(x, k_blocks, even, odd);
