@@ -281,8 +281,8 @@ inline constexpr std::int64_t kWgmmaRouterTokens = 256;
 // is extrapolated by tokens, from 48 to 768. `few` counts for `matvec` alone: the order of the others depends on pairs.
 namespace moe_ffn {
 inline constexpr LoadCosts kMatvec{172, 689, 11000};
-// `staged` over `matvec` with one token and with several (docs/notes/model-decode-cuda.md): 15 of 19 us, 28 of 25 at
-// two tokens, 80 of 62 at eight.
+// `staged` over `matvec` with one token and with several. A step of 8 layers of the same shapes on an H200: 601 us
+// instead of 644 with one token, 767 instead of 746 with two, 1324 instead of 1148 with eight.
 inline constexpr double kStagedOne = 0.8;
 inline constexpr double kStagedSome = 1.2;
 inline constexpr LoadCosts kTiles{390, 390, 621};

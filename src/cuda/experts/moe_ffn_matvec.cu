@@ -72,7 +72,6 @@ MoeRouter router_inputs(const MoeFfnArgs& args, const MoeMatvecSizes& sizes, flo
   return router;
 }
 
-// What `matvec` and `staged` take.
 std::string few_tokens_reason(const MoeFfnArgs& args) {
   if (!is_float(args.router.dtype)) return "takes a router of F32, F16 or BF16";
   if (num_experts(args) > kMostMatvecExperts) return "takes at most " + std::to_string(kMostMatvecExperts) + " experts";
