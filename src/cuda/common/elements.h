@@ -62,6 +62,17 @@ __device__ inline void store_four(T* to, float4 x) {
   *reinterpret_cast<uint2*>(to) = {pair(x.x, x.y), pair(x.z, x.w)};
 }
 
+// The same unconverted, so that several can be read before the first is used: of 16-bit types two words.
+template <class T>
+__device__ inline uint4 load_raw_four(const T* from) {
+  if constexpr (sizeof(T) == 4) {
+    return *reinterpret_cast<const uint4*>(from);
+  } else {
+    const uint2 two = *reinterpret_cast<const uint2*>(from);
+    return {two.x, two.y, 0, 0};
+  }
+}
+
 // Two neighbors, likewise.
 __device__ inline float2 load_two(const float* from) { return *reinterpret_cast<const float2*>(from); }
 template <class T>

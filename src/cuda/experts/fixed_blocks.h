@@ -78,11 +78,8 @@ class RawActivations {
         if (!x.fours) {
           const auto bits = [&](int j) { return __float_as_uint(to_f32(from[at + j])); };
           raw_[i] = {bits(0), bits(1), bits(2), bits(3)};
-        } else if constexpr (sizeof(T) == 4) {
-          raw_[i] = *reinterpret_cast<const uint4*>(from + at);
         } else {
-          const uint2 two = *reinterpret_cast<const uint2*>(from + at);
-          raw_[i] = {two.x, two.y, 0, 0};
+          raw_[i] = load_raw_four(from + at);
         }
       }
     });

@@ -21,15 +21,11 @@ constexpr int kColumns = 4 * kFours * kThreads;  // at a time
 // Four elements of T, unconverted.
 template <class T>
 __device__ inline uint4 read_four(const T* from, bool fours) {
+  if (fours) return load_raw_four(from);
   if constexpr (sizeof(T) == 4) {
-    if (fours) return *reinterpret_cast<const uint4*>(from);
     const auto bits = [&](int i) { return __float_as_uint(from[i]); };
     return {bits(0), bits(1), bits(2), bits(3)};
   } else {
-    if (fours) {
-      const uint2 two = *reinterpret_cast<const uint2*>(from);
-      return {two.x, two.y, 0, 0};
-    }
     const auto pair = [&](int i) { return from[i].bits | static_cast<std::uint32_t>(from[i + 1].bits) << 16; };
     return {pair(0), pair(2), 0, 0};
   }

@@ -46,12 +46,7 @@ class RawFours {
 #pragma unroll
       for (int i = 0; i < kFours; ++i) {
         if (column(i) >= width) continue;
-        if constexpr (sizeof(T) == 4) {
-          raw_[i] = *reinterpret_cast<const uint4*>(from + column(i));
-        } else {
-          const uint2 two = *reinterpret_cast<const uint2*>(from + column(i));
-          raw_[i] = {two.x, two.y, 0, 0};
-        }
+        raw_[i] = load_raw_four(from + column(i));
       }
     });
   }
