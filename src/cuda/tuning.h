@@ -160,8 +160,10 @@ constexpr double kDecodeCall = 6.0;
 constexpr double kDecodeTile = 1.0 / (64 * 256);
 // Splits leave so little of a round at best.
 constexpr double kDecodeLeastRounds = 1.0 / 64;
-// The blocks of decode that the splits are chosen for: two rounds of two blocks on each multiprocessor.
-constexpr std::int64_t kDecodeBlocksPerMultiprocessor = 4;
+// The blocks of decode that the splits are chosen for: rounds of so many blocks on each multiprocessor. Contexts that
+// fit into one round in splits of a single step are split so: a step takes a lone warp 4 us.
+constexpr std::int64_t kDecodeResidentBlocks = 2;
+constexpr std::int64_t kDecodeRounds = 2;
 // plain: far slower than any other.
 constexpr double kPlain = 1e6;
 constexpr double kPlainMegaProduct = 1.0;

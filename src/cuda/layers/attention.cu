@@ -223,16 +223,22 @@ double cost(const AttentionArgs& args, const Stream& stream) {
 namespace decode_attention {
 namespace {
 
-int splits_of(const AttentionArgs& args, const DeviceProperties& device) {
+struct Splits {
+  int count;
+  int of_steps;  // AttentionCall::short_splits
+};
+Splits splits_of(const AttentionArgs& args, const DeviceProperties& device) {
   using namespace tuning::attention;
   constexpr std::int64_t kMostSplits = 256;
   // With a token for each sequence, a tile for each; elsewhere some are empty.
   const std::int64_t tiles = args.q.dim(0) <= args.lengths.dim(0) ? args.q.dim(0) : most_tiles(args, kDecodeRows);
   const std::int64_t blocks = std::max<std::int64_t>(1, tiles * args.k_cache.dim(2));
-  const std::int64_t wanted = kDecodeBlocksPerMultiprocessor * device.multiprocessors / blocks;
-  const std::int64_t longest = (capacity_of(args) + kSplitRound - 1) / kSplitRound;
-  return static_cast<int>(
-      std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(1, std::min(longest, kMostSplits))));
+  const std::int64_t resident = kDecodeResidentBlocks * device.multiprocessors;
+  const auto splits_of_size = [&](int positions) { return (capacity_of(args) + positions - 1) / positions; };
+  const std::int64_t of_steps = std::min({resident / blocks, splits_of_size(kSplitStep), kMostSplits});
+  const std::int64_t of_rounds =
+      std::min({kDecodeRounds * resident / blocks, splits_of_size(kSplitRound), kMostSplits});
+  return {static_cast<int>(std::max({of_steps, of_rounds, std::int64_t{1}})), static_cast<int>(of_steps)};
 }
 
 }  // namespace
@@ -251,7 +257,7 @@ std::string supports(const AttentionArgs& args, const Stream& stream) {
 
 std::size_t workspace(const AttentionArgs& args, const Stream& stream) {
   Arena arena;
-  SplitMemory(args, splits_of(args, properties(stream.device.index)), arena);
+  SplitMemory(args, splits_of(args, properties(stream.device.index)).count, arena);
   return arena.used();
 }
 
@@ -260,7 +266,9 @@ void run(const AttentionArgs& args, Workspace workspace, const Stream& stream) {
   const DeviceProperties& device = properties(stream.device.index);
   AttentionCall p = attention_call(args, kDecodeRows);
   Arena arena(workspace);
-  set_splits(args, splits_of(args, device), arena, p);
+  const Splits splits = splits_of(args, device);
+  set_splits(args, splits.count, arena, p);
+  p.short_splits = splits.of_steps;
   const DType cache = args.k_cache.dtype;
   const auto kernel_of = cache == DType::kBF16  ? attention_decode_kernel_bf16
                          : cache == DType::kF16 ? attention_decode_kernel_f16

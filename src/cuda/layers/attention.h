@@ -31,15 +31,20 @@ struct AttentionCall {
   float scale = 0.0F;
   // For kernels that split the context; rows are (token, head) pairs.
   int splits = 1;
+  int short_splits = 0;         // at most `splits`; see split_positions()
   float* statistics = nullptr;  // [T,HQ,splits,2]: maximum in powers of two, and sum of the weights
   float* partials = nullptr;    // [T,HQ,splits,D]: sums of weighted values
 };
 
-constexpr int kSplitRound = 128;  // a split's positions are a multiple of it: whole steps of all warps
+// The positions of each split of a context, which blocks compute from the device's values: kSplitStep, one step of each
+// warp of `decode` where heads are 256 wide, if that makes at most short_splits of them; else a multiple of
+// kSplitRound, whole steps of all warps with every width.
+constexpr int kSplitStep = 64;
+constexpr int kSplitRound = 128;
 
-// The positions of each split of a context with `length` positions, which blocks compute from the device's values.
-__device__ inline int split_positions(int length, int splits) {
-  const int even = (length + splits - 1) / splits;
+__device__ inline int split_positions(const AttentionCall& p, int length) {
+  if (length <= p.short_splits * kSplitStep) return kSplitStep;
+  const int even = (length + p.splits - 1) / p.splits;
   return max(kSplitRound, (even + kSplitRound - 1) / kSplitRound * kSplitRound);
 }
 
@@ -75,7 +80,7 @@ struct SplitRange {
   int end;
 };
 __device__ inline SplitRange split_range(const AttentionCall& p, const AttentionTile& tile, int split) {
-  const int positions = split_positions(tile.sequence.length, p.splits);
+  const int positions = split_positions(p, tile.sequence.length);
   const std::int64_t begin = static_cast<std::int64_t>(split) * positions;
   if (begin >= tile.visible) return {tile.visible, tile.visible};
   return {static_cast<int>(begin), static_cast<int>(min(begin + positions, std::int64_t{tile.visible}))};

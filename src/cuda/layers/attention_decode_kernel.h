@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kCombineWarps* kWarpSize)
     return;
   }
   // The splits that this token sees into: their blocks have written its results.
-  const int positions = split_positions(sequence.length, p.splits);
+  const int positions = split_positions(p, sequence.length);
   const int visible = sequence.length - sequence.fresh + static_cast<int>(i) + 1;
   const int used = min(p.splits, (visible + positions - 1) / positions);
   const float2* const statistics = reinterpret_cast<const float2*>(p.statistics) + row * p.splits;

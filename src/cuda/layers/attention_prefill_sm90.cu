@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_kernel(const __
     fence_mbarrier_init();
   }
   __syncthreads();
-  static_assert(kSplitRound % kKeys == 0);
+  static_assert(kSplitStep % kKeys == 0 && kSplitRound % kKeys == 0);
   const KeyTiles tiles{begin / kKeys, (end - begin + kKeys - 1) / kKeys};
   if (thread < kWarpgroup) {
     setmaxnreg_dec<40>();
