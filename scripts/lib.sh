@@ -152,6 +152,18 @@ counts_line() {
     END { printf "%d passed, %d failed, %d skipped\n", tests - failed - skipped, failed, skipped }'
 }
 
+# failures <report>...: the name and the last lines of output of each test that failed, out of CTest's reports.
+failures() {
+  awk '
+    /<testcase / { failed = /status="fail"/; name = $0; sub(/.*<testcase name="/, "", name); sub(/".*/, "", name); n = 0 }
+    failed { lines[n++] = $0 }
+    /<\/testcase>/ && failed {
+      print "--- " name
+      for (i = (n > 40 ? n - 40 : 1); i < n - 1; ++i) print lines[i]
+      failed = 0
+    }' "$@" | sed 's/&lt;/</g; s/&gt;/>/g; s/&quot;/"/g; s/&amp;/\&/g'
+}
+
 # The C++ and CUDA files of the working tree, new ones included.
 cpp_files() {
   local file

@@ -38,8 +38,14 @@ namespace thalweg::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Rows of activations that share the loads of codes, as many as the registers hold sums for.
-constexpr int kQ8Rows = kLanes == 16 ? 8 : 4;
+// Rows of activations that share the loads of codes, and tiles that share those of activations: as many as the
+// registers hold sums for. Two loads and two products of codes a cycle are what processors do; a tile alone, with eight
+// rows of activations, has nine loads for eight products, two with six rows eight for twelve.
+constexpr int kQ8Tiles = kLanes == 16 ? 2 : 1;
+template <int kTiles>
+constexpr int kQ8Rows = kTiles == 2    ? 6
+                        : kLanes == 16 ? 8
+                                       : 4;
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4
 constexpr bool kPairSums = true;  // products of bytes come as 16-bit sums of two
@@ -130,10 +136,12 @@ HWY_INLINE hn::Vec<I32> dot4(hn::Vec<I32> sum, VU codes, std::int32_t bytes) {
 #endif
 }
 
-// Adds the products of a group's words with kRows rows of activations to `dots`. x[i]: the group's codes of row i.
-template <class Products, int kRows>
+// Adds the products of a group's words with kRows rows of activations to dots[kTiles][kRows]. x[i]: the group's codes
+// of row i.
+template <class Products, int kTiles, int kRows>
 HWY_INLINE void multiply_group(const std::uint32_t* codes, const std::int8_t* const* x, hn::Vec<I32>* dots) {
   constexpr int kWords = Products::kGroup / 4;
+  static_assert(kTiles == 1 || kLanes == 16);
 #if THALWEG_ARM_DOTS == 2
   if constexpr (kRows % 2 == 0) return multiply_row_pairs<kRows>(codes, kWords, x, dots);
 #elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4
@@ -156,8 +164,12 @@ HWY_INLINE void multiply_group(const std::uint32_t* codes, const std::int8_t* co
   }
 #endif
   unroll<kWords>([&](auto word) {
-    const VU four = hn::LoadU(kU32, codes + word * kLanes);
-    unroll<kRows>([&](auto i) { dots[i] = dot4<Products>(dots[i], four, load_four(x[i] + 4 * word)); });
+    VU fours[kTiles];
+    unroll<kTiles>([&](auto t) { fours[t] = hn::LoadU(kU32, codes + t * kTileFloats + word * kLanes); });
+    unroll<kRows>([&](auto i) {
+      const std::int32_t bytes = load_four(x[i] + 4 * word);
+      unroll<kTiles>([&](auto t) { dots[t * kRows + i] = dot4<Products>(dots[t * kRows + i], fours[t], bytes); });
+    });
   });
 }
 
@@ -178,7 +190,7 @@ struct Q8Row {
         code_sums16(reinterpret_cast<const std::int16_t*>(sums32 + k / 32)) {}
 };
 
-// Weights k0 .. k0 + count of a tile's rows, which have k.
+// Weights k0 .. k0 + count of the rows of tiles, kTileFloats apart, which have k.
 struct Q8Segment {
   Tile tile;
   std::int64_t k;
@@ -187,19 +199,20 @@ struct Q8Segment {
   int center;
 };
 
-// The products of a segment with kRows rows of activations, added to sums [kRows][kLanes].
-template <class Products, int kRows>
+// The products of a segment of kTiles tiles with kRows rows of activations, added to sums [kRows][kTiles][kLanes].
+template <class Products, int kTiles, int kRows>
 HWY_INLINE void multiply_q8(const Q8Segment& segment, const float* const* activations, float* sums) {
   constexpr int kGroup = Products::kGroup;
+  constexpr int kSums = kTiles * kRows;
   const std::int64_t k = segment.k;
   const std::int64_t k0 = segment.k0;
   // One pointer per row and three offsets fit the general registers; a pointer for each array of each row does not.
   const char* rows[kRows];
-  VF total[kRows];
+  VF total[kSums];  // [kTiles][kRows], as all arrays of vectors
   std::int32_t starts[kRows][kSegment / 16];
   for (int i = 0; i < kRows; ++i) {
     rows[i] = reinterpret_cast<const char*>(activations[i]);
-    total[i] = hn::LoadU(kF32, sums + i * kLanes);
+    for (int t = 0; t < kTiles; ++t) total[t * kRows + i] = hn::LoadU(kF32, sums + (i * kTiles + t) * kLanes);
     if constexpr (Products::kStarts) {  // in formats whose blocks are a whole segment
       const std::int16_t* code_sums = Q8Row(activations[i], k).code_sums16 + k0 / 16;
       for (int g = 0; g < kSegment / 16; g += kLanes) {
@@ -219,35 +232,45 @@ HWY_INLINE void multiply_q8(const Q8Segment& segment, const float* const* activa
     std::memcpy(&value, rows[i] + at, sizeof(value));
     return hn::Set(kF32, value);
   };
+  // body(index of a sum, tile, row)
+  const auto for_sums = [](auto body) {
+    unroll<kRows>([&](auto i) { unroll<kTiles>([&](auto t) { body(t * kRows + i, t, i); }); });
+  };
   for (int g = 0; g < segment.count / kGroup; g += 32 / kGroup) {
-    VF scaled[kRows];
+    VF scaled[kSums];
     unroll<32 / kGroup>([&](auto half) {
-      hn::Vec<I32> dots[kRows];
+      hn::Vec<I32> dots[kSums];
       const std::int8_t* x[kRows];
-      unroll<kRows>([&](auto i) {
-        x[i] = reinterpret_cast<const std::int8_t*>(rows[i] + code_at + half * kGroup);
-        dots[i] = Products::kStarts ? hn::Set(kI32, starts[i][g + half]) : hn::Zero(kI32);
+      unroll<kRows>([&](auto i) { x[i] = reinterpret_cast<const std::int8_t*>(rows[i] + code_at + half * kGroup); });
+      for_sums([&](int sum, int, int i) {
+        dots[sum] = Products::kStarts ? hn::Set(kI32, starts[i][g + half]) : hn::Zero(kI32);
       });
-      multiply_group<Products, kRows>(segment.tile.codes + (g + half) * (kGroup / 4) * kLanes, x, dots);
-      const VF scale = hn::LoadU(kF32, segment.tile.scales + (g + half) * kLanes);
-      unroll<kRows>([&](auto i) {
-        const VF dot = hn::ConvertTo(kF32, dots[i]);
-        scaled[i] = half == 0 ? hn::Mul(dot, scale) : hn::MulAdd(dot, scale, scaled[i]);
+      multiply_group<Products, kTiles, kRows>(segment.tile.codes + (g + half) * (kGroup / 4) * kLanes, x, dots);
+      VF scales[kTiles];
+      unroll<kTiles>(
+          [&](auto t) { scales[t] = hn::LoadU(kF32, segment.tile.scales + t * kTileFloats + (g + half) * kLanes); });
+      for_sums([&](int sum, int t, int) {
+        const VF dot = hn::ConvertTo(kF32, dots[sum]);
+        scaled[sum] = half == 0 ? hn::Mul(dot, scales[t]) : hn::MulAdd(dot, scales[t], scaled[sum]);
       });
     });
-    unroll<kRows>([&](auto i) { total[i] = hn::MulAdd(scaled[i], broadcast(i, scale_at), total[i]); });
+    for_sums([&](int sum, int, int i) { total[sum] = hn::MulAdd(scaled[sum], broadcast(i, scale_at), total[sum]); });
     if constexpr (Products::kMinimums) {
       unroll<32 / kGroup>([&](auto half) {
-        const VF minimum = hn::LoadU(kF32, segment.tile.minimums + (g + half) * kLanes);
-        unroll<kRows>(
-            [&](auto i) { total[i] = hn::NegMulAdd(minimum, broadcast(i, sum_at + half * sizeof(float)), total[i]); });
+        VF minimums[kTiles];
+        unroll<kTiles>([&](auto t) {
+          minimums[t] = hn::LoadU(kF32, segment.tile.minimums + t * kTileFloats + (g + half) * kLanes);
+        });
+        for_sums([&](int sum, int t, int i) {
+          total[sum] = hn::NegMulAdd(minimums[t], broadcast(i, sum_at + half * sizeof(float)), total[sum]);
+        });
       });
     }
     code_at += 32;
     scale_at += sizeof(float);
     sum_at += 32 / kGroup * sizeof(float);
   }
-  for (int i = 0; i < kRows; ++i) hn::StoreU(total[i], kF32, sums + i * kLanes);
+  for_sums([&](int sum, int t, int i) { hn::StoreU(total[sum], kF32, sums + (i * kTiles + t) * kLanes); });
 }
 
 // ---- One row of activations

@@ -21,7 +21,7 @@
 namespace thalweg::cpu {
 
 // Activation rows per pass over the weights: a pass decodes each weight once.
-inline constexpr std::int64_t kRowsPerPass = 96;
+inline constexpr std::int64_t kRowsPerPass = 192;
 // Whether a product runs on 8-bit activations.
 inline bool uses_q8(MatmulPrecision precision, DType weight) {
   return precision == MatmulPrecision::kFast && is_block_format(weight);
@@ -141,9 +141,11 @@ void for_each_segment(const Stream& stream, std::int64_t segments, double segmen
 // Sums that a lane of a whole segment of spread rows has, with the widest vectors.
 inline constexpr std::int64_t kLaneRun = kRowsPerSegment / kMaxTileRows;
 
-// Copies the sums of a store. Nearly all have one of two lengths, for which this is a few moves instead of a call.
+// Copies the sums of a store. Nearly all have one of three lengths, for which this is a few moves instead of a call.
 inline void copy_sums(const float* sums, std::int64_t count, float* to) {
-  if (count == kMaxTileRows) {
+  if (count == kMaxQ8Rows) {
+    std::memcpy(to, sums, kMaxQ8Rows * sizeof(float));
+  } else if (count == kMaxTileRows) {
     std::memcpy(to, sums, kMaxTileRows * sizeof(float));
   } else if (count == kLaneRun) {
     std::memcpy(to, sums, kLaneRun * sizeof(float));
@@ -153,8 +155,8 @@ inline void copy_sums(const float* sums, std::int64_t count, float* to) {
 }
 
 // Scratch floats of one worker: those of the products, and the sums of a tile or of a segment of spread rows.
-inline std::int64_t product_floats() { return matmul_ops().scratch_floats + kRowsPerPass * kMaxTileRows; }
-static_assert(RowLayout::kMostActivations * kRowsPerSegment <= kRowsPerPass * kMaxTileRows);
+inline std::int64_t product_floats() { return matmul_ops().scratch_floats + kRowsPerPass * kMaxQ8Rows; }
+static_assert(RowLayout::kMostActivations * kRowsPerSegment <= kRowsPerPass * kMaxQ8Rows);
 
 // The memory of a product: the activations as the inner loops read them, and scratch for each worker.
 struct ProductMemory {
@@ -216,13 +218,15 @@ void multiply_rows(const WeightMatrix& weights, RowRange range, bool q8, std::in
           scratch);
       n = end;
     }
-    for (const std::int64_t begin = n; n < range.end; n += ops.tile_rows) {
-      const std::int64_t count = std::min(ops.tile_rows, range.end - n);
+    const std::int64_t most = q8 && m > 1 ? ops.q8_rows : ops.tile_rows;
+    for (const std::int64_t begin = n; n < range.end; n += most) {
+      const std::int64_t count = std::min(most, range.end - n);
       WeightRows tile = weights.rows(n, count);
       tile.prefetched = gapless && (n > begin || (n == range.begin && range.continues));
-      if (gapless && n + 2 * ops.tile_rows <= weights.n) tile.next = weights.row(n + ops.tile_rows);
+      if (gapless && n + 2 * most <= weights.n) tile.next = weights.row(n + most);
       (q8 ? ops.q8 : ops.exact)(tile, activations.data(), m, sums, scratch);
-      for (std::int64_t i = 0; i < m; ++i) store(first + i, n, count, sums + i * ops.tile_rows);
+      const std::int64_t apart = count > ops.tile_rows ? most : ops.tile_rows;
+      for (std::int64_t i = 0; i < m; ++i) store(first + i, n, count, sums + i * apart);
     }
   }
 }

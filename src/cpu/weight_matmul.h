@@ -14,7 +14,7 @@
 
 namespace thalweg::cpu {
 
-// At most tile_rows rows of one weight matrix, at equal distances.
+// Rows of one weight matrix, at equal distances.
 struct WeightRows {
   DType dtype = DType::kF32;
   const void* data = nullptr;
@@ -28,15 +28,19 @@ struct WeightRows {
 };
 
 inline constexpr std::int64_t kMaxTileRows = 16;
+inline constexpr std::int64_t kMaxQ8Rows = 32;
 
 struct MatmulOps {
   std::int64_t tile_rows;
+  std::int64_t q8_rows;         // whole tiles
   std::int64_t scratch_floats;  // for either product
 
-  // sums[i * tile_rows + r] = weight row r . activations[i], for i < m. `activations[i]` is an f32 row of K.
+  // sums[i * tile_rows + r] = weight row r . activations[i], for i < m. `activations[i]` is an f32 row of K. At most
+  // tile_rows rows of weights.
   void (*exact)(const WeightRows& weights, const float* const* activations, std::int64_t m, float* sums,
                 float* scratch);
-  // The same with rows made by `quantize`; block formats only.
+  // The same with rows made by `quantize`; block formats only. With several rows of activations at most q8_rows rows of
+  // weights, which if they are more than tile_rows are q8_rows apart in `sums`.
   void (*q8)(const WeightRows& weights, const float* const* activations, std::int64_t m, float* sums, float* scratch);
   // Rounds K values (F32, F16 or BF16), a multiple of 32, to 8 bits per 32 with an f32 scale: q8_row_floats(K) floats.
   // A value that is not finite makes its whole group NaN.

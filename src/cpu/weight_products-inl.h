@@ -32,21 +32,19 @@ constexpr int kFewRows = kLanes == 16 ? 4 : 2;    // multiplied without unpackin
 // ---- Scratch
 
 struct Buffers {
-  Tile tile;
+  float* tiles;          // kQ8Tiles
   float* panel;          // [kSegment][kLanes] f32 weights
   std::uint8_t* staged;  // kLanes rows of a segment, for partial tiles and segments
+
+  Tile tile(std::int64_t i) const { return Tile::at(tiles + i * kTileFloats); }
 };
-constexpr std::int64_t kTileFloats = kSegment / 4 * kLanes;
-constexpr std::int64_t kGroupFloats = kSegment / 16 * kLanes;
 constexpr std::int64_t kPanelFloats = std::int64_t{kSegment} * kLanes;
-constexpr std::int64_t kScratchFloats = kTileFloats + 2 * kGroupFloats + 2 * kPanelFloats;
+constexpr std::int64_t kScratchFloats = kQ8Tiles * kTileFloats + 2 * kPanelFloats;
 
 Buffers lay_out(float* scratch) {
   Buffers buffers{};
-  buffers.tile.codes = reinterpret_cast<std::uint32_t*>(scratch);
-  buffers.tile.scales = scratch + kTileFloats;
-  buffers.tile.minimums = buffers.tile.scales + kGroupFloats;
-  buffers.panel = buffers.tile.minimums + kGroupFloats;
+  buffers.tiles = scratch;
+  buffers.panel = buffers.tiles + kQ8Tiles * kTileFloats;
   buffers.staged = reinterpret_cast<std::uint8_t*>(buffers.panel + kPanelFloats);
   return buffers;
 }
@@ -86,8 +84,8 @@ HWY_INLINE void prefetch_segment(const WeightRows& weights, std::int64_t k0) {
 }
 HWY_INLINE void prefetch_next(const WeightRows& weights, std::int64_t k0, std::int64_t count) {
   if (weights.next == nullptr) return;
-  const auto* data = static_cast<const std::uint8_t*>(weights.next) + kLanes * bytes_of(weights.dtype, k0);
-  const std::int64_t bytes = kLanes * bytes_of(weights.dtype, count);
+  const auto* data = static_cast<const std::uint8_t*>(weights.next) + weights.rows * bytes_of(weights.dtype, k0);
+  const std::int64_t bytes = weights.rows * bytes_of(weights.dtype, count);
   for (std::int64_t at = 0; at < bytes; at += 64) hwy::Prefetch(data + at);
 }
 
@@ -183,6 +181,7 @@ void multiply_tile(Tile tile, int group, std::int64_t count, const float* const*
 
 void exact(const WeightRows& weights, const float* const* activations, std::int64_t m, float* sums, float* scratch) {
   const Buffers buffers = lay_out(scratch);
+  const Tile tile = buffers.tile(0);
   const int group = group_size(weights.dtype);
   std::fill_n(sums, m * kLanes, 0.0F);
   for (std::int64_t k0 = 0; k0 < weights.k; k0 += kSegment) {
@@ -191,14 +190,14 @@ void exact(const WeightRows& weights, const float* const* activations, std::int6
     prefetch_segment(weights, k0);
     prefetch_next(weights, k0, count);
     if (is_block_format(weights.dtype)) {
-      decode_segment(weights.dtype, rows, count, buffers.tile);
+      decode_segment(weights.dtype, rows, count, tile);
       if (m <= kFewRows) {
         unroll<kFewRows>([&](auto i) {
-          if (m == i + 1) multiply_tile<i + 1>(buffers.tile, group, count, activations, k0, sums);
+          if (m == i + 1) multiply_tile<i + 1>(tile, group, count, activations, k0, sums);
         });
         continue;
       }
-      unpack_tile(buffers.tile, group, count, buffers.panel);
+      unpack_tile(tile, group, count, buffers.panel);
     } else {
       load_panel(weights.dtype, rows, (count + 7) / 8 * 8, buffers.panel);
     }
@@ -229,26 +228,36 @@ void q8_one_row(const WeightRows& weights, const Q8Row& x, float* sums, const Bu
   }
 }
 
-template <class Products>
+template <class Products, int kTiles>
 HWY_NOINLINE void multiply_q8_segment(const Q8Segment& segment, const float* const* activations, std::int64_t m,
                                       float* sums) {
-  for_row_bands<kQ8Rows>(
-      m, [&](auto band, std::int64_t i) { multiply_q8<Products, band>(segment, activations + i, sums + i * kLanes); });
+  for_row_bands<kQ8Rows<kTiles>>(m, [&](auto band, std::int64_t i) {
+    multiply_q8<Products, kTiles, band>(segment, activations + i, sums + i * kTiles * kLanes);
+  });
 }
 
 void q8(const WeightRows& weights, const float* const* activations, std::int64_t m, float* sums, float* scratch) {
   const Buffers buffers = lay_out(scratch);
   if (m == 1) return q8_one_row(weights, Q8Row(activations[0], weights.k), sums, buffers);
-  std::fill_n(sums, m * kLanes, 0.0F);
+  const std::int64_t tiles = (weights.rows + kLanes - 1) / kLanes;
+  std::fill_n(sums, m * tiles * kLanes, 0.0F);
   for (std::int64_t k0 = 0; k0 < weights.k; k0 += kSegment) {
     const std::int64_t count = std::min<std::int64_t>(kSegment, weights.k - k0);
-    const Rows rows = segment_rows(weights, k0, count, buffers);
     prefetch_segment(weights, k0);
     prefetch_next(weights, k0, count);
-    decode_segment(weights.dtype, rows, count, buffers.tile);
-    const Q8Segment segment{buffers.tile, weights.k, k0, count, code_center(weights.dtype)};
+    for (std::int64_t t = 0; t < tiles; ++t) {
+      WeightRows tile = weights;
+      tile.data = static_cast<const std::uint8_t*>(weights.data) + t * kLanes * weights.row_bytes;
+      tile.rows = std::min<std::int64_t>(kLanes, weights.rows - t * kLanes);
+      decode_segment(weights.dtype, segment_rows(tile, k0, count, buffers), count, buffers.tile(t));
+    }
+    const Q8Segment segment{buffers.tile(0), weights.k, k0, count, code_center(weights.dtype)};
     with_format(weights.dtype, [&](const auto* format) HWY_ATTR {
-      multiply_q8_segment<ProductsOf<decltype(*format)>>(segment, activations, m, sums);
+      unroll<kQ8Tiles>([&](auto t) HWY_ATTR {
+        if (tiles == t + 1) {
+          multiply_q8_segment<ProductsOf<decltype(*format)>, t + 1>(segment, activations, m, sums);
+        }
+      });
     });
   }
 }
@@ -319,7 +328,7 @@ void quantize(DType dtype, const void* x, std::int64_t k, float* row) {
 }  // namespace
 
 const MatmulOps& THALWEG_MATMUL_OPS() {
-  static constexpr MatmulOps instance{kLanes, kScratchFloats, exact, q8, quantize};
+  static constexpr MatmulOps instance{kLanes, kQ8Tiles * kLanes, kScratchFloats, exact, q8, quantize};
   return instance;
 }
 

@@ -23,12 +23,20 @@ namespace {
 
 constexpr int kSegment = 256;  // weights along K that are decoded at a time
 
+// The memory of a tile, and the distance between the arrays of two.
+constexpr std::int64_t kCodeFloats = kSegment / 4 * kLanes;
+constexpr std::int64_t kGroupFloats = kSegment / 16 * kLanes;
+constexpr std::int64_t kTileFloats = kCodeFloats + 2 * kGroupFloats;
+
 // A decoded segment, [.][kLanes] each. decode() takes any sink with its two functions.
 struct Tile {
   std::uint32_t* codes;  // four codes along K per lane
   float* scales;         // per group of the format
   float* minimums;
 
+  static Tile at(float* memory) {
+    return {reinterpret_cast<std::uint32_t*>(memory), memory + kCodeFloats, memory + kCodeFloats + kGroupFloats};
+  }
   HWY_INLINE void put(int word, VU four) const { hn::StoreU(four, kU32, codes + word * kLanes); }
   HWY_INLINE void put_group(int group, VF scale, VF minimum) const {
     hn::StoreU(scale, kF32, scales + group * kLanes);
