@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Times llama.cpp and Thalweg on the CPU with the same file, in turns, and prints their ratio.
 
-    python3 tools/peer_llama.py -m small-moe.gguf --llama-bench llama.cpp/build/bin/llama-bench --threads 2
+    python3 tools/peer_llama.py -m small-moe.gguf --llama-bench llama.cpp/build/bin/llama-bench --threads 2 \\
+        --machine "AMD EPYC, Zen 5" --csv docs/data/peers-cpu.csv
 
 llama.cpp runs with its weights as they are and repacked (`--repack 0` and `1`); the better of the two counts, for each
 row. Each program's best round is compared with the other's; the spread is that of the ratios within a round. A round in
@@ -65,7 +66,8 @@ def time_llama(options, repack):
 def time_thalweg(options):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.json"
-        run([options.thalweg, "bench", "--op", "model", "-m", options.model, "--threads", str(options.threads),
+        sets = ["--instruction-set", options.instruction_set] if options.instruction_set else []
+        run([options.thalweg, "bench", "--op", "model", "-m", options.model, "--threads", str(options.threads), *sets,
              "--prefill", ",".join(map(str, options.prefill)), "--json", path])
         rows = json.loads(path.read_text())
     return {("prefill", row["tokens"]) if row["phase"] == "prefill" else ("decode", 1):
@@ -105,6 +107,21 @@ def compare(rounds):
     return rows
 
 
+def write(options, rows):
+    run_of = {"machine": options.machine, "model": options.model.stem, "threads": str(options.threads),
+              "instructions": options.instruction_set or "all"}
+    before = []
+    if options.csv.exists():
+        with options.csv.open(newline="") as file:
+            before = [row for row in csv.DictReader(file) if any(row[key] != run_of[key] for key in run_of)]
+    with options.csv.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*run_of, *rows[0]], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(before)
+        writer.writerows({**run_of, **{key: round(value, 3) if isinstance(value, float) else value
+                                       for key, value in row.items()}} for row in rows)
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-m", "--model", required=True, type=Path)
@@ -115,7 +132,10 @@ def parse():
     parser.add_argument("--decode", type=int, default=64, help="tokens that llama.cpp decodes")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--most-other", type=float, default=0.05)
-    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--instruction-set", help="of Thalweg's kernels, for a llama.cpp that was built for less than "
+                        "the processor has: one of those that `thalweg operations` lists")
+    parser.add_argument("--csv", type=Path, help="add the rows to this file, in place of those of the same comparison")
+    parser.add_argument("--machine", default="this machine", help="its name in that file")
     return parser.parse_args()
 
 
@@ -135,10 +155,7 @@ def main():
         print(f"{name:<16} {row['llama.cpp']:>10.1f} {row['mode']:<9} {row['thalweg']:>10.1f} {row['ratio']:>6.2f}   "
               f"{row['least']:.2f} to {row['largest']:.2f}")
     if options.csv:
-        with options.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["model", "threads", *rows[0]])
-            writer.writeheader()
-            writer.writerows({"model": options.model.name, "threads": options.threads, **row} for row in rows)
+        write(options, rows)
 
 
 if __name__ == "__main__":

@@ -122,10 +122,10 @@ class UntimedKernels {
 };
 
 // How the line about the machine begins.
-std::string resources(const BackendInfo& info, const Stream& stream) {
+std::string resources(const BackendInfo& info, const Stream& stream, const std::string& instruction_set) {
   if (info.type != DeviceType::kCpu) return "copies";
-  return fmt::format("{} threads, {}; reads", thread_count(stream),
-                     info.instruction_sets.empty() ? "" : info.instruction_sets.front());
+  const std::string best = info.instruction_sets.empty() ? "" : info.instruction_sets.front();
+  return fmt::format("{} threads, {}; reads", thread_count(stream), instruction_set.empty() ? best : instruction_set);
 }
 
 // Why nothing is timed on the backend; empty if it can be.
@@ -146,7 +146,8 @@ class BackendBench {
   bool run(const std::vector<const cases::Case*>& selected, nlohmann::json& rows, Requirements& requirements) {
     machine_ = machine_of(info_, stream_);
     print("{}: {} {:.1f} GB/s, {:.0f} GFLOP/s in f32, measured now\n\n", device_type_name(info_.type),
-          resources(info_, stream_), machine_.bytes_per_second * 1e-9, machine_.flops_per_second * 1e-9);
+          resources(info_, stream_, options_.instruction_set), machine_.bytes_per_second * 1e-9,
+          machine_.flops_per_second * 1e-9);
     print("{:<28} {:<44} {:<12} {:>11} {:>11} {:>7} {:>8} {:>9} {:>10} {:>7}\n", "operation", "case", "kernel",
           "median us", "min us", "spread", "GB/s", "GFLOP/s", "floor us", "x floor");
     UntimedKernels untimed(info_, selected,

@@ -34,7 +34,8 @@ struct VerifyOptions {
 struct BenchOptions {
   Selection selection;
   int threads = 0;
-  double seconds = 0.5;  // measured time per case, at least
+  std::string instruction_set;  // of the CPU; empty: the best
+  double seconds = 0.5;         // measured time per case, at least
   bool all_kernels = false;
   bool allow_skipped = false;  // cases of which nothing is timed are no failure
   std::string json;

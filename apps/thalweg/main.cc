@@ -131,6 +131,8 @@ void add_bench(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<BenchOptions>();
   add_selection(*command, options->selection);
   add_threads(*command, options->threads);
+  command->add_option("--instruction-set", options->instruction_set,
+                      "Of the CPU's kernels, one of those that `thalweg operations` lists, instead of the best");
   command->add_option("--seconds", options->seconds, "Time to measure each case for")
       ->check(number(0.0, 86400.0))
       ->capture_default_str();
@@ -182,6 +184,7 @@ void add_bench(CLI::App& app, int& exit_code) {
       check_not_read(file, options->models);
       check_output(file, options->force);
     }
+    select_instruction_set(options->instruction_set);
     const std::vector<std::string>& selected = options->selection.operations;
     const auto only = [&](const char* name) { return selected == std::vector<std::string>{name}; };
     exit_code = only("model")            ? bench_model(*options)

@@ -448,29 +448,44 @@ bool select_instruction_set(std::string_view name) {
 
 #else
 
+namespace {
+
+// What the processor has, the best first. SupportedTargets reflects a selection, so that they are looked up once.
+struct InstructionSet {
+  std::string name;
+  std::int64_t target;
+};
+const std::vector<InstructionSet>& all_instruction_sets() {
+  static const std::vector<InstructionSet> sets = [] {
+    std::vector<InstructionSet> found;
+    // Lower bits are better.
+    for (std::int64_t rest = hwy::SupportedTargets() & HWY_TARGETS; rest != 0; rest &= rest - 1) {
+      std::string name = hwy::TargetName(rest & -rest);
+      std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+      found.push_back({std::move(name), rest & -rest});
+    }
+    return found;
+  }();
+  return sets;
+}
+
+}  // namespace
+
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> names;
-  // Lower bits are better; SupportedTargets reflects a selection, so lift it while looking.
-  hwy::SetSupportedTargetsForTest(0);
-  const std::int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
-  for (std::int64_t rest = targets; rest != 0; rest &= rest - 1) {
-    std::string name = hwy::TargetName(rest & -rest);
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-    names.push_back(std::move(name));
-  }
+  for (const InstructionSet& set : all_instruction_sets()) names.push_back(set.name);
   return names;
 }
 
 bool select_instruction_set(std::string_view name) {
-  hwy::SetSupportedTargetsForTest(0);
-  if (name.empty()) return true;
-  const std::vector<std::string> names = instruction_sets();
-  std::int64_t rest = hwy::SupportedTargets() & HWY_TARGETS;
-  for (const std::string& candidate : names) {
-    const std::int64_t target = rest & -rest;
-    rest &= rest - 1;
-    if (candidate != name) continue;
-    hwy::SetSupportedTargetsForTest(target);
+  const std::vector<InstructionSet>& sets = all_instruction_sets();  // before anything is selected
+  if (name.empty()) {
+    hwy::SetSupportedTargetsForTest(0);
+    return true;
+  }
+  for (const InstructionSet& set : sets) {
+    if (set.name != name) continue;
+    hwy::SetSupportedTargetsForTest(set.target);
     return true;
   }
   return false;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "command_line.h"
+#include "thalweg/backend.h"
 
 namespace thalweg::app {
 namespace {
@@ -64,6 +65,18 @@ TEST_F(CommandLine, BenchNamesTheKernelsThatItDoesNotReach) {
   const Result exact = run({"bench", "--op", "linear", "--case", "^M1_N2048_K2048_Q4_K$", "--seconds", "0.01"});
   ASSERT_EQ(exact.code, 0) << exact.err;
   EXPECT_NE(exact.out.find("  linear/q8: no case reaches it: "), std::string::npos) << exact.out;
+}
+
+TEST_F(CommandLine, BenchRunsTheInstructionSetThatIsAskedFor) {
+  const std::string set = backends().front().instruction_sets.back();
+  const Result result = run({"bench", "--op", "linear", "--case", "^M1_N2048_K2048_Q4_K_fast$", "--seconds", "0.01",
+                             "--instruction-set", set});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find(" threads, " + set + "; reads"), std::string::npos) << result.out;
+  const Result none = run({"bench", "--op", "add", "--instruction-set", "none"});
+  EXPECT_NE(none.code, 0);
+  EXPECT_NE(none.err.find("expected an instruction set that this machine can run, got none"), std::string::npos)
+      << none.err;
 }
 
 // A check that checks nothing is no success.

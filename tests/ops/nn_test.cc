@@ -15,6 +15,7 @@
 #include "core/float16.h"
 #include "cpu/vector.h"
 #include "ops/run_with_workspace.h"
+#include "thalweg/backend.h"
 #include "thalweg/nn.h"
 
 namespace thalweg {
@@ -371,6 +372,20 @@ TEST(Stores, F16IsRoundedAlikeByEveryInstructionSet) {
     for (std::size_t i = 0; i < values.size(); ++i) wrong += stored[i] != f32_to_f16(values[i]) ? 1 : 0;
     EXPECT_EQ(wrong, 0U) << set;
   }
+  cpu::select_instruction_set("");
+}
+
+// ---- instruction sets
+
+// Also where the public API lists the backends, as a program does that prints what it runs on.
+TEST(InstructionSets, AskingForThemKeepsTheSelection) {
+  for (const std::string& set : cpu::instruction_sets()) {
+    ASSERT_TRUE(cpu::select_instruction_set(set));
+    const cpu::VectorOps* selected = &cpu::vector_ops();
+    EXPECT_EQ(backends().front().instruction_sets, cpu::instruction_sets());
+    EXPECT_EQ(&cpu::vector_ops(), selected) << set;
+  }
+  EXPECT_FALSE(cpu::select_instruction_set("none"));
   cpu::select_instruction_set("");
 }
 
