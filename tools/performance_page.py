@@ -1,4 +1,4 @@
-"""docs/performance.md and the data it is made of, for the scripts that record timings."""
+"""The pages of timings and the data they are made of, for the scripts that record them."""
 
 import csv
 import pathlib
@@ -10,7 +10,6 @@ matplotlib.use("svg")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs/data"
-PAGE = ROOT / "docs/performance.md"
 
 
 def read(name):
@@ -18,10 +17,11 @@ def read(name):
         return list(csv.DictReader(file))
 
 
-def fill(texts):
-    """Puts each text between <!-- name --> and <!-- /name --> of the page."""
-    page = PAGE.read_text()
+def fill(texts, name_of_page="performance.md"):
+    """Puts each text between <!-- name --> and <!-- /name --> of a page."""
+    path = ROOT / "docs" / name_of_page
+    page = path.read_text()
     for name, text in texts:
         page = re.sub(f"<!-- {name} -->.*?<!-- /{name} -->", f"<!-- {name} -->\n{text}\n<!-- /{name} -->", page,
                       flags=re.DOTALL)
-    PAGE.write_text(page)
+    path.write_text(page)

@@ -4,8 +4,8 @@
     python3 tools/record_bench.py [--threads N] [--from docs/data/bench-cpu.json]
 
 Runs `build/release/bin/thalweg bench --json`, stores its rows with a description of the machine in
-docs/data/bench-cpu.json, fills what stands between <!-- numbers:... --> and <!-- /numbers --> in docs/performance.md and
-docs/operations/*.md, and draws docs/data/bench-cpu.svg (needs matplotlib). With --from nothing is measured.
+docs/data/bench-cpu.json, fills what stands between <!-- numbers:... --> and <!-- /numbers --> in docs/performance-cpu.md
+and docs/operations/*.md, and draws docs/data/bench-cpu.svg (needs matplotlib). With --from nothing is measured.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs/data/bench-cpu.json"
 PLOT = ROOT / "docs/data/bench-cpu.svg"
-# The rows of docs/performance.md: what a decoder spends its time in.
+# The rows of docs/performance-cpu.md: what a decoder spends its time in.
 SUMMARY = {
     "chunk_gated_delta_rule": "T1024", "recurrent_gated_delta_rule": "T1_", "gated_delta_prep_step": "B1_",
     "attention": "new_1_after", "linear": "M1_N2048_K2048_Q4_K", "mul_mat_id": "_E128_", "moe_ffn": "_fast",
@@ -107,7 +107,7 @@ def main() -> None:
 
     for path in (ROOT / "docs/operations").glob("*.md"):
         fill(path, of_operation)
-    fill(ROOT / "docs/performance.md", of_summary)
+    fill(ROOT / "docs/performance-cpu.md", of_summary)
     plot(data)
 
 

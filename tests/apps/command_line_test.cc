@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "command_line.h"
-#include "thalweg/backend.h"
 
 namespace thalweg::app {
 namespace {
@@ -68,7 +68,11 @@ TEST_F(CommandLine, BenchNamesTheKernelsThatItDoesNotReach) {
 }
 
 TEST_F(CommandLine, BenchRunsTheInstructionSetThatIsAskedFor) {
-  const std::string set = backends().front().instruction_sets.back();
+  const std::string listed = run({"operations"}).out;  // "cpu: available avx3_dl avx2 sse4"
+  std::istringstream words(listed.substr(listed.find("\ncpu: ") + 1));
+  std::string line;
+  std::getline(words, line);
+  const std::string set = line.substr(line.rfind(' ') + 1);
   const Result result = run({"bench", "--op", "linear", "--case", "^M1_N2048_K2048_Q4_K_fast$", "--seconds", "0.01",
                              "--instruction-set", set});
   EXPECT_EQ(result.code, 0) << result.err;
