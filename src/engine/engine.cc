@@ -101,12 +101,14 @@ void Engine::Impl::check(const Request& request) const {
 }
 
 void Engine::Impl::take_over(std::unique_lock<std::mutex>& lock) {
-  std::vector<engine::Accepted> new_requests = std::exchange(arrived, {});
+  // Under the lock: a request is in the counts of one or the other at any time.
+  stats.waiting += static_cast<std::int64_t>(arrived.size());
+  for (engine::Accepted& accepted : arrived) scheduler->add(std::move(accepted));
+  arrived.clear();
   const std::vector<RequestId> new_cancellations = std::exchange(cancelled, {});
   const bool all = std::exchange(cancel_all, false);
   interrupted = false;
   lock.unlock();
-  for (engine::Accepted& accepted : new_requests) scheduler->add(std::move(accepted));
   for (const RequestId id : new_cancellations) scheduler->cancel(id);
   if (all) scheduler->cancel_all();
   lock.lock();

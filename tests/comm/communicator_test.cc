@@ -200,7 +200,7 @@ TEST_P(LostRankThreads, OneThatHangsEndsTheOthersAfterTheTimeout) {
       [&](Communicator& c) {
         c.barrier();
         if (c.rank() == 2) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+          std::this_thread::sleep_for(std::chrono::milliseconds(4000));
           return;
         }
         const auto begin = std::chrono::steady_clock::now();
@@ -209,10 +209,10 @@ TEST_P(LostRankThreads, OneThatHangsEndsTheOthersAfterTheTimeout) {
           ADD_FAILURE() << "rank " << c.rank() << " waited";
         } catch (const Error&) {
           ++failed;
-          EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1400));
+          EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(3500));
         }
       },
-      0.4);
+      1.0);
   EXPECT_EQ(failed, 2);
 }
 

@@ -434,6 +434,29 @@ TEST(Engine, DrainCutsOffWhatTakesTooLong) {
   EXPECT_EQ(read_all(std::move(stream)).finish, FinishReason::kCancelled);
 }
 
+// No request is ever in none of the counts, whatever the engine does with it.
+TEST(Engine, EveryRequestIsCountedOnceAtAnyTime) {
+  Engine engine(shipped_model(2));
+  std::atomic<bool> done = false;
+  std::size_t wrong = 0;
+  std::thread watch([&] {
+    while (!done) {
+      const EngineStats s = engine.stats();
+      const auto open = static_cast<std::uint64_t>(s.waiting + s.running);
+      wrong += s.requests == open + s.finished + s.cancelled + s.failed ? 0U : 1U;
+    }
+  });
+  for (std::uint32_t round = 0; round < 40; ++round) {
+    std::vector<TokenStream> streams;
+    for (std::uint32_t i = 0; i < 8; ++i) streams.push_back(engine.stream(request_of(story_tokens(engine, i, 8), 1)));
+    streams[round % 8].cancel();
+    for (TokenStream& stream : streams) read_all(std::move(stream));
+  }
+  done = true;
+  watch.join();
+  EXPECT_EQ(wrong, 0U);
+}
+
 // Whoever has a request's last output finds it in the counts: with one slot, waiting requests are cancelled, too.
 TEST(Engine, ARequestIsCountedBeforeItsLastOutput) {
   Engine engine(shipped_model(1));

@@ -212,15 +212,15 @@ TEST_F(RankedDeviceThreads, AreGivenUpWhenTheirDevicesFail) {
 
 // Work that takes long, but comes to ends, is none that hangs.
 TEST_F(RankedDeviceThreads, AreNotGivenUpWhileTheyWork) {
-  const auto errors = run(2, 0.5, [&](RankedDevice& device, Runtime& runtime, comm::Communicator& host) {
+  const auto errors = run(2, 1.5, [&](RankedDevice& device, Runtime& runtime, comm::Communicator& host) {
     {
       const RankedDevice::Working working(&device);
-      for (int i = 0; i < 12; ++i) {
+      for (int i = 0; i < 20; ++i) {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
         runtime.wait();
       }
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(800));  // idle
+    std::this_thread::sleep_for(std::chrono::milliseconds(2000));  // idle
     device.check();
     host.barrier(10);
   });
