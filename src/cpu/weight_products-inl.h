@@ -236,6 +236,15 @@ HWY_NOINLINE void multiply_q8_segment(const Q8Segment& segment, const float* con
   });
 }
 
+template <class Products>
+HWY_NOINLINE void multiply_q8_tiles(std::int64_t tiles, const Q8Segment& segment, const float* const* activations,
+                                    std::int64_t m, float* sums) {
+  if constexpr (kQ8Tiles > 1) {
+    if (tiles == kQ8Tiles) return multiply_q8_segment<Products, kQ8Tiles>(segment, activations, m, sums);
+  }
+  multiply_q8_segment<Products, 1>(segment, activations, m, sums);
+}
+
 void q8(const WeightRows& weights, const float* const* activations, std::int64_t m, float* sums, float* scratch) {
   const Buffers buffers = lay_out(scratch);
   if (m == 1) return q8_one_row(weights, Q8Row(activations[0], weights.k), sums, buffers);
@@ -253,11 +262,7 @@ void q8(const WeightRows& weights, const float* const* activations, std::int64_t
     }
     const Q8Segment segment{buffers.tile(0), weights.k, k0, count, code_center(weights.dtype)};
     with_format(weights.dtype, [&](const auto* format) HWY_ATTR {
-      unroll<kQ8Tiles>([&](auto t) HWY_ATTR {
-        if (tiles == t + 1) {
-          multiply_q8_segment<ProductsOf<decltype(*format)>, t + 1>(segment, activations, m, sums);
-        }
-      });
+      multiply_q8_tiles<ProductsOf<decltype(*format)>>(tiles, segment, activations, m, sums);
     });
   }
 }
