@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 from performance_page import DATA, fill, read
 
 PAGE = "performance-cpu.md"
-KINDS = {"small-moe": "experts", "small-dense": "dense"}  # what tools and peers call these files, and what the page does
+KINDS = {"small-moe": "experts", "small-dense": "dense"}  # names of the files, and of the models on the page
 
 
 def work(row):
@@ -24,7 +24,8 @@ def run_of(row):
 
 
 def table(rows):
-    lines = ["| machine | model | | llama.cpp | Thalweg | ratio | within a round |", "| --- | --- | --- | ---: | ---: | ---: | --- |"]
+    lines = ["| machine | model | | llama.cpp | Thalweg | ratio | within a round |",
+             "| --- | --- | --- | ---: | ---: | ---: | --- |"]
     shown = None
     for row in rows:
         first = "" if run_of(row) == shown else run_of(row)
