@@ -39,8 +39,8 @@ namespace HWY_NAMESPACE {
 namespace {
 
 // Rows of activations that share the loads of codes, and tiles that share those of activations: as many as the
-// registers hold sums for. Processors load and multiply twice a cycle; a tile alone, with eight rows of activations, has
-// nine loads for eight products, two with six rows eight for twelve.
+// registers hold sums for. Processors load and multiply twice a cycle; a tile alone, with eight rows of activations,
+// has nine loads for eight products, two with six rows eight for twelve.
 constexpr int kQ8Tiles = kLanes == 16 ? 2 : 1;
 template <int kTiles>
 constexpr int kQ8Rows = kTiles == 2    ? 6
