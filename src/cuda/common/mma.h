@@ -42,6 +42,13 @@ __device__ inline float2 unpack<__half>(std::uint32_t packed) {
   return __half22float2(reinterpret_cast<const __half2&>(packed));
 }
 
+// Transposes a block of 8 x 8 16-bit elements.
+__device__ inline std::uint32_t transposed(std::uint32_t block) {
+  std::uint32_t result;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(block));
+  return result;
+}
+
 // Four 8 x 8 blocks of 16-bit elements; lanes 8m..8m+7 give the addresses of block m's rows.
 __device__ inline void load_blocks(std::uint32_t (&blocks)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

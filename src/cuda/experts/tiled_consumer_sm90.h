@@ -24,6 +24,29 @@ struct ConsumerRings {
 
 __device__ inline float silu(float x) { return x / (1.0F + __expf(-x)); }
 
+// Stores 16-bit results of a warp, eight tokens at a time: transposed, so that a lane has two neighbors of a token in
+// each half of the warp's sixteen rows; neighboring lanes exchange halves, and four store a token's sector of 32 bytes.
+template <class T, int kWidth>
+__device__ void store_sectors(const TiledMatmul& args, const TileWork& work, const TileRows& rows, float factor,
+                              float low_bias, float high_bias, const float (&sum)[kWidth / 2], int first_row,
+                              int lane) {
+  const bool odd = lane % 2 != 0;
+  const int n = work.first_n + first_row + (odd ? 8 : 0) + lane % 4 / 2 * 4;
+  auto* const y = static_cast<std::uint16_t*>(args.y) + n;
+#pragma unroll
+  for (int j = 0; j < kWidth / 8; ++j) {
+    const float2 token = {factor * rows.factor[8 * j + lane % 4 * 2], factor * rows.factor[8 * j + lane % 4 * 2 + 1]};
+    const std::uint32_t low =
+        transposed(pack<T>(fmaf(sum[4 * j], token.x, low_bias), fmaf(sum[4 * j + 1], token.y, low_bias)));
+    const std::uint32_t high =
+        transposed(pack<T>(fmaf(sum[4 * j + 2], token.x, high_bias), fmaf(sum[4 * j + 3], token.y, high_bias)));
+    const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, odd ? low : high, 1);
+    const int column = 8 * j + lane / 4;
+    if (column >= work.tokens.count || n >= args.n) continue;
+    *reinterpret_cast<uint2*>(y + rows.y[column]) = odd ? uint2{other, high} : uint2{low, other};
+  }
+}
+
 // Stores the sums of a thread: rows lane / 4 and lane / 4 + 8 of the warp's sixteen, columns 8 j + 2 (lane % 4) and the
 // next.
 template <int kWidth>
@@ -34,6 +57,13 @@ __device__ void store_products(const TiledMatmul& args, const TileWork& work, co
   const bool high = n + 8 < args.n;
   const float low_bias = args.bias != nullptr && low ? args.bias[n] : 0.0F;
   const float high_bias = args.bias != nullptr && high ? args.bias[n + 8] : 0.0F;
+  if (args.y_fours) {
+    const auto store = [&]<class T>() {
+      store_sectors<T, kWidth>(args, work, rows, factor, low_bias, high_bias, sum, first_row, lane);
+    };
+    if (args.y_dtype == DType::kBF16) return store.template operator()<__nv_bfloat16>();
+    return store.template operator()<__half>();
+  }
   with_type(args.y_dtype, [&]<class T>(T) {
 #pragma unroll
     for (int i = 0; i < kWidth / 4; ++i) {

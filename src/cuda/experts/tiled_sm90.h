@@ -105,6 +105,13 @@ __global__ void __launch_bounds__(TiledBlock<kGroups>::kThreads, 1)
   }
 }
 
+// Whether every row of results begins at a multiple of four of a 16-bit type, and ends there.
+inline bool stores_fours(const TiledMatmul& args) {
+  const auto whole = [](std::int64_t elements) { return elements % 4 == 0; };
+  return args.y_dtype != DType::kF32 && reinterpret_cast<std::uintptr_t>(args.y) % 8 == 0 && whole(args.n) &&
+         whole(args.y_token_stride) && whole(args.y_slot_stride);
+}
+
 template <DType kType>
 void launch_tiled_matmul_of(const TiledMatmul& args, bool gated, const DeviceProperties& device, cudaStream_t stream,
                             std::string_view operation) {
@@ -115,6 +122,7 @@ void launch_tiled_matmul_of(const TiledMatmul& args, bool gated, const DevicePro
     using Shared = TiledShared<kType, kGroups>;
     constexpr int kBoxRows = kGated ? 8 : Shape::kTileRows;
     TiledMatmul with_maps = args;
+    with_maps.y_fours = stores_fours(args);
     WeightMaps maps{};
     const auto make_maps = [&](int align) {
       with_maps.pitch = Shared::pitch(align);

@@ -277,7 +277,7 @@ struct DecodeBlock {
     decode_tokens<kK, kTokens>(tile, memory, count, rows, warp_v, [&](int t) {
       if (!p.snapshots.defined()) return;
       auto* state = static_cast<State*>(p.snapshots.data);
-      tile.store_fours(state + p.snapshots.offset(row, t, head), p.snapshots.strides[3], v0);
+      tile.store_fours_streaming(state + p.snapshots.offset(row, t, head), p.snapshots.strides[3], v0);
     });
     if (slot >= 0 && p.final_state.defined()) {
       auto* state = static_cast<State*>(p.final_state.data);

@@ -302,7 +302,7 @@ struct DecodeStepBlock {
         if (Sequence::kReplays && keeps_state && t + 1 == committed) store_state();
         if (!p.snapshots.defined()) return;
         auto* state = static_cast<State*>(p.snapshots.data);
-        tile.store_fours(state + p.snapshots.offset(sequence.row, t, head), p.snapshots.strides[3], v0);
+        tile.store_fours_streaming(state + p.snapshots.offset(sequence.row, t, head), p.snapshots.strides[3], v0);
       });
     }
     __syncwarp();

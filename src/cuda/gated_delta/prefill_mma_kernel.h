@@ -50,13 +50,6 @@ __device__ inline std::uint32_t warp_value_offset(int token, int half) {
   return static_cast<std::uint32_t>(token * 32 + ((half ^ (token >> 2 & 1)) << 4));
 }
 
-// Transposes a block of 8 x 8 16-bit elements.
-__device__ inline std::uint32_t transposed(std::uint32_t block) {
-  std::uint32_t result;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(block));
-  return result;
-}
-
 // A block's constants, in shared memory to save registers.
 struct ScanPlan {
   Work work;

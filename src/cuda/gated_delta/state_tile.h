@@ -102,6 +102,12 @@ struct StateTile {
       store_four(state + at, {element(0), element(1), element(2), element(3)});
     });
   }
+  template <class T>
+  __device__ void store_fours_streaming(T* state, std::int64_t stride, int v) {
+    for_each_four(stride, v, [&](std::int64_t at, auto element) {
+      store_four_streaming(state + at, {element(0), element(1), element(2), element(3)});
+    });
+  }
 
   // One token: S' = decay S; d = beta (v - S' k); S = S' + d k^T; o = S q, of the lane's rows. Both products use the
   // old state, in one pass: S q = decay (S_old q) + d (k . q). Row::read(step, k, x) reads the run of a step, which

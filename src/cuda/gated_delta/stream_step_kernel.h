@@ -264,14 +264,14 @@ class StreamBlock {
     const int committed = sequence.committed();
     const auto store_state = [&] {
       auto* state = static_cast<State*>(p_.state_out.data);
-      tile.store_fours(state + p_.state_out.offset(slot, head), p_.state_out.strides[2], v0);
+      tile.store_fours_streaming(state + p_.state_out.offset(slot, head), p_.state_out.strides[2], v0);
     };
     if (Sequence::kReplays && slot >= 0 && committed == 0) store_state();
     run_tokens<DecodeMemory<kK>::kPitch>(tile, tokens, sequence.count, pitch, v0, [&](int t) {
       if (Sequence::kReplays && slot >= 0 && t + 1 == committed) store_state();
       if (!p_.snapshots.defined()) return;
       auto* state = static_cast<State*>(p_.snapshots.data);
-      tile.store_fours(state + p_.snapshots.offset(sequence.row, t, head), p_.snapshots.strides[3], v0);
+      tile.store_fours_streaming(state + p_.snapshots.offset(sequence.row, t, head), p_.snapshots.strides[3], v0);
     });
     if (slot >= 0) {
       if (!Sequence::kReplays) store_state();
