@@ -49,7 +49,7 @@ struct TiledMatmul {
   int period;         // rows that are a multiple of 16 bytes together; 0: no tensor map can describe them
   int pitch;          // bytes between rows of weights in shared memory
   int weight_stages;  // of a tile's weight rows, in shared memory
-  bool y_fours;       // y is of a 16-bit type, and four results can be stored at once
+  bool y_fours;       // four 16-bit results can be stored at once
 
   void* y;
   DType y_dtype;

@@ -24,57 +24,69 @@ struct ConsumerRings {
 
 __device__ inline float silu(float x) { return x / (1.0F + __expf(-x)); }
 
-// Stores 16-bit results of a warp, eight tokens at a time: transposed, so that a lane has two neighbors of a token in
-// each half of the warp's sixteen rows; neighboring lanes exchange halves, and four store a token's sector of 32 bytes.
+// Stores the sums of a thread: rows lane / 4 and lane / 4 + 8 of the warp's sixteen, columns 8 j + 2 (lane % 4) and the
+// next. As f32.
+template <int kWidth>
+__device__ void store_floats(const TiledMatmul& args, const TileWork& work, const TileRows& rows, float factor,
+                             float2 bias, const float (&sum)[kWidth / 2], int first_row, int lane) {
+  const int n = work.first_n + first_row + lane / 4;
+  const bool low = n < args.n;
+  const bool high = n + 8 < args.n;
+#pragma unroll
+  for (int i = 0; i < kWidth / 4; ++i) {
+    const int column = i / 2 * 8 + lane % 4 * 2 + i % 2;
+    if (column >= work.tokens.count) continue;
+    float* to = static_cast<float*>(args.y) + rows.y[column] + n;
+    const float scale = factor * rows.factor[column];
+    if (low) to[0] = fmaf(sum[i / 2 * 4 + i % 2], scale, bias.x);
+    if (high) to[8] = fmaf(sum[i / 2 * 4 + 2 + i % 2], scale, bias.y);
+  }
+}
+
+// As 16-bit T, eight tokens at a time: transposed, so that a lane has two neighbors of a token in each half of the
+// sixteen rows; neighboring lanes exchange halves, and four store a token's sector of 32 bytes.
 template <class T, int kWidth>
-__device__ void store_sectors(const TiledMatmul& args, const TileWork& work, const TileRows& rows, float factor,
-                              float low_bias, float high_bias, const float (&sum)[kWidth / 2], int first_row,
-                              int lane) {
+__device__ void store_halves(const TiledMatmul& args, const TileWork& work, const TileRows& rows, float factor,
+                             float2 bias, const float (&sum)[kWidth / 2], int first_row, int lane) {
   const bool odd = lane % 2 != 0;
   const int n = work.first_n + first_row + (odd ? 8 : 0) + lane % 4 / 2 * 4;
   auto* const y = static_cast<std::uint16_t*>(args.y) + n;
 #pragma unroll
   for (int j = 0; j < kWidth / 8; ++j) {
-    const float2 token = {factor * rows.factor[8 * j + lane % 4 * 2], factor * rows.factor[8 * j + lane % 4 * 2 + 1]};
+    const float2 scale = {factor * rows.factor[8 * j + lane % 4 * 2], factor * rows.factor[8 * j + lane % 4 * 2 + 1]};
     const std::uint32_t low =
-        transposed(pack<T>(fmaf(sum[4 * j], token.x, low_bias), fmaf(sum[4 * j + 1], token.y, low_bias)));
+        transposed(pack<T>(fmaf(sum[4 * j], scale.x, bias.x), fmaf(sum[4 * j + 1], scale.y, bias.x)));
     const std::uint32_t high =
-        transposed(pack<T>(fmaf(sum[4 * j + 2], token.x, high_bias), fmaf(sum[4 * j + 3], token.y, high_bias)));
+        transposed(pack<T>(fmaf(sum[4 * j + 2], scale.x, bias.y), fmaf(sum[4 * j + 3], scale.y, bias.y)));
     const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, odd ? low : high, 1);
+    const uint2 four = odd ? uint2{other, high} : uint2{low, other};
     const int column = 8 * j + lane / 4;
-    if (column >= work.tokens.count || n >= args.n) continue;
-    *reinterpret_cast<uint2*>(y + rows.y[column]) = odd ? uint2{other, high} : uint2{low, other};
+    if (column >= work.tokens.count) continue;
+    std::uint16_t* const to = y + rows.y[column];
+    if (args.y_fours) {
+      if (n < args.n) *reinterpret_cast<uint2*>(to) = four;
+      continue;
+    }
+    if (n < args.n) to[0] = static_cast<std::uint16_t>(four.x);
+    if (n + 1 < args.n) to[1] = static_cast<std::uint16_t>(four.x >> 16);
+    if (n + 2 < args.n) to[2] = static_cast<std::uint16_t>(four.y);
+    if (n + 3 < args.n) to[3] = static_cast<std::uint16_t>(four.y >> 16);
   }
 }
 
-// Stores the sums of a thread: rows lane / 4 and lane / 4 + 8 of the warp's sixteen, columns 8 j + 2 (lane % 4) and the
-// next.
 template <int kWidth>
 __device__ void store_products(const TiledMatmul& args, const TileWork& work, const TileRows& rows, float factor,
                                const float (&sum)[kWidth / 2], int first_row, int lane) {
   const int n = work.first_n + first_row + lane / 4;
-  const bool low = n < args.n;
-  const bool high = n + 8 < args.n;
-  const float low_bias = args.bias != nullptr && low ? args.bias[n] : 0.0F;
-  const float high_bias = args.bias != nullptr && high ? args.bias[n + 8] : 0.0F;
-  if (args.y_fours) {
-    const auto store = [&]<class T>() {
-      store_sectors<T, kWidth>(args, work, rows, factor, low_bias, high_bias, sum, first_row, lane);
-    };
-    if (args.y_dtype == DType::kBF16) return store.template operator()<__nv_bfloat16>();
-    return store.template operator()<__half>();
+  const auto bias_of = [&](int row) { return args.bias != nullptr && row < args.n ? args.bias[row] : 0.0F; };
+  const float2 bias = {bias_of(n), bias_of(n + 8)};
+  if (args.y_dtype == DType::kF32) {
+    store_floats<kWidth>(args, work, rows, factor, bias, sum, first_row, lane);
+  } else if (args.y_dtype == DType::kBF16) {
+    store_halves<__nv_bfloat16, kWidth>(args, work, rows, factor, bias, sum, first_row, lane);
+  } else {
+    store_halves<__half, kWidth>(args, work, rows, factor, bias, sum, first_row, lane);
   }
-  with_type(args.y_dtype, [&]<class T>(T) {
-#pragma unroll
-    for (int i = 0; i < kWidth / 4; ++i) {
-      const int column = i / 2 * 8 + lane % 4 * 2 + i % 2;
-      if (column >= work.tokens.count) continue;
-      T* to = static_cast<T*>(args.y) + rows.y[column] + n;
-      const float scale = factor * rows.factor[column];
-      if (low) to[0] = from_f32<T>(fmaf(sum[i / 2 * 4 + i % 2], scale, low_bias));
-      if (high) to[8] = from_f32<T>(fmaf(sum[i / 2 * 4 + 2 + i % 2], scale, high_bias));
-    }
-  });
 }
 
 // Stores silu(gate) * up, staged, with zeros in the columns beyond N of the last run. Two lanes exchange values, so

@@ -105,11 +105,11 @@ __global__ void __launch_bounds__(TiledBlock<kGroups>::kThreads, 1)
   }
 }
 
-// Whether every row of results begins at a multiple of four of a 16-bit type, and ends there.
+// Whether four 16-bit results can be stored at once: rows begin at multiples of 8 bytes, and have multiples of four.
 inline bool stores_fours(const TiledMatmul& args) {
   const auto whole = [](std::int64_t elements) { return elements % 4 == 0; };
-  return args.y_dtype != DType::kF32 && reinterpret_cast<std::uintptr_t>(args.y) % 8 == 0 && whole(args.n) &&
-         whole(args.y_token_stride) && whole(args.y_slot_stride);
+  return reinterpret_cast<std::uintptr_t>(args.y) % 8 == 0 && whole(args.n) && whole(args.y_token_stride) &&
+         whole(args.y_slot_stride);
 }
 
 template <DType kType>
