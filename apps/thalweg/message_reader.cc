@@ -24,15 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// As the XDG base directory specification says; empty where there is no home.
-fs::path history_file() {
-  const char* state = std::getenv("XDG_STATE_HOME");
-  const char* home = std::getenv("HOME");
-  if (state != nullptr && state[0] == '/') return fs::path(state) / "thalweg/chat_history";
-  if (home != nullptr && home[0] == '/') return fs::path(home) / ".local/state/thalweg/chat_history";
-  return {};
-}
-
 // Waits for input. Returns false at a signal.
 bool wait_for_input() {
   while (!InterruptWatch::pressed()) {
@@ -45,6 +36,15 @@ bool wait_for_input() {
 
 #if THALWEG_READLINE
 constexpr int kMostHistory = 1000;
+
+// As the XDG base directory specification says; empty where there is no home.
+fs::path history_file() {
+  const char* state = std::getenv("XDG_STATE_HOME");
+  const char* home = std::getenv("HOME");
+  if (state != nullptr && state[0] == '/') return fs::path(state) / "thalweg/chat_history";
+  if (home != nullptr && home[0] == '/') return fs::path(home) / ".local/state/thalweg/chat_history";
+  return {};
+}
 
 // What readline's callback received.
 struct Typed {

@@ -148,7 +148,7 @@ typedef struct thalweg_tensor {
   int32_t reserved;   // 0
 } thalweg_tensor;
 
-// A contiguous view; a rank that is not 1..THALWEG_MAX_RANK gives an absent one.
+// A contiguous view, absent for rank 0. Calls refuse a view of any other rank that is not 1..THALWEG_MAX_RANK.
 thalweg_tensor thalweg_tensor_of(void* data, int32_t dtype, thalweg_device device, int32_t rank, const int64_t* shape);
 
 // Bytes of `count` consecutive elements, a multiple of the dtype's block size; -1 if the dtype does not exist.

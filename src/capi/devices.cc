@@ -82,11 +82,12 @@ thalweg_status thalweg_select_kernel(const char* operation, const char* kernel) 
 
 thalweg_tensor thalweg_tensor_of(void* data, int32_t dtype, thalweg_device device, int32_t rank, const int64_t* shape) {
   thalweg_tensor tensor{};
-  if (rank < 1 || rank > THALWEG_MAX_RANK || shape == nullptr) return tensor;
+  if (shape == nullptr) return tensor;
+  tensor.rank = rank;  // also one that is out of range: a call refuses it, which would take rank 0 for an absent tensor
+  if (rank < 1 || rank > THALWEG_MAX_RANK) return tensor;
   tensor.data = data;
   tensor.dtype = dtype;
   tensor.device = device;
-  tensor.rank = rank;
   std::int64_t stride = 1;
   for (int i = rank - 1; i >= 0; --i) {
     tensor.shape[i] = shape[i];

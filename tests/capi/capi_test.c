@@ -29,7 +29,7 @@ static void test_dtypes(void) {
   CHECK(thalweg_bytes_of(THALWEG_Q4_K, 512) == 288);
   CHECK(thalweg_bytes_of(-1, 512) == -1);
   CHECK(thalweg_can_pack(THALWEG_Q6_K) && !thalweg_can_pack(THALWEG_I32) && !thalweg_can_pack(99));
-  CHECK(thalweg_tensor_of(NULL, THALWEG_F32, kCpu, 6, (const int64_t[6]){1, 1, 1, 1, 1, 1}).rank == 0);
+  CHECK(thalweg_tensor_of(NULL, THALWEG_F32, kCpu, 0, NULL).rank == 0);
 }
 
 static void test_devices(void) {
@@ -90,6 +90,14 @@ static void test_linear(void) {
   args.weight.rank = 6;
   CHECK(thalweg_linear(&args, workspace, bytes, NULL) == THALWEG_INVALID);
   args.weight.rank = 2;
+  // An optional tensor of a rank that does not exist is refused, and not taken for an absent one.
+  args.bias = f32(bias, 6, (const int64_t[]){1, 1, 1, 1, 1, 2});
+  CHECK(thalweg_linear(&args, workspace, bytes, NULL) == THALWEG_INVALID);
+  CHECK(strcmp(thalweg_error_argument(), "bias") == 0);
+  CHECK(strstr(thalweg_error_message(), "linear: bias: expected a rank from 0 to 5, got 6") != NULL);
+  args.bias = f32(bias, -1, (const int64_t[]){2});
+  CHECK(thalweg_linear(&args, workspace, bytes, NULL) == THALWEG_INVALID);
+  args.bias = f32(bias, 1, (const int64_t[]){2});
   args.precision = 5;
   CHECK(thalweg_linear(&args, workspace, bytes, NULL) == THALWEG_INVALID);
   CHECK(strcmp(thalweg_error_argument(), "precision") == 0);

@@ -148,6 +148,8 @@ void whole_operation_errors() {
   bad.expect([](Args& a) { a.head_map = HeadMap::kUnset; }, "head_map", "kGrouped or HeadMap::kTiled", "none");
   bad.expect([](Args& a) { a.k.dtype = DType::kF16; }, "k", "F32 [B=1,T=65,HK=2,K=64]", "F16");
   bad.expect([](Args& a) { a.q.shape[3] = a.k.shape[3] = 63; }, "k", "a head size of 16", "63");
+  bad.expect([](Args& a) { a.initial_state.dtype = a.final_state.dtype = DType::kF16; }, "initial_state", "F32 or BF16",
+             "F16");
   bad.expect([](Args& a) { a.g = {}; }, "g", "F32 [B=1,T=65,HV=4]", "nothing");
   bad.expect([](Args& a) { a.gates.a = a.g; }, "g", "nothing beside gates", "F32 [1,65,4]");
   bad.expect(
