@@ -96,8 +96,9 @@ constexpr double kStepToken = 1.5;
 constexpr double kStepDecodeToken = 2.0;
 constexpr double kStepDecodeWait = 0.9;
 constexpr double kStepStreamWait = 1.8;
-// A snapshot after each token, in any kernel: as many bytes as half a step, at half the rate.
-constexpr double kStepSnapshot = 9.0;
+// A snapshot after each token, in any kernel: as many bytes as half a step. 234 and 388 us for 4 and 8 tokens at batch
+// 64 in stream.
+constexpr double kStepSnapshot = 5.0;
 // cluster: 6.9 us at batch 1, 99 us at batch 64. block: not measured apart; it uses few multiprocessors.
 constexpr double kStepClusterCall = 10.0;
 constexpr double kStepClusterKeyHead = 12.0;
