@@ -262,7 +262,7 @@ class StreamBlock {
     const Tokens tokens{memory_.q, memory_.k, v + i * kStreamStepV, memory_.gates + 2 * kTogether * i,
                         memory_.step_memory.q_factors(warp())};
     const int committed = sequence.committed();
-    const auto store_state = [&] {
+    const auto store_state = [&] {  // which the next step alone reads
       auto* state = static_cast<State*>(p_.state_out.data);
       tile.store_fours_streaming(state + p_.state_out.offset(slot, head), p_.state_out.strides[2], v0);
     };
