@@ -133,10 +133,14 @@ constexpr int kConvThreadsPerMultiprocessor = 1024;
 
 namespace layers {
 
-// ---- rms_norm: from this width on a block has a row, below it a warp. Estimated: 256 threads of four elements.
-constexpr std::int64_t kNormBlockWidth = 1024;
-constexpr double kNormUsual = 2.0;
-constexpr double kNormOther = 3.0;
+// ---- rms_norm: microseconds, fitted to 1 to 16384 rows of 128 to 4096 bf16 (docs/notes/model-decode-cuda.md); a row's
+// cost where rows fill the device. A block has a row in `rows`, a warp in `rows_strided`, which reads it twice.
+constexpr double kNormRowsCall = 1.65;
+constexpr double kNormRowsRow = 1.8e-3;
+constexpr double kNormRowsElement = 0.9e-6;
+constexpr double kNormStridedCall = 1.5;
+constexpr double kNormStridedColumn = 0.0112;
+constexpr double kNormStridedElement = 3.6e-6;
 
 }  // namespace layers
 

@@ -245,12 +245,17 @@ void run_strided(const RmsNormArgs& args, Workspace, const Stream& stream) {
              properties(stream.device.index), native(stream), args.kName, p);
 }
 
-// A warp is enough for the short rows of heads.
+// A warp is enough for the short rows of heads, if there are many.
 double rows_cost(const RmsNormArgs& args, const Stream&) {
-  return args.weight.dim(0) < tuning::layers::kNormBlockWidth ? tuning::layers::kNormOther : tuning::layers::kNormUsual;
+  using namespace tuning::layers;
+  return kNormRowsCall +
+         kNormRowsRow * static_cast<double>(args.x.size() / std::max<std::int64_t>(1, args.weight.dim(0))) +
+         kNormRowsElement * static_cast<double>(args.x.size());
 }
 double strided_cost(const RmsNormArgs& args, const Stream&) {
-  return args.weight.dim(0) < tuning::layers::kNormBlockWidth ? tuning::layers::kNormUsual : tuning::layers::kNormOther;
+  using namespace tuning::layers;
+  return kNormStridedCall + kNormStridedColumn * static_cast<double>(args.weight.dim(0)) +
+         kNormStridedElement * static_cast<double>(args.x.size());
 }
 
 constexpr Kernel<RmsNormArgs> kRmsNorm[] = {
