@@ -133,21 +133,20 @@ constexpr int kConvThreadsPerMultiprocessor = 1024;
 
 namespace layers {
 
-// ---- rms_norm: microseconds, fitted to 1 to 16384 rows of 128 to 4096 bf16 (docs/notes/model-decode-cuda.md); a row's
-// cost where rows fill the device. A block has a row in `rows`, a warp in `rows_strided`, which reads it twice.
-constexpr double kNormRowsCall = 1.65;
-constexpr double kNormRowsRow = 1.8e-3;
-constexpr double kNormRowsElement = 0.9e-6;
-constexpr double kNormStridedCall = 1.5;
-constexpr double kNormStridedColumn = 0.0112;
-constexpr double kNormStridedElement = 3.6e-6;
+// ---- rms_norm: from this width on a block has a row, below it a warp: 38 us instead of 69 for 16384 rows of 1024, 32
+// instead of 13 for as many of 128. Up to 1024 rows a block is faster at every width (docs/notes/model-decode-cuda.md),
+// but a choice by rows would make a row's bits depend on the number of rows.
+constexpr std::int64_t kNormBlockWidth = 1024;
+constexpr double kNormUsual = 2.0;
+constexpr double kNormOther = 3.0;
 
 }  // namespace layers
 
 namespace attention {
 
-// Microseconds, estimated for an H200, not measured. The host knows no lengths: a call is taken to read all positions
-// that its sequences could have.
+// Microseconds, estimated for an H200. What was measured since is up to three times as much, and would choose `wgmma`
+// more often (docs/notes/model-decode-cuda.md). The host knows no lengths: a call is taken to read all positions that
+// its sequences could have.
 
 // A block's 128 rows with one column of one position (wgmma, mma), and 16 rows (decode): 64 positions of 256 columns
 // take 1.5, 2.5 and 1 us.

@@ -24,8 +24,8 @@ struct ConsumerRings {
 
 __device__ inline float silu(float x) { return x / (1.0F + __expf(-x)); }
 
-// Stores the sums of a thread: rows lane / 4 and lane / 4 + 8 of the warp's sixteen, columns 8 j + 2 (lane % 4) and the
-// next. As f32.
+// Stores the sums of a thread as f32: rows lane / 4 and lane / 4 + 8 of the warp's sixteen, columns 8 j + 2 (lane % 4)
+// and the next.
 template <int kWidth>
 __device__ void store_floats(const TiledMatmul& args, const TileWork& work, const TileRows& rows, float factor,
                              float2 bias, const float (&sum)[kWidth / 2], int first_row, int lane) {
@@ -43,8 +43,8 @@ __device__ void store_floats(const TiledMatmul& args, const TileWork& work, cons
   }
 }
 
-// As 16-bit T, eight tokens at a time: transposed, so that a lane has two neighbors of a token in each half of the
-// sixteen rows; neighboring lanes exchange halves, and four store a token's sector of 32 bytes.
+// The same as 16-bit T, eight tokens at a time: transposed, so that a lane has two neighbors of a token in each half of
+// the sixteen rows; neighboring lanes exchange halves, and four store a token's sector of 32 bytes.
 template <class T, int kWidth>
 __device__ void store_halves(const TiledMatmul& args, const TileWork& work, const TileRows& rows, float factor,
                              float2 bias, const float (&sum)[kWidth / 2], int first_row, int lane) {

@@ -245,17 +245,12 @@ void run_strided(const RmsNormArgs& args, Workspace, const Stream& stream) {
              properties(stream.device.index), native(stream), args.kName, p);
 }
 
-// A warp is enough for the short rows of heads, if there are many.
+// A warp is enough for the short rows of heads.
 double rows_cost(const RmsNormArgs& args, const Stream&) {
-  using namespace tuning::layers;
-  return kNormRowsCall +
-         kNormRowsRow * static_cast<double>(args.x.size() / std::max<std::int64_t>(1, args.weight.dim(0))) +
-         kNormRowsElement * static_cast<double>(args.x.size());
+  return args.weight.dim(0) < tuning::layers::kNormBlockWidth ? tuning::layers::kNormOther : tuning::layers::kNormUsual;
 }
 double strided_cost(const RmsNormArgs& args, const Stream&) {
-  using namespace tuning::layers;
-  return kNormStridedCall + kNormStridedColumn * static_cast<double>(args.weight.dim(0)) +
-         kNormStridedElement * static_cast<double>(args.x.size());
+  return args.weight.dim(0) < tuning::layers::kNormBlockWidth ? tuning::layers::kNormUsual : tuning::layers::kNormOther;
 }
 
 constexpr Kernel<RmsNormArgs> kRmsNorm[] = {
