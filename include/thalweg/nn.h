@@ -159,6 +159,22 @@ struct LinearArgs {
   MatmulPrecision precision = MatmulPrecision::kExact;
 };
 
+// Products of the same rows with up to four matrices: y_i = x weight_i^T, with the bits of `linear` for each. One call
+// converts x once where the CPU converts it, and the products need not wait for each other.
+struct ProjectionsArgs {
+  static constexpr std::string_view kName = "projections";
+  ConstTensor x;         // [T,K]
+  ConstTensor weight_0;  // [N_0,K], as of linear; each may have a dtype of its own
+  ConstTensor weight_1;  // [N_1,K], optional with y_1
+  ConstTensor weight_2;  // [N_2,K], optional with y_2
+  ConstTensor weight_3;  // [N_3,K], optional with y_3
+  Tensor y_0;            // [T,N_0], dtype of x or f32
+  Tensor y_1;            // [T,N_1], likewise
+  Tensor y_2;            // [T,N_2], likewise
+  Tensor y_3;            // [T,N_3], likewise
+  MatmulPrecision precision = MatmulPrecision::kExact;
+};
+
 // y_t = table[ids_t], unpacked. The CPU refuses ids that are not in the table; on a GPU their rows of y are zero.
 struct EmbeddingArgs {
   static constexpr std::string_view kName = "embedding";
@@ -192,6 +208,7 @@ void attention(const AttentionArgs& a, Workspace w, const Stream& s);
 void store_kv(const StoreKvArgs& a, Workspace w, const Stream& s);
 void split_qkvz(const SplitQkvzArgs& a, Workspace w, const Stream& s);
 void linear(const LinearArgs& a, Workspace w, const Stream& s);
+void projections(const ProjectionsArgs& a, Workspace w, const Stream& s);
 void embedding(const EmbeddingArgs& a, Workspace w, const Stream& s);
 void add(const AddArgs& a, Workspace w, const Stream& s);
 void swiglu(const SwigluArgs& a, Workspace w, const Stream& s);

@@ -32,7 +32,7 @@ extern "C" {
 #endif
 THALWEG_API_BEGIN
 
-#define THALWEG_ABI_VERSION 9
+#define THALWEG_ABI_VERSION 10
 
 // THALWEG_ABI_VERSION of the library itself. It grows with every field and function that is added.
 int32_t thalweg_abi_version(void);
@@ -479,6 +479,20 @@ typedef struct thalweg_linear_args {
   int32_t precision;      // thalweg_matmul_precision
 } thalweg_linear_args;
 
+typedef struct thalweg_projections_args {
+  size_t struct_size;
+  thalweg_tensor x;         // [T,K]
+  thalweg_tensor weight_0;  // [N_0,K], as of linear; each may have a dtype of its own
+  thalweg_tensor weight_1;  // [N_1,K], optional with y_1
+  thalweg_tensor weight_2;  // [N_2,K], optional with y_2
+  thalweg_tensor weight_3;  // [N_3,K], optional with y_3
+  thalweg_tensor y_0;       // written: [T,N_0], dtype of x or f32
+  thalweg_tensor y_1;       // written: [T,N_1], likewise
+  thalweg_tensor y_2;       // written: [T,N_2], likewise
+  thalweg_tensor y_3;       // written: [T,N_3], likewise
+  int32_t precision;        // thalweg_matmul_precision
+} thalweg_projections_args;
+
 typedef struct thalweg_embedding_args {
   size_t struct_size;
   thalweg_tensor ids;    // [T] i32, each in 0..vocabulary-1
@@ -643,6 +657,7 @@ typedef struct thalweg_quantize_args {
   X(store_kv)                   \
   X(split_qkvz)                 \
   X(linear)                     \
+  X(projections)                \
   X(embedding)                  \
   X(add)                        \
   X(swiglu)                     \

@@ -368,6 +368,23 @@ def linear(x, weight, bias=None, *, y=None, precision="exact", stream=None, thre
 
 
 @public
+def projections(x, weights, *, ys=None, precision="exact", stream=None, threads=0):
+    """[x W^T for W in weights], in one call. x [T,K] float; weights: one to four of [N_i,K] float or Blocks, each as of
+    linear -> a list of [T,N_i]. ys: what to write to instead, a list of as many."""
+    op = "projections"
+    if not 1 <= len(weights) <= 4:
+        raise ValueError(f"{op}: weights: expected one to four matrices, got {len(weights)}")
+    if ys is None:
+        tokens = dims(op, "x", x, 2)[0]
+        ys = [empty(x, (tokens, dims(op, f"weight_{i}", weight, 2)[0])) for i, weight in enumerate(weights)]
+    if len(ys) != len(weights):
+        raise ValueError(f"{op}: ys: expected {len(weights)} arrays, as of weights, got {len(ys)}")
+    products = {f"weight_{i}": weight for i, weight in enumerate(weights)} | {f"y_{i}": y for i, y in enumerate(ys)}
+    run(op, stream, threads, x=x, precision=precision, **products)
+    return list(ys)
+
+
+@public
 def embedding(ids, table, *, y=None, stream=None, threads=0):
     """table[ids], unpacked. ids [T] int32; table [vocabulary,D] float or Blocks -> [T,D], of the table's dtype or
     float32 for Blocks."""

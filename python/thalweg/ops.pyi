@@ -1,5 +1,6 @@
 """Types of thalweg.ops; what the arguments mean is said there."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -114,6 +115,10 @@ def linear(
     x: Array, weight: Array | Blocks, bias: Array | None = None, *, y: Array | None = None,
     precision: Literal["exact", "fast"] = "exact", stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
+def projections(
+    x: Array, weights: Sequence[Array | Blocks], *, ys: Sequence[Array] | None = None,
+    precision: Literal["exact", "fast"] = "exact", stream: Stream | None = None, threads: int = 0,
+) -> list[Array]: ...  # fmt: skip
 def embedding(
     ids: Array, table: Array | Blocks, *, y: Array | None = None, stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip

@@ -22,6 +22,7 @@
   X(store_kv, StoreKvArgs)                                   \
   X(split_qkvz, SplitQkvzArgs)                               \
   X(linear, LinearArgs)                                      \
+  X(projections, ProjectionsArgs)                            \
   X(embedding, EmbeddingArgs)                                \
   X(add, AddArgs)                                            \
   X(swiglu, SwigluArgs)                                      \

@@ -59,7 +59,7 @@ Tensor make_ids(Memory& memory, const ExpertShape& shape, Random& random);
 ExpertMatmulArgs make_expert_args(const ExpertShape& shape, Memory& memory, Random& random);
 std::vector<Expected> expect_products(const ExpertMatmulArgs& args, bool sample);
 std::vector<Expected> expect_ffn(const MoeFfnArgs& args);
-std::vector<Expected> expect_linear(const LinearArgs& args);
+std::vector<Expected> expect_linear(const LinearArgs& args, const std::string& output = "y");
 // Weight bytes of the distinct experts hit, activations, products.
 Cost expert_cost(const ExpertMatmulArgs& args);
 
@@ -67,6 +67,7 @@ Cost expert_cost(const ExpertMatmulArgs& args);
 Tensor second_half(const Tensor& tensor);
 
 void add_linear_cases(std::vector<Case>& cases);
+void add_projections_cases(std::vector<Case>& cases);
 void add_routing_cases(std::vector<Case>& cases);
 void add_expert_matmul_cases(std::vector<Case>& cases);
 void add_moe_ffn_cases(std::vector<Case>& cases);

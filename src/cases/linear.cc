@@ -5,14 +5,14 @@
 
 namespace thalweg::cases {
 
-std::vector<Expected> expect_linear(const LinearArgs& args) {
+std::vector<Expected> expect_linear(const LinearArgs& args, const std::string& output) {
   using reference::Precision;
   const reference::Array exact = reference::linear(args, Precision::kExact);
   Bound fast;
   if (args.precision == MatmulPrecision::kFast) {
     fast = bf16_product_bound(exact, reference::linear(args, Precision::k16Bit));
   }
-  return {expect("y", args.y, exact, reference::linear(args, Precision::kRounded),
+  return {expect(output, args.y, exact, reference::linear(args, Precision::kRounded),
                  f32_bound(static_cast<double>(args.weight.dim(1))), fast, q8_product_bound())};
 }
 
@@ -53,7 +53,7 @@ Case linear_case(const LinearShape& shape) {
     if (shape.bias) args.bias = memory.input(DType::kF32, {shape.n}, [&] { return random.normal(); });
     args.y = memory.output(shape.y, {shape.tokens, shape.n});
     args.precision = shape.precision;
-    problem.find_expected = expect_linear;
+    problem.find_expected = [](const LinearArgs& a) { return expect_linear(a); };
     problem.cost = {
         static_cast<double>(bytes_of(shape.weight, shape.n * shape.k) + bytes_of(shape.x, shape.tokens * shape.k) +
                             bytes_of(shape.y, shape.tokens * shape.n)),

@@ -122,6 +122,7 @@ THALWEG_FIELDS(AttentionArgs, q, k_cache, v_cache, cu_seqlens, lengths, slots, p
 THALWEG_FIELDS(StoreKvArgs, k, v, cu_seqlens, lengths, slots, pages, k_cache, v_cache);
 THALWEG_FIELDS(SplitQkvzArgs, x, q, k, v, z);
 THALWEG_FIELDS(LinearArgs, x, weight, bias, y, precision);
+THALWEG_FIELDS(ProjectionsArgs, x, weight_0, weight_1, weight_2, weight_3, y_0, y_1, y_2, y_3, precision);
 THALWEG_FIELDS(EmbeddingArgs, ids, table, y);
 THALWEG_FIELDS(AddArgs, a, b, y);
 THALWEG_FIELDS(SwigluArgs, gate, up, y);

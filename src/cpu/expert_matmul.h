@@ -154,6 +154,9 @@ inline void copy_sums(const float* sums, std::int64_t count, float* to) {
   }
 }
 
+// Stores the products of row i of x with `count` rows of weights from n on; adds the bias, to `sums` itself.
+void store_product(const LinearArgs& args, std::int64_t i, std::int64_t n, std::int64_t count, float* sums);
+
 // Scratch floats of one worker: those of the products, and the sums of a tile or of a segment of spread rows.
 inline std::int64_t product_floats() { return matmul_ops().scratch_floats + kRowsPerPass * kMaxQ8Rows; }
 static_assert(RowLayout::kMostActivations * kRowsPerSegment <= kRowsPerPass * kMaxQ8Rows);

@@ -5,6 +5,14 @@
 #include "cpu/tuning.h"
 
 namespace thalweg::cpu {
+
+void store_product(const LinearArgs& args, std::int64_t i, std::int64_t n, std::int64_t count, float* sums) {
+  if (args.bias.defined()) vector_ops().axpy(1.0F, static_cast<const float*>(args.bias.data) + n, count, sums);
+  char* row = static_cast<char*>(args.y.row(i)) + bytes_of(args.y.dtype, n);
+  if (args.y.dtype == DType::kF32) return copy_sums(sums, count, reinterpret_cast<float*>(row));
+  vector_ops().store(args.y.dtype, sums, count, row);
+}
+
 namespace {
 
 template <bool kQ8>
@@ -12,13 +20,6 @@ std::size_t linear_workspace(const LinearArgs& args, const Stream& stream) {
   Arena arena;
   const ProductMemory counted(args.x, kQ8, stream, arena);
   return arena.used();
-}
-
-void store_product(const LinearArgs& args, std::int64_t i, std::int64_t n, std::int64_t count, float* sums) {
-  if (args.bias.defined()) vector_ops().axpy(1.0F, static_cast<const float*>(args.bias.data) + n, count, sums);
-  char* row = static_cast<char*>(args.y.row(i)) + bytes_of(args.y.dtype, n);
-  if (args.y.dtype == DType::kF32) return copy_sums(sums, count, reinterpret_cast<float*>(row));
-  vector_ops().store(args.y.dtype, sums, count, row);
 }
 
 template <bool kQ8>

@@ -5,6 +5,7 @@
 namespace thalweg::cpu {
 
 KernelList<LinearArgs> linear_kernels();
+KernelList<ProjectionsArgs> projections_kernels();
 KernelList<RouteTopKArgs> route_top_k_kernels();
 KernelList<ExpertRowsArgs> expert_rows_kernels();
 KernelList<MulMmIdArgs> mul_mm_id_kernels();

@@ -5,6 +5,7 @@ namespace thalweg::cpu {
 
 void add_moe_kernels(Backend& backend) {
   std::get<KernelList<LinearArgs>>(backend.kernels) = linear_kernels();
+  std::get<KernelList<ProjectionsArgs>>(backend.kernels) = projections_kernels();
   std::get<KernelList<RouteTopKArgs>>(backend.kernels) = route_top_k_kernels();
   std::get<KernelList<ExpertRowsArgs>>(backend.kernels) = expert_rows_kernels();
   std::get<KernelList<MulMmIdArgs>>(backend.kernels) = mul_mm_id_kernels();

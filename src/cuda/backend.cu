@@ -90,6 +90,7 @@ const Backend& backend() {
     std::get<KernelList<MulMvIdArgs>>(result.kernels) = mul_mv_id_kernels();
     std::get<KernelList<MulMatIdArgs>>(result.kernels) = mul_mat_id_kernels();
     std::get<KernelList<LinearArgs>>(result.kernels) = linear_kernels();
+    std::get<KernelList<ProjectionsArgs>>(result.kernels) = projections_kernels();
     std::get<KernelList<RouteTopKArgs>>(result.kernels) = route_top_k_kernels();
     std::get<KernelList<SwigluArgs>>(result.kernels) = swiglu_kernels();
     std::get<KernelList<MoeFfnArgs>>(result.kernels) = moe_ffn_kernels();

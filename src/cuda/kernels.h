@@ -29,6 +29,7 @@ KernelList<MulMmIdArgs> mul_mm_id_kernels();
 KernelList<MulMvIdArgs> mul_mv_id_kernels();
 KernelList<MulMatIdArgs> mul_mat_id_kernels();
 KernelList<LinearArgs> linear_kernels();
+KernelList<ProjectionsArgs> projections_kernels();
 KernelList<RouteTopKArgs> route_top_k_kernels();
 KernelList<SwigluArgs> swiglu_kernels();
 KernelList<MoeFfnArgs> moe_ffn_kernels();

@@ -144,26 +144,26 @@ constexpr double kNormOther = 3.0;
 
 namespace attention {
 
-// Microseconds, estimated for an H200. What was measured since is up to three times as much, and would choose `wgmma`
-// more often (docs/notes/model-decode-cuda.md). The host knows no lengths: a call is taken to read all positions that
-// its sequences could have.
+// Microseconds, fitted to measurements on an H100 and an H200 (docs/notes/model-decode-cuda.md, "Which attention
+// kernel"). The host knows no lengths: a call is taken to read all positions that its sequences could have. Short
+// contexts in large caches keep the order of the kernels.
 
 // A block's 128 rows with one column of one position (wgmma, mma), and 16 rows (decode): 64 positions of 256 columns
-// take 1.5, 2.5 and 1 us.
-constexpr double kWgmmaCall = 4.5;
-constexpr double kWgmmaTile = 1.5 / (64 * 256);
-constexpr double kWgmmaMerge = 20.0;  // of a context's splits
+// take 1.57, 6 and 2.8 us.
+constexpr double kWgmmaCall = 6.4;
+constexpr double kWgmmaTile = 1.57 / (64 * 256);
+constexpr double kWgmmaMerge = 1.6;  // of a context's splits
 // Contexts of Q8_0 to f16 before `wgmma`, and the most of it: 512 MiB.
 constexpr double kUnpackCall = 4.0;
-constexpr double kUnpackMegaValue = 2.0;
+constexpr double kUnpackMegaValue = 3.6;
 constexpr std::int64_t kMostUnpackedValues = std::int64_t{1} << 28;
-constexpr double kMmaCall = 4.0;
-constexpr double kMmaTile = 2.5 / (64 * 256);
+constexpr double kMmaCall = 10.0;
+constexpr double kMmaTile = 6.0 / (64 * 256);
 constexpr double kMmaPacked = 2.5;  // times as much with a cache of Q8_0, each tile of which is unpacked
-constexpr double kDecodeCall = 6.0;
-constexpr double kDecodeTile = 1.0 / (64 * 256);
+constexpr double kDecodeCall = 10.0;
+constexpr double kDecodeTile = 2.8 / (64 * 256);
 // Splits leave so little of a round at best.
-constexpr double kDecodeLeastRounds = 1.0 / 64;
+constexpr double kDecodeLeastRounds = 1.0 / 36;
 // The blocks of decode that the splits are chosen for: rounds of so many blocks on each multiprocessor. Contexts that
 // fit into one round in splits of a single step are split so: a step takes a lone warp 4 us.
 constexpr std::int64_t kDecodeResidentBlocks = 2;

@@ -45,13 +45,12 @@ void project(const AttentionWeights& w, Step& step, const ConstTensor& x, const 
     step.multiply(x, w.qkv, scratch.projected);
     return;
   }
+  const Step::Product v{w.v, scratch.v};
   if (w.qk.defined()) {
-    step.multiply(x, w.qk, column_range(scratch.projected, 0, queries + keys));
+    step.multiply(x, {{w.qk, column_range(scratch.projected, 0, queries + keys)}, v});
   } else {
-    step.multiply(x, w.q, scratch.q_and_gate);
-    step.multiply(x, w.k, scratch.k);
+    step.multiply(x, {{w.q, scratch.q_and_gate}, {w.k, scratch.k}, v});
   }
-  step.multiply(x, w.v, scratch.v);
 }
 
 void store(const ModelConfig& config, const AttentionWeights& w, std::size_t layer, const StatePool& pool, Step& step,
@@ -78,8 +77,7 @@ void store_keys_and_values(const ModelConfig& config, const AttentionWeights& w,
   if (w.qkv.defined() || w.qk.defined()) {
     project(w, step, x, scratch);
   } else {
-    step.multiply(x, w.k, scratch.k);
-    step.multiply(x, w.v, scratch.v);
+    step.multiply(x, {{w.k, scratch.k}, {w.v, scratch.v}});
   }
   store(config, w, layer, pool, step, scratch);
 }

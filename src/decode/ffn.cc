@@ -11,8 +11,7 @@ void dense_ffn(const ModelConfig& config, const DenseWeights& w, Step& step, con
   if (w.gate_and_up.defined()) {
     step.multiply(x, w.gate_and_up, projected);
   } else {
-    step.multiply(x, w.gate, gate);
-    step.multiply(x, w.up, up);
+    step.multiply(x, {{w.gate, gate}, {w.up, up}});
   }
   SwigluArgs args;
   args.gate = gate;

@@ -61,20 +61,19 @@ void split_key_heads(const ModelConfig& config, const Scratch& scratch, Step& st
 // Fills qkv, z and gates from x [T,D].
 void project(const ModelConfig& config, const GatedDeltaWeights& w, Step& step, const ConstTensor& x,
              const Scratch& scratch) {
+  Step::Product b{w.ba, scratch.gates};
+  Step::Product a;
+  if (!w.ba.defined()) {
+    b = {w.b, column_range(scratch.gates, 0, config.value_heads)};
+    a = {w.a, column_range(scratch.gates, config.value_heads, config.value_heads)};
+  }
   if (w.qkvz.defined()) {
-    step.multiply(x, w.qkvz, scratch.interleaved);
+    step.multiply(x, {{w.qkvz, scratch.interleaved}, b, a});
     split_key_heads(config, scratch, step);
   } else if (w.qkv_and_z.defined()) {
-    step.multiply(x, w.qkv_and_z, scratch.projected);
+    step.multiply(x, {{w.qkv_and_z, scratch.projected}, b, a});
   } else {
-    step.multiply(x, w.qkv, scratch.qkv);
-    step.multiply(x, w.z, scratch.z);
-  }
-  if (w.ba.defined()) {
-    step.multiply(x, w.ba, scratch.gates);
-  } else {
-    step.multiply(x, w.b, column_range(scratch.gates, 0, config.value_heads));
-    step.multiply(x, w.a, column_range(scratch.gates, config.value_heads, config.value_heads));
+    step.multiply(x, {{w.qkv, scratch.qkv}, {w.z, scratch.z}, b, a});
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <utility>
 
@@ -85,6 +86,27 @@ struct Step {
     args.weight = weight;
     args.y = y;
     args.precision = runtime.precision();
+    run(args);
+  }
+
+  // y_i [T,N_i] = x [T,K] times weight_i [N_i,K], of those whose weight is there.
+  struct Product {
+    ConstTensor weight;
+    Tensor y;
+  };
+  void multiply(const ConstTensor& x, std::initializer_list<Product> products) {
+    ProjectionsArgs args;
+    args.x = x;
+    args.precision = runtime.precision();
+    ConstTensor* const weights[] = {&args.weight_0, &args.weight_1, &args.weight_2, &args.weight_3};
+    Tensor* const results[] = {&args.y_0, &args.y_1, &args.y_2, &args.y_3};
+    std::size_t count = 0;
+    for (const Product& product : products) {
+      if (!product.weight.defined()) continue;
+      *weights[count] = product.weight;
+      *results[count++] = product.y;
+    }
+    if (count == 1) return multiply(x, args.weight_0, args.y_0);
     run(args);
   }
 

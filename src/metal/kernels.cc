@@ -11,6 +11,7 @@ void add_kernels(Backend& backend) {
   add_sampling_kernels(backend);
   std::get<KernelList<AttentionArgs>>(backend.kernels) = attention_kernels();
   std::get<KernelList<LinearArgs>>(backend.kernels) = linear_kernels();
+  std::get<KernelList<ProjectionsArgs>>(backend.kernels) = projections_kernels();
   std::get<KernelList<MoeFfnArgs>>(backend.kernels) = moe_ffn_kernels();
   std::get<KernelList<ChunkGatedDeltaRuleArgs>>(backend.kernels) = chunk_gated_delta_rule_kernels();
   std::get<KernelList<RecurrentGatedDeltaRuleArgs>>(backend.kernels) = recurrent_gated_delta_rule_kernels();

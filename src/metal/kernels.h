@@ -16,6 +16,7 @@ void add_choice_kernels(Backend& backend);
 void add_sampling_kernels(Backend& backend);
 KernelList<AttentionArgs> attention_kernels();
 KernelList<LinearArgs> linear_kernels();
+KernelList<ProjectionsArgs> projections_kernels();
 KernelList<MoeFfnArgs> moe_ffn_kernels();
 KernelList<ChunkGatedDeltaRuleArgs> chunk_gated_delta_rule_kernels();
 KernelList<RecurrentGatedDeltaRuleArgs> recurrent_gated_delta_rule_kernels();

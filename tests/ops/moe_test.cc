@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cases/experts.h"
+#include "core/projections.h"
 #include "cpu/row_layout.h"
 #include "ops/expect_error.h"
 #include "reference/moe.h"
@@ -105,6 +106,57 @@ TEST(BadInput, Linear) {
   bad.expect([](Args& a) { a.y.data = const_cast<void*>(a.x.data); }, "y", "memory of its own", "x");
   bad.expect([](Args& a) { a.precision = static_cast<MatmulPrecision>(2); }, "precision", "kExact or kFast", "2");
   bad.expect_workspace_errors();
+}
+
+TEST(BadInput, Projections) {
+  BadInput<ProjectionsArgs> bad("M33_K256_96xQ5_KyBF16_64xQ4_KyBF16_4xF32_4xF32_xBF16");
+  using Args = ProjectionsArgs;
+  bad.expect([](Args& a) { a.weight_0 = {}; }, "weight_0", "[N_0,K", "no tensor");
+  bad.expect([](Args& a) { a.y_0 = {}; }, "y_0", "[T=33,N_0=96]", "no tensor");
+  bad.expect([](Args& a) { a.y_2 = {}; }, "y_2", "[T=33,N_2=4]", "no tensor");
+  bad.expect([](Args& a) { a.weight_3 = {}; }, "weight_3", "[N_3,K", "no tensor");
+  bad.expect([](Args& a) { a.weight_1.shape[1] = 512; }, "weight_1", "K=256", "[64,512]");
+  bad.expect([](Args& a) { a.y_1.shape[1] = 65; }, "y_1", "N_1=64", "[33,65]");
+  bad.expect([](Args& a) { a.y_3.dtype = DType::kF16; }, "y_3", "BF16", "F16");
+  bad.expect([](Args& a) { a.y_3.data = a.y_2.data; }, "y_2", "memory of its own", "y_3");
+  bad.expect([](Args& a) { a.precision = static_cast<MatmulPrecision>(2); }, "precision", "kExact or kFast", "2");
+  bad.expect_workspace_errors();
+}
+
+// Every product has the bits of linear, on each of the kernels.
+TEST(Projections, AreTheProductsOfLinear) {
+  constexpr std::int64_t kK = 512;
+  for (const std::int64_t tokens : {1, 3, 200}) {
+    for (const MatmulPrecision precision : {MatmulPrecision::kExact, MatmulPrecision::kFast}) {
+      cases::Random random(static_cast<std::uint64_t>(tokens));
+      cases::Memory memory;
+      ProjectionsArgs args;
+      args.precision = precision;
+      args.x = memory.input(DType::kF32, {tokens, kK}, [&] { return random.normal(); });
+      args.weight_0 = cases::make_weights(memory, DType::kQ4_K, {200, kK}, random);
+      args.weight_1 = cases::make_weights(memory, DType::kQ8_0, {1, kK}, random);
+      args.weight_2 = cases::make_weights(memory, DType::kF32, {70, kK}, random);
+      args.y_0 = memory.output(DType::kF32, {tokens, 200});
+      args.y_1 = memory.output(DType::kF32, {tokens, 1});
+      args.y_2 = memory.output(DType::kF32, {tokens, 70});
+      for (const KernelVerdict& kernel : explain(args, Stream::cpu()).kernels) {
+        // `exact` runs kFast too where it is selected, unlike linear.
+        if (!kernel.supported || (kernel.kernel == "exact" && precision == MatmulPrecision::kFast)) continue;
+        select_kernel(ProjectionsArgs::kName, kernel.kernel);
+        memory.reset();
+        run_with_scratch(args, Stream::cpu());
+        select_kernel(ProjectionsArgs::kName, "");
+        for (const LinearArgs& product : ProductList(args)) {
+          LinearArgs alone = product;
+          alone.y = memory.output(DType::kF32, {tokens, product.weight.dim(0)});
+          run_with_scratch(alone, Stream::cpu());
+          EXPECT_TRUE(same_bits(alone.y, product.y))
+              << kernel.kernel << ", " << tokens << " tokens, " << dtype_name(product.weight.dtype);
+        }
+        EXPECT_EQ(memory.check(), "");
+      }
+    }
+  }
 }
 
 TEST(BadInput, RouteTopK) {

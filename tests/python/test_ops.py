@@ -183,6 +183,20 @@ def test_linear(seed, tokens, inputs, outputs, with_bias):
 
 
 @SETTINGS
+@given(seeds, small, st.integers(1, 70), st.lists(st.integers(0, 9), min_size=1, max_size=4))
+def test_projections(seed, tokens, inputs, outputs):
+    rng = np.random.default_rng(seed)
+    x = normal(rng, tokens, inputs)
+    weights = [rng.standard_normal((n, inputs), np.float32) for n in outputs]
+    given = [np.full((tokens, n), np.nan, np.float32) for n in outputs]
+    assert all(y is mine for y, mine in zip(ops.projections(x, weights, ys=given), given, strict=True))
+    for y, again, weight in zip(ops.projections(x, weights), given, weights, strict=True):
+        assert np.array_equal(y, again) and np.array_equal(y, ops.linear(x, weight))
+    with pytest.raises(ValueError, match="projections: ys"):
+        ops.projections(x, weights, ys=given[1:])
+
+
+@SETTINGS
 @given(seeds, small, st.integers(1, 40))
 def test_swiglu(seed, tokens, size):
     rng = np.random.default_rng(seed)

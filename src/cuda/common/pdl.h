@@ -25,4 +25,24 @@ __device__ inline void pdl_trigger_and_wait() {
   pdl_wait();
 }
 
+// A kernel's place among launches in a row that read the same inputs and nothing of each other. The first waits for
+// what is ahead and lets the next one begin afterwards; so the others find the inputs, and wait before they end.
+struct PdlOrder {
+  bool beside = false;  // the launch ahead is of the same row
+  bool leads = false;   // the next one is
+
+  __device__ void begin() const {
+    if (!leads) pdl_trigger();
+  }
+  // Before the inputs are read.
+  __device__ void wait() const {
+    if (!beside) pdl_wait();
+    if (leads) pdl_trigger();
+  }
+  // All threads call it last.
+  __device__ void end() const {
+    if (beside) pdl_wait();
+  }
+};
+
 }  // namespace thalweg::cu

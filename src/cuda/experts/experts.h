@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cuda/common/pdl.h"
 #include "cuda/common/tensor_view.h"
 #include "cuda/experts/token_tiles.h"
 #include "thalweg/device.h"
@@ -64,6 +65,7 @@ struct ExpertMatmul {
   Elements y;                   // [T,S,N]; of linear [T,N]
   const float* bias = nullptr;  // [N]
   ExpertIds ids{};              // of linear: one expert, pairs are tokens
+  PdlOrder order;
 };
 
 // Reports a pair whose id is out of range; called by all threads of all its blocks for a pair without an expert.

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kMatvecThreads, kMatvecBlocks)
   auto* const results = reinterpret_cast<float*>(x + kFixedBlockVectors * k_blocks);  // [split][block_rows]
   Ring weights;
   weights.init(memory + shape.ring_at(k_blocks) + warp * kMatvecStages<kType> * shape.stage_bytes, shape.stage_bytes);
-  pdl_trigger();
+  p.order.begin();
   PassRows warp_pass{p.weights + first_row * p.row_bytes, p.row_bytes, rows, shape.lanes, shape.step};
   const bool one_expert = p.ids.data == nullptr;  // whose rows no kernel ahead chooses
   if (one_expert) {
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kMatvecThreads, kMatvecBlocks)
       prefetch_to_l2(p.weights + block_row * p.row_bytes, most * p.row_bytes, thread, kMatvecThreads);
     }
   }
-  pdl_wait();
+  p.order.wait();
   const std::int64_t x_row = p.x.offset(token, p.x_per_slot ? slot : 0);
   RawActivations<kMatvecWarps, 4> raw;
   raw.read(p.x, x_row, 0, p.k);
@@ -95,6 +95,7 @@ __global__ void __launch_bounds__(kMatvecThreads, kMatvecBlocks)
     for (int i = 0; i < shape.split && i * segment_blocks < k_blocks; ++i) sum += results[i * block_rows + row];
     store_result(p, y + block_row + row, block_row + row, sum);
   }
+  p.order.end();
 }
 
 // ---- F32, F16 and BF16
@@ -121,7 +122,8 @@ constexpr int kPlainBlockRows = kPlainRows * kMatvecWarps;
 template <class T, bool kAligned>
 __global__ void __launch_bounds__(kMatvecWarps* kWarpSize) plain_matvec_kernel(ExpertMatmul p) {
   constexpr int kStep = kAligned ? 16 / static_cast<int>(sizeof(T)) : 1;
-  pdl_trigger_and_wait();
+  p.order.begin();
+  p.order.wait();
   MatvecPair pair;
   if (!find_pair(p, static_cast<int>(blockIdx.y), pair)) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -174,6 +176,7 @@ __global__ void __launch_bounds__(kMatvecWarps* kWarpSize) plain_matvec_kernel(E
     const float sum = warp_sum(acc[r]);
     if (lane == 0 && first_row + r < p.n) store_result(p, pair.y + first_row + r, first_row + r, sum);
   }
+  p.order.end();
 }
 
 }  // namespace thalweg::cu

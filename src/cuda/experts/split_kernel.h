@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(SplitTile<kType, kTiles, kAligned>::kMostWarps
   const int count = min(p.ids.pairs - first_column, Tile::kColumns);
   const int rows = min(p.n - first_row, Tile::kRows);
   std::uint8_t* const own = shared + warp * shape.stages * Tile::kStageBytes;
-  pdl_trigger();
+  p.order.begin();
   if (lane < rows && blockIdx.y == 0) {
     const std::uint8_t* const row = p.weights + (first_row + lane) * p.row_bytes;
     for (int k_tile = warp; k_tile < shape.k_tiles; k_tile += warps) {
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(SplitTile<kType, kTiles, kAligned>::kMostWarps
   }
   typename Tile::Rows weights;
   weights.begin(p.weights, p.row_bytes, p.n, p.k, lane);
-  pdl_wait();
+  p.order.wait();
 
   const auto copy = [&](int k_tile, std::uint8_t* stage) {
     if (k_tile < shape.k_tiles) {
@@ -162,6 +162,7 @@ __global__ void __launch_bounds__(SplitTile<kType, kTiles, kAligned>::kMostWarps
     for (int i = 0; i < warps; ++i) sum += all_sums[(i * Tile::kColumns + column) * kPitch + row];
     store_result(p, p.y.offset(first_column + column) + first_row + row, first_row + row, sum);
   }
+  p.order.end();
 }
 
 template <DType kType, int kTiles, bool kAligned>

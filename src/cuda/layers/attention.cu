@@ -161,13 +161,14 @@ double cost(const AttentionArgs& args, const Stream& stream) {
 namespace wgmma_attention {
 namespace {
 
-// A block for each multiprocessor, of at least kShortestSplit positions.
+// A block for each multiprocessor. The more new tokens, the longer a split must be for what it saves to exceed the
+// merging of its results: 1.57 us for 64 positions, and 0.013 us for each token and split by their bytes.
 int splits_of(const AttentionArgs& args, const Stream& stream) {
-  constexpr std::int64_t kShortestSplit = 1024;
+  const std::int64_t shortest = std::max<std::int64_t>(kSplitRound, 2 * args.q.dim(0));
   const std::int64_t blocks =
       std::max<std::int64_t>(1, static_cast<std::int64_t>(busy_blocks(args, sm90::kPrefillRows)));
   const std::int64_t room = properties(stream.device.index).multiprocessors / blocks;
-  return static_cast<int>(std::max<std::int64_t>(1, std::min(room, capacity_of(args) / kShortestSplit)));
+  return static_cast<int>(std::max<std::int64_t>(1, std::min(room, capacity_of(args) / shortest)));
 }
 
 }  // namespace

@@ -1,0 +1,104 @@
+// projections: several products of the same rows, by linear's kernels, together where these can be launched side by
+// side.
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "core/projections.h"
+#include "cuda/experts/expert_matmul.h"
+#include "cuda/kernels.h"
+#include "cuda/launch.h"
+
+namespace thalweg::cu {
+namespace {
+
+std::string remark(const ProjectionsArgs& args) { return products_remark(linear_kernels(), args); }
+
+// ---- together: a product's blocks start while those of the one ahead still run (PdlOrder)
+
+std::string together_supports(const ProjectionsArgs& args, const Stream& stream) {
+  for (const LinearArgs& product : ProductList(args)) {
+    const Plan<LinearArgs> plan = plan_product(linear_kernels(), product, stream);
+    if (!plan || (plan.kernel->name != "matvec" && plan.kernel->name != "split")) {
+      return "takes products that linear's matvec and split run";
+    }
+  }
+  return {};
+}
+
+void run_together(const ProjectionsArgs& args, Workspace, const Stream& stream) {
+  if (args.x.dim(0) == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  const ProductList products(args);
+  // A product without results has no launch.
+  const auto launched = [](const LinearArgs& product) { return product.y.size() > 0; };
+  bool beside = false;
+  for (const LinearArgs& product : products) {
+    if (!launched(product)) continue;
+    ExpertMatmul p = expert_matmul(product);
+    p.order = {beside, std::any_of(&product + 1, products.end(), launched)};
+    beside = true;
+    if (plan_product(linear_kernels(), product, stream).kernel->name == "matvec") {
+      run_matvec(p, product.weight, stream, args.kName);
+    } else {
+      run_split(p, product.x, product.weight, stream, args.kName);
+    }
+  }
+}
+
+// ---- each and exact: one after the other
+
+ProjectionsArgs with_exact_products(ProjectionsArgs args) {
+  args.precision = MatmulPrecision::kExact;
+  return args;
+}
+
+template <bool kExact>
+std::string each_supports(const ProjectionsArgs& args, const Stream& stream) {
+  for (const LinearArgs& product : ProductList(kExact ? with_exact_products(args) : args)) {
+    if (plan_product(linear_kernels(), product, stream)) continue;
+    std::string reason;
+    for (const Kernel<LinearArgs>& kernel : linear_kernels()) reason = refusal(kernel, product, stream);
+    return reason;
+  }
+  return {};
+}
+
+template <bool kExact>
+std::size_t each_workspace(const ProjectionsArgs& args, const Stream& stream) {
+  std::size_t most = 0;
+  for (const LinearArgs& product : ProductList(kExact ? with_exact_products(args) : args)) {
+    most = std::max(most, plan_product(linear_kernels(), product, stream).workspace);
+  }
+  return most;
+}
+
+template <bool kExact>
+void run_each(const ProjectionsArgs& args, Workspace workspace, const Stream& stream) {
+  for (const LinearArgs& product : ProductList(kExact ? with_exact_products(args) : args)) {
+    const Plan<LinearArgs> plan = plan_product(linear_kernels(), product, stream);
+    plan.kernel->run(product, workspace, stream);
+  }
+}
+
+constexpr Kernel<ProjectionsArgs> kProjections[] = {
+    {.name = "together",
+     .supports = together_supports,
+     .workspace = no_workspace<ProjectionsArgs>,
+     .run = run_together,
+     .remark = remark,
+     .arithmetic = Arithmetic::k16Bit},
+    {.name = "each",
+     .supports = each_supports<false>,
+     .workspace = each_workspace<false>,
+     .run = run_each<false>,
+     .remark = remark,
+     .arithmetic = Arithmetic::k16Bit},
+    {.name = "exact", .supports = each_supports<true>, .workspace = each_workspace<true>, .run = run_each<true>}};
+
+}  // namespace
+
+KernelList<ProjectionsArgs> projections_kernels() { return kProjections; }
+
+}  // namespace thalweg::cu
