@@ -368,20 +368,24 @@ def linear(x, weight, bias=None, *, y=None, precision="exact", stream=None, thre
 
 
 @public
-def projections(x, weights, *, ys=None, precision="exact", stream=None, threads=0):
-    """[x W^T for W in weights], in one call. x [T,K] float; weights: one to four of [N_i,K] float or Blocks, each as of
-    linear -> a list of [T,N_i]. ys: what to write to instead, a list of as many."""
+def projections(
+    x, weight_0, weight_1=None, weight_2=None, weight_3=None, *, y_0=None, y_1=None, y_2=None, y_3=None,
+    precision="exact", stream=None, threads=0,
+):  # fmt: skip
+    """x W^T for each of the matrices, in one call. x [T,K] float; weight_0 to weight_3 (weight_0, weight_1, weight_2,
+    weight_3) [N_i,K] float or Blocks, as of linear -> a tuple of as many [T,N_i] as there are weights. precision: of
+    all products, as of linear."""
     op = "projections"
-    if not 1 <= len(weights) <= 4:
-        raise ValueError(f"{op}: weights: expected one to four matrices, got {len(weights)}")
-    if ys is None:
-        tokens = dims(op, "x", x, 2)[0]
-        ys = [empty(x, (tokens, dims(op, f"weight_{i}", weight, 2)[0])) for i, weight in enumerate(weights)]
-    if len(ys) != len(weights):
-        raise ValueError(f"{op}: ys: expected {len(weights)} arrays, as of weights, got {len(ys)}")
-    products = {f"weight_{i}": weight for i, weight in enumerate(weights)} | {f"y_{i}": y for i, y in enumerate(ys)}
-    run(op, stream, threads, x=x, precision=precision, **products)
-    return list(ys)
+    weights = (weight_0, weight_1, weight_2, weight_3)
+    ys = [y_0, y_1, y_2, y_3]
+    for i, weight in enumerate(weights):
+        if weight is not None and ys[i] is None:
+            ys[i] = empty(x, (dims(op, "x", x, 2)[0], dims(op, f"weight_{i}", weight, 2)[0]))
+    run(
+        op, stream, threads, x=x, weight_0=weight_0, weight_1=weight_1, weight_2=weight_2, weight_3=weight_3,
+        y_0=ys[0], y_1=ys[1], y_2=ys[2], y_3=ys[3], precision=precision,
+    )  # fmt: skip
+    return tuple(y for y in ys if y is not None)
 
 
 @public

@@ -1,6 +1,5 @@
 """Types of thalweg.ops; what the arguments mean is said there."""
 
-from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -116,9 +115,11 @@ def linear(
     precision: Literal["exact", "fast"] = "exact", stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def projections(
-    x: Array, weights: Sequence[Array | Blocks], *, ys: Sequence[Array] | None = None,
-    precision: Literal["exact", "fast"] = "exact", stream: Stream | None = None, threads: int = 0,
-) -> list[Array]: ...  # fmt: skip
+    x: Array, weight_0: Array | Blocks, weight_1: Array | Blocks | None = None, weight_2: Array | Blocks | None = None,
+    weight_3: Array | Blocks | None = None, *, y_0: Array | None = None, y_1: Array | None = None,
+    y_2: Array | None = None, y_3: Array | None = None, precision: Literal["exact", "fast"] = "exact",
+    stream: Stream | None = None, threads: int = 0,
+) -> tuple[Array, ...]: ...  # fmt: skip
 def embedding(
     ids: Array, table: Array | Blocks, *, y: Array | None = None, stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip

@@ -55,6 +55,7 @@ inline constexpr Layout kLayouts[] = {
     {"mul_mm_id_args", 5, 576, 0x262E241CFCB94562},
     {"mul_mv_id_args", 5, 576, 0x262E241CFCB94562},
     {"output", 5, 128, 0xE30572BB9BD9EEC4},
+    {"projections_args", 10, 1024, 0x477B2FE34D979769},
     {"quantize_args", 5, 232, 0x8AEC40841EC2E308},
     {"rank_memory", 9, 56, 0xD47A095F5863A91A},
     {"rank_options", 9, 296, 0xA198764E066100AD},

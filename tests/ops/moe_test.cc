@@ -111,10 +111,10 @@ TEST(BadInput, Linear) {
 TEST(BadInput, Projections) {
   BadInput<ProjectionsArgs> bad("M33_K256_96xQ5_KyBF16_64xQ4_KyBF16_4xF32_4xF32_xBF16");
   using Args = ProjectionsArgs;
-  bad.expect([](Args& a) { a.weight_0 = {}; }, "weight_0", "[N_0,K", "no tensor");
-  bad.expect([](Args& a) { a.y_0 = {}; }, "y_0", "[T=33,N_0=96]", "no tensor");
-  bad.expect([](Args& a) { a.y_2 = {}; }, "y_2", "[T=33,N_2=4]", "no tensor");
-  bad.expect([](Args& a) { a.weight_3 = {}; }, "weight_3", "[N_3,K", "no tensor");
+  bad.expect([](Args& a) { a.weight_0 = {}; }, "weight_0", "[N_0,K", "nothing");
+  bad.expect([](Args& a) { a.y_0 = {}; }, "y_0", "[T=33,N_0=96]", "nothing");
+  bad.expect([](Args& a) { a.y_2 = {}; }, "y_2", "[T=33,N_2=4]", "nothing");
+  bad.expect([](Args& a) { a.weight_3 = {}; }, "weight_3", "[N_3,K", "nothing");
   bad.expect([](Args& a) { a.weight_1.shape[1] = 512; }, "weight_1", "K=256", "[64,512]");
   bad.expect([](Args& a) { a.y_1.shape[1] = 65; }, "y_1", "N_1=64", "[33,65]");
   bad.expect([](Args& a) { a.y_3.dtype = DType::kF16; }, "y_3", "BF16", "F16");

@@ -189,11 +189,12 @@ def test_projections(seed, tokens, inputs, outputs):
     x = normal(rng, tokens, inputs)
     weights = [rng.standard_normal((n, inputs), np.float32) for n in outputs]
     given = [np.full((tokens, n), np.nan, np.float32) for n in outputs]
-    assert all(y is mine for y, mine in zip(ops.projections(x, weights, ys=given), given, strict=True))
-    for y, again, weight in zip(ops.projections(x, weights), given, weights, strict=True):
+    ys = ops.projections(x, *weights, **{f"y_{i}": y for i, y in enumerate(given)})
+    assert all(y is mine for y, mine in zip(ys, given, strict=True))
+    for y, again, weight in zip(ops.projections(x, *weights), given, weights, strict=True):
         assert np.array_equal(y, again) and np.array_equal(y, ops.linear(x, weight))
-    with pytest.raises(ValueError, match="projections: ys"):
-        ops.projections(x, weights, ys=given[1:])
+    with pytest.raises(thalweg.Error, match="weight_0"):
+        ops.projections(x, None, weights[0])
 
 
 @SETTINGS
