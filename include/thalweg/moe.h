@@ -72,12 +72,12 @@ struct MulMatIdArgs : ExpertMatmulArgs {
   static constexpr std::string_view kName = "mul_mat_id";
 };
 
-// The whole block: logits = x W_router^T; route_top_k; y = sum_s weight_s down(silu(gate x) * (up x)) + the shared
-// expert, sigmoid(x . shared_router) down_sh(silu(gate_sh x) * (up_sh x)). The routing weight multiplies the output of
-// down. The router's logits and the choice have the accuracy of f32 in either precision. kExact: every intermediate
-// value is f32. kFast: what MatmulPrecision allows in each matmul and, on CUDA, silu(gate x) * (up x) and the experts'
-// outputs in 16 bits; the error is at most twice that of the plain computation that rounds all of these
-// (docs/operations).
+// The whole block: logits = x W_router^T; route_top_k by score and router_bias; y = sum_s weight_s down(silu(gate x) *
+// (up x)) + the shared expert, sigmoid(x . shared_router) down_sh(silu(gate_sh x) * (up_sh x)). The routing weight
+// multiplies the output of down. The router's logits and the choice have the accuracy of f32 in either precision.
+// kExact: every intermediate value is f32. kFast: what MatmulPrecision allows in each matmul and, on CUDA, silu(gate x)
+// * (up x) and the experts' outputs in 16 bits; the error is at most twice that of the plain computation that rounds
+// all of these (docs/operations).
 //
 // A rank of several (expert parallelism) holds L of the router's E experts, first_expert to first_expert + L - 1: the
 // choice is among all E, and slots of other experts add nothing to y, so that the ranks' y sum up to the block's. The
@@ -98,6 +98,8 @@ struct MoeFfnArgs {
   bool renormalize = true;
   MatmulPrecision precision = MatmulPrecision::kExact;
   int first_expert = 0;  // 0..E-L
+  RouterScore score = RouterScore::kSoftmax;
+  ConstTensor router_bias;  // [E] f32, finite, optional: as of route_top_k
 };
 
 void route_top_k(const RouteTopKArgs& a, Workspace w, const Stream& s);

@@ -578,8 +578,10 @@ typedef struct thalweg_moe_ffn_args {
   thalweg_tensor y;              // written: [T,D], f32 or dtype of x
   int32_t top_k;                 // 1..E
   bool renormalize;
-  int32_t precision;     // thalweg_matmul_precision
-  int64_t first_expert;  // where gate, up and down are some of the router's experts: the first of them
+  int32_t precision;           // thalweg_matmul_precision
+  int64_t first_expert;        // where gate, up and down are some of the router's experts: the first of them
+  int32_t score;               // thalweg_router_score
+  thalweg_tensor router_bias;  // [E] f32, finite, optional: as of route_top_k
 } thalweg_moe_ffn_args;
 
 // From logits to tokens: contracts in sampling.h.

@@ -488,10 +488,11 @@ def mul_mat_id(weight, x, expert_ids, *, y=None, fault=None, precision="exact", 
 @public
 def moe_ffn(
     x, router, gate, up, down, shared_gate=None, shared_up=None, shared_down=None, shared_router=None, *, top_k,
-    y=None, renormalize=True, precision="exact", first_expert=0, stream=None, threads=0,
+    y=None, renormalize=True, precision="exact", first_expert=0, score="softmax", router_bias=None, stream=None,
+    threads=0,
 ):  # fmt: skip
-    """The whole block: routing to top_k experts, with weights that sum up to 1 if renormalize, those experts, and the
-    shared expert if there is one. x [T,D] float; router [E,D], gate, up [E,I,D], down [E,D,I], shared_gate, shared_up
+    """The whole block: routing to top_k experts by score and router_bias ([E] float32), as of route_top_k, with weights
+    that sum up to 1 if renormalize, those experts, and the shared expert if there is one. x [T,D] float; router [E,D], gate, up [E,I,D], down [E,D,I], shared_gate, shared_up
     [J,D], shared_down [D,J] float or Blocks; shared_router [D] float -> [T,D] of x's dtype. gate, up and down may be
     those of some of the router's experts, from first_expert on: the others add nothing."""
     op = "moe_ffn"
@@ -500,7 +501,7 @@ def moe_ffn(
     run(
         op, stream, threads, x=x, router=router, gate=gate, up=up, down=down, shared_gate=shared_gate,
         shared_up=shared_up, shared_down=shared_down, shared_router=shared_router, y=y, top_k=top_k,
-        renormalize=renormalize, precision=precision, first_expert=first_expert,
+        renormalize=renormalize, precision=precision, first_expert=first_expert, score=score, router_bias=router_bias,
     )  # fmt: skip
     return y
 

@@ -153,7 +153,8 @@ def moe_ffn(
     shared_gate: Array | Blocks | None = None, shared_up: Array | Blocks | None = None,
     shared_down: Array | Blocks | None = None, shared_router: Array | None = None, *, top_k: int,
     y: Array | None = None, renormalize: bool = True, precision: Literal["exact", "fast"] = "exact",
-    first_expert: int = 0, stream: Stream | None = None, threads: int = 0,
+    first_expert: int = 0, score: Literal["softmax", "sigmoid"] = "softmax", router_bias: Array | None = None,
+    stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def sample_tokens(
     logits: Array, lengths: Array | None = None, history: Array | None = None, slots: Array | None = None, *,

@@ -32,6 +32,8 @@ struct FfnShape {
   bool large = false;
   std::int64_t here = 0;  // of the experts, from `first` on; 0: all
   std::int64_t first = 0;
+  RouterScore score = RouterScore::kSoftmax;
+  bool bias = false;
 
   std::string name() const {
     std::string text = "M" + std::to_string(tokens) + "_S" + std::to_string(slots) + "_E" + std::to_string(experts) +
@@ -46,6 +48,8 @@ struct FfnShape {
     if (fused) text += "_fused";
     if (strided) text += "_strided";
     if (here > 0) text += "_experts" + std::to_string(first) + "to" + std::to_string(first + here - 1);
+    if (score == RouterScore::kSigmoid) text += "_sigmoid";
+    if (bias) text += "_bias";
     if (size != 1.0) text += "_1e5";
     if (precision == MatmulPrecision::kFast) text += "_fast";
     return text;
@@ -106,6 +110,9 @@ Case ffn_case(const FfnShape& shape) {
     args.y = memory.output(shape.y, {shape.tokens, shape.hidden});
     args.top_k = static_cast<int>(shape.slots);
     args.renormalize = shape.renormalize;
+    args.score = shape.score;
+    if (shape.bias)
+      args.router_bias = memory.input(DType::kF32, {shape.experts}, [&] { return 0.1 * random.normal(); });
     args.precision = shape.precision;
     problem.find_expected = expect_ffn;
     // The benchmark's tokens hit as many experts as uniform routing lets expect.
@@ -237,6 +244,16 @@ void add_ranges_of_experts(std::vector<Case>& cases) {
        .first = 8});
 }
 
+// Sigmoids of the logits, biases on the scores, and both, on a rank of several too.
+void add_scores(std::vector<Case>& cases) {
+  const auto add = adder(cases);
+  const RouterScore sigmoid = RouterScore::kSigmoid;
+  add({.tokens = 1, .slots = 3, .experts = 12, .shared = 64, .score = sigmoid, .bias = true});
+  add({.tokens = 9, .slots = 4, .experts = 20, .renormalize = false, .score = sigmoid});
+  add({.tokens = 40, .slots = 3, .experts = 12, .weight = DType::kQ8_0, .down = DType::kQ6_K, .bias = true});
+  add({.tokens = 33, .slots = 3, .experts = 12, .shared = 64, .here = 5, .first = 4, .score = sigmoid, .bias = true});
+}
+
 // So many tokens that kernels compute the logits in tiles.
 void add_many_tokens(std::vector<Case>& cases) {
   const auto add = adder(cases);
@@ -282,6 +299,7 @@ void add_moe_ffn_cases(std::vector<Case>& cases) {
   add_widths_and_formats(cases);
   add_multiples_of_256(cases);
   add_ranges_of_experts(cases);
+  add_scores(cases);
   add_many_tokens(cases);
   add_benchmarks(cases);
 }

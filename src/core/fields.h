@@ -133,7 +133,7 @@ THALWEG_FIELDS_WITH_BASE(MulMmIdArgs, ExpertMatmulArgs);
 THALWEG_FIELDS_WITH_BASE(MulMvIdArgs, ExpertMatmulArgs);
 THALWEG_FIELDS_WITH_BASE(MulMatIdArgs, ExpertMatmulArgs);
 THALWEG_FIELDS(MoeFfnArgs, x, router, gate, up, down, shared_gate, shared_up, shared_down, shared_router, y, top_k,
-               renormalize, precision, first_expert);
+               renormalize, precision, first_expert, score, router_bias);
 THALWEG_FIELDS(SampleTokensArgs, logits, lengths, history, slots, temperature, top_k, top_p, min_p, repeat_penalty,
                repeat_last, seed, tokens, fault, allowed);
 THALWEG_FIELDS(LogprobsArgs, logits, tokens, logprob, top_tokens, top_logprobs);

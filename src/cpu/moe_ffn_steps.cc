@@ -44,8 +44,8 @@ void FfnSteps::route(const MoeFfnArgs& args, const Stream& stream) {
       },
       scratch);
   parallel_for(stream, tokens, static_cast<double>(experts) * tuning::kSelectNs, [&](std::int64_t t, int worker) {
-    route_row(logits + t * experts, experts, slots, args.renormalize, ids + t * slots, weights + t * slots,
-              rows + worker * row_floats(args));
+    route_row({args.score, static_cast<const float*>(args.router_bias.data), args.renormalize}, logits + t * experts,
+              experts, slots, ids + t * slots, weights + t * slots, rows + worker * row_floats(args));
   });
   // From the router's numbering to that of the experts that are here.
   const std::int64_t here = args.gate.dim(0);

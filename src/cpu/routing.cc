@@ -29,10 +29,8 @@ void choose_largest(const float* scores, std::int64_t experts, std::int64_t top_
   }
 }
 
-}  // namespace
-
-void route_row(float* logits, std::int64_t experts, std::int64_t top_k, bool renormalize, std::int32_t* ids,
-               float* weights, float* probabilities) {
+void route_by_softmax(float* logits, std::int64_t experts, std::int64_t top_k, bool renormalize, std::int32_t* ids,
+                      float* weights, float* probabilities) {
   minus_infinity_for_nan(logits, experts);
   choose_largest(logits, experts, top_k, ids);
   const float sum = vector_ops().exp_minus_max(logits, experts, probabilities);
@@ -41,31 +39,31 @@ void route_row(float* logits, std::int64_t experts, std::int64_t top_k, bool ren
   for (std::int64_t s = 0; s < top_k; ++s) weights[s] = probabilities[ids[s]] / (renormalize ? total : sum);
 }
 
-namespace {
+}  // namespace
 
-// Of any score, with or without a bias. Overwrites the logits with what is compared.
-void route_scored_row(const RouteTopKArgs& args, std::int64_t token, float* logits, float* scores) {
-  const std::int64_t experts = args.router_logits.dim(1);
-  const std::int64_t top_k = args.expert_ids.dim(1);
+void route_row(const RoutingRule& rule, float* logits, std::int64_t experts, std::int64_t top_k, std::int32_t* ids,
+               float* weights, float* scores) {
+  if (rule.score == RouterScore::kSoftmax && rule.bias == nullptr) {
+    return route_by_softmax(logits, experts, top_k, rule.renormalize, ids, weights, scores);
+  }
   minus_infinity_for_nan(logits, experts);
-  if (args.score == RouterScore::kSigmoid) {
+  if (rule.score == RouterScore::kSigmoid) {
     for (std::int64_t e = 0; e < experts; ++e) scores[e] = 1.0F / (1.0F + std::exp(-logits[e]));
   } else {
     const float sum = vector_ops().exp_minus_max(logits, experts, scores);
     for (std::int64_t e = 0; e < experts; ++e) scores[e] /= sum;
   }
-  if (args.bias.defined()) {
-    const auto* bias = static_cast<const float*>(args.bias.data);
-    for (std::int64_t e = 0; e < experts; ++e) logits[e] = scores[e] + bias[e];
+  if (rule.bias != nullptr) {
+    for (std::int64_t e = 0; e < experts; ++e) logits[e] = scores[e] + rule.bias[e];
   }
-  auto* ids = static_cast<std::int32_t*>(args.expert_ids.row(token));
-  auto* weights = static_cast<float*>(args.expert_weights.row(token));
   choose_largest(logits, experts, top_k, ids);
   float total = 0.0F;
   for (std::int64_t s = 0; s < top_k; ++s) total += weights[s] = scores[ids[s]];
-  if (!args.renormalize || !(total > 0.0F)) return;
+  if (!rule.renormalize || !(total > 0.0F)) return;
   for (std::int64_t s = 0; s < top_k; ++s) weights[s] /= total;
 }
+
+namespace {
 
 std::int64_t route_floats(std::int64_t experts) { return arena_floats(experts, experts); }
 
@@ -79,14 +77,11 @@ void run_route(const RouteTopKArgs& args, Workspace workspace, const Stream& str
   parallel_for(stream, args.router_logits.dim(0), task_ns, [&](std::int64_t t, int worker) {
     Arena scratch = worker_arena(workspace, route_floats(experts), worker);
     float* logits = scratch.take<float>(experts);
-    float* probabilities = scratch.take<float>(experts);
+    float* scores = scratch.take<float>(experts);
     vector_ops().load(args.router_logits.dtype, args.router_logits.row(t), experts, logits);
-    if (args.score != RouterScore::kSoftmax || args.bias.defined()) {
-      return route_scored_row(args, t, logits, probabilities);
-    }
-    route_row(logits, experts, args.expert_ids.dim(1), args.renormalize,
-              static_cast<std::int32_t*>(args.expert_ids.row(t)), static_cast<float*>(args.expert_weights.row(t)),
-              probabilities);
+    route_row({args.score, static_cast<const float*>(args.bias.data), args.renormalize}, logits, experts,
+              args.expert_ids.dim(1), static_cast<std::int32_t*>(args.expert_ids.row(t)),
+              static_cast<float*>(args.expert_weights.row(t)), scores);
   });
 }
 

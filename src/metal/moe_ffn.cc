@@ -68,6 +68,8 @@ class Block {
     route.expert_ids = piece_.ids;
     route.expert_weights = piece_.weights;
     route.renormalize = args_.renormalize;
+    route.score = args_.score;
+    route.bias = args_.router_bias;
     RouteParameters p{};
     Launch launch = route_launch(route, p);
     launch.after_previous = true;

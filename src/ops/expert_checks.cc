@@ -1,10 +1,27 @@
 #include "ops/expert_checks.h"
 
+#include <cmath>
+
 namespace thalweg {
 
 void check_precision(const Check& check, MatmulPrecision precision) {
   if (!(precision == MatmulPrecision::kExact || precision == MatmulPrecision::kFast)) {
     check.fail("precision", "kExact or kFast", std::to_string(static_cast<int>(precision)));
+  }
+}
+
+void check_score(const Check& check, RouterScore score) {
+  if (!(score == RouterScore::kSoftmax || score == RouterScore::kSigmoid)) {
+    check.fail("score", "RouterScore::kSoftmax or kSigmoid", "neither");
+  }
+}
+
+void check_router_bias(const Check& check, std::string_view argument, const ConstTensor& bias) {
+  if (!bias.defined() || !check.host_values()) return;
+  const auto* values = static_cast<const float*>(bias.data);
+  for (std::int64_t i = 0; i < bias.dim(0); ++i) {
+    if (std::isfinite(values[i])) continue;
+    check.fail(argument, "finite numbers", std::to_string(values[i]) + " at [" + std::to_string(i) + "]");
   }
 }
 

@@ -21,6 +21,7 @@ void validate(const MoeFfnArgs& args, Check& check) {
     check.input("shared_down", args.shared_down, kWeightTypes, d, j);
     check.input("shared_router", args.shared_router, kFloatTypes, d);
   }
+  if (args.router_bias.defined()) check.input("router_bias", args.router_bias, {DType::kF32}, e);
   check.output("y", args.y, {DType::kF32, args.x.dtype}, t, d);
   if (!(args.top_k >= 1 && args.top_k <= e.value)) {
     check.fail("top_k", "1 to E = " + std::to_string(e.value), std::to_string(args.top_k));
@@ -35,6 +36,8 @@ void validate(const MoeFfnArgs& args, Check& check) {
     check.fail("x", "less than 2^31 experts and pairs of token and slot", to_string(args.x));
   }
   check_precision(check, args.precision);
+  check_score(check, args.score);
+  check_router_bias(check, "router_bias", args.router_bias);
 }
 
 THALWEG_OPERATION(moe_ffn, MoeFfnArgs);

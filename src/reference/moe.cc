@@ -209,14 +209,15 @@ Array linear(const LinearArgs& args, Precision precision) {
 Array moe_ffn(const MoeFfnArgs& args, Precision precision) {
   const Array x = read(args.x);
   const Array router = read(args.router);
+  const Array bias = read(args.router_bias);
   Array y({x.dim(0), x.dim(1)});
   std::vector<double> ids(static_cast<std::size_t>(args.top_k));
   std::vector<double> weights(ids.size());
   for (std::int64_t t = 0; t < x.dim(0); ++t) {
     const std::vector<double> token(activation(x, t, 0), activation(x, t, 0) + x.dim(1));
     const std::vector<double> logits = multiply(router, token.data());
-    route_row(logits.data(), router.dim(0), args.top_k, args.renormalize, RouterScore::kSoftmax, nullptr, ids.data(),
-              weights.data());
+    route_row(logits.data(), router.dim(0), args.top_k, args.renormalize, args.score,
+              args.router_bias.defined() ? bias.values.data() : nullptr, ids.data(), weights.data());
     for (std::size_t s = 0; s < ids.size(); ++s) {
       const auto e = static_cast<std::int64_t>(ids[s]) - args.first_expert;
       if (e < 0 || e >= args.gate.dim(0)) continue;

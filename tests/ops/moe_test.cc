@@ -216,6 +216,14 @@ TEST(BadInput, MoeFfn) {
   bad.expect([](Args& a) { a.first_expert = -1; }, "first_expert", "0 to E - L = 0", "-1");
   bad.expect([](Args& a) { a.y.dtype = DType::kF16; }, "y", "F32", "F16");
   bad.expect([](Args& a) { a.y.data = const_cast<void*>(a.x.data); }, "y", "memory of its own", "x");
+  bad.expect([](Args& a) { a.score = static_cast<RouterScore>(2); }, "score", "kSoftmax or kSigmoid", "neither");
+  std::vector<float> bias(64, 0.5F);
+  const auto with = [&bias](std::int64_t size) {
+    return [&bias, size](Args& a) { a.router_bias = ConstTensor(bias.data(), DType::kF32, {size}, kCpu); };
+  };
+  bad.expect(with(64), "router_bias", "E=", "[64]");
+  bias[1] = std::numeric_limits<float>::infinity();
+  bad.expect([&](Args& a) { with(a.router.dim(0))(a); }, "router_bias", "finite numbers", "inf at [1]");
   bad.expect_workspace_errors();
 }
 

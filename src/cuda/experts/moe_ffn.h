@@ -10,6 +10,7 @@
 #include "core/kernel.h"
 #include "cuda/common/elements.h"
 #include "cuda/experts/expert_range.h"
+#include "cuda/experts/routing.h"
 #include "cuda/experts/tiled.h"
 #include "cuda/launch.h"
 
@@ -47,6 +48,10 @@ struct MoeRouting {
   ConstTensor id_tensor(const MoeFfnArgs& args) const;
   void run(const MoeFfnArgs& args, const DeviceProperties& device, cudaStream_t stream) const;
 };
+// Whether experts are chosen by softmax without a bias, as the kernels do that choose within a product.
+inline bool routes_by_softmax(const MoeFfnArgs& args) {
+  return args.score == RouterScore::kSoftmax && !args.router_bias.defined();
+}
 // Empty, or why there is no routing for these arguments.
 std::string routing_reason(const MoeFfnArgs& args);
 // The kernel that computes the logits, for explain().

@@ -87,6 +87,7 @@ GroupedSide side_of(const ConstTensor& first, const ConstTensor& second, double 
 }  // namespace
 
 std::string moe_grouped_supports(const MoeFfnArgs& args, const Stream& stream) {
+  if (!routes_by_softmax(args)) return kOtherRouting;
   if (!is_float(args.router.dtype)) return "takes a router of F32, F16 or BF16";
   if (num_experts(args) > kMostGroupedExperts) {
     return "takes at most " + std::to_string(kMostGroupedExperts) + " experts";

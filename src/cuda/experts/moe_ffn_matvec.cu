@@ -73,6 +73,7 @@ MoeRouter router_inputs(const MoeFfnArgs& args, const MoeMatvecSizes& sizes, flo
 }
 
 std::string few_tokens_reason(const MoeFfnArgs& args) {
+  if (!routes_by_softmax(args)) return kOtherRouting;
   if (!is_float(args.router.dtype)) return "takes a router of F32, F16 or BF16";
   if (num_experts(args) > kMostMatvecExperts) return "takes at most " + std::to_string(kMostMatvecExperts) + " experts";
   if (args.top_k > kMostMatvecSlots) return "takes at most " + std::to_string(kMostMatvecSlots) + " experts of a token";

@@ -49,7 +49,12 @@ void MoeRouting::run(const MoeFfnArgs& args, const DeviceProperties& device, cud
   sums.tokens = num_tokens(args);
   sums.experts = static_cast<int>(num_experts(args));
   const Routing routing{ids, args.top_k, weights, args.top_k, args.top_k, args.renormalize, experts_here(args)};
-  launch_route(sums, routing, device, stream, args.kName);
+  if (routes_by_softmax(args)) {
+    launch_route(sums, routing, device, stream, args.kName);
+  } else {
+    launch_scored_route(sums, routing, {args.score, static_cast<const float*>(args.router_bias.data)}, device, stream,
+                        args.kName);
+  }
 }
 
 }  // namespace thalweg::cu

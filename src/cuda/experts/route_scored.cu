@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
     weight = __shfl_sync(0xFFFFFFFFU, weight, __ffs(static_cast<int>(owner)) - 1);
     total += weight;
     if (lane == slot % kWarpSize) {
-      ids[slot] = best_id;
+      ids[slot] = routing.here.index_of(best_id);
       weights[slot] = weight;
     }
     last = best;

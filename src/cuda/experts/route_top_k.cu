@@ -128,7 +128,7 @@ std::string supports_scored(const RouteTopKArgs& args, const Stream&) {
 }
 
 std::string supports_route(const RouteTopKArgs& args, const Stream& stream) {
-  if (args.score != RouterScore::kSoftmax || args.bias.defined()) return "takes softmax without a bias";
+  if (args.score != RouterScore::kSoftmax || args.bias.defined()) return kOtherRouting;
   return supports_scored(args, stream);
 }
 

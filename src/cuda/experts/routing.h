@@ -37,6 +37,7 @@ struct RoutingScore {
   RouterScore score;
   const float* bias;
 };
+inline constexpr const char* kOtherRouting = "takes softmax without a bias";  // of kernels that take no RoutingScore
 void launch_scored_route(const RouterLogits& logits, const Routing& routing, const RoutingScore& score,
                          const DeviceProperties& device, cudaStream_t stream, std::string_view operation);
 
