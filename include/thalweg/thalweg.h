@@ -639,41 +639,15 @@ typedef struct thalweg_quantize_args {
 } thalweg_quantize_args;
 
 // THALWEG_OPERATIONS(X) is X(name) for each operation, each a struct thalweg_<name>_args above.
-#define THALWEG_OPERATIONS(X)   \
-  X(chunk_local_cumsum)         \
-  X(l2norm)                     \
-  X(chunk_scaled_dot_kkt)       \
-  X(solve_tril)                 \
-  X(recompute_w_u)              \
-  X(chunk_state)                \
-  X(chunk_output)               \
-  X(chunk_gated_delta_rule)     \
-  X(recurrent_gated_delta_rule) \
-  X(gated_delta_prep_step)      \
-  X(causal_conv1d)              \
-  X(causal_conv1d_update)       \
-  X(rms_norm)                   \
-  X(gated_rms_norm)             \
-  X(rope)                       \
-  X(attention)                  \
-  X(store_kv)                   \
-  X(split_qkvz)                 \
-  X(linear)                     \
-  X(projections)                \
-  X(embedding)                  \
-  X(add)                        \
-  X(swiglu)                     \
-  X(route_top_k)                \
-  X(expert_rows)                \
-  X(mul_mm_id)                  \
-  X(mul_mv_id)                  \
-  X(mul_mat_id)                 \
-  X(moe_ffn)                    \
-  X(sample_tokens)              \
-  X(logprobs)                   \
-  X(advance)                    \
-  X(dequantize)                 \
-  X(quantize)
+// clang-format off
+#define THALWEG_OPERATIONS(X)                                                                                           \
+  X(chunk_local_cumsum) X(l2norm) X(chunk_scaled_dot_kkt) X(solve_tril) X(recompute_w_u) X(chunk_state) X(chunk_output) \
+  X(chunk_gated_delta_rule) X(recurrent_gated_delta_rule) X(gated_delta_prep_step)                                      \
+  X(causal_conv1d) X(causal_conv1d_update) X(rms_norm) X(gated_rms_norm) X(rope) X(attention) X(store_kv) X(split_qkvz) \
+  X(linear) X(projections) X(embedding) X(add) X(swiglu)                                                                \
+  X(route_top_k) X(expert_rows) X(mul_mm_id) X(mul_mv_id) X(mul_mat_id) X(moe_ffn)                                      \
+  X(sample_tokens) X(logprobs) X(advance) X(dequantize) X(quantize)
+// clang-format on
 
 // The functions of an operation:
 //   thalweg_<name>_args_init(args)                               defaults, no tensors, and the size of the struct

@@ -51,6 +51,7 @@ inline constexpr Layout kLayouts[] = {
     {"model_options", 9, 104, 0x0720FE60D17ED80E},
     {"moe_ffn_args", 5, 1144, 0xCC96B9E929C47E21},
     {"moe_ffn_args", 6, 1152, 0x2595AF4DD6E176AD},
+    {"moe_ffn_args", 10, 1272, 0x2D117FA25039BCA7},
     {"mul_mat_id_args", 5, 576, 0x262E241CFCB94562},
     {"mul_mm_id_args", 5, 576, 0x262E241CFCB94562},
     {"mul_mv_id_args", 5, 576, 0x262E241CFCB94562},

@@ -111,9 +111,9 @@ using Operations =
     TypeList<ChunkLocalCumsumArgs, L2normArgs, ChunkScaledDotKktArgs, SolveTrilArgs, RecomputeWUArgs, ChunkStateArgs,
              ChunkOutputArgs, ChunkGatedDeltaRuleArgs, RecurrentGatedDeltaRuleArgs, GatedDeltaPrepStepArgs,
              CausalConv1dArgs, CausalConv1dUpdateArgs, RmsNormArgs, GatedRmsNormArgs, RopeArgs, AttentionArgs,
-             StoreKvArgs, SplitQkvzArgs, LinearArgs, ProjectionsArgs, EmbeddingArgs, AddArgs, SwigluArgs, RouteTopKArgs, ExpertRowsArgs,
-             MulMmIdArgs, MulMvIdArgs, MulMatIdArgs, MoeFfnArgs, SampleTokensArgs, LogprobsArgs, AdvanceArgs,
-             DequantizeArgs, QuantizeArgs>;
+             StoreKvArgs, SplitQkvzArgs, LinearArgs, ProjectionsArgs, EmbeddingArgs, AddArgs, SwigluArgs, RouteTopKArgs,
+             ExpertRowsArgs, MulMmIdArgs, MulMvIdArgs, MulMatIdArgs, MoeFfnArgs, SampleTokensArgs, LogprobsArgs,
+             AdvanceArgs, DequantizeArgs, QuantizeArgs>;
 
 namespace detail {
 template <class List>
