@@ -32,7 +32,7 @@ def main():
     words = set(re.findall(r"\w+", "".join(path.read_text() for path in include.glob("*.h"))))
     major, minor = (re.search(rf"VERSION_{part} (\d+)", (include / "version.h").read_text())[1] for part in ("MAJOR", "MINOR"))
 
-    operations = re.findall(r"^  X\((\w+)\)", header, re.M)
+    operations = [name for line in re.findall(r"^  X\(.*", header, re.M) for name in re.findall(r"X\((\w+)\)", line)]
     sized = re.findall(r"^THALWEG_DECLARE_INIT\((\w+)\)", header, re.M)
     declared = set(re.findall(r"^[\w* ]*?\b(thalweg_\w+)\(", header, re.M))
     declared |= {f"thalweg_{name}_init_sized" for name in sized}

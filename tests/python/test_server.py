@@ -171,11 +171,14 @@ def test_errors(gpt):
 
 
 def test_timeouts_and_disconnects_end_requests(gpt, served):
-    endless = {"model": "any", "prompt": "Once", "temperature": 2, "extra_body": {"min_p": 0}, "max_tokens": 4000}
+    # A text that may end would end in time now and then.
+    numbers = {"type": "array", "items": {"type": "integer"}, "minItems": 2000}
+    schema = {"type": "json_schema", "json_schema": {"name": "numbers", "schema": numbers}}
+    endless = {"model": "any", "messages": USER, "max_tokens": 4000, "n": 8, "response_format": schema}
     with pytest.raises(openai.APITimeoutError):
-        gpt.with_options(timeout=0.3).completions.create(**endless, n=8)
+        gpt.with_options(timeout=0.3).chat.completions.create(**endless)
     wait_until_idle(served)
-    stream = gpt.completions.create(**endless, n=8, stream=True)
+    stream = gpt.chat.completions.create(**endless, stream=True)
     next(stream)
     stream.close()
     wait_until_idle(served)
