@@ -12,7 +12,8 @@ namespace thalweg::cpu {
 namespace {
 
 std::string_view kernel_of(const LinearArgs& product, const Stream& stream) {
-  return plan_product(linear_kernels(), product, stream).kernel->name;
+  const Plan<LinearArgs> plan = plan_product(linear_kernels(), product, stream);
+  return plan ? plan.kernel->name : "";
 }
 bool is_q8(const LinearArgs& product, const Stream& stream) { return kernel_of(product, stream) == "q8"; }
 // linear's q8 and exact are loops over segments of rows, which can be joined; matrix units are not.
@@ -115,7 +116,8 @@ std::size_t each_workspace(const ProjectionsArgs& args, const Stream& stream) {
 
 void run_each(const ProjectionsArgs& args, Workspace workspace, const Stream& stream) {
   for (const LinearArgs& product : ProductList(args)) {
-    plan_product(linear_kernels(), product, stream).kernel->run(product, workspace, stream);
+    const Plan<LinearArgs> plan = plan_product(linear_kernels(), product, stream);
+    if (plan) plan.kernel->run(product, workspace, stream);
   }
 }
 

@@ -13,9 +13,10 @@ void run(const ProjectionsArgs& args, Workspace, const Stream& stream) {
   const auto encoder = make_encoder(args.kName, stream);
   for (const LinearArgs& product : ProductList(args)) {
     if (product.y.size() == 0) continue;
-    const bool tiles = plan_product(linear_kernels(), product, stream).kernel->name == "tiles";
+    const Plan<LinearArgs> plan = plan_product(linear_kernels(), product, stream);
     LinearParameters p{};
-    encoder->launch(linear_launch(tiles ? "linear_tiles" : "linear_rows", product, {}, p));
+    encoder->launch(
+        linear_launch(plan && plan.kernel->name == "tiles" ? "linear_tiles" : "linear_rows", product, {}, p));
   }
 }
 
