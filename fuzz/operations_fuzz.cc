@@ -307,14 +307,6 @@ void expert_matmul(Views& views, const Sizes& s, DType format) {
 void experts(Input& in, Views& views, const Sizes& s) {
   const auto format = static_cast<DType>(in.byte() % kNumDTypes);
   switch (in.byte() % 9) {
-    case 8:
-      call(ProjectionsArgs{.x = views.view(s.dtype, {s.t, 256}),
-                           .weight_0 = views.view(format, {s.v, 256}),
-                           .weight_1 = views.view(DType::kQ8_0, {s.hk, 256}),
-                           .y_0 = views.view(s.dtype, {s.t, s.v}),
-                           .y_1 = views.view(DType::kF32, {s.t, s.hk}),
-                           .precision = static_cast<MatmulPrecision>(s.hk & 1)});
-      break;
     case 0:
       expert_matmul<MulMmIdArgs>(views, s, format);
       break;
@@ -341,6 +333,14 @@ void experts(Input& in, Views& views, const Sizes& s) {
       break;
     case 6:
       call(DequantizeArgs{.blocks = views.view(format, {s.t, 512}), .values = views.view(DType::kF32, {s.t, 512})});
+      break;
+    case 7:
+      call(ProjectionsArgs{.x = views.view(s.dtype, {s.t, 256}),
+                           .weight_0 = views.view(format, {s.v, 256}),
+                           .weight_1 = views.view(DType::kQ8_0, {s.hk, 256}),
+                           .y_0 = views.view(s.dtype, {s.t, s.v}),
+                           .y_1 = views.view(DType::kF32, {s.t, s.hk}),
+                           .precision = static_cast<MatmulPrecision>(s.hk & 1)});
       break;
     default:
       call(QuantizeArgs{.values = views.view(DType::kF32, {s.t, 256}), .blocks = views.view(format, {s.t, 256})});

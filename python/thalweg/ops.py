@@ -372,9 +372,9 @@ def projections(
     x, weight_0, weight_1=None, weight_2=None, weight_3=None, *, y_0=None, y_1=None, y_2=None, y_3=None,
     precision="exact", stream=None, threads=0,
 ):  # fmt: skip
-    """x W^T for each of the matrices, in one call. x [T,K] float; weight_0 to weight_3 (weight_0, weight_1, weight_2,
-    weight_3) [N_i,K] float or Blocks, as of linear -> a tuple of as many [T,N_i] as there are weights. precision: of
-    all products, as of linear."""
+    """x W^T for each of the matrices, in one call. x [T,K] float; weight_0, weight_1, weight_2, weight_3
+    [N_i,K] float or Blocks, as of linear -> a tuple of as many [T,N_i] as there are weights. precision: of all
+    products, as of linear."""
     op = "projections"
     weights = (weight_0, weight_1, weight_2, weight_3)
     ys = [y_0, y_1, y_2, y_3]

@@ -2,6 +2,7 @@
 
 // projections as the products that it is made of.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <string>
@@ -44,6 +45,23 @@ class ProductList {
 // How linear would run a product by itself, with the bits that the product must have.
 inline Plan<LinearArgs> plan_product(KernelList<LinearArgs> kernels, const LinearArgs& product, const Stream& stream) {
   return make_step_plan(kernels, product, stream, selected_kernels().of(LinearArgs::kName));
+}
+
+// The products one after the other, each by the kernel that linear would take.
+inline std::size_t each_product_workspace(KernelList<LinearArgs> kernels, const ProjectionsArgs& args,
+                                          const Stream& stream) {
+  std::size_t most = 0;
+  for (const LinearArgs& product : ProductList(args)) {
+    most = std::max(most, plan_product(kernels, product, stream).workspace);
+  }
+  return most;
+}
+inline void run_each_product(KernelList<LinearArgs> kernels, const ProjectionsArgs& args, Workspace workspace,
+                             const Stream& stream) {
+  for (const LinearArgs& product : ProductList(args)) {
+    const Plan<LinearArgs> plan = plan_product(kernels, product, stream);
+    if (plan) plan.kernel->run(product, workspace, stream);
+  }
 }
 
 // For explain(): the kernel of each product.

@@ -22,8 +22,6 @@ bool is_joined(const LinearArgs& product, const Stream& stream) {
   return kernel == "q8" || kernel == "exact";
 }
 
-std::string remark(const ProjectionsArgs& args) { return products_remark(linear_kernels(), args); }
-
 // ---- q8 and exact: all products together
 
 std::string q8_supports(const ProjectionsArgs& args, const Stream& stream) {
@@ -102,36 +100,25 @@ void run_joined(const ProjectionsArgs& args, Workspace workspace, const Stream& 
 
 // ---- each: one after the other
 
-std::string each_supports(const ProjectionsArgs& args, const Stream&) {
-  return args.precision == MatmulPrecision::kFast ? "" : "rounds activations";
-}
-
 std::size_t each_workspace(const ProjectionsArgs& args, const Stream& stream) {
-  std::size_t most = 0;
-  for (const LinearArgs& product : ProductList(args)) {
-    most = std::max(most, plan_product(linear_kernels(), product, stream).workspace);
-  }
-  return most;
+  return each_product_workspace(linear_kernels(), args, stream);
 }
-
 void run_each(const ProjectionsArgs& args, Workspace workspace, const Stream& stream) {
-  for (const LinearArgs& product : ProductList(args)) {
-    const Plan<LinearArgs> plan = plan_product(linear_kernels(), product, stream);
-    if (plan) plan.kernel->run(product, workspace, stream);
-  }
+  run_each_product(linear_kernels(), args, workspace, stream);
 }
+std::string each_remark(const ProjectionsArgs& args) { return products_remark(linear_kernels(), args); }
 
 constexpr Kernel<ProjectionsArgs> kProjections[] = {{.name = "q8",
                                                      .supports = q8_supports,
                                                      .workspace = joined_workspace<true>,
                                                      .run = run_joined<true>,
-                                                     .remark = remark,
+                                                     .remark = [](const ProjectionsArgs&) { return q8_remark(); },
                                                      .arithmetic = Arithmetic::k8Bit},
                                                     {.name = "each",
-                                                     .supports = each_supports,
+                                                     .supports = always_supported<ProjectionsArgs>,
                                                      .workspace = each_workspace,
                                                      .run = run_each,
-                                                     .remark = remark,
+                                                     .remark = each_remark,
                                                      .arithmetic = Arithmetic::k8Bit},
                                                     {.name = "exact",
                                                      .supports = always_supported<ProjectionsArgs>,

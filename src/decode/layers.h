@@ -89,7 +89,7 @@ struct Step {
     run(args);
   }
 
-  // y_i [T,N_i] = x [T,K] times weight_i [N_i,K], of those whose weight is there.
+  // y_i [T,N_i] = x [T,K] times weight_i [N_i,K], of those, at most four, whose weight is there.
   struct Product {
     ConstTensor weight;
     Tensor y;

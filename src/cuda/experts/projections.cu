@@ -67,19 +67,11 @@ std::string each_supports(const ProjectionsArgs& args, const Stream& stream) {
 
 template <bool kExact>
 std::size_t each_workspace(const ProjectionsArgs& args, const Stream& stream) {
-  std::size_t most = 0;
-  for (const LinearArgs& product : ProductList(kExact ? with_exact_products(args) : args)) {
-    most = std::max(most, plan_product(linear_kernels(), product, stream).workspace);
-  }
-  return most;
+  return each_product_workspace(linear_kernels(), kExact ? with_exact_products(args) : args, stream);
 }
-
 template <bool kExact>
 void run_each(const ProjectionsArgs& args, Workspace workspace, const Stream& stream) {
-  for (const LinearArgs& product : ProductList(kExact ? with_exact_products(args) : args)) {
-    const Plan<LinearArgs> plan = plan_product(linear_kernels(), product, stream);
-    plan.kernel->run(product, workspace, stream);
-  }
+  run_each_product(linear_kernels(), kExact ? with_exact_products(args) : args, workspace, stream);
 }
 
 constexpr Kernel<ProjectionsArgs> kProjections[] = {
