@@ -15,6 +15,7 @@
 #include "machine.h"
 #include "model_options.h"
 #include "output_file.h"
+#include "profile_table.h"
 #include "progress.h"
 #include "streams.h"
 
@@ -196,6 +197,14 @@ class ModelBench {
     return summarize(tokens, times);
   }
 
+  void print_profiles() {
+    constexpr std::int64_t kContext = 512;
+    for (const std::int64_t tokens : options_.prefills) {
+      if (tokens > 0) print_profile(model_, std::min<std::int64_t>(tokens, model_.prefill_chunk()), tokens, 0);
+    }
+    print_profile(model_, 1, 1, std::min(kContext, model_.context() - 1));
+  }
+
   int threads() const { return model_.threads(); }
 
  private:
@@ -285,6 +294,7 @@ int bench_model(const BenchOptions& given) {
                       {"cpu_seconds", row.least.cpu_seconds},
                       {"runs", row.runs}});
     }
+    if (options.profile) bench.print_profiles();
   }
   print_prompts(prompts);
   if (!options.json.empty()) write_text(options.json, rows.dump(1) + "\n");

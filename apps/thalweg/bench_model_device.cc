@@ -18,6 +18,7 @@
 #include "model_options.h"
 #include "ops/backends.h"
 #include "output_file.h"
+#include "profile_table.h"
 #include "streams.h"
 #include "thalweg/error.h"
 
@@ -200,20 +201,6 @@ class DeviceBench {
     });
     if (steps <= kWarmUp) throw std::runtime_error("the sequences ended");
     add({"decode", batch, context, 0, seconds_since(start) / static_cast<double>(steps - kWarmUp)}, work);
-  }
-
-  static void print_profile(Model& model, std::int64_t tokens, std::int64_t tokens_each, std::int64_t context) {
-    const std::vector<OperationTime> times = model.profile(tokens, std::min(tokens, tokens_each), context);
-    double total = 0.0;
-    for (const OperationTime& time : times) total += time.seconds;
-    print("\na step of {} tokens, {} each after {}: {:.1f} us as the sum of its operations\n", tokens,
-          std::min(tokens, tokens_each), context, total * 1e6);
-    for (const OperationTime& time : times) {
-      print("  {:<26} {:<22} {:>5} calls {:>10.1f} us {:>6.1f} %\n", time.operation, time.kernel, time.calls,
-            time.seconds * 1e6, 100.0 * time.seconds / total);
-    }
-    print("\n");
-    flush_output();
   }
 
   const BenchOptions& options_;

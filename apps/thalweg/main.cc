@@ -172,7 +172,7 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->delimiter(',')
       ->check(decode_row())
       ->capture_default_str();
-  command->add_flag("--profile", options->profile, "On a GPU: the time of a step by operation");
+  command->add_flag("--profile", options->profile, "The time of a step by operation");
   command->add_option("--gigabytes", options->gigabytes, "Size of the synthetic models of --op model")
       ->check(number(0.001, 1000.0))
       ->capture_default_str();

@@ -306,9 +306,8 @@ class Model {
                      const std::function<void(std::int32_t token)>& on_token = {},
                      const std::function<void(std::int32_t token, std::span<const float> logits)>& on_logits = {});
 
-  // The operations of a step over `tokens` tokens, `tokens_each` of each sequence, timed one by one on a GPU, in the
-  // order in which they first run. Sequences that exist lose their contents.
-  // Throws Error on a CPU.
+  // The operations of a step over `tokens` tokens, `tokens_each` of each sequence, timed one by one, in the order in
+  // which they first run. Sequences that exist lose their contents.
   std::vector<OperationTime> profile(std::int64_t tokens, std::int64_t tokens_each, std::int64_t context);
 
   // On a rank above 0, instead of every other function except info() and the text functions: does what rank 0 does,

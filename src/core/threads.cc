@@ -1,8 +1,8 @@
 #include "core/threads.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
-#include <condition_variable>
 #include <mutex>
 #include <string>
 #include <system_error>
@@ -35,17 +35,11 @@ void spin_while(Condition&& condition) {
 
 // Tasks of one call, which the threads that run it claim one by one.
 struct Job {
-  detail::TaskFunction function;
-  void* context;
-  std::int64_t tasks;
-  std::atomic<std::int64_t> next{0};
-  // Of the library's pool, under its mutex.
-  int wanted = 0;   // helpers
-  int joined = 0;   // so far
-  int running = 0;  // of them
-  Job* other = nullptr;
+  detail::TaskFunction function = nullptr;
+  void* context = nullptr;
+  std::int64_t tasks = 0;
+  alignas(64) std::atomic<std::int64_t> next{0};
 
-  bool has_tasks() const { return next.load(std::memory_order_relaxed) < tasks; }
   void work(int worker);
 };
 
@@ -61,55 +55,99 @@ void Job::work(int worker) {
   within_task = false;
 }
 
+// A call that is under way, and the helpers that have joined it. No lock is taken between two operations of a model:
+// with many threads it would cost more than their work. A slot outlives its calls, so that a thread that comes too late
+// finds no seat, but never memory that is gone.
+class alignas(64) Slot {
+ public:
+  // By the caller, who then is worker 0. False if another call has the slot.
+  bool take() { return !taken_.load(std::memory_order_relaxed) && !taken_.exchange(true, std::memory_order_acquire); }
+  void open(detail::TaskFunction function, void* context, std::int64_t tasks, int helpers) {
+    job_.function = function;
+    job_.context = context;
+    job_.tasks = tasks;
+    job_.next.store(0, std::memory_order_relaxed);
+    helpers_ = helpers;
+    state_.store(static_cast<std::uint32_t>(helpers), std::memory_order_release);
+  }
+  // Works, and returns when all tasks are done.
+  void finish() {
+    job_.work(0);
+    std::uint32_t state = state_.fetch_and(~kSeats, std::memory_order_acquire) & ~kSeats;
+    spin_while([&] { return (state = state_.load(std::memory_order_acquire)) != 0; });
+    while (state != 0) {
+      state_.wait(state, std::memory_order_acquire);
+      state = state_.load(std::memory_order_acquire);
+    }
+    taken_.store(false, std::memory_order_release);
+  }
+
+  // Helpers at work, or -1 if no more are wanted.
+  int helpers() const {
+    const std::uint32_t state = state_.load(std::memory_order_relaxed);
+    return (state & kSeats) == 0 ? -1 : static_cast<int>(state / kHelper);
+  }
+  // By a thread of the pool: false if there was no seat left.
+  bool help() {
+    std::uint32_t state = state_.load(std::memory_order_relaxed);
+    do {
+      if ((state & kSeats) == 0) return false;
+    } while (!state_.compare_exchange_weak(state, state - 1 + kHelper, std::memory_order_acquire));
+    job_.work(helpers_ - static_cast<int>(state & kSeats) + 1);
+    state_.fetch_and(~kSeats, std::memory_order_relaxed);  // no task is left
+    if (state_.fetch_sub(kHelper, std::memory_order_release) == kHelper) state_.notify_all();
+    return true;
+  }
+
+ private:
+  // Seats that are free in the lower half, helpers at work in the upper one.
+  static constexpr std::uint32_t kSeats = 0xFFFF;
+  static constexpr std::uint32_t kHelper = kSeats + 1;
+
+  std::atomic<std::uint32_t> state_{0};
+  std::atomic<bool> taken_{false};
+  int helpers_ = 0;
+  Job job_;
+};
+
 // The library's threads, shared by all calls that are under way: a thread helps any that has tasks left.
 class SharedPool {
  public:
+  static constexpr int kMostHelpers = 1 << 15;
+
   static SharedPool& instance() {
     static SharedPool pool;
     return pool;
   }
 
   ~SharedPool() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-      generation_.fetch_add(1, std::memory_order_release);
-    }
-    wake_.notify_all();
+    stopping_.store(true, std::memory_order_relaxed);
+    generation_.fetch_add(1, std::memory_order_release);
+    generation_.notify_all();
     for (std::thread& thread : threads_) thread.join();
   }
 
-  void run(int helpers, Job& job) {
-    job.wanted = helpers;
-    std::size_t threads = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      start_threads(helpers);
-      threads = threads_.size();
-      job.other = jobs_;
-      jobs_ = &job;
-      generation_.fetch_add(1, std::memory_order_release);
-    }
-    if (helpers < static_cast<int>(threads)) {
-      for (int i = 0; i < helpers; ++i) wake_.notify_one();
+  // Returns false, with nothing done, if more calls are under way than there are slots.
+  bool run(int helpers, detail::TaskFunction function, void* context, std::int64_t tasks) {
+    helpers = std::min(helpers, kMostHelpers);
+    if (count_.load(std::memory_order_acquire) < helpers) start_threads(helpers);
+    const auto slot = std::find_if(slots_.begin(), slots_.end(), [](Slot& each) { return each.take(); });
+    if (slot == slots_.end()) return false;
+    slot->open(function, context, tasks, helpers);
+    generation_.fetch_add(1, std::memory_order_release);
+    if (helpers < count_.load(std::memory_order_relaxed)) {
+      for (int i = 0; i < helpers; ++i) generation_.notify_one();
     } else {
-      wake_.notify_all();
+      generation_.notify_all();
     }
-    job.work(0);
-    std::unique_lock lock(mutex_);
-    remove(job);  // no helper joins from here on
-    if (job.running != 0) {
-      const std::uint64_t seen = finished_.load(std::memory_order_relaxed);
-      lock.unlock();
-      spin_while([&] { return finished_.load(std::memory_order_acquire) == seen; });
-      lock.lock();
-    }
-    done_.wait(lock, [&] { return job.running == 0; });
+    slot->finish();
+    return true;
   }
 
  private:
-  // Under the mutex. Throws with the pool as it was, for the next call, which may ask for fewer.
+  // Throws with the pool as it was, for the next call, which may ask for fewer.
   void start_threads(int count) {
+    const std::lock_guard lock(mutex_);
     try {
       while (static_cast<int>(threads_.size()) < count) threads_.emplace_back([this] { work(); });
     } catch (const std::system_error& error) {
@@ -117,56 +155,41 @@ class SharedPool {
                   std::to_string(count + 1) + ", of which the system starts " + std::to_string(threads_.size() + 1) +
                       " (" + error.code().message() + ")");
     }
+    count_.store(static_cast<int>(threads_.size()), std::memory_order_release);
   }
 
-  // Under the mutex.
-  void remove(const Job& job) {
-    Job** place = &jobs_;
-    while (*place != &job) place = &(*place)->other;
-    *place = job.other;
-  }
-  // Under the mutex: of the jobs that want a helper, the one with the fewest, so that calls share.
-  Job* find_job() {
-    Job* found = nullptr;
-    for (Job* job = jobs_; job != nullptr; job = job->other) {
-      if (job->joined < job->wanted && job->has_tasks() && (found == nullptr || job->running < found->running)) {
-        found = job;
+  // Of the calls that want a helper, the one with the fewest, so that calls share. Null if there is none.
+  Slot* find_slot() {
+    Slot* found = nullptr;
+    int fewest = 0;
+    for (Slot& slot : slots_) {
+      const int helpers = slot.helpers();
+      if (helpers >= 0 && (found == nullptr || helpers < fewest)) {
+        found = &slot;
+        fewest = helpers;
       }
     }
     return found;
   }
 
   void work() {
-    std::unique_lock lock(mutex_);
-    while (!stopping_) {
-      if (Job* const job = find_job()) {
-        const int worker = ++job->joined;
-        ++job->running;
-        lock.unlock();
-        job->work(worker);
-        lock.lock();
-        if (--job->running == 0) {
-          finished_.fetch_add(1, std::memory_order_release);
-          done_.notify_all();
-        }
+    while (!stopping_.load(std::memory_order_relaxed)) {
+      const std::uint32_t idle = generation_.load(std::memory_order_acquire);
+      if (Slot* const slot = find_slot()) {
+        slot->help();
         continue;
       }
-      const std::uint64_t idle = generation_.load(std::memory_order_relaxed);
-      lock.unlock();
-      spin_while([&] { return generation_.load(std::memory_order_acquire) == idle; });
-      lock.lock();
-      wake_.wait(lock, [&] { return stopping_ || generation_.load(std::memory_order_relaxed) != idle; });
+      spin_while([&] { return generation_.load(std::memory_order_relaxed) == idle; });
+      generation_.wait(idle, std::memory_order_relaxed);
     }
   }
 
+  std::array<Slot, 32> slots_;
+  alignas(64) std::atomic<std::uint32_t> generation_{0};  // of calls that have come, and the end
+  std::atomic<bool> stopping_{false};
+  std::atomic<int> count_{0};  // of threads_
   std::mutex mutex_;
-  std::condition_variable wake_;
-  std::condition_variable done_;
-  std::atomic<std::uint64_t> generation_{0};  // of jobs that have come, and the end
-  std::atomic<std::uint64_t> finished_{0};    // times that a job's last helper has left it
-  Job* jobs_ = nullptr;
-  bool stopping_ = false;
-  std::vector<std::thread> threads_;
+  std::vector<std::thread> threads_;  // under the mutex
 };
 
 void run_on_callers_threads(const ThreadPool& pool, int workers, Job& job) {
@@ -187,12 +210,13 @@ void detail::parallel_for(const Stream& stream, int threads, std::int64_t tasks,
     for (std::int64_t task = 0; task < tasks; ++task) function(context, task, 0);
     return;
   }
-  Job job{function, context, tasks};
   const int workers = static_cast<int>(std::min<std::int64_t>(threads, tasks));
+  if (stream.pool == nullptr && SharedPool::instance().run(workers - 1, function, context, tasks)) return;
+  Job job{function, context, tasks};
   if (stream.pool != nullptr) {
     run_on_callers_threads(*stream.pool, workers, job);
   } else {
-    SharedPool::instance().run(workers - 1, job);
+    job.work(0);
   }
 }
 

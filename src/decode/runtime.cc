@@ -1,6 +1,7 @@
 #include "decode/runtime.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -50,6 +51,11 @@ std::string Runtime::device_kind() const { return on_host() ? "cpu" : functions_
 std::size_t Runtime::free_memory() const { return on_host() ? 0 : functions_->free_memory(device()); }
 
 double Runtime::time(const std::function<void(const Stream&)>& enqueue) const {
+  if (on_host()) {
+    const auto start = std::chrono::steady_clock::now();
+    enqueue(stream());
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
   constexpr int kReplays = 5;
   std::vector<double> seconds = backend(device().type).device->time(device(), enqueue, kReplays);
   std::sort(seconds.begin(), seconds.end());
