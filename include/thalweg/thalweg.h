@@ -32,7 +32,7 @@ extern "C" {
 #endif
 THALWEG_API_BEGIN
 
-#define THALWEG_ABI_VERSION 10
+#define THALWEG_ABI_VERSION 11
 
 // THALWEG_ABI_VERSION of the library itself. It grows with every field and function that is added.
 int32_t thalweg_abi_version(void);
@@ -307,6 +307,9 @@ typedef struct thalweg_chunk_gated_delta_rule_args {
                                  // optional: the state before each piece of checkpoint_tokens tokens, pieces numbered
                                  // like the chunks of chunk_state. Written for sequences with state index -1 too.
   int32_t checkpoint_tokens;     // a multiple of 64
+  int64_t bf16_operands;         // not 0: f32 q, k and v may be rounded to bf16 where a matrix unit takes them so; the
+                                 // errors are those of bf16 inputs. 64 bits: programs that do not know it have
+                                 // padding after checkpoint_tokens
 } thalweg_chunk_gated_delta_rule_args;
 
 typedef struct thalweg_recurrent_gated_delta_rule_args {

@@ -165,13 +165,13 @@ def chunk_gated_delta_rule(
     q, k, v, g=None, beta=None, *, head_map, a=None, b=None, a_log=None, dt_bias=None, initial_state=None,
     state_indices=None, cu_seqlens=None, o=None, final_state=None, state_layout="vk", scale=None, qk_norm="none",
     qk_norm_eps=1e-6, q_norm_weight=None, k_norm_weight=None, fault=None, checkpoints=None, checkpoint_tokens=64,
-    stream=None, threads=0,
+    bf16_operands=False, stream=None, threads=0,
 ):  # fmt: skip
     """The gated delta rule, prefill. q, k [B,T,HK,K], v [B,T,HV,V] float; g (<= 0), beta [B,T,HV] float32, or the raw
     gates a, b [B,T,HV], a_log, dt_bias [HV] float; initial_state [N,HV,V,K] float32 or bfloat16, a pool with
     state_indices -> o [B,T,HV,V] of v's dtype. final_state, if given, is written, and may be initial_state itself.
     checkpoints [B,segments,HV,V,K], if given, gets the state before each segment of checkpoint_tokens tokens, a
-    multiple of 64.
+    multiple of 64. bf16_operands: float32 q, k and v may be rounded to bfloat16 where a matrix unit takes them so.
 
     scale: of q, None for K^-1/2. qk_norm: of q and k in the operation, "none", "l2" or "rms", with qk_norm_eps; "rms"
     takes q_norm_weight, k_norm_weight [HK,K] float."""
@@ -180,7 +180,7 @@ def chunk_gated_delta_rule(
         dt_bias=dt_bias, initial_state=initial_state, state_indices=state_indices, cu_seqlens=cu_seqlens,
         final_state=final_state, head_map=head_map, state_layout=state_layout, scale=scale, qk_norm=qk_norm,
         qk_norm_eps=qk_norm_eps, q_norm_weight=q_norm_weight, k_norm_weight=k_norm_weight, fault=fault,
-        checkpoints=checkpoints, checkpoint_tokens=checkpoint_tokens,
+        checkpoints=checkpoints, checkpoint_tokens=checkpoint_tokens, bf16_operands=bf16_operands,
     )  # fmt: skip
 
 

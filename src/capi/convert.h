@@ -94,6 +94,7 @@ class FromC {
   }
   void operator()(const char*, float& to, float from) const { to = from; }
   void operator()(const char*, bool& to, bool from) const { to = from; }
+  void operator()(const char*, bool& to, std::int64_t from) const { to = from != 0; }
   void operator()(const char*, std::optional<float>& to, const float* from) const {
     if (from != nullptr) to = *from;
   }
@@ -116,6 +117,7 @@ struct DefaultsToC {
   void operator()(const char*, int from, std::int64_t& to) const { to = from; }
   void operator()(const char*, float from, float& to) const { to = from; }
   void operator()(const char*, bool from, bool& to) const { to = from; }
+  void operator()(const char*, bool from, std::int64_t& to) const { to = from ? 1 : 0; }
   template <class Enum>
   requires std::is_enum_v<Enum>
   void operator()(const char*, Enum from, std::int32_t& to) const { to = static_cast<std::int32_t>(from); }

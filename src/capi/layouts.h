@@ -25,6 +25,7 @@ inline constexpr Layout kLayouts[] = {
     {"causal_conv1d_update_args", 5, 688, 0x07BFB6F0F087357A},
     {"chat_message", 5, 16, 0x42D1FBD1150DB79C},
     {"chunk_gated_delta_rule_args", 5, 2056, 0xF67282059F2F3580},
+    {"chunk_gated_delta_rule_args", 11, 2064, 0x10FFB74F29B7CC14},
     {"chunk_local_cumsum_args", 5, 352, 0x12897F614DE3ACFC},
     {"chunk_output_args", 5, 816, 0x260F6A50F2A63655},
     {"chunk_scaled_dot_kkt_args", 5, 584, 0xA3609480EEE97C94},

@@ -37,6 +37,7 @@ struct Options {
   bool snapshots = false;
   int checkpoint_tokens = 0;  // 0: no checkpoints
   bool f32_output = false;
+  bool bf16_operands = false;
 
   std::string name() const {
     constexpr const char* kStates[] = {"_stateless", "_final", "", "_in_place", "_pool"};
@@ -50,6 +51,7 @@ struct Options {
     if (snapshots) text += "_snapshots";
     if (checkpoint_tokens > 0) text += "_checkpoints" + std::to_string(checkpoint_tokens);
     if (f32_output) text += "_toF32";
+    if (bf16_operands) text += "_bf16operands";
     return text;
   }
 };
@@ -144,6 +146,7 @@ void fill_states(Args& args, Memory& memory, Random& random, const RuleShape& sh
       sizes.insert(sizes.begin(), shape.batch);
       args.checkpoints = memory.output(options.state_dtype, sizes);
     }
+    args.bf16_operands = options.bf16_operands;
   }
 }
 
@@ -287,6 +290,10 @@ void add_sequence_cases(std::vector<Case>& cases) {
     narrow.head_map = HeadMap::kTiled;
     cases.push_back(
         rule_case<ChunkGatedDeltaRuleArgs>(narrow, {.qk_norm = QkNorm::kL2, .scale = 0.25F, .f32_output = true}));
+    RuleShape rounded = shape;
+    rounded.dtype = DType::kF32;
+    cases.push_back(rule_case<ChunkGatedDeltaRuleArgs>(
+        rounded, {.states = States::kPool, .raw_gates = true, .qk_norm = QkNorm::kL2, .bf16_operands = true}));
   }
 }
 
@@ -330,10 +337,18 @@ void add_rule_cases(std::vector<Case>& cases) {
   }
 }
 
+// As a model on a CPU has them.
+Case rounded_bench_case() {
+  const RuleShape shape{.tokens = 1024, .hk = 16, .hv = 32, .k = 128, .v = 128};
+  return for_bench(rule_case<ChunkGatedDeltaRuleArgs>(
+      shape, {.states = States::kInPlace, .raw_gates = true, .qk_norm = QkNorm::kL2, .bf16_operands = true}));
+}
+
 }  // namespace
 
 void add_gated_delta_rule_cases(std::vector<Case>& cases) {
   add_rule_cases<ChunkGatedDeltaRuleArgs>(cases);
+  cases.push_back(rounded_bench_case());
   add_rule_cases<RecurrentGatedDeltaRuleArgs>(cases);
   const RuleShape decode{.tokens = 4, .k = 32, .v = 64, .batch = 3};
   const RuleShape ragged{.k = 32, .v = 64, .lengths = {4, 0, 1, 3}, .dtype = DType::kBF16};

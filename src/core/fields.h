@@ -107,7 +107,7 @@ THALWEG_FIELDS(ChunkOutputArgs, q, k, v_new, h, g_cumsum, cu_seqlens, o, scale, 
 THALWEG_FIELDS(GateInputs, a, b, a_log, dt_bias);
 THALWEG_FIELDS(GatedDeltaRuleArgs, q, k, v, g, beta, gates, initial_state, state_indices, cu_seqlens, o, final_state,
                head_map, state_layout, scale, qk_norm, qk_norm_eps, q_norm_weight, k_norm_weight, fault);
-THALWEG_FIELDS_WITH_BASE(ChunkGatedDeltaRuleArgs, GatedDeltaRuleArgs, checkpoints, checkpoint_tokens);
+THALWEG_FIELDS_WITH_BASE(ChunkGatedDeltaRuleArgs, GatedDeltaRuleArgs, checkpoints, checkpoint_tokens, bf16_operands);
 THALWEG_FIELDS_WITH_BASE(RecurrentGatedDeltaRuleArgs, GatedDeltaRuleArgs, snapshots);
 THALWEG_FIELDS(GatedDeltaPrepStepArgs, x, conv_weight, conv_state, gates, q_norm_weight, k_norm_weight, state_in,
                state_out, state_indices, snapshots, z, norm_weight, y, fault, head_map, state_layout, scale, qk_norm,

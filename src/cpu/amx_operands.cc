@@ -329,6 +329,24 @@ void amx_decode(const WeightRows& weights, std::int64_t k0, std::int64_t count, 
   }
 }
 
+void amx_round(const float* from, std::int64_t n, std::uint16_t* to) {
+  for (std::int64_t i = 0; i < n; i += kTileDepth) {
+    storeu(to + i, to_bf16(_mm512_loadu_ps(from + i), _mm512_loadu_ps(from + i + 16)));
+  }
+}
+
+void amx_pair_rows(const float* even, const float* odd, std::int64_t n, std::uint16_t* tiles,
+                   std::int64_t tile_stride) {
+  alignas(64) static constexpr std::array<std::uint16_t, 32> kOrder{0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                                    21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                                    11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512i order = _mm512_load_si512(kOrder.data());
+  for (std::int64_t i = 0; i < n; i += kTileSide) {
+    const __m512i both = to_bf16(_mm512_loadu_ps(even + i), _mm512_loadu_ps(odd + i));
+    storeu(tiles + i / kTileSide * tile_stride, _mm512_permutexvar_epi16(order, both));
+  }
+}
+
 void amx_transpose(const float* from, std::int64_t tiles, float* to) {
   for (std::int64_t t = 0; t < tiles; ++t) {
     transpose_words(from + t * kTileSums, to + t * kTileSide, kBlockTiles * kTileSide * sizeof(float));

@@ -57,20 +57,21 @@ struct AmxUnit {
   AmxUnit& operator=(const AmxUnit&) = delete;
 
   template <int kRegister>
-  void load_sums(const float* from) {
-    load_bytes<kRegister>(from);
+  void load_sums(const float* from, std::int64_t row = kTileSide) {
+    load_rows<kRegister>(from, row * static_cast<std::int64_t>(sizeof(*from)));
   }
   template <int kRegister>
-  void store_sums(float* to) {
-    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(kRowBytes), "i"(kRegister) : "memory");
+  void store_sums(float* to, std::int64_t row = kTileSide) {
+    const std::int64_t row_bytes = row * static_cast<std::int64_t>(sizeof(*to));
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(row_bytes), "i"(kRegister) : "memory");
   }
   template <int kRegister>
   void clear() {
     asm volatile("tilezero %%tmm%c0" ::"i"(kRegister));
   }
   template <int kRegister>
-  void load(const std::uint16_t* from) {
-    load_bytes<kRegister>(from);
+  void load(const std::uint16_t* from, std::int64_t row = kTileDepth) {
+    load_rows<kRegister>(from, row * static_cast<std::int64_t>(sizeof(*from)));
   }
   void prefetch_half(const float* sums) {
     constexpr std::int64_t kLine = 64 / sizeof(float);
@@ -82,11 +83,9 @@ struct AmxUnit {
   }
 
  private:
-  static constexpr std::int64_t kRowBytes = 64;
-
   template <int kRegister>
-  void load_bytes(const void* from) {
-    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(kRowBytes), "i"(kRegister) : "memory");
+  void load_rows(const void* from, std::int64_t row_bytes) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(row_bytes), "i"(kRegister) : "memory");
   }
 };
 
@@ -95,10 +94,16 @@ void multiply(const TileBlock& block) {
   multiply_tiles(unit, block);
 }
 
+void multiply_rows(const TileProduct& product) {
+  AmxUnit unit;
+  multiply_row_tiles(unit, product);
+}
+
 }  // namespace
 
 const TileOps* amx_tile_ops() {
-  static constexpr TileOps kInstance{amx_pack, amx_decode, multiply, amx_transpose};
+  static constexpr TileOps kInstance{amx_pack,  amx_decode,    multiply,     multiply_rows,
+                                     amx_round, amx_pair_rows, amx_transpose};
   static const bool usable = ask_for_amx();
   // Of the instruction sets for x86, AVX-512 alone has vectors of 16 floats.
   return usable && matmul_ops().tile_rows == kMaxTileRows ? &kInstance : nullptr;

@@ -1,6 +1,6 @@
 // Attention with an online softmax. The rows of a task are a few tokens of one sequence times the query heads that
 // share a key head; it visits the keys in blocks of 64, so that each row of the cache is read once for all rows of the
-// task. Keys are grouped in spans of 512 with a softmax each, which are merged in order: by the task itself, or, for
+// task. Keys are grouped in spans of 128 with a softmax each, which are merged in order: by the task itself, or, for
 // few tokens and a long cache (decode), in a second pass over partial results of one task per span. A row's arithmetic
 // depends only on its own sequence, neither on the rest of the batch nor on the size of the cache.
 
@@ -24,7 +24,7 @@ namespace {
 constexpr std::int64_t kRows = 64;
 constexpr std::int64_t kKeys = 64;
 constexpr std::int64_t kFewTasks = 64;  // below, tokens and key heads alone do not occupy a large machine
-constexpr std::int64_t kSpan = 512;
+constexpr std::int64_t kSpan = 128;
 constexpr std::int64_t kMaxPartials = 2048;  // (token, span) pairs: each takes memory for all heads of a token
 static_assert(kSpan % kKeys == 0);
 

@@ -97,8 +97,18 @@ struct RowRange {
 // The rows of a matrix are cut into segments that take a few microseconds.
 inline constexpr std::int64_t kRowsPerSegment = 64;
 inline std::int64_t segments_of(std::int64_t n) { return (n + kRowsPerSegment - 1) / kRowsPerSegment; }
-inline RowRange segment_range(std::int64_t n, std::int64_t segment, bool continues) {
-  return {segment * kRowsPerSegment, std::min(n, (segment + 1) * kRowsPerSegment), continues && segment > 0};
+inline RowRange segment_range(std::int64_t n, std::int64_t segment, bool continues,
+                              std::int64_t rows = kRowsPerSegment) {
+  return {segment * rows, std::min(n, (segment + 1) * rows), continues && segment > 0};
+}
+// Rows of a segment where `rows_in_all` rows of weights are multiplied with m rows of activations: fewer where a large
+// machine would have too few segments to share.
+inline std::int64_t rows_per_segment(std::int64_t rows_in_all, std::int64_t m, const Stream& stream) {
+  constexpr std::int64_t kPerThread = 6;
+  const std::int64_t least = m == 1 ? kMaxTileRows : kMaxQ8Rows;
+  std::int64_t rows = kRowsPerSegment;
+  while (rows > least && rows_in_all < kPerThread * thread_count(stream) * rows) rows /= 2;
+  return rows;
 }
 // Nanoseconds for one segment of a matrix of N rows of K weights, times m rows of activations.
 inline double segment_ns(std::int64_t n, std::int64_t k, std::int64_t m, bool q8) {
@@ -299,11 +309,13 @@ void multiply_matrix(const Stream& stream, const WeightMatrix& weights, bool q8,
                      Store&& store, float* scratch) {
   // The passes over one segment of the weights follow each other.
   const std::int64_t passes = (rows + kRowsPerPass - 1) / kRowsPerPass;
-  const double each_ns = segment_ns(weights.n, weights.k, std::min(rows, kRowsPerPass), q8);
-  for_each_segment(stream, segments_of(weights.n) * passes, each_ns, [&](std::int64_t i, int worker, bool continues) {
+  const std::int64_t each = rows_per_segment(weights.n * passes, rows, stream);
+  const std::int64_t segments = (weights.n + each - 1) / each;
+  const double each_ns = segment_ns(std::min(weights.n, each), weights.k, std::min(rows, kRowsPerPass), q8);
+  for_each_segment(stream, segments * passes, each_ns, [&](std::int64_t i, int worker, bool continues) {
     const std::int64_t first = i % passes * kRowsPerPass;
     multiply_rows(
-        weights, segment_range(weights.n, i / passes, continues), q8, std::min(kRowsPerPass, rows - first),
+        weights, segment_range(weights.n, i / passes, continues, each), q8, std::min(kRowsPerPass, rows - first),
         [&](std::int64_t r) { return row(first + r); },
         [&](std::int64_t r, std::int64_t n, std::int64_t count, float* sums) { store(first + r, n, count, sums); },
         scratch + worker * product_floats());

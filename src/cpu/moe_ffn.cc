@@ -40,67 +40,95 @@ std::size_t ffn_workspace(const MoeFfnArgs& args, const Stream& stream) {
   return FfnMemory(args, stream, Arena()).bytes;
 }
 
-// activated[pair,:] = silu(gate x) * (up x), then products[pair,:] = down activated.
-void run_experts(const MoeFfnArgs& args, const FfnMemory& memory, const Stream& stream) {
+// The segments of the hit experts' matrices, then those of the shared expert's, as the tasks of one loop: one after the
+// other, few tokens would leave most threads of a large machine idle. `of_shared` calls body(range, first token,
+// tokens, scratch) for at most kRowsPerPass tokens.
+template <class OfExpert, class OfShared>
+void for_each_ffn_task(const FfnSteps& steps, const ConstTensor& weight, std::int64_t shared_n, bool q8,
+                       const Stream& stream, OfExpert&& of_expert, OfShared&& of_shared) {
+  const std::int64_t n = weight.dim(1);
+  const ExpertRows& lists = steps.lists;
+  const std::int64_t passes = (steps.tokens + kRowsPerPass - 1) / kRowsPerPass;
+  const std::int64_t each = rows_per_segment(lists.num_hits * n + passes * shared_n, steps.tokens, stream);
+  const auto segments_in = [each](std::int64_t rows) { return (rows + each - 1) / each; };
+  const std::int64_t segments = segments_in(n);
+  const std::int64_t expert_tasks = lists.num_hits * segments;
+  const std::int64_t tasks = expert_tasks + segments_in(shared_n) * passes;
+  const std::int64_t pairs_each = lists.num_hits > 0 ? lists.pairs / lists.num_hits : 0;
+  const double task_ns = segment_ns(std::min(n, each), weight.dim(2), pairs_each, q8);
+  for_each_segment(stream, tasks, task_ns, [&](std::int64_t i, int worker, bool continues) {
+    float* const scratch = steps.scratch + worker * steps.scratch_floats;
+    if (i < expert_tasks) {
+      of_expert(lists.hits[i / segments], segment_range(n, i % segments, continues, each), scratch);
+    } else {
+      const std::int64_t own = i - expert_tasks;
+      const std::int64_t first = own % passes * kRowsPerPass;
+      of_shared(segment_range(shared_n, own / passes, continues && own > 0, each), first,
+                std::min(kRowsPerPass, steps.tokens - first), scratch);
+    }
+  });
+}
+
+// activated[pair,:] = silu(gate x) * (up x), and the same of the shared expert.
+void run_gates(const MoeFfnArgs& args, const FfnMemory& memory, const Stream& stream) {
   const FfnSteps& steps = memory.steps;
   const bool q8 = uses_q8(args.precision, args.gate.dtype);
   const auto input = [&](std::int64_t pair) { return memory.x(q8, pair / steps.slots); };
-  for_each_expert_task(stream, steps.lists, args.gate, q8, steps.scratch,
-                       [&](std::int64_t expert, RowRange range, float* scratch) {
-                         multiply_expert(
-                             args.gate, expert, range, q8, steps.lists, input,
-                             [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
-                               copy_sums(sums, count, steps.activated_row(pair) + n);
-                             },
-                             scratch);
-                         multiply_expert(
-                             args.up, expert, range, q8, steps.lists, input,
-                             [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
-                               float* gate = steps.activated_row(pair) + n;
-                               vector_ops().silu_multiply(gate, sums, count, gate);
-                             },
-                             scratch);
-                       });
-  memory.activated_rows.prepare(stream);
-  const bool down_q8 = uses_q8(args.precision, args.down.dtype);
-  for_each_expert_task(stream, steps.lists, args.down, down_q8, steps.scratch,
-                       [&](std::int64_t expert, RowRange range, float* scratch) {
-                         multiply_expert(
-                             args.down, expert, range, down_q8, steps.lists,
-                             [&](std::int64_t pair) { return memory.activated_rows.row(pair, 0); },
-                             [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
-                               copy_sums(sums, count, steps.product_row(pair) + n);
-                             },
-                             scratch);
-                       });
+  const auto copy_to = [](const float* sums, std::int64_t count, float* gate) { copy_sums(sums, count, gate); };
+  const auto activate = [](const float* sums, std::int64_t count, float* gate) {
+    vector_ops().silu_multiply(gate, sums, count, gate);
+  };
+  const auto of_expert = [&](std::int64_t expert, RowRange range, float* scratch) {
+    const auto multiply = [&](const ConstTensor& weight, auto&& take) {
+      multiply_expert(
+          weight, expert, range, q8, steps.lists, input,
+          [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
+            take(sums, count, steps.activated_row(pair) + n);
+          },
+          scratch);
+    };
+    multiply(args.gate, copy_to);
+    multiply(args.up, activate);
+  };
+  const auto of_shared = [&](RowRange range, std::int64_t first, std::int64_t rows, float* scratch) {
+    const auto multiply = [&](const ConstTensor& weight, auto&& take) {
+      const bool rounded = uses_q8(args.precision, weight.dtype);
+      multiply_rows(
+          WeightMatrix::of(weight), range, rounded, rows, [&](std::int64_t t) { return memory.x(rounded, first + t); },
+          [&](std::int64_t t, std::int64_t n, std::int64_t count, const float* sums) {
+            take(sums, count, steps.shared_activated_row(first + t) + n);
+          },
+          scratch);
+    };
+    multiply(args.shared_gate, copy_to);
+    multiply(args.shared_up, activate);
+  };
+  for_each_ffn_task(steps, args.gate, steps.shared_inner, q8, stream, of_expert, of_shared);
 }
 
-void run_shared(const MoeFfnArgs& args, const FfnMemory& memory, const Stream& stream) {
+// products[pair,:] = down activated, and the same of the shared expert.
+void run_downs(const MoeFfnArgs& args, const FfnMemory& memory, const Stream& stream) {
   const FfnSteps& steps = memory.steps;
-  const bool gate_q8 = uses_q8(args.precision, args.shared_gate.dtype);
-  multiply_matrix(
-      stream, WeightMatrix::of(args.shared_gate), gate_q8, steps.tokens,
-      [&](std::int64_t t) { return memory.x(gate_q8, t); },
-      [&](std::int64_t t, std::int64_t n, std::int64_t count, const float* sums) {
-        copy_sums(sums, count, steps.shared_activated_row(t) + n);
-      },
-      steps.scratch);
-  const bool up_q8 = uses_q8(args.precision, args.shared_up.dtype);
-  multiply_matrix(
-      stream, WeightMatrix::of(args.shared_up), up_q8, steps.tokens, [&](std::int64_t t) { return memory.x(up_q8, t); },
-      [&](std::int64_t t, std::int64_t n, std::int64_t count, const float* sums) {
-        float* gate = steps.shared_activated_row(t) + n;
-        vector_ops().silu_multiply(gate, sums, count, gate);
-      },
-      steps.scratch);
-  memory.shared_rows.prepare(stream);
-  multiply_matrix(
-      stream, WeightMatrix::of(args.shared_down), uses_q8(args.precision, args.shared_down.dtype), steps.tokens,
-      [&](std::int64_t t) { return memory.shared_rows.row(t, 0); },
-      [&](std::int64_t t, std::int64_t n, std::int64_t count, const float* sums) {
-        copy_sums(sums, count, steps.shared_product_row(t) + n);
-      },
-      steps.scratch);
+  const bool q8 = uses_q8(args.precision, args.down.dtype);
+  const auto of_expert = [&](std::int64_t expert, RowRange range, float* scratch) {
+    multiply_expert(
+        args.down, expert, range, q8, steps.lists,
+        [&](std::int64_t pair) { return memory.activated_rows.row(pair, 0); },
+        [&](std::int64_t pair, std::int64_t n, std::int64_t count, const float* sums) {
+          copy_sums(sums, count, steps.product_row(pair) + n);
+        },
+        scratch);
+  };
+  const auto of_shared = [&](RowRange range, std::int64_t first, std::int64_t rows, float* scratch) {
+    multiply_rows(
+        WeightMatrix::of(args.shared_down), range, uses_q8(args.precision, args.shared_down.dtype), rows,
+        [&](std::int64_t t) { return memory.shared_rows.row(first + t, 0); },
+        [&](std::int64_t t, std::int64_t n, std::int64_t count, const float* sums) {
+          copy_sums(sums, count, steps.shared_product_row(first + t) + n);
+        },
+        scratch);
+  };
+  for_each_ffn_task(steps, args.down, steps.shared_inner > 0 ? steps.hidden : 0, q8, stream, of_expert, of_shared);
 }
 
 void run_ffn(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
@@ -108,8 +136,10 @@ void run_ffn(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) 
   memory.steps.x.prepare(stream);
   if (memory.q8) memory.rounded.prepare(stream);
   memory.steps.route(args, stream);
-  run_experts(args, memory, stream);
-  if (args.shared_gate.defined()) run_shared(args, memory, stream);
+  run_gates(args, memory, stream);
+  memory.activated_rows.prepare(stream);
+  if (args.shared_gate.defined()) memory.shared_rows.prepare(stream);
+  run_downs(args, memory, stream);
   memory.steps.combine(args, stream);
 }
 

@@ -64,20 +64,26 @@ struct EmulatedUnit {
   std::array<std::array<std::uint16_t, kTileValues>, 8> operands;
 
   template <int kRegister>
-  void load_sums(const float* from) {
-    std::copy_n(from, kTileSums, sums[kRegister].data());
+  void load_sums(const float* from, std::int64_t row = kTileSide) {
+    for (std::int64_t i = 0; i < kTileSide; ++i) {
+      std::copy_n(from + i * row, kTileSide, sums[kRegister].data() + i * kTileSide);
+    }
   }
   template <int kRegister>
-  void store_sums(float* to) {
-    std::copy_n(sums[kRegister].data(), kTileSums, to);
+  void store_sums(float* to, std::int64_t row = kTileSide) {
+    for (std::int64_t i = 0; i < kTileSide; ++i) {
+      std::copy_n(sums[kRegister].data() + i * kTileSide, kTileSide, to + i * row);
+    }
   }
   template <int kRegister>
   void clear() {
     sums[kRegister].fill(0.0F);
   }
   template <int kRegister>
-  void load(const std::uint16_t* from) {
-    std::copy_n(from, kTileValues, operands[kRegister].data());
+  void load(const std::uint16_t* from, std::int64_t row = kTileDepth) {
+    for (std::int64_t i = 0; i < kTileSide; ++i) {
+      std::copy_n(from + i * row, kTileDepth, operands[kRegister].data() + i * kTileDepth);
+    }
   }
   void prefetch_half(const float*) {}
   // Even and odd products of a row are summed apart, as the instruction does.
@@ -108,6 +114,21 @@ void multiply(const TileBlock& block) {
   multiply_tiles(unit, block);
 }
 
+void multiply_rows(const TileProduct& product) {
+  EmulatedUnit unit;
+  multiply_row_tiles(unit, product);
+}
+
+void round(const float* from, std::int64_t n, std::uint16_t* to) { std::transform(from, from + n, to, to_bf16); }
+
+void pair_rows(const float* even, const float* odd, std::int64_t n, std::uint16_t* tiles, std::int64_t tile_stride) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::uint16_t* to = tiles + i / kTileSide * tile_stride + 2 * (i % kTileSide);
+    to[0] = to_bf16(even[i]);
+    to[1] = to_bf16(odd[i]);
+  }
+}
+
 void transpose(const float* from, std::int64_t tiles, float* to) {
   for (std::int64_t n = 0; n < tiles * kTileSide; ++n) {
     for (std::int64_t m = 0; m < kTileSide; ++m) to[m * kBlockTiles * kTileSide + n] = from[n * kTileSide + m];
@@ -122,7 +143,7 @@ std::atomic<bool>& emulated() {
 }  // namespace
 
 const TileOps& emulated_tile_ops() {
-  static constexpr TileOps kInstance{pack, decode, multiply, transpose};
+  static constexpr TileOps kInstance{pack, decode, multiply, multiply_rows, round, pair_rows, transpose};
   return kInstance;
 }
 

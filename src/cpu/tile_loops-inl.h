@@ -2,8 +2,9 @@
 
 // The loops over tiles, for any matrix unit. Its registers: up to four tiles of sums, then tiles of activations, then
 // of weights, eight in all. `Unit` has, for registers by number,
-//   load_sums<r>(const float*), store_sums<r>(float*), clear<r>(), load<r>(const std::uint16_t*),
-//   multiply<sums, weights, activations>(), and prefetch_half(const float*), which may fetch half a tile of sums.
+//   load_sums<r>(const float*, row), store_sums<r>(float*, row), clear<r>(), load<r>(const std::uint16_t*, row), where
+//   rows are `row` values apart, those of a tile by default, multiply<sums, weights, activations>(), and
+//   prefetch_half(const float*), which may fetch half a tile of sums.
 
 #include <type_traits>
 #include <utility>
@@ -81,6 +82,37 @@ void multiply_tiles(Unit& unit, const TileBlock& block) {
       return multiply_registers<Unit, 3, 1>(unit, block, 0, last);
     default:
       return multiply_registers<Unit, 4, 1>(unit, block, 0, last);
+  }
+}
+
+// 2 x 2 tiles of sums, two of each operand.
+template <class Unit>
+void multiply_row_tiles(Unit& unit, const TileProduct& product) {
+  for (std::int64_t i = 0; i < product.a_tiles; i += 2) {
+    const std::uint16_t* a = product.a + i * kTileSide * product.a_row;
+    for (std::int64_t j = 0; j < product.b_tiles; j += 2) {
+      const std::uint16_t* b = product.b + j * product.b_stride;
+      float* c = product.c + i * kTileSide * product.c_row + j * kTileSide;
+      const auto sums = [&](int r) { return c + r / 2 * kTileSide * product.c_row + r % 2 * kTileSide; };
+      for_each_register<4>([&](auto r) {
+        if (product.accumulate) {
+          unit.template load_sums<r>(sums(r), product.c_row);
+        } else {
+          unit.template clear<r>();
+        }
+      });
+      for (std::int64_t step = 0; step < product.steps; ++step) {
+        unit.template load<6>(a + step * kTileDepth, product.a_row);
+        unit.template load<4>(b + step * kTileValues);
+        unit.template multiply<0, 6, 4>();
+        unit.template load<5>(b + product.b_stride + step * kTileValues);
+        unit.template multiply<1, 6, 5>();
+        unit.template load<7>(a + kTileSide * product.a_row + step * kTileDepth, product.a_row);
+        unit.template multiply<2, 7, 4>();
+        unit.template multiply<3, 7, 5>();
+      }
+      for_each_register<4>([&](auto r) { unit.template store_sums<r>(sums(r), product.c_row); });
+    }
   }
 }
 

@@ -148,6 +148,7 @@ void prefill(const ModelConfig& config, const GatedDeltaWeights& w, std::size_t 
   rule.head_map = config.head_map;
   rule.qk_norm = QkNorm::kL2;
   rule.qk_norm_eps = kL2Eps;
+  rule.bf16_operands = step.runtime.precision() == MatmulPrecision::kFast;
   step.run(rule);
   if (step.share != nullptr) step.share->give_states(layer);
 
