@@ -133,9 +133,11 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_threads(*command, options->threads);
   command->add_option("--instruction-set", options->instruction_set,
                       "Of the CPU's kernels, one of those that `thalweg operations` lists, instead of the best");
-  command->add_option("--seconds", options->seconds, "Time to measure each case for")
-      ->check(number(0.0, 86400.0))
-      ->capture_default_str();
+  command
+      ->add_option_function<double>(
+          "--seconds", [options](double seconds) { options->seconds = options->model_seconds = seconds; },
+          "Time to measure each case for, 0.5 if not given; on the CPU each model of --op model and prompt, 10")
+      ->check(number(0.0, 86400.0));
   command->add_flag("--all-kernels", options->all_kernels, "Every kernel, not only the chosen one");
   command->add_flag("!--no-check", options->check, "Time without checking the results first");
   command->add_flag("--allow-skipped", options->allow_skipped,
