@@ -347,9 +347,11 @@ void amx_pair_rows(const float* even, const float* odd, std::int64_t n, std::uin
   }
 }
 
-void amx_transpose(const float* from, std::int64_t tiles, float* to) {
+void amx_transpose(const void* from, std::int64_t tiles, void* to) {
+  constexpr std::int64_t kWord = 4;
   for (std::int64_t t = 0; t < tiles; ++t) {
-    transpose_words(from + t * kTileSums, to + t * kTileSide, kBlockTiles * kTileSide * sizeof(float));
+    transpose_words(static_cast<const std::uint8_t*>(from) + t * kTileSums * kWord,
+                    static_cast<std::uint8_t*>(to) + t * kTileSide * kWord, kBlockTiles * kTileSide * kWord);
   }
 }
 

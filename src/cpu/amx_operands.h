@@ -11,6 +11,6 @@ void amx_decode(const WeightRows& weights, std::int64_t k0, std::int64_t count, 
                 std::uint16_t* tiles);
 void amx_round(const float* from, std::int64_t n, std::uint16_t* to);
 void amx_pair_rows(const float* even, const float* odd, std::int64_t n, std::uint16_t* tiles, std::int64_t tile_stride);
-void amx_transpose(const float* from, std::int64_t tiles, float* to);
+void amx_transpose(const void* from, std::int64_t tiles, void* to);
 
 }  // namespace thalweg::cpu

@@ -15,6 +15,8 @@ namespace {
 constexpr std::int64_t kChunkTiles = kChunk / kTileSide;
 constexpr std::int64_t kChunkSteps = kChunk / kTileDepth;
 constexpr std::int64_t kPairedStride = kChunkSteps * kTileValues;  // of the tiles of 16 columns of a matrix [C,.]
+constexpr std::int64_t kTurnedRow = 2 * kBlockTiles * kTileSide;   // values between rows that TileOps::transpose writes
+static_assert(kTurnedRow >= kChunk);
 
 struct Buffers {
   Buffers(Arena& arena, std::int64_t ks, std::int64_t vs)
@@ -23,10 +25,11 @@ struct Buffers {
         k(arena.take<float>(kChunk * ks)),
         v(arena.take<float>(kChunk * vs)),
         o(arena.take<float>(kChunk * vs)),
-        turned(arena.take<float>(kChunk * vs)),
+        decay(arena.take<float>(kChunk * kChunk)),
         lower(arena.take<float>(kChunk * kChunk)),
         attention(arena.take<float>(kChunk * kChunk)),
-        negated(arena.take<float>(16 * kChunk)),
+        inverse(arena.take<float>(kTileSums)),
+        solved(arena.take<float>(kTileSide * vs)),
         g(arena.take<float>(kChunk)),
         beta(arena.take<float>(kChunk)),
         staging(arena.take<float>(state_staging(vs, ks))),
@@ -35,8 +38,9 @@ struct Buffers {
         k_tiles(arena.take<std::uint16_t>(kChunk * ks)),
         k_pairs(arena.take<std::uint16_t>(kChunk * ks)),
         v_pairs(arena.take<std::uint16_t>(kChunk * vs)),
-        v_rows(arena.take<std::uint16_t>(kChunk * vs)),
+        v_rows(arena.take<std::uint16_t>(kTurnedRow * vs)),
         attention_rows(arena.take<std::uint16_t>(kChunk * kChunk)),
+        lower_rows(arena.take<std::uint16_t>(kChunk * kChunk)),
         state_tiles(arena.take<std::uint16_t>(vs * ks)) {}
 
   float* state;      // S [V,K]
@@ -44,10 +48,11 @@ struct Buffers {
   float* k;          // [C,K]
   float* v;          // [C,V], then V'
   float* o;          // [C,V]
-  float* turned;     // [V,C]
+  float* decay;      // D [C,C], 0 above the diagonal
   float* lower;      // L [C,C]
   float* attention;  // P [C,C]
-  float* negated;    // what solve_unit_lower() needs
+  float* inverse;    // of a diagonal block of I + L
+  float* solved;     // 16 rows of V'
   float* g;          // [C], cumulative
   float* beta;       // [C]
   float* staging;
@@ -56,8 +61,9 @@ struct Buffers {
   std::uint16_t* k_tiles;         // k as the right side of products along K
   std::uint16_t* k_pairs;         // k as the right side of products along tokens
   std::uint16_t* v_pairs;         // V', the same
-  std::uint16_t* v_rows;          // exp(G_last - G) V' [V,C]
+  std::uint16_t* v_rows;          // exp(G_last - G) V' [V,C], rows kTurnedRow apart
   std::uint16_t* attention_rows;  // P [C,C]
+  std::uint16_t* lower_rows;      // -L [C,C]
   std::uint16_t* state_tiles;     // S as the right side of products along K
 };
 
@@ -78,8 +84,12 @@ class HeadPrefill {
     head_.load(Orientation::kVK, m_.state, m_.staging);
     head_.for_each_chunk([&](const Chunk& chunk, std::int64_t at) {
       head_.store_checkpoint(at, Orientation::kVK, m_.state, m_.staging);
+      prefetch(head_.args.o, chunk, 0, head_.h);
       head_.load_inputs(chunk, m_.q, m_.k, m_.v, m_.g, m_.beta, m_.staging);
       fill_up(chunk.length);
+      prefetch(head_.args.q, chunk, kChunk, head_.kh);
+      prefetch(head_.args.k, chunk, kChunk, head_.kh);
+      prefetch(head_.args.v, chunk, kChunk, head_.h);
       round_inputs();
       form_matrices();
       solve_values();
@@ -90,6 +100,19 @@ class HeadPrefill {
   }
 
  private:
+  // A head's rows of a chunk, or of the next one: they are far apart in memory, so that the hardware does not.
+  template <class AnyTensor>
+  void prefetch(const AnyTensor& tensor, const Chunk& chunk, std::int64_t ahead, std::int64_t head) const {
+    constexpr std::int64_t kLine = 64;
+    const std::int64_t bytes = bytes_of(tensor.dtype, tensor.dim(3));
+    const std::int64_t begin = chunk.begin + ahead;
+    const std::int64_t end = std::min(begin + kChunk, head_.sequences.begin(head_.n) + head_.sequences.length(head_.n));
+    for (std::int64_t i = begin; i < end; ++i) {
+      const auto* row = static_cast<const char*>(tensor.row(chunk.row, i, head));
+      for (std::int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at, 0, 2);
+    }
+  }
+
   // Tokens that are not there change nothing.
   void fill_up(std::int64_t length) const {
     const std::int64_t missing = kChunk - length;
@@ -106,7 +129,7 @@ class HeadPrefill {
     tiles_.round(m_.k, kChunk * ks_, m_.k_rows);
     pack(m_.k, kChunk, m_.k_tiles);
     pack(m_.state, vs_, m_.state_tiles);
-    pair(m_.k, ks_, m_.k_pairs);
+    pair(m_.k, 0, kChunk, ks_, m_.k_pairs);
   }
   // Rows [n,K] as the right side of products along K.
   void pack(const float* rows, std::int64_t n, std::uint16_t* to) const {
@@ -116,9 +139,9 @@ class HeadPrefill {
       tiles_.pack(DType::kF32, sixteen, ks_, to + i * ks_);
     }
   }
-  // Rows [C,n] as the right side of products along tokens.
-  void pair(const float* rows, std::int64_t n, std::uint16_t* to) const {
-    for (std::int64_t i = 0; i < kChunk; i += 2) {
+  // Rows `begin` to `end` of [C,n] as the right side of products along tokens.
+  void pair(const float* rows, std::int64_t begin, std::int64_t end, std::int64_t n, std::uint16_t* to) const {
+    for (std::int64_t i = begin; i < end; i += 2) {
       tiles_.pair_rows(rows + i * n, rows + (i + 1) * n, n, to + i * kTileSide, kPairedStride);
     }
   }
@@ -147,24 +170,77 @@ class HeadPrefill {
 
   // L and P.
   void form_matrices() const {
-    multiply_lower(m_.k_rows, m_.lower);
+    std::fill_n(m_.decay, kChunk * kChunk, 1.0F);
     for (std::int64_t i = 0; i < kChunk; ++i) {
-      vec_.scale(m_.beta[i], m_.lower + i * kChunk, i, m_.lower + i * kChunk);
+      float* const row = m_.decay + i * kChunk;
+      vec_.multiply_by_decay(m_.g[i], m_.g, round_up(i + 1, kTileSide), row);
+      std::fill(row + i + 1, row + kChunk, 0.0F);
     }
-    apply_decay(m_.lower, kChunk, kChunk, m_.g, false);
     multiply_lower(m_.q_rows, m_.attention);
-    apply_decay(m_.attention, kChunk, kChunk, m_.g, true);
+    vec_.multiply(m_.attention, m_.decay, kChunk * kChunk, m_.attention);
     tiles_.round(m_.attention, kChunk * kChunk, m_.attention_rows);
+    multiply_lower(m_.k_rows, m_.lower);
+    vec_.multiply(m_.lower, m_.decay, kChunk * kChunk, m_.lower);
+    for (std::int64_t i = 0; i < kChunk; ++i) {
+      vec_.scale(-m_.beta[i], m_.lower + i * kChunk, kChunk, m_.lower + i * kChunk);
+    }
+    tiles_.round(m_.lower, kChunk * kChunk, m_.lower_rows);
   }
 
-  // v becomes V'; o holds k S meanwhile.
+  // c [C or fewer, V] (+)= rows `begin` to `end`, in tiles, of a matrix [C,C] times the first `tokens` tokens of V'.
+  void multiply_along_tokens(const std::uint16_t* rows, std::int64_t begin, std::int64_t end, std::int64_t tokens,
+                             float* c) const {
+    TileProduct product{};
+    product.a = rows + begin * kTileSide * kChunk;
+    product.a_tiles = end - begin;
+    product.a_row = kChunk;
+    product.b = m_.v_pairs;
+    product.b_tiles = vs_ / kTileSide;
+    product.b_stride = kPairedStride;
+    product.steps = tokens / kTileDepth;
+    product.c = c + begin * kTileSide * vs_;
+    product.c_row = vs_;
+    product.accumulate = true;
+    tiles_.multiply_rows(product);
+  }
+
+  // v becomes V'; o holds k S meanwhile. The lower half of L takes V' in bf16, as P does; within halves all is f32.
   void solve_values() const {
     multiply_along_keys(m_.k_rows, 0, kChunkTiles, m_.state_tiles, vs_ / kTileSide, m_.o, vs_);
     for (std::int64_t i = 0; i < kChunk; ++i) {
       vec_.axpy(-std::exp(m_.g[i]), m_.o + i * vs_, vs_, m_.v + i * vs_);
       vec_.scale(m_.beta[i], m_.v + i * vs_, vs_, m_.v + i * vs_);
     }
-    solve_unit_lower(m_.lower, kChunk, kChunk, m_.v, vs_, m_.negated);
+    solve_half(0);
+    pair(m_.v, 0, kTileDepth, vs_, m_.v_pairs);
+    multiply_along_tokens(m_.lower_rows, kChunkTiles / 2, kChunkTiles, kTileDepth, m_.v);
+    solve_half(kTileDepth);
+    pair(m_.v, kTileDepth, kChunk, vs_, m_.v_pairs);
+  }
+  // Two blocks of 16 tokens, forward, by the inverses of the diagonal blocks.
+  void solve_half(std::int64_t begin) const {
+    for (std::int64_t at = begin; at < begin + kTileDepth; at += kTileSide) {
+      float* const v = m_.v + at * vs_;
+      const float* const negated = m_.lower + at * kChunk;
+      if (at > begin) {
+        vec_.gemm(kTileSide, vs_, kTileSide, negated + begin, kChunk, 1, m_.v + begin * vs_, vs_, v, vs_, true);
+      }
+      invert_block(negated + at);
+      std::copy_n(v, kTileSide * vs_, m_.solved);
+      vec_.gemm(kTileSide, vs_, kTileSide, m_.inverse, kTileSide, 1, m_.solved, vs_, v, vs_, false);
+    }
+  }
+  // (I + L)^-1 of a diagonal block, from -L.
+  void invert_block(const float* negated) const {
+    for (std::int64_t i = 0; i < kTileSide; ++i) {
+      float* const row = m_.inverse + i * kTileSide;
+      std::fill_n(row, kTileSide, 0.0F);
+      for (std::int64_t j = 0; j < i; ++j) {
+        const float factor = negated[i * kChunk + j];
+        for (std::int64_t n = 0; n < kTileSide; ++n) row[n] += factor * m_.inverse[j * kTileSide + n];
+      }
+      row[i] = 1.0F;
+    }
   }
 
   void store_output(const Chunk& chunk) const {
@@ -172,20 +248,8 @@ class HeadPrefill {
     for (std::int64_t i = 0; i < kChunk; ++i) {
       vec_.scale(std::exp(m_.g[i]), m_.o + i * vs_, vs_, m_.o + i * vs_);
     }
-    pair(m_.v, vs_, m_.v_pairs);
-    for (std::int64_t begin = 0; begin < kChunkTiles; begin += 2) {
-      TileProduct product{};
-      product.a = m_.attention_rows + begin * kTileSide * kChunk;
-      product.a_tiles = 2;
-      product.a_row = kChunk;
-      product.b = m_.v_pairs;
-      product.b_tiles = vs_ / kTileSide;
-      product.b_stride = kPairedStride;
-      product.steps = begin / 2 + 1;  // 32 tokens each: later ones count 0
-      product.c = m_.o + begin * kTileSide * vs_;
-      product.c_row = vs_;
-      product.accumulate = true;
-      tiles_.multiply_rows(product);
+    for (std::int64_t begin = 0; begin < kChunkTiles; begin += 2) {  // what is above the diagonal counts 0
+      multiply_along_tokens(m_.attention_rows, begin, begin + 2, (begin + 2) * kTileSide, m_.o);
     }
     vec_.scale(head_.scale, m_.o, chunk.length * vs_, m_.o);
     store_head(head_.args.o, chunk, head_.h, m_.o);
@@ -197,13 +261,16 @@ class HeadPrefill {
     for (std::int64_t i = 0; i < kChunk; ++i) {
       vec_.scale(std::exp(last - m_.g[i]), m_.v + i * vs_, vs_, m_.v + i * vs_);
     }
-    vec_.transpose(kChunk, vs_, m_.v, vs_, m_.turned, kChunk);
-    tiles_.round(m_.turned, vs_ * kChunk, m_.v_rows);
+    // Words of two tokens are transposed, 16 x 16.
+    pair(m_.v, 0, kChunk, vs_, m_.v_pairs);
+    for (std::int64_t i = 0; i < vs_ / kTileSide; ++i) {
+      tiles_.transpose(m_.v_pairs + i * kPairedStride, kChunkSteps, m_.v_rows + i * kTileSide * kTurnedRow);
+    }
     vec_.scale(std::exp(last), m_.state, vs_ * ks_, m_.state);
     TileProduct product{};
     product.a = m_.v_rows;
     product.a_tiles = vs_ / kTileSide;
-    product.a_row = kChunk;
+    product.a_row = kTurnedRow;
     product.b = m_.k_pairs;
     product.b_tiles = ks_ / kTileSide;
     product.b_stride = kPairedStride;

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "core/float16.h"
@@ -129,9 +130,13 @@ void pair_rows(const float* even, const float* odd, std::int64_t n, std::uint16_
   }
 }
 
-void transpose(const float* from, std::int64_t tiles, float* to) {
+void transpose(const void* from, std::int64_t tiles, void* to) {
+  constexpr std::int64_t kWord = 4;
   for (std::int64_t n = 0; n < tiles * kTileSide; ++n) {
-    for (std::int64_t m = 0; m < kTileSide; ++m) to[m * kBlockTiles * kTileSide + n] = from[n * kTileSide + m];
+    for (std::int64_t m = 0; m < kTileSide; ++m) {
+      std::memcpy(static_cast<char*>(to) + (m * kBlockTiles * kTileSide + n) * kWord,
+                  static_cast<const char*>(from) + (n * kTileSide + m) * kWord, kWord);
+    }
   }
 }
 

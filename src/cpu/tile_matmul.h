@@ -2,10 +2,10 @@
 
 // Matmuls on matrix units: what linear, the expert matmuls and moe_ffn share, on top of cpu/tile_ops.h.
 //
-// Activations are packed once, in groups of 16 rows. A task multiplies up to 256 weight rows with up to 512 rows of
-// activations: for each 256 weights along K, it decodes 64 rows at a time into tiles, 32 KiB for the L1 cache, and
-// multiplies them with all the groups. The sums of a task (512 KiB) and a segment of the activations (256 KiB) stay in
-// the L2 cache.
+// Activations are packed once, in groups of 16 rows. A task multiplies up to 256 weight rows with up to 256 rows of
+// activations: for each 512 weights along K, it decodes 64 rows at a time into tiles (64 KiB) and multiplies them with
+// all the groups. These, the sums of a task (256 KiB) and a segment of the activations (256 KiB) stay in the L2 cache,
+// half of one where two threads share a core.
 
 #include <algorithm>
 #include <array>
@@ -22,8 +22,8 @@
 
 namespace thalweg::cpu {
 
-inline constexpr std::int64_t kTileSegment = 256;       // weights along K that are decoded at a time
-inline constexpr std::int64_t kTileGroupsPerPass = 32;  // groups of activation rows that share the decoding
+inline constexpr std::int64_t kTileSegment = 512;       // weights along K that are decoded at a time
+inline constexpr std::int64_t kTileGroupsPerPass = 16;  // groups of activation rows that share the decoding
 inline constexpr std::int64_t kSegmentsPerTask = 4;     // of kRowsPerSegment weight rows, at most
 static_assert(kRowsPerSegment == kBlockTiles * kTileSide);
 
@@ -137,6 +137,12 @@ inline double tile_segment_ns(std::int64_t n, std::int64_t k, std::int64_t m) {
   return 1e3 * tuning::product_us(tuning::kTileProduct, 1.0, rows, static_cast<double>(n * k), 1);
 }
 
+// Rows of weights that a task has where there are `segments` of 64 in all: as many as leave four tasks to each thread.
+// Large tasks read the activations less often.
+inline std::int64_t tile_task_rows(std::int64_t segments, const Stream& stream) {
+  return std::clamp<std::int64_t>(segments / (4 * thread_count(stream)), 1, kSegmentsPerTask) * kRowsPerSegment;
+}
+
 // Multiplies a whole matrix with the first `rows` rows of the activations. Workers' scratch memory is scratch_floats
 // apart.
 template <class Store>
@@ -145,10 +151,7 @@ void multiply_tile_matrix(const Stream& stream, const WeightMatrix& weights, con
                           std::int64_t scratch_floats = kTileScratchFloats) {
   constexpr std::int64_t kRowsPerTilePass = kTileGroupsPerPass * kTileSide;
   const std::int64_t passes = (rows + kRowsPerTilePass - 1) / kRowsPerTilePass;
-  // Tasks as large as leaves four of them to each thread: large ones read the activations less often.
-  const std::int64_t segments = segments_of(weights.n);
-  const std::int64_t wanted = segments * passes / (4 * thread_count(stream));
-  const std::int64_t task_rows = std::clamp<std::int64_t>(wanted, 1, kSegmentsPerTask) * kRowsPerSegment;
+  const std::int64_t task_rows = tile_task_rows(segments_of(weights.n) * passes, stream);
   const std::int64_t tasks = (weights.n + task_rows - 1) / task_rows;
   const double each_ns = tile_segment_ns(task_rows, weights.k, std::min(rows, kRowsPerTilePass));
   for_each_segment(stream, tasks * passes, each_ns, [&](std::int64_t i, int worker, bool) {
@@ -209,12 +212,13 @@ class ExpertGroups {
   void for_each_task(const Stream& stream, const ConstTensor& weight, float* scratch, Body&& body,
                      std::int64_t scratch_floats = kTileScratchFloats) const {
     const std::int64_t n = weight.dim(1);
-    const std::int64_t segments = segments_of(n);
+    const std::int64_t task_rows = tile_task_rows(lists_.num_hits * segments_of(n), stream);
+    const std::int64_t tasks = (n + task_rows - 1) / task_rows;  // of an expert
     const std::int64_t rows_each = lists_.num_hits > 0 ? lists_.pairs / lists_.num_hits : 0;
-    for_each_segment(stream, lists_.num_hits * segments,
-                     tile_segment_ns(std::min(n, kRowsPerSegment), weight.dim(2), rows_each),
+    for_each_segment(stream, lists_.num_hits * tasks, tile_segment_ns(std::min(n, task_rows), weight.dim(2), rows_each),
                      [&](std::int64_t i, int worker, bool) {
-                       body(i / segments, segment_range(n, i % segments, false), scratch + worker * scratch_floats);
+                       body(i / tasks, segment_range(n, i % tasks, false, task_rows),
+                            scratch + worker * scratch_floats);
                      });
   }
 

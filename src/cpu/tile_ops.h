@@ -65,8 +65,9 @@ struct TileOps {
   // of both goes to tile n / 16, tile_stride values apart. N is a multiple of 16.
   void (*pair_rows)(const float* even, const float* odd, std::int64_t n, std::uint16_t* tiles,
                     std::int64_t tile_stride);
-  // to[j][16 t + i] = from[t][i][j], of `tiles` tiles of sums; rows of `to` have kBlockTiles * 16 floats.
-  void (*transpose)(const float* from, std::int64_t tiles, float* to);
+  // to[j][16 t + i] = from[t][i][j], of `tiles` tiles of 16 x 16 words of 32 bits: sums, or pairs of bf16; rows of `to`
+  // have kBlockTiles * 16 words.
+  void (*transpose)(const void* from, std::int64_t tiles, void* to);
 };
 
 // F32 weights are not rounded to bf16: tiles do not take them.
