@@ -68,7 +68,7 @@ def time_thalweg(options):
         path = Path(folder) / "rows.json"
         sets = ["--instruction-set", options.instruction_set] if options.instruction_set else []
         run([options.thalweg, "bench", "--op", "model", "-m", options.model, "--threads", str(options.threads), *sets,
-             "--prefill", ",".join(map(str, options.prefill)), "--json", path])
+             "--prefill", ",".join(map(str, options.prefill)), "--seconds", str(options.seconds), "--json", path])
         rows = json.loads(path.read_text())
     return {("prefill", row["tokens"]) if row["phase"] == "prefill" else ("decode", 1):
             row["tokens"] / row["median_seconds"] if row["phase"] == "prefill" else row["median_tokens_per_second"]
@@ -130,6 +130,7 @@ def parse():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--prefill", type=lambda text: [int(n) for n in text.split(",")], default=[512, 2048])
     parser.add_argument("--decode", type=int, default=64, help="tokens that llama.cpp decodes")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of Thalweg's decoding, and of each of its prompts")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--most-other", type=float, default=0.05)
     parser.add_argument("--instruction-set", help="of Thalweg's kernels, for a llama.cpp that was built for less than "

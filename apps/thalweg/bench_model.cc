@@ -197,10 +197,13 @@ class ModelBench {
     return summarize(tokens, times);
   }
 
+  // Of prompts, their last chunk.
   void print_profiles() {
     constexpr std::int64_t kContext = 512;
     for (const std::int64_t tokens : options_.prefills) {
-      if (tokens > 0) print_profile(model_, std::min<std::int64_t>(tokens, model_.prefill_chunk()), tokens, 0);
+      if (tokens == 0) continue;
+      const std::int64_t chunk = std::min<std::int64_t>(tokens, model_.prefill_chunk());
+      print_profile(model_, chunk, chunk, tokens - chunk);
     }
     print_profile(model_, 1, 1, std::min(kContext, model_.context() - 1));
   }

@@ -450,6 +450,7 @@ typedef struct thalweg_attention_args {
   thalweg_tensor gate;        // [T,HQ,D], dtype of q, optional: the output is multiplied by sigmoid(gate)
   thalweg_tensor o;           // written: [T,HQ,D], dtype of q or f32
   const float* scale;         // NULL: D^-1/2
+  bool bf16_operands;         // q, keys and values of any dtype may be rounded to bf16 where a matrix unit takes them so
 } thalweg_attention_args;
 
 typedef struct thalweg_store_kv_args {

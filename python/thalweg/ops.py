@@ -320,20 +320,21 @@ def rope(
 
 @public
 def attention(
-    q, k_cache, v_cache, cu_seqlens, lengths, slots=None, gate=None, *, pages=None, o=None, scale=None, stream=None,
-    threads=0,
+    q, k_cache, v_cache, cu_seqlens, lengths, slots=None, gate=None, *, pages=None, o=None, scale=None,
+    bf16_operands=False, stream=None, threads=0,
 ):  # fmt: skip
     """Grouped-query causal attention of new tokens over a cache that holds their keys and values. q [T,HQ,D]; k_cache,
     v_cache [slots,S,HKV,D] float; cu_seqlens [N+1], lengths, slots [N] int32; gate [T,HQ,D], whose sigmoid o is times
     -> o [T,HQ,D] of q's dtype. lengths: tokens in the cache, the new ones included. scale: None for D^-1/2. pages
     [N,P] int32 instead of slots: position i of sequence n is i % S of page pages[n,i/S] of caches [pages,S,HKV,D].
-    Of a sequence whose slot or first page is -1, o is zero."""
+    Of a sequence whose slot or first page is -1, o is zero. bf16_operands: q, keys and values may be rounded to bfloat16
+    where a matrix unit takes them so."""
     op = "attention"
     if o is None:
         o = empty(q, dims(op, "q", q))
     run(
         op, stream, threads, q=q, k_cache=k_cache, v_cache=v_cache, cu_seqlens=cu_seqlens, lengths=lengths,
-        slots=slots, pages=pages, gate=gate, o=o, scale=scale,
+        slots=slots, pages=pages, gate=gate, o=o, scale=scale, bf16_operands=bf16_operands,
     )  # fmt: skip
     return o
 

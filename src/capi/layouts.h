@@ -21,6 +21,7 @@ inline constexpr Layout kLayouts[] = {
     {"add_args", 5, 344, 0xE1E93002F67FC51C},
     {"advance_args", 5, 792, 0x2333B3B13C6A079F},
     {"attention_args", 5, 1024, 0x0D16E54BA476C4E3},
+    {"attention_args", 11, 1032, 0xA0EA4C1EFED86B1E},
     {"causal_conv1d_args", 5, 912, 0xC225AA96142A14C7},
     {"causal_conv1d_update_args", 5, 688, 0x07BFB6F0F087357A},
     {"chat_message", 5, 16, 0x42D1FBD1150DB79C},

@@ -30,6 +30,7 @@ struct Attend {
   bool gate = false;
   std::optional<float> scale = {};
   bool strided = false;
+  bool bf16_operands = false;
   double queries = 1.0;    // standard deviation of the queries
   double values = 1.0;     // and of the values
   std::int64_t rows = -1;  // (token, head) pairs to check; -1: all of them
@@ -80,6 +81,7 @@ struct Attend {
     if (gate) text += "_gate";
     if (scale) text += "_scale";
     if (strided) text += "_strided";
+    if (bf16_operands) text += "_bf16operands";
     if (queries > 1.0) text += "_largeQ";
     if (values > 1.0) text += "_large";
     return text;

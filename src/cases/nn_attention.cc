@@ -99,8 +99,8 @@ Expected expect_rows(const AttentionArgs& args, std::int64_t sample, Bound bound
   const std::int64_t width = args.q.dim(2);
   const std::int64_t all = args.q.dim(0) * heads;
   const std::int64_t rows = sample < 0 ? all : sample;
-  const bool halves = args.k_cache.dtype != DType::kF32;
-  const bool rounds_q = halves && args.q.dtype != args.k_cache.dtype;
+  const bool halves = args.k_cache.dtype != DType::kF32 || args.bf16_operands;
+  const bool rounds_q = args.bf16_operands || (halves && args.q.dtype != args.k_cache.dtype);
   const reference::Attention oracle(args);
   reference::Array exact({rows, width});
   reference::Array rounded_q({rows, width});
@@ -168,6 +168,7 @@ Case attention_case(const Attend& attend) {
     if (attend.gate) args.gate = memory.input(attend.dtype, sizes, normals(random, attend.large, 2.0));
     args.o = memory.output(attend.to_f32 ? DType::kF32 : attend.dtype, sizes);
     args.scale = attend.scale;
+    args.bf16_operands = attend.bf16_operands;
     const Bound bound = f32_bound(static_cast<double>(attend.width + attend.longest()));
     problem.find_expected = [bound, rows = attend.rows](const AttentionArgs& a) {
       return std::vector{expect_rows(a, rows, bound)};
@@ -299,6 +300,18 @@ std::vector<Attend> tiled_shapes() {
         add({65, 0, 16, 3}, {0, 7, 300, 61}, ratio == 1 ? f32 : cache);
       }
     }
+  }
+  // As a model on a CPU has them.
+  for (const DType cache : {f32, DType::kF16, bf16, DType::kQ8_0}) {
+    Attend shape{.heads = 4, .key_heads = 2, .width = 64, .cache_dtype = cache, .gate = true, .bf16_operands = true};
+    shape.fresh = {65, 1, 40};
+    shape.before = {3, 70, 200};
+    list.push_back(shape);
+    shape.width = 96;
+    shape.fresh = {33};
+    shape.before = {100};
+    shape.page = 16;
+    list.push_back(shape);
   }
   const Attend model{.heads = 16, .key_heads = 2, .width = 256, .dtype = bf16, .cache_dtype = bf16, .gate = true};
   for (const std::int64_t t : {15, 16, 17, 63, 64, 65, 129}) add_around_tiles(list, model, t);

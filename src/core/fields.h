@@ -118,7 +118,7 @@ THALWEG_FIELDS(RmsNormArgs, x, delta, weight, sum, y, eps, weight_plus_one);
 THALWEG_FIELDS(GatedRmsNormArgs, x, z, weight, y, eps);
 THALWEG_FIELDS(RopeArgs, x, positions, frequencies, norm_weight, y, rotary_dim, theta, scale, norm_eps,
                norm_weight_plus_one);
-THALWEG_FIELDS(AttentionArgs, q, k_cache, v_cache, cu_seqlens, lengths, slots, pages, gate, o, scale);
+THALWEG_FIELDS(AttentionArgs, q, k_cache, v_cache, cu_seqlens, lengths, slots, pages, gate, o, scale, bf16_operands);
 THALWEG_FIELDS(StoreKvArgs, k, v, cu_seqlens, lengths, slots, pages, k_cache, v_cache);
 THALWEG_FIELDS(SplitQkvzArgs, x, q, k, v, z);
 THALWEG_FIELDS(LinearArgs, x, weight, bias, y, precision);

@@ -4,19 +4,15 @@
 // few tokens and a long cache (decode), in a second pass over partial results of one task per span. A row's arithmetic
 // depends only on its own sequence, neither on the rest of the batch nor on the size of the cache.
 
-#include <hwy/cache_control.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "core/cache_places.h"
-#include "core/sequences.h"
 #include "core/threads.h"
+#include "cpu/attention.h"
 #include "cpu/nn.h"
-#include "cpu/nn_vector.h"
 #include "cpu/scratch.h"
-#include "cpu/vector.h"
+#include "cpu/tuning.h"
 
 namespace thalweg::cpu {
 namespace {
@@ -93,31 +89,6 @@ struct Task {
   float* gate;  // [padded]
 };
 
-// `count` positions of one sequence and key head in a cache, from position `first` on.
-struct CacheBlock {
-  const ConstTensor& cache;
-  const CachePlaces& places;
-  std::int64_t sequence;
-  std::int64_t head;
-  std::int64_t first;
-  std::int64_t count;
-
-  const void* row(std::int64_t i) const {
-    const CachePlaces::Place place = places.place(sequence, first + i);
-    return cache.row(place.slot, place.row, head);
-  }
-};
-
-// Cache rows are far apart in memory, so that the hardware does not prefetch them.
-void prefetch(const CacheBlock& block) {
-  constexpr std::int64_t kLine = 64;
-  const std::int64_t bytes = bytes_of(block.cache.dtype, block.cache.dim(3));
-  for (std::int64_t i = 0; i < block.count; ++i) {
-    const auto* row = static_cast<const char*>(block.row(i));
-    for (std::int64_t offset = 0; offset < bytes; offset += kLine) hwy::Prefetch(row + offset);
-  }
-}
-
 // Rows of a cache as f32.
 struct CachedRows {
   const float* rows;
@@ -134,17 +105,6 @@ CachedRows load_rows(const CacheBlock& block, std::int64_t padded, float* to) {
   }
   return {to, padded};
 }
-
-// Keys begin..end-1 of one sequence and key head. The first token attends to the keys below `visible`, each further
-// token to one more.
-struct Keys {
-  const CachePlaces& places;
-  std::int64_t sequence;
-  std::int64_t head;
-  std::int64_t begin;
-  std::int64_t end;
-  std::int64_t visible;
-};
 
 void attend(const AttentionArgs& args, const Plan& plan, const Task& task, const Keys& keys, std::int64_t length,
             float scale) {
@@ -182,22 +142,6 @@ void attend(const AttentionArgs& args, const Plan& plan, const Task& task, const
     for (std::int64_t token = some; token < all; ++token) add_values(token, 1, seen(token));
     if (all < length) add_values(all, length - all, count);
   }
-}
-
-// o = sums / total, times the gate; zeros for an absent sequence, which alone has no weights.
-void finish_row(const AttentionArgs& args, std::int64_t token, std::int64_t head, float total, float* sums,
-                float* gate) {
-  const std::int64_t width = args.q.dim(2);
-  if (total == 0.0F) {
-    std::fill_n(sums, width, 0.0F);
-  } else {
-    vector_ops().scale(1.0F / total, sums, width, sums);
-  }
-  if (args.gate.defined() && total != 0.0F) {
-    vector_ops().load(args.gate.dtype, args.gate.row(token, head), width, gate);
-    nn_vector_ops().sigmoid_multiply(gate, width, sums);
-  }
-  vector_ops().store(args.o.dtype, sums, width, args.o.row(token, head));
 }
 
 // A row's softmax so far.
@@ -271,7 +215,7 @@ void run_attention(const AttentionArgs& args, Workspace workspace, const Stream&
   const Workspace workers{static_cast<float*>(workspace.data) + plan.shared_floats(), 0};
   const Sequences sequences(args.cu_seqlens, 1, args.q.dim(0));
   const CachePlaces places(args.slots, args.pages, args.k_cache);
-  const float scale = args.scale ? *args.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(plan.width)));
+  const float scale = score_scale(args);
   const auto* lengths = static_cast<const std::int32_t*>(args.lengths.data);
   const std::int64_t spans = plan.partials > 0 ? plan.spans : 1;  // tasks of a chunk and key head
   const std::int64_t per_chunk = plan.key_heads * spans;
@@ -318,8 +262,18 @@ void run_attention(const AttentionArgs& args, Workspace workspace, const Stream&
   });
 }
 
-constexpr Kernel<AttentionArgs> kAttention[] = {
-    {"online_softmax", always_supported<AttentionArgs>, attention_workspace, run_attention}};
+// Tiles for prompts: of drafts and of single tokens, which have this kernel, the bits are the same.
+double tokens_of(const AttentionArgs& args, const Stream& stream) {
+  if (stream.rows == RowHint::kByCount) return static_cast<double>(args.q.dim(0));
+  return stream.rows == RowHint::kFew ? 1.0 : static_cast<double>(tuning::kManyRows);
+}
+double cost(const AttentionArgs& args, const Stream& stream) { return tokens_of(args, stream); }
+double tile_cost(const AttentionArgs&, const Stream&) { return tuning::kTileAttentionTokens; }
+
+constexpr Kernel<AttentionArgs> kAttention[] = {{"online_softmax", always_supported<AttentionArgs>, attention_workspace,
+                                                 run_attention, nullptr, Arithmetic::kF32, cost},
+                                                {"amx", tile_attention_reason, tile_attention_workspace,
+                                                 run_tile_attention, nullptr, Arithmetic::k16Bit, tile_cost}};
 
 }  // namespace
 

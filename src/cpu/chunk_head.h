@@ -2,6 +2,7 @@
 
 // What the prefill kernels of the gated delta rule share: one value head of one sequence, chunk by chunk.
 
+#include "cpu/flush_subnormals.h"
 #include "cpu/gated_delta.h"
 #include "cpu/tuning.h"
 
@@ -92,6 +93,7 @@ void for_each_head(const ChunkGatedDeltaRuleArgs& args, Workspace memory, std::i
   const std::int64_t tokens = args.k.dim(0) * args.k.dim(1) / std::max<std::int64_t>(sequences.count(), 1);
   const double task_ns = static_cast<double>((tokens + 2) * args.k.dim(3) * args.v.dim(3)) * tuning::kElementNs;
   parallel_for(stream, sequences.count() * hv, task_ns, [&](std::int64_t task, int worker) {
+    const FlushSubnormals flush;
     const ChunkHead head(args, sequences, task / hv, task % hv);
     const Arena scratch = worker_arena(memory, floats, worker);
     if (head.is_short()) {

@@ -23,6 +23,10 @@ inline constexpr double kSelectNs = 4.0;       // top-k routing, per expert
 // (docs/notes/gated-delta-rule-cpu.md).
 inline constexpr std::int64_t kTokenByTokenLength = 24;
 
+// attention: on matrix units from this many tokens on. A task there has up to 256 rows, tokens times heads that share
+// keys.
+inline constexpr double kTileAttentionTokens = 32.0;
+
 // Time of a product with a weight matrix on one core: each weight is decoded once per pass, and multiplied once for
 // each row of activations.
 struct ProductCost {

@@ -102,6 +102,7 @@ void attention_layer(const ModelConfig& config, const AttentionWeights& w, std::
   args.slots = step.batch->slots();
   args.gate = column_range(q_and_gate, width, width);
   args.o = head_range(scratch.o, 0, config.heads, width);
+  args.bf16_operands = step.runtime.precision() == MatmulPrecision::kFast;
   step.run(args);
   step.multiply(scratch.o, w.o, y);
 }

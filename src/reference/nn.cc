@@ -303,7 +303,7 @@ std::vector<double> Attention::weights(std::int64_t token, std::int64_t head, Pr
   const std::int64_t visible = cached_.k.dim(0) - sequences_.length(n) + (token - sequences_.begin(n)) + 1;
   const double scale = args_.scale ? *args_.scale : 1.0 / std::sqrt(static_cast<double>(width));
   std::vector<double> query = head_row(args_.q, token, head);
-  if (precision == Precision::k16Bit) round_query(query, args_.k_cache.dtype);
+  if (precision == Precision::k16Bit) round_query(query, args_.bf16_operands ? DType::kBF16 : args_.k_cache.dtype);
   std::vector<double> weights(static_cast<std::size_t>(visible), 0.0);
   for (std::int64_t s = 0; s < visible; ++s) {
     const double* key = cached_.row(cached_.k, s, head / group());
@@ -319,8 +319,9 @@ std::vector<double> Attention::weights(std::int64_t token, std::int64_t head, Pr
 }
 
 double Attention::operand(double cached, Precision precision) const {
-  const bool rounds = precision == Precision::k16Bit && args_.k_cache.dtype == DType::kQ8_0;
-  return rounds ? rounded(DType::kF16, cached, Precision::kRounded) : cached;
+  if (precision != Precision::k16Bit) return cached;
+  if (args_.bf16_operands) return rounded(DType::kBF16, cached, Precision::kRounded);
+  return args_.k_cache.dtype == DType::kQ8_0 ? rounded(DType::kF16, cached, Precision::kRounded) : cached;
 }
 
 std::vector<double> Attention::gates(std::int64_t token, std::int64_t head) const {
@@ -358,7 +359,7 @@ double Attention::weight_noise(std::int64_t token, std::int64_t head) const {
   const std::int64_t n = sequence_of(token);
   if (places_.absent(n)) return 0.0;
   gather(n);
-  const double unit = args_.k_cache.dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11;
+  const double unit = args_.k_cache.dtype == DType::kBF16 || args_.bf16_operands ? 0x1p-8 : 0x1p-11;
   const std::vector<double> shares = weights(token, head, Precision::kExact);
   const std::vector<double> factors = gates(token, head);
   double squares = 0.0;

@@ -269,8 +269,8 @@ TEST(Tiles, CasesHoldWithEmulation) {
   const Emulation emulation;
   int ran = 0;
   for (const cases::Case& test : cases::all_cases()) {
-    const bool rule = test.operation == ChunkGatedDeltaRuleArgs::kName;
-    if (!test.verify || (!rule && test.name.find("_fast") == std::string::npos)) continue;
+    const bool is_product = test.operation != ChunkGatedDeltaRuleArgs::kName && test.operation != AttentionArgs::kName;
+    if (!test.verify || (is_product && test.name.find("_fast") == std::string::npos)) continue;
     const auto problem = test.make(3);
     if (problem->cost.flops > 5e6) continue;
     for (const KernelVerdict& kernel : problem->explanation(Stream::cpu(2)).kernels) {
