@@ -110,10 +110,13 @@ inline std::int64_t rows_per_segment(std::int64_t rows_in_all, std::int64_t m, c
   while (rows > least && rows_in_all < kPerThread * thread_count(stream) * rows) rows /= 2;
   return rows;
 }
-// Nanoseconds for one segment of a matrix of N rows of K weights, times m rows of activations.
-inline double segment_ns(std::int64_t n, std::int64_t k, std::int64_t m, bool q8) {
-  const auto weights = static_cast<double>(std::min(n, kRowsPerSegment) * k);
-  return 1e3 * tuning::product_us(tuning::product_cost(q8), 1.0, static_cast<double>(m), weights, 1);
+// Nanoseconds for one segment of at most n rows of K weights, times m rows of activations: at least those of reading
+// it.
+inline double segment_ns(DType weight, std::int64_t n, std::int64_t k, std::int64_t m, bool q8) {
+  const std::int64_t rows = std::min(n, kRowsPerSegment);
+  const auto weights = static_cast<double>(rows * k);
+  const double multiplied = 1e3 * tuning::product_us(tuning::product_cost(q8), 1.0, static_cast<double>(m), weights, 1);
+  return std::max(multiplied, tuning::kReadNs * static_cast<double>(rows * bytes_of(weight, k)));
 }
 
 // Calls body(segment, worker, continues) for each of 0..segments-1, of about `segment_ns` nanoseconds each. A thread
@@ -311,7 +314,8 @@ void multiply_matrix(const Stream& stream, const WeightMatrix& weights, bool q8,
   const std::int64_t passes = (rows + kRowsPerPass - 1) / kRowsPerPass;
   const std::int64_t each = rows_per_segment(weights.n * passes, rows, stream);
   const std::int64_t segments = (weights.n + each - 1) / each;
-  const double each_ns = segment_ns(std::min(weights.n, each), weights.k, std::min(rows, kRowsPerPass), q8);
+  const double each_ns =
+      segment_ns(weights.dtype, std::min(weights.n, each), weights.k, std::min(rows, kRowsPerPass), q8);
   for_each_segment(stream, segments * passes, each_ns, [&](std::int64_t i, int worker, bool continues) {
     const std::int64_t first = i % passes * kRowsPerPass;
     multiply_rows(
@@ -341,7 +345,7 @@ void for_each_expert_task(const Stream& stream, const ExpertRows& lists, const C
   const std::int64_t n = weight.dim(1);
   const std::int64_t segments = segments_of(n);
   const std::int64_t rows_each = lists.num_hits > 0 ? lists.pairs / lists.num_hits : 0;
-  const double each_ns = segment_ns(n, weight.dim(2), rows_each, q8);
+  const double each_ns = segment_ns(weight.dtype, n, weight.dim(2), rows_each, q8);
   for_each_segment(stream, lists.num_hits * segments, each_ns, [&](std::int64_t i, int worker, bool continues) {
     body(lists.hits[i / segments], segment_range(n, i % segments, continues), scratch + worker * product_floats());
   });

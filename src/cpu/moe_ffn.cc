@@ -55,7 +55,7 @@ void for_each_ffn_task(const FfnSteps& steps, const ConstTensor& weight, std::in
   const std::int64_t expert_tasks = lists.num_hits * segments;
   const std::int64_t tasks = expert_tasks + segments_in(shared_n) * passes;
   const std::int64_t pairs_each = lists.num_hits > 0 ? lists.pairs / lists.num_hits : 0;
-  const double task_ns = segment_ns(std::min(n, each), weight.dim(2), pairs_each, q8);
+  const double task_ns = segment_ns(weight.dtype, std::min(n, each), weight.dim(2), pairs_each, q8);
   for_each_segment(stream, tasks, task_ns, [&](std::int64_t i, int worker, bool continues) {
     float* const scratch = steps.scratch + worker * steps.scratch_floats;
     if (i < expert_tasks) {

@@ -68,7 +68,7 @@ void run_slots(const Args& args, Workspace workspace, const Stream& stream) {
   const std::int64_t slots = args.expert_ids.dim(1);
   const std::int64_t rows = args.weight.dim(1);
   const std::int64_t each = segments_of(rows);
-  const double each_ns = segment_ns(rows, args.weight.dim(2), 1, kQ8);
+  const double each_ns = segment_ns(args.weight.dtype, rows, args.weight.dim(2), 1, kQ8);
   for_each_segment(stream, args.expert_ids.size() * each, each_ns, [&](std::int64_t i, int worker, bool continues) {
     const std::int64_t pair = i / each;
     if (id(pair) < 0) return;

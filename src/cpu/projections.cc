@@ -76,7 +76,7 @@ void run_joined(const ProjectionsArgs& args, Workspace workspace, const Stream& 
     const std::int64_t tasks = segments_of(weight.dim(0)) * passes;
     begins[i + 1] = begins[i] + tasks;
     total_ns += static_cast<double>(tasks) *
-                segment_ns(weight.dim(0), weight.dim(1), std::min(rows, kRowsPerPass), memory.q8[i]);
+                segment_ns(weight.dtype, weight.dim(0), weight.dim(1), std::min(rows, kRowsPerPass), memory.q8[i]);
   }
   const std::int64_t tasks = begins[products.size()];
   for_each_segment(stream, tasks, total_ns / static_cast<double>(std::max<std::int64_t>(tasks, 1)),

@@ -39,6 +39,8 @@ struct ProductCost {
 inline constexpr ProductCost kExactProduct{0.0262, 0.0089};
 inline constexpr ProductCost kQ8Product{0.0182, 0.0041};
 inline constexpr ProductCost kTileProduct{0.064, 0.0016};  // AMX, M = 1 (of 16) and 64: the same page
+// A byte of weights from memory, on one core of many.
+inline constexpr double kReadNs = 0.08;
 // Rows that RowHint::kMany stands for: a chunk of a prompt.
 inline constexpr std::int64_t kManyRows = 512;
 constexpr const ProductCost& product_cost(bool q8) { return q8 ? kQ8Product : kExactProduct; }
