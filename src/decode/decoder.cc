@@ -380,6 +380,7 @@ void Decoder::report_logits(const Tensor& logits, std::int64_t count,
 }
 
 void Decoder::profile(std::span<const DecoderInput> inputs, StatePool& pool, const OnTime& on_time) {
+  reserve(inputs, pool);
   batch_.clear();
   for (const DecoderInput& input : inputs) {
     batch_.add(input.slot, pool.length(input.slot), input.tokens);

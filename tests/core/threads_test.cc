@@ -95,6 +95,29 @@ TEST(ThreadPoolThreads, CallersShareThePool) {
   EXPECT_TRUE(shared.load());
 }
 
+// More calls than the pool keeps at a time, all within a task at once: those without a slot run by themselves.
+TEST(ThreadPoolThreads, TakesAnyNumberOfCallers) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kCallers = 70;
+  const auto deadline = Clock::now() + std::chrono::seconds(20);
+  std::atomic<int> inside{0};
+  std::atomic<int> ran{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < kCallers; ++caller) {
+    callers.emplace_back([&] {
+      parallel_for(Stream::cpu(2), 3, [&](std::int64_t task, int) {
+        if (task == 0) ++inside;
+        while (task == 0 && inside.load() < kCallers && Clock::now() < deadline) std::this_thread::yield();
+        ++ran;
+      });
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(inside.load(), kCallers);
+  EXPECT_LT(Clock::now(), deadline);
+  EXPECT_EQ(ran.load(), 3 * kCallers);
+}
+
 struct OwnThreads {
   std::atomic<int> calls{0};
   bool one_by_one = false;

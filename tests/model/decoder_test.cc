@@ -1,6 +1,8 @@
 // The decoder against the models' mathematics in float64, from both kinds of files.
 
+#include "cpu/tile_ops.h"
 #include "model/support.h"
+#include "thalweg/nn.h"
 
 namespace thalweg::model {
 namespace {
@@ -119,10 +121,10 @@ TEST_P(DecoderTest, SaysWhatTheFileHolds) {
   }
 }
 
-// Weights in blocks, activations rounded to 8 bits: near the exact product with the same weights.
-TEST_P(DecoderTest, RunsQuantisedFiles) {
-  const TinyModel tiny(GetParam().spec);
-  const std::vector<std::int32_t> tokens = random_tokens(40, GetParam().spec.vocabulary, 9);
+// Weights in blocks, activations rounded: near the exact product with the same weights.
+void expect_near_exact(const TinySpec& spec) {
+  const TinyModel tiny(spec);
+  const std::vector<std::int32_t> tokens = random_tokens(40, spec.vocabulary, 9);
   const TempFolder folder;
   tiny.write_gguf(folder / "model.gguf", DType::kQ8_0);
   Model exact = Model::load(folder / "model.gguf", precise());
@@ -142,8 +144,43 @@ TEST_P(DecoderTest, RunsQuantisedFiles) {
     }
   }
   EXPECT_LT(error / power, 2e-2);  // most of it is from another choice of expert
-  EXPECT_GT(error, 0.0) << "8-bit activations were not used";
+  EXPECT_GT(error, 0.0) << "nothing was rounded";
   EXPECT_LT(difference(right, tiny.logits(tokens)), 0.5);
+}
+
+TEST_P(DecoderTest, RunsQuantisedFiles) { expect_near_exact(GetParam().spec); }
+
+// Where the machine has none, they are emulated.
+TEST_P(DecoderTest, RunsQuantisedFilesOnMatrixUnits) {
+  struct Emulation {
+    Emulation() { cpu::emulate_tiles(cpu::amx_tile_ops() == nullptr); }
+    ~Emulation() { cpu::emulate_tiles(false); }
+  } emulation;
+  expect_near_exact(GetParam().spec);
+}
+
+TEST_P(DecoderTest, ProfilesAStep) {
+  const TinySpec& spec = GetParam().spec;
+  const TinyModel tiny(spec);
+  const TempFolder folder;
+  tiny.write_gguf(folder / "model.gguf");
+  Model model = Model::load(folder / "model.gguf", precise());
+  for (const std::int64_t tokens : {1, 40}) {
+    const std::vector<OperationTime> times = model.profile(tokens, tokens, 7);
+    std::int64_t norms = 0;
+    for (const OperationTime& time : times) {
+      EXPECT_GT(time.calls, 0) << time.operation;
+      EXPECT_GT(time.seconds, 0.0) << time.operation;
+      EXPECT_FALSE(time.kernel.empty()) << time.operation;
+      if (time.operation == RmsNormArgs::kName) norms += time.calls;
+    }
+    EXPECT_EQ(norms, 2 * spec.layers + 1);
+  }
+  EXPECT_THROW(model.profile(model.context() + 1, 1, 0), Error);
+  // What it ran on is cleared.
+  const std::vector<std::int32_t> tokens = random_tokens(20, spec.vocabulary, 5);
+  Sequence sequence = model.start();
+  EXPECT_LT(difference(logits_of_each(model, sequence, tokens), tiny.logits(tokens)), kBound);
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, DecoderTest, testing::ValuesIn(cases()),
