@@ -199,7 +199,7 @@ struct ChunkGatedDeltaRuleArgs : GatedDeltaRuleArgs {
                        // before each segment of checkpoint_tokens tokens, numbered like the chunks of chunk_state.
                        // Written for sequences with state index -1 too.
   int checkpoint_tokens = 64;  // a multiple of 64
-  // f32 q, k and v may be rounded to bf16 where a matrix unit takes them so: the errors are those of bf16 inputs.
+  // f32 q, k and v may be rounded to bf16 where bf16 products are faster: the errors are those of bf16 inputs.
   bool bf16_operands = false;
 };
 

@@ -106,7 +106,7 @@ struct AttentionArgs {
   ConstTensor gate;            // [T,HQ,D], dtype of q, optional: the output is multiplied by sigmoid(gate)
   Tensor o;                    // [T,HQ,D], dtype of q or f32
   std::optional<float> scale;  // nullopt: D^-1/2
-  // q, keys and values of any dtype may be rounded to bf16 where a matrix unit takes them so: the errors are those of bf16
+  // q, keys and values of any dtype may be rounded to bf16 where bf16 products are faster: errors are those of bf16
   // inputs.
   bool bf16_operands = false;
 };

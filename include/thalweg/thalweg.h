@@ -307,9 +307,8 @@ typedef struct thalweg_chunk_gated_delta_rule_args {
                                  // optional: the state before each piece of checkpoint_tokens tokens, pieces numbered
                                  // like the chunks of chunk_state. Written for sequences with state index -1 too.
   int32_t checkpoint_tokens;     // a multiple of 64
-  int64_t bf16_operands;         // not 0: f32 q, k and v may be rounded to bf16 where a matrix unit takes them so; the
-                                 // errors are those of bf16 inputs. 64 bits: programs that do not know it have
-                                 // padding after checkpoint_tokens
+  int64_t bf16_operands;         // not 0: f32 q, k and v may be rounded to bf16 where bf16 products are faster; errors
+                                 // are those of bf16 inputs. 64 bits, after the padding of those who do not know it
 } thalweg_chunk_gated_delta_rule_args;
 
 typedef struct thalweg_recurrent_gated_delta_rule_args {
@@ -450,7 +449,7 @@ typedef struct thalweg_attention_args {
   thalweg_tensor gate;        // [T,HQ,D], dtype of q, optional: the output is multiplied by sigmoid(gate)
   thalweg_tensor o;           // written: [T,HQ,D], dtype of q or f32
   const float* scale;         // NULL: D^-1/2
-  bool bf16_operands;         // q, keys and values of any dtype may be rounded to bf16 where a matrix unit takes them so
+  bool bf16_operands;         // q, keys and values of any dtype may be rounded to bf16 where bf16 products are faster
 } thalweg_attention_args;
 
 typedef struct thalweg_store_kv_args {

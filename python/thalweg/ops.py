@@ -171,7 +171,7 @@ def chunk_gated_delta_rule(
     gates a, b [B,T,HV], a_log, dt_bias [HV] float; initial_state [N,HV,V,K] float32 or bfloat16, a pool with
     state_indices -> o [B,T,HV,V] of v's dtype. final_state, if given, is written, and may be initial_state itself.
     checkpoints [B,segments,HV,V,K], if given, gets the state before each segment of checkpoint_tokens tokens, a
-    multiple of 64. bf16_operands: float32 q, k and v may be rounded to bfloat16 where a matrix unit takes them so.
+    multiple of 64. bf16_operands: float32 q, k and v may be rounded to bfloat16 where bf16 products are faster.
 
     scale: of q, None for K^-1/2. qk_norm: of q and k in the operation, "none", "l2" or "rms", with qk_norm_eps; "rms"
     takes q_norm_weight, k_norm_weight [HK,K] float."""
@@ -327,8 +327,8 @@ def attention(
     v_cache [slots,S,HKV,D] float; cu_seqlens [N+1], lengths, slots [N] int32; gate [T,HQ,D], whose sigmoid o is times
     -> o [T,HQ,D] of q's dtype. lengths: tokens in the cache, the new ones included. scale: None for D^-1/2. pages
     [N,P] int32 instead of slots: position i of sequence n is i % S of page pages[n,i/S] of caches [pages,S,HKV,D].
-    Of a sequence whose slot or first page is -1, o is zero. bf16_operands: q, keys and values may be rounded to bfloat16
-    where a matrix unit takes them so."""
+    Of a sequence whose slot or first page is -1, o is zero. bf16_operands: q, keys and values may be rounded to
+    bfloat16 where bf16 products are faster."""
     op = "attention"
     if o is None:
         o = empty(q, dims(op, "q", q))

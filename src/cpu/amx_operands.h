@@ -1,6 +1,7 @@
 #pragma once
 
-// The operands of AMX, prepared with AVX-512: the functions of TileOps (cpu/tile_ops.h). x86-64 only.
+// Operands in bf16, prepared with AVX-512: functions of TileOps and Bf16Ops (cpu/tile_ops.h, cpu/bf16_ops.h). x86-64
+// only.
 
 #include "cpu/tile_ops.h"
 

@@ -1,7 +1,7 @@
 // The matrix units of x86 processors: TDPBF16PS, 16 x 16 x 32 products in 16 cycles.
 
+#include "cpu/bf16_ops.h"
 #include "cpu/tile_loops-inl.h"
-#include "cpu/tile_ops.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 
@@ -99,14 +99,22 @@ void multiply_rows(const TileProduct& product) {
   multiply_row_tiles(unit, product);
 }
 
+bool is_usable() {
+  static const bool asked = ask_for_amx();
+  // Of the instruction sets for x86, AVX-512 alone has vectors of 16 floats.
+  return asked && matmul_ops().tile_rows == kMaxTileRows;
+}
+
 }  // namespace
 
 const TileOps* amx_tile_ops() {
-  static constexpr TileOps kInstance{amx_pack,  amx_decode,    multiply,     multiply_rows,
-                                     amx_round, amx_pair_rows, amx_transpose};
-  static const bool usable = ask_for_amx();
-  // Of the instruction sets for x86, AVX-512 alone has vectors of 16 floats.
-  return usable && matmul_ops().tile_rows == kMaxTileRows ? &kInstance : nullptr;
+  static constexpr TileOps kInstance{amx_pack, amx_decode, multiply, amx_transpose};
+  return is_usable() ? &kInstance : nullptr;
+}
+
+const Bf16Ops* amx_bf16_ops() {
+  static constexpr Bf16Ops kInstance{amx_pack, multiply_rows, amx_round, amx_pair_rows, amx_transpose};
+  return is_usable() ? &kInstance : nullptr;
 }
 
 }  // namespace thalweg::cpu
@@ -116,6 +124,7 @@ const TileOps* amx_tile_ops() {
 namespace thalweg::cpu {
 
 const TileOps* amx_tile_ops() { return nullptr; }
+const Bf16Ops* amx_bf16_ops() { return nullptr; }
 
 }  // namespace thalweg::cpu
 

@@ -262,18 +262,18 @@ void run_attention(const AttentionArgs& args, Workspace workspace, const Stream&
   });
 }
 
-// Tiles for prompts: of drafts and of single tokens, which have this kernel, the bits are the same.
+// bf16 for prompts: of drafts and of single tokens, which have this kernel, the bits are the same.
 double tokens_of(const AttentionArgs& args, const Stream& stream) {
   if (stream.rows == RowHint::kByCount) return static_cast<double>(args.q.dim(0));
   return stream.rows == RowHint::kFew ? 1.0 : static_cast<double>(tuning::kManyRows);
 }
 double cost(const AttentionArgs& args, const Stream& stream) { return tokens_of(args, stream); }
-double tile_cost(const AttentionArgs&, const Stream&) { return tuning::kTileAttentionTokens; }
+double bf16_cost(const AttentionArgs&, const Stream&) { return tuning::kBf16AttentionTokens; }
 
 constexpr Kernel<AttentionArgs> kAttention[] = {{"online_softmax", always_supported<AttentionArgs>, attention_workspace,
                                                  run_attention, nullptr, Arithmetic::kF32, cost},
-                                                {"amx", tile_attention_reason, tile_attention_workspace,
-                                                 run_tile_attention, nullptr, Arithmetic::k16Bit, tile_cost}};
+                                                {"bf16", bf16_attention_reason, bf16_attention_workspace,
+                                                 run_bf16_attention, nullptr, Arithmetic::k16Bit, bf16_cost}};
 
 }  // namespace
 

@@ -74,9 +74,9 @@ inline void finish_row(const AttentionArgs& args, std::int64_t token, std::int64
   vector_ops().store(args.o.dtype, sums, width, args.o.row(token, head));
 }
 
-// attention_tiles.cc
-std::string tile_attention_reason(const AttentionArgs& args, const Stream& stream);
-std::size_t tile_attention_workspace(const AttentionArgs& args, const Stream& stream);
-void run_tile_attention(const AttentionArgs& args, Workspace workspace, const Stream& stream);
+// attention_bf16.cc
+std::string bf16_attention_reason(const AttentionArgs& args, const Stream& stream);
+std::size_t bf16_attention_workspace(const AttentionArgs& args, const Stream& stream);
+void run_bf16_attention(const AttentionArgs& args, Workspace workspace, const Stream& stream);
 
 }  // namespace thalweg::cpu

@@ -131,9 +131,9 @@ void run(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& st
                 [](const ChunkHead& head, const Arena& scratch) { HeadPrefill(head).run(scratch); });
 }
 
-// Tiles, where they can: whatever the number of tokens, so that a sequence's bits do not depend on the rest.
+// bf16, where it can: whatever the number of tokens, so that a sequence's bits do not depend on the rest.
 double cost(const ChunkGatedDeltaRuleArgs&, const Stream&) { return 1.0; }
-double tile_cost(const ChunkGatedDeltaRuleArgs&, const Stream&) { return 0.0; }
+double bf16_cost(const ChunkGatedDeltaRuleArgs&, const Stream&) { return 0.0; }
 
 std::string remark(const ChunkGatedDeltaRuleArgs&) {
   return "sequences of at most " + std::to_string(tuning::kTokenByTokenLength) + " tokens run token by token";
@@ -141,7 +141,7 @@ std::string remark(const ChunkGatedDeltaRuleArgs&) {
 
 constexpr Kernel<ChunkGatedDeltaRuleArgs> kKernels[] = {
     {"chunk64", always_supported<ChunkGatedDeltaRuleArgs>, workspace, run, remark, Arithmetic::kF32, cost},
-    {"amx", tile_rule_reason, tile_rule_workspace, run_tile_rule, remark, Arithmetic::k16Bit, tile_cost}};
+    {"bf16", bf16_rule_reason, bf16_rule_workspace, run_bf16_rule, remark, Arithmetic::k16Bit, bf16_cost}};
 
 }  // namespace
 

@@ -104,9 +104,9 @@ void for_each_head(const ChunkGatedDeltaRuleArgs& args, Workspace memory, std::i
   });
 }
 
-// chunk_gated_delta_tiles.cc
-std::string tile_rule_reason(const ChunkGatedDeltaRuleArgs& args, const Stream& stream);
-std::size_t tile_rule_workspace(const ChunkGatedDeltaRuleArgs& args, const Stream& stream);
-void run_tile_rule(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& stream);
+// chunk_gated_delta_bf16.cc
+std::string bf16_rule_reason(const ChunkGatedDeltaRuleArgs& args, const Stream& stream);
+std::size_t bf16_rule_workspace(const ChunkGatedDeltaRuleArgs& args, const Stream& stream);
+void run_bf16_rule(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& stream);
 
 }  // namespace thalweg::cpu

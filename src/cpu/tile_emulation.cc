@@ -148,12 +148,23 @@ std::atomic<bool>& emulated() {
 }  // namespace
 
 const TileOps& emulated_tile_ops() {
-  static constexpr TileOps kInstance{pack, decode, multiply, multiply_rows, round, pair_rows, transpose};
+  static constexpr TileOps kInstance{pack, decode, multiply, transpose};
+  return kInstance;
+}
+
+const Bf16Ops& emulated_bf16_ops() {
+  static constexpr Bf16Ops kInstance{pack, multiply_rows, round, pair_rows, transpose};
   return kInstance;
 }
 
 void emulate_tiles(bool on) { emulated() = on; }
 
 const TileOps* tile_ops() { return emulated() ? &emulated_tile_ops() : amx_tile_ops(); }
+
+const Bf16Ops* bf16_ops() {
+  if (emulated()) return &emulated_bf16_ops();
+  const Bf16Ops* const amx = amx_bf16_ops();
+  return amx != nullptr ? amx : avx512_bf16_ops();
+}
 
 }  // namespace thalweg::cpu

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "cpu/tile_ops.h"
+#include "cpu/bf16_ops.h"
 
 namespace thalweg::cpu {
 

@@ -23,9 +23,9 @@ inline constexpr double kSelectNs = 4.0;       // top-k routing, per expert
 // (docs/notes/gated-delta-rule-cpu.md).
 inline constexpr std::int64_t kTokenByTokenLength = 24;
 
-// attention: on matrix units from this many tokens on. A task there has up to 256 rows, tokens times heads that share
+// attention: in bf16 from this many tokens on. A task there has up to 256 rows, tokens times heads that share
 // keys.
-inline constexpr double kTileAttentionTokens = 32.0;
+inline constexpr double kBf16AttentionTokens = 32.0;
 
 // Time of a product with a weight matrix on one core: each weight is decoded once per pass, and multiplied once for
 // each row of activations.

@@ -15,6 +15,7 @@
 #include "cases/case.h"
 #include "cases/experts.h"
 #include "core/float16.h"
+#include "cpu/bf16_ops.h"
 #include "cpu/tile_ops.h"
 #include "quant/unpack.h"
 #include "thalweg/backend.h"
@@ -175,6 +176,97 @@ TEST(Tiles, TheMatrixUnitsGiveTheBitsOfTheEmulation) {
   EXPECT_EQ(ours, theirs);
 }
 
+// ---- Products of bf16 matrices
+
+struct Bf16Problem {
+  std::vector<std::uint16_t> a;
+  std::vector<float> b;  // [K,N]
+  std::vector<float> start;
+
+  static constexpr std::int64_t kM = 32;
+  static constexpr std::int64_t kN = 64;
+  static constexpr std::int64_t kK = 96;
+  static constexpr std::int64_t kRowA = kK + 5;
+  static constexpr std::int64_t kRowC = kN + 3;
+
+  Bf16Problem() : a(kM * kRowA), b(kK * kN), start(kM * kRowC) {
+    cases::Random random(11);
+    for (std::uint16_t& value : a) value = f32_to_bf16(static_cast<float>(random.normal()));
+    for (float& value : b) value = bf16_to_f32(f32_to_bf16(static_cast<float>(random.normal())));
+    for (float& value : start) value = static_cast<float>(random.normal());
+  }
+
+  std::vector<float> run(const cpu::Bf16Ops& ops, bool accumulate) const {
+    constexpr std::int64_t kStride = kK * kTileSide;
+    Tiles tiles(kN / kTileSide * kStride, 0xFFFF);
+    for (std::int64_t k = 0; k < kK; k += 2) {
+      ops.pair_rows(b.data() + k * kN, b.data() + (k + 1) * kN, kN, tiles.data() + k * kTileSide, kStride);
+    }
+    std::vector<float> c = start;
+    cpu::TileProduct product{};
+    product.a = a.data();
+    product.a_tiles = kM / kTileSide;
+    product.a_row = kRowA;
+    product.b = tiles.data();
+    product.b_tiles = kN / kTileSide;
+    product.b_stride = kStride;
+    product.steps = kK / kTileDepth;
+    product.c = c.data();
+    product.c_row = kRowC;
+    product.accumulate = accumulate;
+    ops.multiply(product);
+    return c;
+  }
+};
+
+TEST(Tiles, ProductsOfBf16MatricesAreThoseOfTheMathematics) {
+  const Bf16Problem problem;
+  for (const cpu::Bf16Ops* ops : {&cpu::emulated_bf16_ops(), cpu::amx_bf16_ops(), cpu::avx512_bf16_ops()}) {
+    if (ops == nullptr) continue;
+    for (const bool accumulate : {false, true}) {
+      const std::vector<float> c = problem.run(*ops, accumulate);
+      for (std::int64_t i = 0; i < Bf16Problem::kM; ++i) {
+        for (std::int64_t j = 0; j < Bf16Problem::kRowC; ++j) {
+          const auto at = static_cast<std::size_t>(i * Bf16Problem::kRowC + j);
+          double sum = accumulate || j >= Bf16Problem::kN ? static_cast<double>(problem.start[at]) : 0.0;
+          double size = std::abs(sum);
+          for (std::int64_t k = 0; k < Bf16Problem::kK && j < Bf16Problem::kN; ++k) {
+            const double term =
+                static_cast<double>(bf16_to_f32(problem.a[static_cast<std::size_t>(i * Bf16Problem::kRowA + k)])) *
+                static_cast<double>(problem.b[static_cast<std::size_t>(k * Bf16Problem::kN + j)]);
+            sum += term;
+            size += std::abs(term);
+          }
+          // Each addition rounds once.
+          ASSERT_NEAR(static_cast<double>(c[at]), sum, 0x1p-23 * static_cast<double>(Bf16Problem::kK) * size);
+        }
+      }
+    }
+  }
+}
+
+TEST(Tiles, OperandsInBf16AreThoseOfTheEmulation) {
+  cases::Random random(12);
+  std::vector<float> values(2 * 96);
+  for (float& value : values)
+    value = static_cast<float>(random.normal() * std::exp2(200.0 * random.uniform(-1.0, 0.5)));
+  for (const cpu::Bf16Ops* ops : {cpu::amx_bf16_ops(), cpu::avx512_bf16_ops()}) {
+    if (ops == nullptr) continue;
+    const auto rounded = [&](const cpu::Bf16Ops& by) {
+      Tiles result(values.size());
+      by.round(values.data(), static_cast<std::int64_t>(values.size()), result.data());
+      return result;
+    };
+    const auto paired = [&](const cpu::Bf16Ops& by) {
+      Tiles result(6 * kTileValues);
+      by.pair_rows(values.data(), values.data() + 96, 96, result.data(), kTileValues);
+      return result;
+    };
+    EXPECT_EQ(rounded(*ops), rounded(cpu::emulated_bf16_ops()));
+    EXPECT_EQ(paired(*ops), paired(cpu::emulated_bf16_ops()));
+  }
+}
+
 // ---- Whole kernels
 
 struct Problem {
@@ -274,8 +366,8 @@ TEST(Tiles, CasesHoldWithEmulation) {
     const auto problem = test.make(3);
     if (problem->cost.flops > 5e6) continue;
     for (const KernelVerdict& kernel : problem->explanation(Stream::cpu(2)).kernels) {
-      if (kernel.kernel != "amx" || !kernel.supported) continue;
-      select_kernel(test.operation, "amx");
+      if ((kernel.kernel != "amx" && kernel.kernel != "bf16") || !kernel.supported) continue;
+      select_kernel(test.operation, kernel.kernel);
       const cases::Verdict verdict = cases::verify(*problem, Stream::cpu(2));
       select_kernel(test.operation, "");
       EXPECT_TRUE(verdict.ok) << test.operation << " " << test.name << ": " << verdict.problem;

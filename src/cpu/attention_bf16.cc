@@ -1,4 +1,4 @@
-// Attention of prompts on matrix units. The rows of a task are some tokens of one sequence times the query heads that
+// Attention of prompts in bf16. The rows of a task are some tokens of one sequence times the query heads that
 // share a key head; it visits the keys in blocks of 128. Queries, keys, values and the softmax's weights are rounded to
 // bf16, the softmax and all sums are f32. A row's arithmetic depends only on its own sequence.
 
@@ -8,15 +8,15 @@
 
 #include "core/threads.h"
 #include "cpu/attention.h"
+#include "cpu/bf16_ops.h"
 #include "cpu/scratch.h"
-#include "cpu/tile_ops.h"
 
 namespace thalweg::cpu {
 namespace {
 
 constexpr std::int64_t kRows = 256;  // at most: each block of keys is prepared once for all of them
 constexpr std::int64_t kKeys = 128;
-constexpr std::int64_t kRowStep = 2 * kTileSide;  // TileOps::multiply_rows takes pairs of tiles
+constexpr std::int64_t kRowStep = 2 * kTileSide;  // Bf16Ops::multiply takes pairs of tiles
 constexpr std::int64_t kPairedStride = kKeys / kTileDepth * kTileValues;
 
 struct Plan {
@@ -87,7 +87,7 @@ class Task {
     for (std::int64_t row = 0; row < rows_; ++row) {
       const void* const from = args_.q.row(first_token + row / plan_.group, head_of(row));
       vec_.load(args_.q.dtype, from, plan_.width, m_.staged);
-      tiles_.round(m_.staged, plan_.width, m_.q + row * plan_.width);
+      bf16_.round(m_.staged, plan_.width, m_.q + row * plan_.width);
     }
     std::fill_n(m_.q + rows_ * plan_.width, (round_up(rows_, kRowStep) - rows_) * plan_.width, std::uint16_t{0});
   }
@@ -109,7 +109,7 @@ class Task {
     scores.steps = plan_.width / kTileDepth;
     scores.c = m_.scores + begin * kKeys;
     scores.c_row = kKeys;
-    tiles_.multiply_rows(scores);
+    bf16_.multiply(scores);
     for (std::int64_t row = begin; row < padded; ++row) weigh(row, first, count, columns);
 
     pair_values({args_.v_cache, keys_.places, keys_.sequence, keys_.head, first, count}, columns);
@@ -124,7 +124,7 @@ class Task {
     sums.c = m_.sums + begin * plan_.width;
     sums.c_row = plan_.width;
     sums.accumulate = true;
-    tiles_.multiply_rows(sums);
+    bf16_.multiply(sums);
   }
 
   // A row's scores become weights; what it does not see weighs nothing.
@@ -138,7 +138,7 @@ class Task {
       if (shrink != 1.0F) vec_.scale(shrink, sums, plan_.width, sums);
     }
     std::fill_n(scores + seen, columns - seen, 0.0F);
-    tiles_.round(scores, columns, m_.weights + row * kKeys);
+    bf16_.round(scores, columns, m_.weights + row * kKeys);
   }
 
   void pack_keys(const CacheBlock& block, std::int64_t columns) const {
@@ -149,7 +149,7 @@ class Task {
       for (std::int64_t r = 0; r < std::min(kTileSide, block.count - i); ++r) {
         rows[static_cast<std::size_t>(r)] = staged ? load(block, i + r) : block.row(i + r);
       }
-      tiles_.pack(staged ? DType::kF32 : dtype, rows.data(), plan_.width, m_.keys + i * plan_.width);
+      bf16_.pack(staged ? DType::kF32 : dtype, rows.data(), plan_.width, m_.keys + i * plan_.width);
     }
   }
   void pair_values(const CacheBlock& block, std::int64_t columns) const {
@@ -157,7 +157,7 @@ class Task {
     std::fill_n(m_.staged + block.count * plan_.width, (columns - block.count) * plan_.width, 0.0F);
     for (std::int64_t i = 0; i < columns; i += 2) {
       const float* const even = m_.staged + i * plan_.width;
-      tiles_.pair_rows(even, even + plan_.width, plan_.width, m_.values + i * kTileSide, kPairedStride);
+      bf16_.pair_rows(even, even + plan_.width, plan_.width, m_.values + i * kTileSide, kPairedStride);
     }
   }
   const float* load(const CacheBlock& block, std::int64_t i) const {
@@ -167,7 +167,7 @@ class Task {
   }
 
   const VectorOps& vec_ = vector_ops();
-  const TileOps& tiles_ = *tile_ops();
+  const Bf16Ops& bf16_ = *bf16_ops();
   const AttentionArgs& args_;
   const Plan& plan_;
   const Keys& keys_;
@@ -179,18 +179,18 @@ class Task {
 
 }  // namespace
 
-std::string tile_attention_reason(const AttentionArgs& args, const Stream&) {
-  if (tile_ops() == nullptr) return "no AMX";
+std::string bf16_attention_reason(const AttentionArgs& args, const Stream&) {
+  if (bf16_ops() == nullptr) return "no AMX, and no bf16 in AVX-512";
   if (args.k_cache.dtype != DType::kBF16 && !args.bf16_operands) return "rounds to bf16; bf16_operands allows it";
   if (args.q.dim(2) % kTileDepth != 0) return "D is not a multiple of 32";
   return {};
 }
 
-std::size_t tile_attention_workspace(const AttentionArgs& args, const Stream& stream) {
+std::size_t bf16_attention_workspace(const AttentionArgs& args, const Stream& stream) {
   return worker_bytes(worker_floats(Plan(args)), stream);
 }
 
-void run_tile_attention(const AttentionArgs& args, Workspace workspace, const Stream& stream) {
+void run_bf16_attention(const AttentionArgs& args, Workspace workspace, const Stream& stream) {
   if (args.q.size() == 0) return;
   const Plan plan(args);
   const std::int64_t floats = worker_floats(plan);

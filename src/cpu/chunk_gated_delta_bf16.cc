@@ -1,13 +1,13 @@
-// Prefill in chunks of 64 tokens with the six products of chunk_gated_delta_rule.cc on matrix units: their operands are
-// rounded to bf16, everything else is f32, the state and the triangular solve too. The state is kept as [V,K]. Chunks
-// that are not full are filled with zeros.
+// Prefill in chunks of 64 tokens with the six products of chunk_gated_delta_rule.cc in bf16: their operands are
+// rounded, everything else is f32, the state too, and the triangular solve within 32 tokens. The state is kept as
+// [V,K]. Chunks that are not full are filled with zeros.
 
 #include <algorithm>
 #include <cmath>
 #include <string>
 
+#include "cpu/bf16_ops.h"
 #include "cpu/chunk_head.h"
-#include "cpu/tile_ops.h"
 
 namespace thalweg::cpu {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kChunkTiles = kChunk / kTileSide;
 constexpr std::int64_t kChunkSteps = kChunk / kTileDepth;
 constexpr std::int64_t kPairedStride = kChunkSteps * kTileValues;  // of the tiles of 16 columns of a matrix [C,.]
-constexpr std::int64_t kTurnedRow = 2 * kBlockTiles * kTileSide;   // values between rows that TileOps::transpose writes
+constexpr std::int64_t kTurnedRow = 2 * kBlockTiles * kTileSide;   // values between rows that Bf16Ops::transpose writes
 static_assert(kTurnedRow >= kChunk);
 
 struct Buffers {
@@ -125,8 +125,8 @@ class HeadPrefill {
   }
 
   void round_inputs() const {
-    tiles_.round(m_.q, kChunk * ks_, m_.q_rows);
-    tiles_.round(m_.k, kChunk * ks_, m_.k_rows);
+    bf16_.round(m_.q, kChunk * ks_, m_.q_rows);
+    bf16_.round(m_.k, kChunk * ks_, m_.k_rows);
     pack(m_.k, kChunk, m_.k_tiles);
     pack(m_.state, vs_, m_.state_tiles);
     pair(m_.k, 0, kChunk, ks_, m_.k_pairs);
@@ -136,13 +136,13 @@ class HeadPrefill {
     for (std::int64_t i = 0; i < n; i += kTileSide) {
       const void* sixteen[kTileSide];
       for (std::int64_t r = 0; r < kTileSide; ++r) sixteen[r] = rows + (i + r) * ks_;
-      tiles_.pack(DType::kF32, sixteen, ks_, to + i * ks_);
+      bf16_.pack(DType::kF32, sixteen, ks_, to + i * ks_);
     }
   }
   // Rows `begin` to `end` of [C,n] as the right side of products along tokens.
   void pair(const float* rows, std::int64_t begin, std::int64_t end, std::int64_t n, std::uint16_t* to) const {
     for (std::int64_t i = begin; i < end; i += 2) {
-      tiles_.pair_rows(rows + i * n, rows + (i + 1) * n, n, to + i * kTileSide, kPairedStride);
+      bf16_.pair_rows(rows + i * n, rows + (i + 1) * n, n, to + i * kTileSide, kPairedStride);
     }
   }
 
@@ -159,7 +159,7 @@ class HeadPrefill {
     product.steps = ks_ / kTileDepth;
     product.c = c + begin * kTileSide * c_row;
     product.c_row = c_row;
-    tiles_.multiply_rows(product);
+    bf16_.multiply(product);
   }
   // The lower half of [C,K] times the transpose of k.
   void multiply_lower(const std::uint16_t* rows, float* c) const {
@@ -178,13 +178,13 @@ class HeadPrefill {
     }
     multiply_lower(m_.q_rows, m_.attention);
     vec_.multiply(m_.attention, m_.decay, kChunk * kChunk, m_.attention);
-    tiles_.round(m_.attention, kChunk * kChunk, m_.attention_rows);
+    bf16_.round(m_.attention, kChunk * kChunk, m_.attention_rows);
     multiply_lower(m_.k_rows, m_.lower);
     vec_.multiply(m_.lower, m_.decay, kChunk * kChunk, m_.lower);
     for (std::int64_t i = 0; i < kChunk; ++i) {
       vec_.scale(-m_.beta[i], m_.lower + i * kChunk, kChunk, m_.lower + i * kChunk);
     }
-    tiles_.round(m_.lower, kChunk * kChunk, m_.lower_rows);
+    bf16_.round(m_.lower, kChunk * kChunk, m_.lower_rows);
   }
 
   // c [C or fewer, V] (+)= rows `begin` to `end`, in tiles, of a matrix [C,C] times the first `tokens` tokens of V'.
@@ -201,7 +201,7 @@ class HeadPrefill {
     product.c = c + begin * kTileSide * vs_;
     product.c_row = vs_;
     product.accumulate = true;
-    tiles_.multiply_rows(product);
+    bf16_.multiply(product);
   }
 
   // v becomes V'; o holds k S meanwhile. The lower half of L takes V' in bf16, as P does; within halves all is f32.
@@ -264,7 +264,7 @@ class HeadPrefill {
     // Words of two tokens are transposed, 16 x 16.
     pair(m_.v, 0, kChunk, vs_, m_.v_pairs);
     for (std::int64_t i = 0; i < vs_ / kTileSide; ++i) {
-      tiles_.transpose(m_.v_pairs + i * kPairedStride, kChunkSteps, m_.v_rows + i * kTileSide * kTurnedRow);
+      bf16_.transpose(m_.v_pairs + i * kPairedStride, kChunkSteps, m_.v_rows + i * kTileSide * kTurnedRow);
     }
     vec_.scale(std::exp(last), m_.state, vs_ * ks_, m_.state);
     TileProduct product{};
@@ -278,11 +278,11 @@ class HeadPrefill {
     product.c = m_.state;
     product.c_row = ks_;
     product.accumulate = true;
-    tiles_.multiply_rows(product);
+    bf16_.multiply(product);
   }
 
   const VectorOps& vec_ = vector_ops();
-  const TileOps& tiles_ = *tile_ops();
+  const Bf16Ops& bf16_ = *bf16_ops();
   const ChunkHead& head_;
   const std::int64_t ks_ = head_.ks;
   const std::int64_t vs_ = head_.vs;
@@ -291,8 +291,8 @@ class HeadPrefill {
 
 }  // namespace
 
-std::string tile_rule_reason(const ChunkGatedDeltaRuleArgs& args, const Stream&) {
-  if (tile_ops() == nullptr) return "no AMX";
+std::string bf16_rule_reason(const ChunkGatedDeltaRuleArgs& args, const Stream&) {
+  if (bf16_ops() == nullptr) return "no AMX, and no bf16 in AVX-512";
   const DType dtype = args.q.dtype;
   if (dtype == DType::kF16) return "bf16 would round f16";
   if (dtype == DType::kF32 && !args.bf16_operands) return "rounds f32 to bf16; bf16_operands allows it";
@@ -301,11 +301,11 @@ std::string tile_rule_reason(const ChunkGatedDeltaRuleArgs& args, const Stream&)
   return {};
 }
 
-std::size_t tile_rule_workspace(const ChunkGatedDeltaRuleArgs& args, const Stream& stream) {
+std::size_t bf16_rule_workspace(const ChunkGatedDeltaRuleArgs& args, const Stream& stream) {
   return worker_bytes(floats(args), stream);
 }
 
-void run_tile_rule(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& stream) {
+void run_bf16_rule(const ChunkGatedDeltaRuleArgs& args, Workspace memory, const Stream& stream) {
   for_each_head(args, memory, floats(args), stream,
                 [](const ChunkHead& head, const Arena& scratch) { HeadPrefill(head, scratch).run(); });
 }
