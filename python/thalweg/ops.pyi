@@ -53,7 +53,8 @@ def chunk_gated_delta_rule(
     o: Array | None = None, final_state: Array | None = None, state_layout: Literal["vk", "kv"] = "vk",
     scale: float | None = None, qk_norm: Literal["none", "l2", "rms"] = "none", qk_norm_eps: float = 1e-06,
     q_norm_weight: Array | None = None, k_norm_weight: Array | None = None, fault: Array | None = None,
-    checkpoints: Array | None = None, checkpoint_tokens: int = 64, stream: Stream | None = None, threads: int = 0,
+    checkpoints: Array | None = None, checkpoint_tokens: int = 64, bf16_operands: bool = False,
+    stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def recurrent_gated_delta_rule(
     q: Array, k: Array, v: Array, g: Array | None = None, beta: Array | None = None, *, head_map: HeadMap,
@@ -101,7 +102,7 @@ def rope(
 def attention(
     q: Array, k_cache: Array, v_cache: Array, cu_seqlens: Array, lengths: Array, slots: Array | None = None,
     gate: Array | None = None, *, pages: Array | None = None, o: Array | None = None, scale: float | None = None,
-    stream: Stream | None = None, threads: int = 0,
+    bf16_operands: bool = False, stream: Stream | None = None, threads: int = 0,
 ) -> Array: ...  # fmt: skip
 def store_kv(
     k: Array, v: Array, cu_seqlens: Array, lengths: Array, slots: Array | None = None, *, k_cache: Array,
