@@ -35,10 +35,10 @@ void spin_while(Condition&& condition) {
 
 // Tasks of one call, which the threads that run it claim one by one.
 struct Job {
+  alignas(64) std::atomic<std::int64_t> next{0};
   detail::TaskFunction function = nullptr;
   void* context = nullptr;
   std::int64_t tasks = 0;
-  alignas(64) std::atomic<std::int64_t> next{0};
 
   void work(int worker);
 };
@@ -48,9 +48,13 @@ thread_local bool within_task = false;
 
 void Job::work(int worker) {
   within_task = true;
-  for (std::int64_t task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
+  // Read once: other threads keep taking the line of `next`.
+  const detail::TaskFunction run = function;
+  void* const given = context;
+  const std::int64_t end = tasks;
+  for (std::int64_t task = next.fetch_add(1, std::memory_order_relaxed); task < end;
        task = next.fetch_add(1, std::memory_order_relaxed)) {
-    function(context, task, worker);
+    run(given, task, worker);
   }
   within_task = false;
 }
@@ -212,7 +216,10 @@ void detail::parallel_for(const Stream& stream, int threads, std::int64_t tasks,
   }
   const int workers = static_cast<int>(std::min<std::int64_t>(threads, tasks));
   if (stream.pool == nullptr && SharedPool::instance().run(workers - 1, function, context, tasks)) return;
-  Job job{function, context, tasks};
+  Job job;
+  job.function = function;
+  job.context = context;
+  job.tasks = tasks;
   if (stream.pool != nullptr) {
     run_on_callers_threads(*stream.pool, workers, job);
   } else {

@@ -65,7 +65,7 @@ std::int64_t worker_floats(const Plan& plan) {
 class Task {
  public:
   Task(const AttentionArgs& args, const Plan& plan, const Keys& keys, std::int64_t length, Arena scratch)
-      : args_(args), plan_(plan), keys_(keys), length_(length), rows_(length * plan.group), m_(plan, scratch) {}
+      : args_(args), plan_(plan), keys_(keys), rows_(length * plan.group), m_(plan, scratch) {}
 
   void run(std::int64_t first_token) const {
     load_queries(first_token);
@@ -171,7 +171,6 @@ class Task {
   const AttentionArgs& args_;
   const Plan& plan_;
   const Keys& keys_;
-  const std::int64_t length_;
   const std::int64_t rows_;
   const float scale_ = score_scale(args_);
   const Buffers m_;

@@ -45,7 +45,8 @@ class Attention {
   explicit Attention(const AttentionArgs& args);
 
   // Output of query head `head` of packed token `token`, [D]. Precision::k16Bit rounds q, and the keys and values of a
-  // cache of Q8_0 or with bf16_operands, as the contract allows, and nothing else: how a kernel rounds weights depends on its order.
+  // cache of Q8_0 or with bf16_operands, as the contract allows, and nothing else: how a kernel rounds weights depends
+  // on its order.
   std::vector<double> row(std::int64_t token, std::int64_t head, Precision precision) const;
 
   // The expected squared norm of a row's error if each of its weights is rounded to 16 bits, as q is, on its own:
