@@ -91,16 +91,15 @@ class alignas(64) Slot {
     const std::uint32_t state = state_.load(std::memory_order_relaxed);
     return (state & kSeats) == 0 ? -1 : static_cast<int>(state / kHelper);
   }
-  // By a thread of the pool: false if there was no seat left.
-  bool help() {
+  // By a thread of the pool, which may find that no seat is left.
+  void help() {
     std::uint32_t state = state_.load(std::memory_order_relaxed);
     do {
-      if ((state & kSeats) == 0) return false;
+      if ((state & kSeats) == 0) return;
     } while (!state_.compare_exchange_weak(state, state - 1 + kHelper, std::memory_order_acquire));
     job_.work(helpers_ - static_cast<int>(state & kSeats) + 1);
     state_.fetch_and(~kSeats, std::memory_order_relaxed);  // no task is left
     if (state_.fetch_sub(kHelper, std::memory_order_release) == kHelper) state_.notify_all();
-    return true;
   }
 
  private:

@@ -58,7 +58,7 @@ struct Buffers {
 std::int64_t worker_floats(const Plan& plan) {
   Arena arena;
   const Buffers counted(plan, arena);
-  return static_cast<std::int64_t>((arena.used() + sizeof(float) - 1) / sizeof(float));
+  return static_cast<std::int64_t>(arena.used() / sizeof(float));
 }
 
 // Some tokens of one sequence and a key head.

@@ -72,8 +72,7 @@ std::int64_t floats(const ChunkGatedDeltaRuleArgs& args) {
   const std::int64_t ks = args.k.dim(3);
   const std::int64_t vs = args.v.dim(3);
   const Buffers counted(arena, ks, vs);
-  const std::size_t bytes = arena.used() + sizeof(float) - 1;
-  return std::max(static_cast<std::int64_t>(bytes / sizeof(float)), ChunkHead::short_floats(vs, ks));
+  return std::max(static_cast<std::int64_t>(arena.used() / sizeof(float)), ChunkHead::short_floats(vs, ks));
 }
 
 class HeadPrefill {
@@ -161,7 +160,7 @@ class HeadPrefill {
     product.c_row = c_row;
     bf16_.multiply(product);
   }
-  // The lower half of [C,K] times the transpose of k.
+  // The lower half of [C,K] times the transpose of k. What is right of it stays as it is, and is not read.
   void multiply_lower(const std::uint16_t* rows, float* c) const {
     for (std::int64_t begin = 0; begin < kChunkTiles; begin += 2) {
       multiply_along_keys(rows, begin, begin + 2, m_.k_tiles, begin + 2, c, kChunk);
