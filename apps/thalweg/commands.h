@@ -34,6 +34,7 @@ struct VerifyOptions {
 struct BenchOptions {
   Selection selection;
   int threads = 0;
+  bool interleave = false;      // --numa
   std::string instruction_set;  // of the CPU; empty: the best
   double seconds = 0.5;         // measured time per case, at least
   bool all_kernels = false;

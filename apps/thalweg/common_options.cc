@@ -70,6 +70,15 @@ void add_threads(CLI::App& command, int& threads) {
       ->capture_default_str();
 }
 
+void add_numa(CLI::App& command, bool& interleave) {
+  command
+      .add_option_function<std::string>(
+          "--numa", [&interleave](const std::string& name) { interleave = name == "interleave"; },
+          "Where processors have memory of their own: interleave takes pages from all of it in turn")
+      ->check(CLI::IsMember({"off", "interleave"}))
+      ->default_str("off");
+}
+
 void add_quiet(CLI::App& command) {
   command.add_flag_callback("-q,--quiet", be_quiet, "No progress and no timings on stderr");
 }

@@ -17,6 +17,8 @@ CLI::Validator seed_number(const std::string& word = "");
 
 // Options that commands share.
 void add_threads(CLI::App& command, int& threads);
+// --numa interleave, see memory_nodes.h.
+void add_numa(CLI::App& command, bool& interleave);
 // -q: no progress and no timings on stderr, see quiet() in terminal.h.
 void add_quiet(CLI::App& command);
 

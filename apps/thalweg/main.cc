@@ -22,6 +22,7 @@
 #include "generated_text.h"
 #include "interrupt.h"
 #include "io/printable.h"
+#include "memory_nodes.h"
 #include "metal/host/attach.h"
 #include "model_commands.h"
 #include "model_options.h"
@@ -131,6 +132,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<BenchOptions>();
   add_selection(*command, options->selection);
   add_threads(*command, options->threads);
+  add_numa(*command, options->interleave);
   command->add_option("--instruction-set", options->instruction_set,
                       "Of the CPU's kernels, one of those that `thalweg operations` lists, instead of the best");
   command
@@ -187,6 +189,7 @@ void add_bench(CLI::App& app, int& exit_code) {
       check_output(file, options->force);
     }
     select_instruction_set(options->instruction_set);
+    if (options->interleave) interleave_memory();
     const std::vector<std::string>& selected = options->selection.operations;
     const auto only = [&](const char* name) { return selected == std::vector<std::string>{name}; };
     exit_code = only("model")            ? bench_model(*options)

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "interrupt.h"
+#include "memory_nodes.h"
 #include "progress.h"
 #include "streams.h"
 #include "terminal.h"
@@ -102,6 +103,7 @@ void add_load_options(CLI::App& command, LoadOptions& options) {
       ->capture_default_str();
   command.add_flag("--exact", options.exact, "Do not round activations to 8 bits for packed weights: slower");
   add_state_types(command, options.types);
+  add_numa(command, options.interleave);
   command
       .add_option(
           "--device", options.device,
@@ -176,6 +178,7 @@ Model load_model(const LoadOptions& options, int sequences) {
   const std::string path = model_file(options.path);
   RankOptions ranks = ranks_from_environment();
   ranks.timeout_seconds = options.comm_timeout;
+  if (options.interleave) interleave_memory();  // before the first thread
   if (ranks.count > 1 && process_ranks() == nullptr) process_ranks() = Ranks::connect(ranks);
   if (ranks.rank > 0) be_quiet();
   WorkBar bar("loading " + path);

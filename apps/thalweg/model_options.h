@@ -20,6 +20,7 @@ struct LoadOptions {
   bool exact = false;
   std::string device = "auto";  // auto, cpu, cuda, cuda:N, metal
   StateTypes types;
+  bool interleave = false;   // --numa
   double comm_timeout = 30;  // seconds, of ranks
   RankSplit rank_split = RankSplit::kTensor;
   DraftMode draft = DraftMode::kOff;
