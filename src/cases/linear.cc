@@ -105,6 +105,8 @@ void add_linear_cases(std::vector<Case>& cases) {
   for (const DType weight : {DType::kQ2_K, DType::kQ3_K, DType::kQ6_K, DType::kIQ4_XS}) {
     add({.tokens = 20, .n = 150, .k = 2048, .weight = weight});
   }
+  // On Hopper, blocks that share the columns of tiles of 192 rows.
+  add({.tokens = 9, .n = 2100, .k = 2048, .weight = DType::kQ5_K, .x = DType::kBF16, .y = DType::kBF16, .bias = true});
   add({.tokens = 3, .n = 16, .k = 255, .weight = DType::kBF16, .x = DType::kBF16, .strided = true});
   add({.tokens = 5, .n = 65, .k = 1000, .weight = DType::kF16, .y = DType::kF32, .bias = true});
   // Tiles of every width, one more and one less than their bounds, and rows of blocks that begin at odd addresses.

@@ -11,6 +11,10 @@ struct DeviceProperties {
   int minor = 0;
   int multiprocessors = 0;
   int shared_bytes = 0;  // shared memory of a multiprocessor
+  // Clusters of 2, 4 and 8 blocks of a multiprocessor each that the device has room for at a time; 0: no clusters.
+  int clusters_of_2 = 0;
+  int clusters_of_4 = 0;
+  int clusters_of_8 = 0;
   // The device has compute capability 9.0 or 10.0, and the build has machine code of *_sm90 or *_sm100 files.
   bool runs_sm90 = false;
   bool runs_sm100 = false;

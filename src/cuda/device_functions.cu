@@ -113,6 +113,26 @@ CurrentDevice::~CurrentDevice() {
   if (before_ != device_) cudaSetDevice(before_);
 }
 
+namespace {
+
+// How many clusters of blocks that take a multiprocessor's shared memory are on the current device at a time.
+int resident_clusters(int blocks, int shared_bytes) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(32);
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  const bool known = cudaOccupancyMaxActiveClusters(&clusters, any_kernel, &config) == cudaSuccess;
+  return known ? clusters : 0;
+}
+
+}  // namespace
+
 const DeviceProperties& properties(int device) {
   constexpr int kMaxDevices = 64;
   static std::array<DeviceProperties, kMaxDevices> known;
@@ -135,6 +155,14 @@ const DeviceProperties& properties(int device) {
       known[i].bulk_copies = is_at_least_90;
       known[i].runs_sm90 = version == 90 && known[i].major == 9 && known[i].minor == 0;
       known[i].runs_sm100 = version == 100 && known[i].major == 10 && known[i].minor == 0;
+      int block_bytes = 0;
+      cudaDeviceGetAttribute(&block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+      if (known[i].runs_sm90 &&
+          cudaFuncSetAttribute(any_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, block_bytes) == cudaSuccess) {
+        known[i].clusters_of_2 = resident_clusters(2, block_bytes);
+        known[i].clusters_of_4 = resident_clusters(4, block_bytes);
+        known[i].clusters_of_8 = resident_clusters(8, block_bytes);
+      }
       cudaSetDevice(before);
     }
     cudaGetLastError();

@@ -57,4 +57,23 @@ void pdl_launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), operation);
 }
 
+// The same in clusters of blocks. Needs compute capability 9.0.
+template <class... Parameters, class... Arguments>
+void cluster_launch(void (*kernel)(Parameters...), dim3 grid, dim3 cluster, dim3 block, std::size_t shared_bytes,
+                    const DeviceProperties& device, cudaStream_t stream, std::string_view operation,
+                    Arguments... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {cluster.x, cluster.y, cluster.z};
+  config.attrs = attributes;
+  config.numAttrs = 1;
+  pdl_launch(config, attributes, device);
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), operation);
+}
+
 }  // namespace thalweg::cu

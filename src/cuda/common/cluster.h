@@ -48,4 +48,17 @@ __device__ inline float load_from_block(const float* here, unsigned rank) {
   return value;
 }
 
+// The same for four, at a multiple of 16 bytes.
+__device__ inline float4 load_four_from_block(const float* here, unsigned rank) {
+  const auto local = static_cast<std::uint32_t>(__cvta_generic_to_shared(here));
+  std::uint32_t remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
+  float4 four;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
+               : "r"(remote)
+               : "memory");
+  return four;
+}
+
 }  // namespace thalweg::cu

@@ -16,7 +16,7 @@ namespace {
 __global__ void __launch_bounds__(kPrepareThreads, 2)
     prepare_kernel(ExpertIds ids, ExpertLists lists, PairSegments segments, Conversion c) {
   extern __shared__ int counts[];
-  pdl_wait();
+  pdl_trigger_and_wait();
   const int list_blocks = segments.blocks > 0 ? 1 + segments.blocks : 0;
   const int block = static_cast<int>(blockIdx.x);
   if (block < list_blocks) {
@@ -36,7 +36,6 @@ __global__ void __launch_bounds__(kPrepareThreads, 2)
       }
     });
   }
-  pdl_trigger();
 }
 
 void launch_prepare(const ExpertIds& ids, const ExpertLists& lists, const Conversion& conversion, const Stream& stream,

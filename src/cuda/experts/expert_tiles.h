@@ -35,9 +35,11 @@ std::size_t expert_tiles_workspace(const ExpertMatmulArgs& args);
 void run_expert_tiles(const ExpertMatmulArgs& args, Workspace workspace, const Stream& stream,
                       std::string_view operation);
 
-// linear by tiles.
+// linear by tiles. `staged`: the workspace has the rows already, of a product with the same rows and a weight of a
+// format that is staged alike.
 std::string linear_tiles_supports(const LinearArgs& args, const Stream& stream);
 std::size_t linear_tiles_workspace(const LinearArgs& args);
-void run_linear_tiles(const LinearArgs& args, Workspace workspace, const Stream& stream);
+bool stage_alike(const LinearArgs& a, const LinearArgs& b);
+void run_linear_tiles(const LinearArgs& args, Workspace workspace, const Stream& stream, bool staged = false);
 
 }  // namespace thalweg::cu

@@ -28,15 +28,22 @@ std::string linear_tiles_supports(const LinearArgs& args, const Stream& stream) 
 
 std::size_t linear_tiles_workspace(const LinearArgs& args) { return TiledPlan(args, Arena()).bytes; }
 
-void run_linear_tiles(const LinearArgs& args, Workspace workspace, const Stream& stream) {
+bool stage_alike(const LinearArgs& a, const LinearArgs& b) {
+  return tiles_in_f16(a.weight.dtype) == tiles_in_f16(b.weight.dtype);
+}
+
+void run_linear_tiles(const LinearArgs& args, Workspace workspace, const Stream& stream, bool staged) {
   if (args.y.size() == 0) return;
   const CurrentDevice current(stream, LinearArgs::kName);
   const DeviceProperties& device = properties(stream.device.index);
   const TiledPlan plan(args, Arena(workspace));
-  prepare_tiles({}, {}, args.x, plan.staged, stream, LinearArgs::kName, plan.factors);
+  if (!staged) prepare_tiles({}, {}, args.x, plan.staged, stream, LinearArgs::kName, plan.factors);
   TiledMatmul matmul = tiled_product(args.weight, plan.staged, plan.factors);
   matmul.num_rows = static_cast<int>(args.x.dim(0));
-  matmul.tile_tokens = choose_tile_tokens(args.x.dim(0), args.weight.dim(0), device.multiprocessors);
+  const TileDivision division = divide_tiles(args.weight, args.x.dim(0), device);
+  matmul.tile_tokens = division.tokens;
+  matmul.tile_blocks = division.blocks;
+  matmul.few = division.few;
   matmul.y = args.y.data;
   matmul.y_dtype = args.y.dtype;
   matmul.y_token_stride = args.y.stride(0);

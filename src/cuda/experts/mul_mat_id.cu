@@ -1,6 +1,7 @@
 // mul_mat_id, mul_mm_id, mul_mv_id and linear: the lists of their kernels, and the costs that decide among these.
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <type_traits>
 
@@ -83,26 +84,34 @@ double groups_of(std::int64_t rows, std::int64_t most) { return static_cast<doub
 
 enum class BlockKernel { kMatvec, kSplit, kStream, kTiles };
 template <BlockKernel kKernel>
-double block_cost(const LinearArgs& args) {
+double block_cost(const LinearArgs& args, const Stream& stream) {
   using namespace tuning::experts::linear;
   const std::int64_t rows = args.x.dim(0);
   switch (kKernel) {
     case BlockKernel::kMatvec:
       return cost_of(kMatvecBlocks, args.weight, static_cast<double>(rows));
-    case BlockKernel::kSplit:
-      return cost_of(kSplitBlocks[rows <= 8 ? 0 : (rows <= 16 ? 1 : 2)], args.weight, groups_of(rows, 32));
+    case BlockKernel::kSplit: {
+      const double groups = groups_of(rows, 32);
+      const bool at_once = groups * static_cast<double>(args.weight.dim(0)) / 32.0 <= kSplitBlocksAtOnce;
+      return cost_of(kSplitBlocks[rows <= 8 ? 0 : (rows <= 16 ? 1 : 2)], args.weight, at_once ? 1.0 : groups);
+    }
     case BlockKernel::kStream:
       return cost_of(kStreamBlocks[rows <= 16 ? 0 : 1], args.weight, groups_of(rows, 32));
     case BlockKernel::kTiles:
+      if (const int blocks = divide_tiles(args.weight, rows, properties(stream.device.index)).blocks; blocks > 1) {
+        const auto columns = static_cast<double>(args.weight.dim(1));
+        return kSharedTileCall + kSharedTileColumn * columns + kSharedTileStage * std::ceil(columns / 256.0 / blocks) +
+               kSharedTileRow * static_cast<double>(std::min(rows, kSharedTileRows));
+      }
       return cost_of(kTileBlocks, args.weight) + kTileRow * static_cast<double>(std::min(rows, kTileRows));
   }
   return 0.0;
 }
 
 template <class Args, LoadCosts MatmulCosts::*kKernel, BlockKernel kBlockKernel>
-double cost(const Args& args, const Stream&) {
+double cost(const Args& args, const Stream& stream) {
   if constexpr (kIsLinear<Args>) {
-    if (is_block_format(args.weight.dtype)) return block_cost<kBlockKernel>(args);
+    if (is_block_format(args.weight.dtype)) return block_cost<kBlockKernel>(args, stream);
   }
   return (costs<Args>().*kKernel).at(load_of(args));
 }
@@ -252,7 +261,9 @@ void run_split(const LinearArgs& args, Workspace, const Stream& stream) {
 std::string remark_split(const LinearArgs& args) {
   return args.x.dtype == DType::kBF16 ? "" : "rounds activations to bf16";
 }
-double cost_split(const LinearArgs& args, const Stream&) { return block_cost<BlockKernel::kSplit>(args); }
+double cost_split(const LinearArgs& args, const Stream& stream) {
+  return block_cost<BlockKernel::kSplit>(args, stream);
+}
 
 constexpr Kernel<LinearArgs> kSplit{.name = "split",
                                     .supports = supports_split,

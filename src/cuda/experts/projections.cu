@@ -7,6 +7,7 @@
 
 #include "core/projections.h"
 #include "cuda/experts/expert_matmul.h"
+#include "cuda/experts/expert_tiles.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
 
@@ -47,7 +48,7 @@ void run_together(const ProjectionsArgs& args, Workspace, const Stream& stream) 
   }
 }
 
-// ---- each and exact: one after the other
+// ---- each and exact: one after the other. Rows that `wgmma` has staged serve the next products too.
 
 ProjectionsArgs with_exact_products(ProjectionsArgs args) {
   args.precision = MatmulPrecision::kExact;
@@ -69,9 +70,23 @@ template <bool kExact>
 std::size_t each_workspace(const ProjectionsArgs& args, const Stream& stream) {
   return each_product_workspace(linear_kernels(), kExact ? with_exact_products(args) : args, stream);
 }
-template <bool kExact>
 void run_each(const ProjectionsArgs& args, Workspace workspace, const Stream& stream) {
-  run_each_product(linear_kernels(), kExact ? with_exact_products(args) : args, workspace, stream);
+  const ProductList products(args);
+  const LinearArgs* staged = nullptr;  // whose rows the workspace has
+  for (const LinearArgs& product : products) {
+    const Plan<LinearArgs> plan = plan_product(linear_kernels(), product, stream);
+    if (!plan || product.y.size() == 0) continue;
+    if (plan.kernel->name == "wgmma") {
+      run_linear_tiles(product, workspace, stream, staged != nullptr && stage_alike(*staged, product));
+      staged = &product;
+    } else {
+      plan.kernel->run(product, workspace, stream);
+      if (plan.workspace > 0) staged = nullptr;
+    }
+  }
+}
+void run_exact(const ProjectionsArgs& args, Workspace workspace, const Stream& stream) {
+  run_each_product(linear_kernels(), with_exact_products(args), workspace, stream);
 }
 
 constexpr Kernel<ProjectionsArgs> kProjections[] = {
@@ -84,10 +99,10 @@ constexpr Kernel<ProjectionsArgs> kProjections[] = {
     {.name = "each",
      .supports = each_supports<false>,
      .workspace = each_workspace<false>,
-     .run = run_each<false>,
+     .run = run_each,
      .remark = remark,
      .arithmetic = Arithmetic::k16Bit},
-    {.name = "exact", .supports = each_supports<true>, .workspace = each_workspace<true>, .run = run_each<true>}};
+    {.name = "exact", .supports = each_supports<true>, .workspace = each_workspace<true>, .run = run_exact}};
 
 }  // namespace
 

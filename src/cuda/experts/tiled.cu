@@ -49,17 +49,40 @@ TiledMatmul tiled_product(const ConstTensor& weight, const std::uint16_t* staged
   return result;
 }
 
+namespace {
+std::int64_t tiles_of(std::int64_t tokens, int tile_tokens, std::int64_t n, int tile_rows) {
+  return (tokens + tile_tokens - 1) / tile_tokens * ((n + tile_rows - 1) / tile_rows);
+}
+}  // namespace
+
 int choose_tile_tokens(std::int64_t tokens, std::int64_t n, int multiprocessors) {
   // Cycles for 64 columns: four per token on the tensor cores, but no less than unpacking takes.
   const auto cost = [&](int tile) {
-    const std::int64_t tiles = (tokens + tile - 1) / tile * ((n + 127) / 128);
-    return (tiles + multiprocessors - 1) / multiprocessors * std::max(4 * tile, 350);
+    return (tiles_of(tokens, tile, n, 128) + multiprocessors - 1) / multiprocessors * std::max(4 * tile, 350);
   };
   int best = kTileTokens;
   for (const int tile : kTileClasses) {
     if (cost(tile) < cost(best)) best = tile;
   }
   return best;
+}
+
+TileDivision divide_tiles(const ConstTensor& weight, std::int64_t tokens, const DeviceProperties& device) {
+  const std::int64_t n = weight.dim(0);
+  // A block unpacks one stage of columns after the other, however few its tokens are. More than eight blocks to a
+  // cluster are not portable.
+  const int clusters[][2] = {{8, device.clusters_of_8}, {4, device.clusters_of_4}, {2, device.clusters_of_2}};
+  TileDivision shared{tokens <= 32 ? 32 : 64, 1, false};
+  const std::int64_t stages = (weight.dim(1) + 255) / 256;
+  for (const bool few : {false, true}) {
+    if (few && !tiles_in_f16(weight.dtype)) continue;
+    const std::int64_t tiles = tiles_of(tokens, shared.tokens, n, few ? 192 : 128);
+    for (const auto& [blocks, resident] : clusters) {
+      if (blocks > shared.blocks && blocks <= stages && tiles <= resident) shared = {shared.tokens, blocks, few};
+    }
+  }
+  if (shared.blocks > 1) return shared;
+  return {choose_tile_tokens(tokens, n, device.multiprocessors), 1, false};
 }
 
 }  // namespace thalweg::cu

@@ -36,6 +36,9 @@ struct TiledMatmul {
   int num_rows;
   int tile_tokens;
   bool few;  // most tiles have 64 rows or fewer; false if an f16 format is multiplied as bf16
+  // Blocks, a cluster, that share the columns of a tile, so that few tiles keep all multiprocessors busy. More than one
+  // only for one matrix, in tiles of at most 64 tokens; then each cluster has one tile.
+  int tile_blocks;
 
   const std::uint16_t* x;  // [.,staged_columns(k)] staged, bf16 or f16
   const float* factors;    // of the results of each row of x; null: x is bf16
@@ -72,6 +75,14 @@ WeightView weight_view(const ConstTensor& weight);
 
 // Tokens per tile of one matrix with n rows: as many as leave work for all multiprocessors.
 int choose_tile_tokens(std::int64_t tokens, std::int64_t n, int multiprocessors);
+// How the tiles of one matrix's product with `tokens` rows of activations keep all multiprocessors busy: tokens per
+// tile, and blocks that share the columns of one.
+struct TileDivision {
+  int tokens;
+  int blocks;
+  bool few;  // tiles of TiledMatmul::few
+};
+TileDivision divide_tiles(const ConstTensor& weight, std::int64_t tokens, const DeviceProperties& device);
 
 namespace sm90 {
 bool tiles_take(DType weight);

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "cuda/common/async_copy.h"
+#include "cuda/common/cluster.h"
 #include "cuda/common/elements.h"
 #include "cuda/common/mbarrier.h"
 #include "cuda/common/mma.h"
@@ -20,6 +21,10 @@ struct ConsumerRings {
   std::uint32_t tokens;
   MbarrierArray weights_full, weights_empty, tokens_full, tokens_empty, rows_full, rows_empty;
   const TileRows* rows;
+  std::uint8_t* token_ring;
+
+  // Of a cluster's tile, where its tokens were.
+  __device__ float* sums() const { return reinterpret_cast<float*>(token_ring); }
 };
 
 __device__ inline float silu(float x) { return x / (1.0F + __expf(-x)); }
@@ -120,6 +125,90 @@ __device__ __forceinline__ void store_tile(const TiledMatmul& args, const TileWo
   }
 }
 
+// Of sums[token][row]: a warp's stores go to different banks.
+template <int kGroups>
+constexpr int kSumPitch = TiledBlock<kGroups>::kTileRows + 4;
+
+// Stores the first `count` of four neighbors.
+template <class T>
+__device__ void store_some(T* to, float4 x, int count, bool aligned) {
+  if (aligned && count >= 4) return store_four(to, x);
+  if (count > 0) to[0] = from_f32<T>(x.x);
+  if (count > 1) to[1] = from_f32<T>(x.y);
+  if (count > 2) to[2] = from_f32<T>(x.z);
+  if (count > 3) to[3] = from_f32<T>(x.w);
+}
+
+// Adds the sums of a cluster's blocks in their order, sums[token][row], and stores those of the block's share of rows.
+template <int kGroups, int kBlocks>
+__device__ void add_sums(const TiledMatmul& args, const TileWork& work, const TileRows& rows, const float* sums,
+                         float factor) {
+  constexpr int kThreads = kGroups * kWarpgroup;
+  constexpr int kFours = TiledBlock<kGroups>::kTileRows / kBlocks / 4;  // of a token
+  constexpr int kLoads = 8;                                             // at a time
+  const int first_row = static_cast<int>(blockIdx.x) % kBlocks * kFours * 4;
+  const int items = work.tokens.count * kFours;
+  const auto bias_of = [&](int n) { return args.bias != nullptr && n < args.n ? args.bias[n] : 0.0F; };
+  for (int begin = static_cast<int>(threadIdx.x) - kWarpgroup; begin < items; begin += kThreads * kLoads / kBlocks) {
+    float4 theirs[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int item = min(begin + i / kBlocks * kThreads, items - 1);
+      const float* const from = sums + item / kFours * kSumPitch<kGroups> + first_row + item % kFours * 4;
+      theirs[i] = load_four_from_block(from, static_cast<unsigned>(i % kBlocks));
+    }
+#pragma unroll
+    for (int i = 0; i < kLoads; i += kBlocks) {
+      const int item = begin + i / kBlocks * kThreads;
+      if (item >= items) break;
+      float4 total = theirs[i];
+#pragma unroll
+      for (int block = 1; block < kBlocks; ++block) {
+        const float4 more = theirs[i + block];
+        total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
+      }
+      const int token = item / kFours;
+      const int n = work.first_n + first_row + item % kFours * 4;
+      const float scale = factor * rows.factor[token];
+      total = {fmaf(total.x, scale, bias_of(n)), fmaf(total.y, scale, bias_of(n + 1)),
+               fmaf(total.z, scale, bias_of(n + 2)), fmaf(total.w, scale, bias_of(n + 3))};
+      const std::int64_t at = rows.y[token] + n;
+      if (args.y_dtype == DType::kF32) {
+        store_some(static_cast<float*>(args.y) + at, total, args.n - n, false);
+      } else if (args.y_dtype == DType::kBF16) {
+        store_some(static_cast<Bf16*>(args.y) + at, total, args.n - n, args.y_fours);
+      } else {
+        store_some(static_cast<F16*>(args.y) + at, total, args.n - n, args.y_fours);
+      }
+    }
+  }
+}
+
+// Of a tile whose columns a cluster shares.
+template <int kGroups, int kWidth>
+__device__ void store_shared(const TiledMatmul& args, const TileWork& work, const TileRows& rows, float* sums,
+                             float factor, const float (&sum)[kWidth / 2], int first_row, int lane) {
+  static_assert(kMostSharedTokens * kSumPitch<kGroups> * sizeof(float) <= 4 * 16384);
+  named_barrier(1, kGroups * kWarpgroup);  // all products have read the tokens, which the sums replace
+#pragma unroll
+  for (int i = 0; i < kWidth / 2; ++i) {
+    const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    sums[column * kSumPitch<kGroups> + first_row + lane / 4 + i % 4 / 2 * 8] = sum[i];
+  }
+  cluster_arrive();
+  cluster_wait();
+  if (args.tile_blocks == 2) {
+    add_sums<kGroups, 2>(args, work, rows, sums, factor);
+  } else if (args.tile_blocks == 4) {
+    add_sums<kGroups, 4>(args, work, rows, sums, factor);
+  } else {
+    add_sums<kGroups, 8>(args, work, rows, sums, factor);
+  }
+  // Others read the sums of this block, which must not end before.
+  cluster_arrive();
+  cluster_wait();
+}
+
 // Unpacks the left operands of the four products of panel `half` of a run: rows lane / 4 (low) and lane / 4 + 8 (high).
 template <bool kHalves, class Weights>
 __device__ __forceinline__ void unpack_panel(const Weights& low, const Weights& high, int half,
@@ -177,8 +266,7 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
   // Reads the weights of the next run before multiplying these: faster for MXFP4, slower for formats whose packed
   // weights need more registers.
   constexpr bool kEarly = kType == DType::kMXFP4 && kWidth <= 32;
-  const int panels = staged(args.k) / kTileColumns;
-  const int k_stages = (args.k + Ring::kStageColumns - 1) / Ring::kStageColumns;
+  const ColumnShare<kType, kGated> share(args);
   const auto release = [&](int stage) {
     if (stage >= 0 && lane == 0) rings.tokens_empty[stage].arrive();
   };
@@ -197,8 +285,8 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
   float sum[kWidth / 2];
   std::uint32_t tokens = 0;  // address of the panel
   int before = -1;           // the stage of tokens whose last products still run
-  if (kEarly) read_run(0, 0);
-  for (int k_stage = 0; k_stage < k_stages; ++k_stage) {
+  if (kEarly) read_run(share.begin, 0);
+  for (int k_stage = share.begin; k_stage < share.end; ++k_stage) {
 #pragma unroll
     for (int run = 0; run < kRuns; ++run) {
       if (run > 0 && k_stage * Ring::kStageColumns + run * kStagedRun >= args.k) {
@@ -215,10 +303,10 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
           read_run(k_stage, run + 1);  // weights beyond K are not used
         } else if (last && kEarly) {
           release_weights();
-          if (k_stage + 1 < k_stages) read_run(k_stage + 1, 0);
+          if (k_stage + 1 < share.end) read_run(k_stage + 1, 0);
         }
         const int stage_panel = kRunPanels * run + half;
-        const int panel = k_stage * kStagePanels + stage_panel;
+        const int panel = (k_stage - share.begin) * kStagePanels + stage_panel;
         if (stage_panel % kSharedPanels == 0 && panel % kPanels == 0) {
           rings.tokens_full[tokens_at.index].wait(tokens_at.parity);
           fence_proxy_async();
@@ -229,7 +317,7 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
-          wgmma<X>(sum, a[step], describe_rows(tokens, step * 32), k_stage + stage_panel + step > 0 ? 1 : 0);
+          wgmma<X>(sum, a[step], describe_rows(tokens, step * 32), panel + step > 0 ? 1 : 0);
         }
         wgmma_commit();
         if (kLoadedOperand && last) {
@@ -250,13 +338,22 @@ __device__ void multiply_tile(const TiledMatmul& args, const TileWork& work, con
   wgmma_wait<0>();
   pin(sum);
   release(before);
-  if (panels % kPanels != 0) {
+  if (share.panels % kPanels != 0) {
     release(tokens_at.index);
     tokens_at.advance(Shared::kTokenStages);
   }
   rings.rows_full[rows_at.index].wait(rows_at.parity);
-  store_tile<kGated, kWidth>(args, work, rings.rows[rows_at.index], kHalves ? 1.0F / kHalfFactor<kType> : 1.0F, sum,
-                             first_row, lane);
+  const TileRows& rows = rings.rows[rows_at.index];
+  constexpr float kFactor = kHalves ? 1.0F / kHalfFactor<kType> : 1.0F;
+  if constexpr (!kGated && kWidth <= kMostSharedTokens) {
+    if (args.tile_blocks > 1) {
+      store_shared<kGroups, kWidth>(args, work, rows, rings.sums(), kFactor, sum, first_row, lane);
+    } else {
+      store_tile<kGated, kWidth>(args, work, rows, kFactor, sum, first_row, lane);
+    }
+  } else {
+    store_tile<kGated, kWidth>(args, work, rows, kFactor, sum, first_row, lane);
+  }
   __syncwarp();
   if (lane == 0) rings.rows_empty[rows_at.index].arrive();
   rows_at.advance(kRowStages);

@@ -8,6 +8,7 @@
 
 #include "cuda/common/async_copy.h"
 #include "cuda/common/mbarrier.h"
+#include "cuda/common/pdl.h"
 #include "cuda/experts/tiled_shapes_sm90.h"
 
 namespace thalweg::cu::sm90 {
@@ -26,6 +27,7 @@ __device__ void find_tile_rows(const TiledMatmul& args, TileRows* rows, Mbarrier
   for_each_tile<kGated, kGroups>(args, [&](const TileWork& work) {
     empty[stage.index].wait(stage.parity ^ 1);
     TileRows& to = rows[stage.index];
+    pdl_wait();
     for (int i = lane; i < work.tokens.count; i += 32) {
       const int at = work.tokens.begin + i;
       const int pair = args.rows != nullptr ? __ldg(args.rows + at) : at;
@@ -51,6 +53,10 @@ struct WeightMaps {
   CUtensorMap up;
 };
 
+__device__ inline void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 __device__ inline void copy_box(std::uint32_t to, const CUtensorMap& map, int word, int row, int expert,
                                 Mbarrier barrier) {
   asm volatile(
@@ -68,10 +74,10 @@ __device__ void copy_weight_boxes(const TiledMatmul& args, const WeightMaps& map
   using Ring = WeightRing<kType>;
   constexpr int kTileRows = TiledBlock<kGroups>::kTileRows;
   const int stage_bytes = kTileRows * args.pitch;
-  const int k_stages = (args.k + Ring::kStageColumns - 1) / Ring::kStageColumns;
+  const ColumnShare<kType, kGated> share(args);
   RingStage stage;
   for_each_tile<kGated, kGroups>(args, [&](const TileWork& work) {
-    for (int k_stage = 0; k_stage < k_stages; ++k_stage) {
+    for (int k_stage = share.begin; k_stage < share.end; ++k_stage) {
       empty[stage.index].wait(stage.parity ^ 1);
       const std::uint32_t to = ring + static_cast<std::uint32_t>(stage.index * stage_bytes);
       const Mbarrier barrier = full[stage.index];
@@ -105,11 +111,11 @@ __device__ void copy_weights(const TiledMatmul& args, std::uint32_t ring, Mbarri
   constexpr int kVectors = Ring::row_bytes(Ring::kAlign) / 16;
   const int stage_bytes = kTileRows * args.pitch;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int k_stages = (args.k + Ring::kStageColumns - 1) / Ring::kStageColumns;
+  const ColumnShare<kType, kGated> share(args);
   const std::int64_t row_bytes = static_cast<std::int64_t>(args.k / Ring::kBlock) * Ring::kBlockBytes;
   RingStage stage;
   for_each_tile<kGated, kGroups>(args, [&](const TileWork& work) {
-    for (int k_stage = 0; k_stage < k_stages; ++k_stage) {
+    for (int k_stage = share.begin; k_stage < share.end; ++k_stage) {
       empty[stage.index].wait(stage.parity ^ 1);
       const std::uint32_t to = ring + static_cast<std::uint32_t>(stage.index * stage_bytes);
 #pragma unroll 4
@@ -145,30 +151,38 @@ __device__ void copy_tokens(const TiledMatmul& args, std::uint32_t ring, const T
   const int vector = thread % 8;
   const int first_row = thread / 8;  // then every eighth
   const std::int64_t columns = staged(args.k);
-  const auto panels = static_cast<int>(columns / kTileColumns);
+  const ColumnShare<kType, kGated> share(args);
   const std::uint32_t to = ring + swizzled(first_row, vector);
   RingStage stage;
   RingStage rows_at;
   for_each_tile<kGated, kGroups>(args, [&](const TileWork& work) {
     constexpr int kEach = kTileTokens / 8;
-    rows_full[rows_at.index].wait(rows_at.parity);
+    // Known without the list, rows in order are copied before their results' factors are there.
+    const bool in_order = args.rows == nullptr && args.pairs_per_x_row == 1;
+    if (!in_order) rows_full[rows_at.index].wait(rows_at.parity);
     const auto* own = reinterpret_cast<const int4*>(rows[rows_at.index].x + first_row * kEach);
-    const std::uint16_t* from = args.x + vector * 8;
+    const auto rows_of = [&](int i) {
+      if (!in_order) return own[min(i, kEach / 4 - 1)];
+      const int first = work.tokens.begin + first_row + 32 * i;
+      return int4{first, first + 8, first + 16, first + 24};
+    };
+    const std::uint16_t* from = args.x + share.begin * share.kStagePanels * kTileColumns + vector * 8;
     const int fours = (work.tokens.count - first_row + 31) / 32;
+    pdl_wait();
     const auto copy_stages = [&]<int kPanels>() {
-      for (int done = 0; done < panels; done += kPanels) {
-        int4 four = own[0];
+      for (int done = 0; done < share.panels; done += kPanels) {
+        int4 four = rows_of(0);
         empty[stage.index].wait(stage.parity ^ 1);
         std::uint32_t at = to + static_cast<std::uint32_t>(stage.index * Shared::kTokenStageBytes);
         int left = work.tokens.count - first_row;
         for (int i = 0; i < fours; ++i) {
-          const int4 next = own[min(i + 1, kEach / 4 - 1)];  // loads while these are copied
+          const int4 next = rows_of(i + 1);  // loads while these are copied
           const auto copy_row = [&](int row, int number) {
             if (left <= 8 * row) return;
             const std::uint16_t* source = from + number * columns;
 #pragma unroll
             for (int panel = 0; panel < kPanels; ++panel) {
-              if (panel > 0 && done + panel >= panels) break;
+              if (panel > 0 && done + panel >= share.panels) break;
               copy_16_bytes(
                   at + static_cast<std::uint32_t>(panel * (Shared::kTokenStageBytes / kPanels) + row * 8 * 128),
                   source + panel * kTileColumns);
@@ -196,6 +210,7 @@ __device__ void copy_tokens(const TiledMatmul& args, std::uint32_t ring, const T
       copy_stages.template operator()<Shared::panels(32)>();
     };
     copy_width();
+    if (in_order) rows_full[rows_at.index].wait(rows_at.parity);
     rows_empty[rows_at.index].arrive();
     rows_at.advance(kRowStages);
   });

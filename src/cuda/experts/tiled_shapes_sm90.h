@@ -11,7 +11,8 @@
 namespace thalweg::cu::sm90 {
 
 constexpr int kWarpgroup = 128;
-constexpr int kTokenThreads = 64;  // of warps 2 and 3
+constexpr int kTokenThreads = 64;      // of warps 2 and 3
+constexpr int kMostSharedTokens = 64;  // of a tile whose columns a cluster shares
 
 // The shape of a block with kGroups consumer warpgroups: two for tiles of any number of tokens, three for experts with
 // few, which leaves fewer registers for sums, but unpacks faster.
@@ -82,6 +83,26 @@ struct TiledBarriers {
 
 __device__ inline int staged(int columns) { return (columns + kStagedRun - 1) / kStagedRun * kStagedRun; }
 
+// The stages of columns that a block multiplies: all, or its share of a cluster's tile.
+template <DType kType, bool kGated>
+struct ColumnShare {
+  static constexpr int kStagePanels = WeightRing<kType>::kStageColumns / kTileColumns;
+  int begin = 0;
+  int end;
+  int panels;  // of 64 columns
+
+  __device__ explicit ColumnShare(const TiledMatmul& args)
+      : end((args.k + WeightRing<kType>::kStageColumns - 1) / WeightRing<kType>::kStageColumns) {
+    if constexpr (!kGated) {
+      const int rank = static_cast<int>(blockIdx.x) % args.tile_blocks;
+      const int stages = end;
+      begin = stages * rank / args.tile_blocks;
+      end = stages * (rank + 1) / args.tile_blocks;
+    }
+    panels = min(end * kStagePanels, staged(args.k) / kTileColumns) - begin * kStagePanels;
+  }
+};
+
 // A tile of weight rows and tokens.
 struct TileWork {
   TokenTile tokens;
@@ -95,23 +116,28 @@ struct TileLoop {
   static constexpr int kTileRows = TiledBlock<kGroups>::kTileRows;
   static constexpr int kColumns = kGated ? kTileRows / 2 : kTileRows;
   std::int64_t at;
+  std::int64_t stride;
   std::int64_t end;
   int n_tiles;
   TileWork work;
   TileWork next;
 
   __device__ explicit TileLoop(const TiledMatmul& args)
-      : at(blockIdx.x), n_tiles(((kGated ? staged(args.n) : args.n) + kColumns - 1) / kColumns) {
+      : at(blockIdx.x), stride(gridDim.x), n_tiles(((kGated ? staged(args.n) : args.n) + kColumns - 1) / kColumns) {
+    if constexpr (!kGated) {
+      at = blockIdx.x / args.tile_blocks;
+      stride = gridDim.x / args.tile_blocks;
+    }
     end = args.tiles != nullptr ? *args.tile_count : (args.num_rows + args.tile_tokens - 1) / args.tile_tokens;
     end *= n_tiles;
     work = read(args, at);
-    next = read(args, at + gridDim.x);
+    next = read(args, at + stride);
   }
   __device__ bool valid() const { return at < end; }
   __device__ void advance(const TiledMatmul& args) {
-    at += gridDim.x;
+    at += stride;
     work = next;
-    next = read(args, at + gridDim.x);
+    next = read(args, at + stride);
   }
 
  private:

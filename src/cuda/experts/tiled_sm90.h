@@ -40,6 +40,10 @@ __global__ void __launch_bounds__(TiledBlock<kGroups>::kThreads, 1)
   const MbarrierArray weights_empty{shared_address(barriers.weights_empty)};
   const MbarrierArray rows_full{shared_address(barriers.rows_full)};
   const MbarrierArray rows_empty{shared_address(barriers.rows_empty)};
+  if (threadIdx.x == 32 && args.period > 0) {
+    prefetch_map(maps.weight);
+    if constexpr (kGated) prefetch_map(maps.up);
+  }
   if (threadIdx.x == 0) {
     for (int i = 0; i < kRowStages; ++i) {
       rows_full[i].init(32);
@@ -56,7 +60,9 @@ __global__ void __launch_bounds__(TiledBlock<kGroups>::kThreads, 1)
     fence_mbarrier_init();
   }
   __syncthreads();
-  pdl_trigger_and_wait();
+  pdl_trigger();
+  // Tiles of one matrix are known without the kernels ahead, and so are its weights: only who reads activations waits.
+  if (args.tiles != nullptr) pdl_wait();
   if (threadIdx.x < kWarpgroup) {
     setmaxnreg_dec<Shape::kCopyRegisters>();
     if (threadIdx.x < 32) {
@@ -80,7 +86,8 @@ __global__ void __launch_bounds__(TiledBlock<kGroups>::kThreads, 1)
                               tokens_empty,
                               rows_full,
                               rows_empty,
-                              rows};
+                              rows,
+                              shared + offset};
     RingStage weights_at;
     RingStage tokens_at;
     RingStage rows_at;
@@ -142,8 +149,16 @@ void launch_tiled_matmul_of(const TiledMatmul& args, bool gated, const DevicePro
     const auto kernel = tiled_matmul<kType, X, kGated, kGroups>;
     constexpr int kBytes = Shared::kBytes;
     allow_shared_memory(reinterpret_cast<const void*>(kernel), kBytes, operation);
-    pdl_launch(kernel, dim3(static_cast<unsigned>(device.multiprocessors)), Shape::kThreads, kBytes, device, stream,
-               operation, with_maps, maps);
+    with_maps.tile_blocks = std::max(args.tile_blocks, 1);
+    if (with_maps.tile_blocks == 1) {
+      return pdl_launch(kernel, dim3(static_cast<unsigned>(device.multiprocessors)), Shape::kThreads, kBytes, device,
+                        stream, operation, with_maps, maps);
+    }
+    const int token_tiles = (args.num_rows + args.tile_tokens - 1) / args.tile_tokens;
+    const int tiles = token_tiles * ((args.n + Shape::kTileRows - 1) / Shape::kTileRows);
+    cluster_launch(kernel, dim3(static_cast<unsigned>(tiles * with_maps.tile_blocks)),
+                   dim3(static_cast<unsigned>(with_maps.tile_blocks)), Shape::kThreads, kBytes, device, stream,
+                   operation, with_maps, maps);
   };
   using Most = std::conditional_t<tiles_in_f16(kType), __half, __nv_bfloat16>;
   if (gated) return launch.template operator()<__nv_bfloat16, true, 2>();
