@@ -269,9 +269,10 @@ inline constexpr BlockCosts kStreamBlocks[] = {{3, 0.0048, 0.0010, 0.0025}, {3, 
 inline constexpr BlockCosts kTileBlocks{5.5, 0.0053, 0.0012, 0.0037};
 inline constexpr double kTileRow = 0.03;  // of the first kTileRows
 inline constexpr std::int64_t kTileRows = 256;
-// The same where the blocks of a cluster share a tile's columns: for each 256 columns of a block, and each row. 14.4,
-// 17.5 and 19.1 us for 1, 32 and 64 rows of 8192 x 2048, 10.3, 12.0 and 13.8 of 4096 x 2048, 11.3, 13.2 and 16.0 of
-// 2048 x 4096; the call takes 1.5 us less than stated, so that `split`, whose line lies too high there, keeps 32 rows.
+// The same where the blocks of a cluster share a tile's columns: for each 256 columns of a block, and each of the first
+// kSharedTileRows. 16.1 and 17.1 us for 32 and 64 rows of 8192 x 2048, 12.9 and 16.5 for 64 and 128 of 4096 x 2048,
+// 19.0 for 128 of 2048 x 4096. The call takes 2 us less than stated, so that `split`, whose line lies too high there,
+// keeps 32 rows of 4096 x 2048.
 inline constexpr double kSharedTileCall = 9.0;
 inline constexpr double kSharedTileColumn = 0.00034;
 inline constexpr double kSharedTileStage = 1.4;

@@ -101,7 +101,8 @@ double block_cost(const LinearArgs& args, const Stream& stream) {
       if (const int blocks = divide_tiles(args.weight, rows, properties(stream.device.index)).blocks; blocks > 1) {
         const auto columns = static_cast<double>(args.weight.dim(1));
         return kSharedTileCall + kSharedTileColumn * columns + kSharedTileStage * std::ceil(columns / 256.0 / blocks) +
-               kSharedTileRow * static_cast<double>(std::min(rows, kSharedTileRows));
+               kSharedTileRow * static_cast<double>(std::min(rows, kSharedTileRows)) +
+               kTileRow * static_cast<double>(std::clamp(rows - kSharedTileRows, std::int64_t{0}, kTileRows));
       }
       return cost_of(kTileBlocks, args.weight) + kTileRow * static_cast<double>(std::min(rows, kTileRows));
   }
