@@ -3,8 +3,8 @@
 namespace thalweg::app {
 
 // Pages that this process touches first from now on come from all memory nodes that it may use, in turn: also those of
-// files that are not in the page cache yet. For machines whose memory belongs to several processors. Call it before
-// threads start, since they inherit it. Returns the number of nodes. Throws where the system has no such policy.
-int interleave_memory();
+// files that are not in the page cache yet. For machines whose processors have memory of their own. Call it before
+// threads start, since they inherit it. Throws where the system has no such policy.
+void interleave_memory();
 
 }  // namespace thalweg::app
