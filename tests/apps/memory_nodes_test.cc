@@ -1,6 +1,6 @@
 // `--numa`: the policy that the kernel shows for a process, and the same text.
 
-#include <signal.h>
+#include <csignal>
 
 #include "command_line.h"
 
