@@ -12,9 +12,11 @@ constexpr int kFirstRounds = 3;        // without drafts, the first ones being s
 constexpr int kRemeasure = 128;        // rounds with drafts, after which one without is due
 constexpr double kMostTime = 2;        // of what was expected, that is believed of one round
 constexpr double kLeastSlope = 0.2;    // of drafts' average cost, that one more adds
+constexpr double kUnknownSlope = 0.5;  // the same before it is measured
 constexpr double kForget = 0.97;       // of what is known about acceptance, by round
 constexpr double kMostLoss = 0.02;     // of the time, that drafts may cost where they do not pay
 constexpr double kUnknownDraft = 0.5;  // of a round, before the cost of a draft is measured
+constexpr double kKnown = 10;          // drafts, after which acceptance is believed
 
 void average(double& value, double newest, double weight = kNewest) {
   value = value == 0 ? newest : value + weight * (newest - value);
@@ -65,8 +67,10 @@ bool RoundCosts::due(std::int64_t sequences) const {
 double RoundCosts::added(double drafts) const {
   const double each = added_ / drafts_;
   const double spread = squares_ - drafts_ * drafts_;
-  // Where all rounds have had about as many drafts, nothing is known of others.
-  const double slope = spread < 0.1 ? each : (products_ - drafts_ * added_) / spread;
+  // Where all rounds have had about as many drafts, nothing is known of others. More are tried too late if they are
+  // taken to cost as much as the first.
+  const double unknown = drafts > drafts_ ? kUnknownSlope * each : each;
+  const double slope = spread < 0.1 ? unknown : (products_ - drafts_ * added_) / spread;
   return added_ + std::clamp(slope, kLeastSlope * each, each) * (drafts - drafts_);
 }
 
@@ -98,7 +102,6 @@ void Drafter::add(std::span<const std::int32_t> tokens) {
 }
 
 bool Drafter::prefers_lookup() {
-  guess_.clear();
   if (mode_ != DraftMode::kAuto) return false;
   lookup_.propose(static_cast<std::size_t>(most_), guess_);
   if (guess_.empty() || of_lookup_.rate() < of_layer_.rate()) return false;
@@ -114,7 +117,8 @@ std::int64_t Drafter::worthwhile(std::int64_t sequences, const RoundCosts& costs
   const auto cost = [&](std::int64_t drafts) {
     return known ? costs.drafts(drafts, sequences) : kUnknownDraft * round * static_cast<double>(drafts);
   };
-  const double acceptance = (by_layer_ ? of_layer_ : of_lookup_).rate();
+  const Acceptance& known_of = by_layer_ ? of_layer_ : of_lookup_;
+  const double acceptance = known_of.rate();
   // The n-th draft gives a token with probability acceptance^n.
   std::int64_t count = 0;
   double chance = 1;
@@ -127,7 +131,8 @@ std::int64_t Drafter::worthwhile(std::int64_t sequences, const RoundCosts& costs
     if (rate > best) count = n;
     best = std::max(best, rate);
   }
-  // Where none pays, one is tried from time to time.
+  if (count > 0 && known_of.looked >= kKnown) return count;
+  // Where none pays, or little is known, one is tried from time to time.
   count = std::max<std::int64_t>(count, 1);
   const double allowed = kMostLoss * spent_ + token;
   const double lost = spent_ - gained_;
@@ -136,8 +141,11 @@ std::int64_t Drafter::worthwhile(std::int64_t sequences, const RoundCosts& costs
 }
 
 std::int64_t Drafter::wanted(std::int64_t room, std::int64_t sequences, const RoundCosts& costs, bool has_layer) {
+  guess_.clear();
   by_layer_ = has_layer && !prefers_lookup();
   const std::int64_t most = std::min(room, mode_ == DraftMode::kAuto ? worthwhile(sequences, costs) : limit_);
+  // How the text so far foretells the next tokens is learned without drafts too.
+  if (mode_ == DraftMode::kAuto && most <= 0 && !by_layer_) lookup_.propose(static_cast<std::size_t>(most_), guess_);
   return std::max<std::int64_t>(0, most);
 }
 

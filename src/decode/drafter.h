@@ -89,7 +89,7 @@ class Drafter {
   bool by_layer_ = false;
   Acceptance of_lookup_;
   Acceptance of_layer_;
-  std::vector<std::int32_t> guess_;  // what the text so far would have given for a round of the layer's
+  std::vector<std::int32_t> guess_;  // what the text so far would have given for a round without its drafts
   double spent_ = 0;                 // kAuto: seconds of rounds
   double gained_ = 0;                // and those that the same tokens would have taken without drafts
 };
