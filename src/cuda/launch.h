@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <optional>
 #include <string_view>
 
 #include "cuda/device.h"
@@ -43,37 +44,32 @@ inline void pdl_launch(cudaLaunchConfig_t& config, cudaLaunchAttribute* attribut
 // Allows a kernel `bytes` of shared memory per block on the current device.
 void allow_shared_memory(const void* kernel, std::size_t bytes, std::string_view operation);
 
+// In clusters of blocks, if any are given; they need compute capability 9.0.
+template <class... Parameters, class... Arguments>
+void pdl_launch(void (*kernel)(Parameters...), dim3 grid, std::optional<dim3> cluster, dim3 block,
+                std::size_t shared_bytes, const DeviceProperties& device, cudaStream_t stream,
+                std::string_view operation, Arguments... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  if (cluster) {
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {cluster->x, cluster->y, cluster->z};
+    config.numAttrs = 1;
+  }
+  pdl_launch(config, attributes, device);
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), operation);
+}
+
 template <class... Parameters, class... Arguments>
 void pdl_launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
                 const DeviceProperties& device, cudaStream_t stream, std::string_view operation,
                 Arguments... arguments) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  pdl_launch(config, &attribute, device);
-  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), operation);
-}
-
-// The same in clusters of blocks. Needs compute capability 9.0.
-template <class... Parameters, class... Arguments>
-void cluster_launch(void (*kernel)(Parameters...), dim3 grid, dim3 cluster, dim3 block, std::size_t shared_bytes,
-                    const DeviceProperties& device, cudaStream_t stream, std::string_view operation,
-                    Arguments... arguments) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {cluster.x, cluster.y, cluster.z};
-  config.attrs = attributes;
-  config.numAttrs = 1;
-  pdl_launch(config, attributes, device);
-  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), operation);
+  pdl_launch(kernel, grid, std::nullopt, block, shared_bytes, device, stream, operation, arguments...);
 }
 
 }  // namespace thalweg::cu

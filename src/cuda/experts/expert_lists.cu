@@ -16,7 +16,8 @@ namespace {
 __global__ void __launch_bounds__(kPrepareThreads, 2)
     prepare_kernel(ExpertIds ids, ExpertLists lists, PairSegments segments, Conversion c) {
   extern __shared__ int counts[];
-  pdl_trigger_and_wait();
+  pdl_wait();
+  pdl_trigger();  // not before: the kernel behind copies weights without a wait of its own, which one ahead may write
   const int list_blocks = segments.blocks > 0 ? 1 + segments.blocks : 0;
   const int block = static_cast<int>(blockIdx.x);
   if (block < list_blocks) {

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 
 #include "cuda/common/pdl.h"
@@ -61,7 +62,8 @@ __global__ void __launch_bounds__(TiledBlock<kGroups>::kThreads, 1)
   }
   __syncthreads();
   pdl_trigger();
-  // Tiles of one matrix are known without the kernels ahead, and so are its weights: only who reads activations waits.
+  // Tiles of one matrix are known without the kernel that staged its rows, which has waited for all before it and so
+  // for the weights: only who reads the rows waits.
   if (args.tiles != nullptr) pdl_wait();
   if (threadIdx.x < kWarpgroup) {
     setmaxnreg_dec<Shape::kCopyRegisters>();
@@ -150,15 +152,15 @@ void launch_tiled_matmul_of(const TiledMatmul& args, bool gated, const DevicePro
     constexpr int kBytes = Shared::kBytes;
     allow_shared_memory(reinterpret_cast<const void*>(kernel), kBytes, operation);
     with_maps.tile_blocks = std::max(args.tile_blocks, 1);
-    if (with_maps.tile_blocks == 1) {
-      return pdl_launch(kernel, dim3(static_cast<unsigned>(device.multiprocessors)), Shape::kThreads, kBytes, device,
-                        stream, operation, with_maps, maps);
+    int blocks = device.multiprocessors;
+    std::optional<dim3> cluster;
+    if (with_maps.tile_blocks > 1) {
+      const int token_tiles = (args.num_rows + args.tile_tokens - 1) / args.tile_tokens;
+      blocks = token_tiles * ((args.n + Shape::kTileRows - 1) / Shape::kTileRows) * with_maps.tile_blocks;
+      cluster = dim3(static_cast<unsigned>(with_maps.tile_blocks));
     }
-    const int token_tiles = (args.num_rows + args.tile_tokens - 1) / args.tile_tokens;
-    const int tiles = token_tiles * ((args.n + Shape::kTileRows - 1) / Shape::kTileRows);
-    cluster_launch(kernel, dim3(static_cast<unsigned>(tiles * with_maps.tile_blocks)),
-                   dim3(static_cast<unsigned>(with_maps.tile_blocks)), Shape::kThreads, kBytes, device, stream,
-                   operation, with_maps, maps);
+    pdl_launch(kernel, dim3(static_cast<unsigned>(blocks)), cluster, Shape::kThreads, kBytes, device, stream, operation,
+               with_maps, maps);
   };
   using Most = std::conditional_t<tiles_in_f16(kType), __half, __nv_bfloat16>;
   if (gated) return launch.template operator()<__nv_bfloat16, true, 2>();

@@ -155,18 +155,8 @@ std::string cluster_supports(const GatedDeltaPrepStepArgs& args, const Stream& s
 template <class Parameters>
 void launch(void (*kernel)(Parameters), const Parameters& p, dim3 blocks, dim3 members, std::int64_t threads,
             std::size_t shared_bytes, const Stream& stream) {
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {members.x, members.y, members.z};
-  cudaLaunchConfig_t config{};
-  config.gridDim = blocks;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = native(stream);
-  config.attrs = attributes;
-  config.numAttrs = 1;
-  pdl_launch(config, attributes, properties(stream.device.index));
-  check(cudaLaunchKernelEx(&config, kernel, p), GatedDeltaPrepStepArgs::kName);
+  pdl_launch(kernel, blocks, members, dim3(static_cast<unsigned>(threads)), shared_bytes,
+             properties(stream.device.index), native(stream), GatedDeltaPrepStepArgs::kName, p);
 }
 
 void run_clusters(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
