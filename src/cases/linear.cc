@@ -74,6 +74,11 @@ void add_linear_cases(std::vector<Case>& cases) {
   for (const DType weight : weight_types()) add({.weight = weight});
   add({.tokens = 0});
   add({.tokens = 1, .n = 33, .bias = true});
+  // One row of long and short rows of weights, whose K tiles begin at multiples of two bytes or of 16.
+  for (const DType weight : {DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kQ8_0}) {
+    for (const std::int64_t k : {256, 768, 2048, 17664}) add({.tokens = 1, .n = 112, .k = k, .weight = weight});
+    add({.tokens = 1, .n = 35008, .k = 256, .weight = weight, .x = DType::kBF16, .y = DType::kBF16, .bias = true});
+  }
   // A relative bound on one output would fail whenever that happens to be small.
   add({.tokens = 64, .n = 1, .weight = DType::kQ8_0});
   add({.tokens = 100, .n = 70, .k = 288, .weight = DType::kQ5_0, .bias = true});

@@ -260,6 +260,8 @@ struct BlockCosts {
 inline constexpr double kFewTiles = 4096;
 // matvec, for each row: 2.5 to 5.6 us at one row; 17 to 21 us at eight rows of the largest of a layer.
 inline constexpr BlockCosts kMatvecBlocks{2.4, 0, 0.0016, 0.0023};
+// bytes, of one row.
+inline constexpr BlockCosts kBytesBlocks{2.9, 0, 0.0016, 0.0018};
 // split, of up to 8, 16 and 32 rows.
 inline constexpr BlockCosts kSplitBlocks[] = {
     {4.1, 0, 0.0022, 0.0035}, {5.2, 0, 0.0030, 0.0062}, {6.6, 0, 0.0062, 0.0080}};

@@ -12,6 +12,7 @@
 // or, for formats with kShifted, of 2:
 //
 //   pair(j, t, a, b)   words of codes 4 t .. 4 t + 3 and 16 + 4 t .. of sub-blocks first(j) and second(j), j < 4
+//   row_pair(j, t, a, b)  the same of codes 8 t .. 8 t + 7
 //   scale(s, half)     the integer scale of the half-th 16 weights of sub-block s
 //   number(t, i)       of both halves of sub-block 2 t + i as two f16
 //   d(), factor()
@@ -27,6 +28,11 @@ namespace thalweg::cu {
 
 template <DType kType>
 struct ByteCodes;
+
+// The eight bytes from 8 t on.
+__device__ inline uint2 read_eight(const std::uint8_t* from, int t) {
+  return *reinterpret_cast<const uint2*>(from + 8 * t);
+}
 
 template <DType kType>
 constexpr bool kHasByteCodes =
@@ -45,8 +51,8 @@ struct SuperBlockByteCodes {
   __device__ static constexpr int first(int j) { return 2 * j; }
   __device__ static constexpr int second(int j) { return 2 * j + 1; }
   __device__ int scale(int sub_block, int) const {
-    return static_cast<int>(
-        __byte_perm(six.scales[sub_block / 4], 0, 0x4440U | static_cast<std::uint32_t>(sub_block % 4)));
+    const std::uint32_t four = sub_block < 4 ? six.scales[0] : six.scales[1];
+    return static_cast<int>(__byte_perm(four, 0, 0x4440U | static_cast<std::uint32_t>(sub_block % 4)));
   }
   __device__ std::uint32_t number(int t, int i) const {
     return add_halves(SixBitScales::pair(six.minima, t, i), -1024.0F);
@@ -63,8 +69,11 @@ template <>
 struct ByteCodes<DType::kQ4_K> : SuperBlockByteCodes {
   static constexpr int kSpread = 16;
   using SuperBlockByteCodes::SuperBlockByteCodes;
-  __device__ void pair(int j, int t, uint2& a, uint2& b) const {
-    const uint2 words = read_quarter(tile + 16 + 32 * j, t);
+  __device__ void pair(int j, int t, uint2& a, uint2& b) const { split(read_quarter(tile + 16 + 32 * j, t), a, b); }
+  __device__ void row_pair(int j, int t, uint2& a, uint2& b) const { split(read_eight(tile + 16 + 32 * j, t), a, b); }
+
+ private:
+  __device__ static void split(uint2 words, uint2& a, uint2& b) {
     a = words & 0x0F0F0F0FU;
     b = words & 0xF0F0F0F0U;
   }
@@ -75,8 +84,14 @@ struct ByteCodes<DType::kQ5_K> : SuperBlockByteCodes {
   static constexpr int kSpread = 1;
   using SuperBlockByteCodes::SuperBlockByteCodes;
   __device__ void pair(int j, int t, uint2& a, uint2& b) const {
-    const uint2 words = read_quarter(tile + 48 + 32 * j, t);
-    const uint2 fifth = read_quarter(tile + 16, t) >> (2 * j);
+    join(read_quarter(tile + 48 + 32 * j, t), read_quarter(tile + 16, t) >> (2 * j), a, b);
+  }
+  __device__ void row_pair(int j, int t, uint2& a, uint2& b) const {
+    join(read_eight(tile + 48 + 32 * j, t), read_eight(tile + 16, t) >> (2 * j), a, b);
+  }
+
+ private:
+  __device__ static void join(uint2 words, uint2 fifth, uint2& a, uint2& b) {
     a = (words & 0x0F0F0F0FU) | (fifth & 0x01010101U) << 4;
     b = (words >> 4 & 0x0F0F0F0FU) | (fifth & 0x02020202U) << 3;
   }
@@ -96,8 +111,13 @@ struct ByteCodes<DType::kQ6_K> {
   __device__ static constexpr int first(int j) { return j / 2 * 4 + j % 2; }
   __device__ static constexpr int second(int j) { return first(j) + 2; }
   __device__ void pair(int j, int t, uint2& a, uint2& b) const {
-    const uint2 low = words.quarter(32 * j, t);
-    const uint2 high = words.quarter(128 + j / 2 * 32, t) >> (j % 2 * 2);
+    join(words.quarter(32 * j, t), words.quarter(128 + j / 2 * 32, t) >> (j % 2 * 2), a, b);
+  }
+  __device__ void row_pair(int j, int t, uint2& a, uint2& b) const {
+    join(eight(32 * j, t), eight(128 + j / 2 * 32, t) >> (j % 2 * 2), a, b);
+  }
+  __device__ uint2 eight(int offset, int t) const { return {words[offset / 4 + 2 * t], words[offset / 4 + 2 * t + 1]}; }
+  __device__ static void join(uint2 low, uint2 high, uint2& a, uint2& b) {
     a = (low & 0x0F0F0F0FU) | (high & 0x03030303U) << 4;
     b = (low >> 4 & 0x0F0F0F0FU) | (high & 0x30303030U);
   }
@@ -130,11 +150,18 @@ struct ByteCodes<DType::kQ8_0> {
     a = codes(2 * j, t);
     b = codes(2 * j + 1, t);
   }
+  __device__ void row_pair(int j, int t, uint2& a, uint2& b) const {
+    a = row_codes(2 * j, t);
+    b = row_codes(2 * j + 1, t);
+  }
   __device__ float scale(int sub_block, int) const { return f16_bits_to_f32(read_half<2>(tile + 34 * sub_block)); }
 
  private:
   __device__ uint2 codes(int sub_block, int t) const {
     return {even_word(tile, 34 * sub_block + 2, t), even_word(tile, 34 * sub_block + 18, t)};
+  }
+  __device__ uint2 row_codes(int sub_block, int t) const {
+    return {even_word(tile, 34 * sub_block + 2, 2 * t), even_word(tile, 34 * sub_block + 2, 2 * t + 1)};
   }
 };
 

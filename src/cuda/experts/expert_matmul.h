@@ -35,6 +35,14 @@ std::size_t stream_workspace(const ConstTensor& x, const ConstTensor& weight, st
 void run_stream(const ExpertMatmul& p, const ConstTensor& x, const ConstTensor& weight, Workspace workspace,
                 const Stream& stream, std::string_view operation);
 
+// `bytes`, of linear: one row of activations times weights as bytes on the tensor cores. Empty, or why it cannot run.
+// The workspace, for rows of k activations, has the row's records, which are written once for all products of a row.
+std::string bytes_supports(const ConstTensor& weight, std::int64_t rows, const DeviceProperties& device);
+std::size_t bytes_workspace(std::int64_t k);
+void write_row_records(const ConstTensor& x, Workspace workspace, const Stream& stream, std::string_view operation);
+void run_bytes(const ExpertMatmul& p, const ConstTensor& weight, Workspace workspace, const Stream& stream,
+               std::string_view operation);
+
 // `split`, of linear: the warps of a block divide the columns of its rows. Empty, or why it cannot run.
 std::string split_supports(const ConstTensor& weight, std::int64_t rows);
 void run_split(const ExpertMatmul& p, const ConstTensor& x, const ConstTensor& weight, const Stream& stream,

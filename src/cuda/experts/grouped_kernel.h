@@ -13,61 +13,12 @@
 // of another are two launches side by side: the second one (waits = false) begins when all blocks of the first have
 // what they depend on, and waits for the first only at its end.
 
-#include "cuda/common/async_copy.h"
 #include "cuda/common/pdl.h"
 #include "cuda/experts/byte_products.h"
+#include "cuda/experts/byte_rows.h"
 #include "cuda/experts/grouped.h"
 
 namespace thalweg::cu {
-
-// Copies a K tile of 16 rows of a matrix to shared memory, by a warp.
-template <DType kType>
-struct ByteRows {
-  static constexpr int kRows = 16;
-  static constexpr int kTileBytes = kFixedTileK / kBlockWeights<kType> * kBlockBytes<kType>;
-  static constexpr bool kShifted = kTileBytes % 16 != 0;  // K tiles begin at multiples of two bytes
-  static constexpr int kVectors = kShifted ? (kTileBytes + 29) / 16 : kTileBytes / 16;
-  // An odd multiple of 16, so that rows begin in different banks.
-  static constexpr int kPitch = 16 * (kVectors | 1);
-  static constexpr int kBytes = kRows * kPitch;
-  static constexpr int kCopies = (kRows * kVectors + kWarpSize - 1) / kWarpSize;
-
-  std::int32_t from[kCopies];  // the vectors of a lane, from the first row on
-
-  __device__ explicit ByteRows(int row_bytes) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      const int vector = lane + i * kWarpSize;
-      from[i] = kShifted ? vector / kVectors * row_bytes : vector / kVectors * row_bytes + vector % kVectors * 16;
-    }
-  }
-  // rows: the K tile of the first row. end: where the matrices end.
-  __device__ void copy(const std::uint8_t* rows, const std::uint8_t* end, std::uint32_t to) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      const int vector = lane + i * kWarpSize;
-      if (kRows * kVectors % kWarpSize != 0 && vector >= kRows * kVectors) break;
-      if constexpr (kShifted) {
-        const std::uint8_t* const row = rows + from[i];
-        const std::uint8_t* const at = row - misalignment(row) + vector % kVectors * 16;
-        const std::uint32_t shared =
-            to + static_cast<std::uint32_t>(vector / kVectors * kPitch + vector % kVectors * 16);
-        if (at + 16 <= end) {
-          copy_16_bytes(shared, at);
-        } else {
-          copy_piece(shared, at < end ? at : rows - misalignment(rows), static_cast<int>(end - at));
-        }
-      } else {
-        copy_16_bytes(to + static_cast<std::uint32_t>(vector * 16), rows + from[i]);
-      }
-    }
-  }
-  __device__ static int misalignment(const std::uint8_t* row) {
-    return kShifted ? static_cast<int>(reinterpret_cast<std::uintptr_t>(row) & 15) : 0;
-  }
-};
 
 // Waits for the first of the last `stages` groups of this thread's copies.
 __device__ inline void wait_for_first_of(int stages) {
@@ -120,7 +71,7 @@ struct GroupedBlock {
     const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
     const int pitch = grouped_x_pitch(side.k_tiles);
     const auto* const from = static_cast<const float*>(shared() ? p.shared_x : p.x);
-    const FixedLane lane;
+    const FixedLane<> lane;
     for (int i = warp; i < item.count * side.k_tiles; i += kGroupedWarps) {
       const int column = i / side.k_tiles;
       const int k_tile = i - column * side.k_tiles;

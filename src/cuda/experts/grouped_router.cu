@@ -53,20 +53,9 @@ __device__ inline int sum_scattered(float* values) {
 
 __device__ void convert(const GroupedRouter& p, int tile) {
   const int token = tile / p.k_tiles;
-  const std::int64_t at = p.x.offset(token) + (tile - token * p.k_tiles) * kFixedTileK + FixedLane().first();
+  const std::int64_t at = p.x.offset(token) + (tile - token * p.k_tiles) * kFixedTileK;
   float x[8];
-  with_type(p.x.dtype, [&]<class T>(T) {
-    const T* const from = static_cast<const T*>(p.x.data) + at;
-    if (p.x.fours) {
-      const float4 a = load_four(from);
-      const float4 b = load_four(from + 16);
-      x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
-      x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
-    } else {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] = to_f32(from[i / 4 * 16 + i % 4]);
-    }
-  });
+  read_fixed_lane(p.x, at, x);
   write_fixed_record(x, p.records + static_cast<std::int64_t>(tile) * kFixedRecordBytes);
 }
 

@@ -82,7 +82,7 @@ double cost_of(const tuning::experts::linear::BlockCosts& costs, const ConstTens
 }
 double groups_of(std::int64_t rows, std::int64_t most) { return static_cast<double>((rows + most - 1) / most); }
 
-enum class BlockKernel { kMatvec, kSplit, kStream, kTiles };
+enum class BlockKernel { kMatvec, kBytes, kSplit, kStream, kTiles };
 template <BlockKernel kKernel>
 double block_cost(const LinearArgs& args, const Stream& stream) {
   using namespace tuning::experts::linear;
@@ -90,6 +90,8 @@ double block_cost(const LinearArgs& args, const Stream& stream) {
   switch (kKernel) {
     case BlockKernel::kMatvec:
       return cost_of(kMatvecBlocks, args.weight, static_cast<double>(rows));
+    case BlockKernel::kBytes:
+      return cost_of(kBytesBlocks, args.weight);
     case BlockKernel::kSplit: {
       const double groups = groups_of(rows, 32);
       const bool at_once = groups * static_cast<double>(args.weight.dim(0)) / 32.0 <= kSplitBlocksAtOnce;
@@ -252,6 +254,31 @@ constexpr Kernel<LinearArgs> kCublas{.name = "cublas",
                                      .arithmetic = Arithmetic::k16Bit,
                                      .cost = cost_cublas};
 
+// ---- bytes: a row of linear
+
+std::string supports_bytes(const LinearArgs& args, const Stream& stream) {
+  return bytes_supports(args.weight, args.x.dim(0), properties(stream.device.index));
+}
+std::size_t workspace_bytes(const LinearArgs& args, const Stream&) { return bytes_workspace(args.x.dim(1)); }
+void run_bytes(const LinearArgs& args, Workspace workspace, const Stream& stream) {
+  if (args.y.size() == 0) return;
+  const CurrentDevice current(stream, LinearArgs::kName);
+  write_row_records(args.x, workspace, stream, LinearArgs::kName);
+  run_bytes(expert_matmul(args), args.weight, workspace, stream, LinearArgs::kName);
+}
+std::string remark_bytes(const LinearArgs&) { return "rounds activations to 15 bits of the largest of 256"; }
+double cost_bytes(const LinearArgs& args, const Stream& stream) {
+  return block_cost<BlockKernel::kBytes>(args, stream);
+}
+
+constexpr Kernel<LinearArgs> kBytes{.name = "bytes",
+                                    .supports = supports_bytes,
+                                    .workspace = workspace_bytes,
+                                    .run = run_bytes,
+                                    .remark = remark_bytes,
+                                    .arithmetic = Arithmetic::k16Bit,
+                                    .cost = cost_bytes};
+
 // ---- split: a few rows of linear
 
 std::string supports_split(const LinearArgs& args, const Stream&) { return split_supports(args.weight, args.x.dim(0)); }
@@ -302,7 +329,7 @@ constexpr Kernel<MulMvIdArgs> kMv[] = {kMatvec<MulMvIdArgs>, kMatvecMxfp4<MulMvI
 template <class Args>
 constexpr Kernel<Args> kGrouped[] = {kMatvec<Args>, kMatvecMxfp4<Args>, kStream<Args>, kTiles<Args>, kExact<Args>};
 constexpr Kernel<LinearArgs> kLinear[] = {
-    kMatvec<LinearArgs>, kMatvecMxfp4<LinearArgs>, kSplit, kCublas, kStream<LinearArgs>,
+    kMatvec<LinearArgs>, kMatvecMxfp4<LinearArgs>, kBytes, kSplit, kCublas, kStream<LinearArgs>,
     kTiles<LinearArgs>,  kExact<LinearArgs>};
 
 }  // namespace

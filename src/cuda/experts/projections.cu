@@ -21,27 +21,41 @@ std::string remark(const ProjectionsArgs& args) { return products_remark(linear_
 std::string together_supports(const ProjectionsArgs& args, const Stream& stream) {
   for (const LinearArgs& product : ProductList(args)) {
     const Plan<LinearArgs> plan = plan_product(linear_kernels(), product, stream);
-    if (!plan || (plan.kernel->name != "matvec" && plan.kernel->name != "split")) {
-      return "takes products that linear's matvec and split run";
+    if (!plan || (plan.kernel->name != "matvec" && plan.kernel->name != "bytes" && plan.kernel->name != "split")) {
+      return "takes products that linear's matvec, bytes and split run";
     }
   }
   return {};
 }
 
-void run_together(const ProjectionsArgs& args, Workspace, const Stream& stream) {
+bool runs_bytes(const LinearArgs& product, const Stream& stream) {
+  return product.y.size() > 0 && plan_product(linear_kernels(), product, stream).kernel->name == "bytes";
+}
+
+std::size_t together_workspace(const ProjectionsArgs& args, const Stream& stream) {
+  const ProductList products(args);
+  const auto bytes = [&](const LinearArgs& product) { return runs_bytes(product, stream); };
+  return std::any_of(products.begin(), products.end(), bytes) ? bytes_workspace(args.x.dim(1)) : 0;
+}
+
+void run_together(const ProjectionsArgs& args, Workspace workspace, const Stream& stream) {
   if (args.x.dim(0) == 0) return;
   const CurrentDevice current(stream, args.kName);
   const ProductList products(args);
   // A product without results has no launch.
   const auto launched = [](const LinearArgs& product) { return product.y.size() > 0; };
+  if (together_workspace(args, stream) > 0) write_row_records(args.x, workspace, stream, args.kName);
   bool beside = false;
   for (const LinearArgs& product : products) {
     if (!launched(product)) continue;
     ExpertMatmul p = expert_matmul(product);
     p.order = {beside, std::any_of(&product + 1, products.end(), launched)};
     beside = true;
-    if (plan_product(linear_kernels(), product, stream).kernel->name == "matvec") {
+    const std::string_view kernel = plan_product(linear_kernels(), product, stream).kernel->name;
+    if (kernel == "matvec") {
       run_matvec(p, product.weight, stream, args.kName);
+    } else if (kernel == "bytes") {
+      run_bytes(p, product.weight, workspace, stream, args.kName);
     } else {
       run_split(p, product.x, product.weight, stream, args.kName);
     }
@@ -92,7 +106,7 @@ void run_exact(const ProjectionsArgs& args, Workspace workspace, const Stream& s
 constexpr Kernel<ProjectionsArgs> kProjections[] = {
     {.name = "together",
      .supports = together_supports,
-     .workspace = no_workspace<ProjectionsArgs>,
+     .workspace = together_workspace,
      .run = run_together,
      .remark = remark,
      .arithmetic = Arithmetic::k16Bit},
