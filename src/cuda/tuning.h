@@ -260,7 +260,8 @@ struct BlockCosts {
 inline constexpr double kFewTiles = 4096;
 // matvec, for each row: 2.5 to 5.6 us at one row; 17 to 21 us at eight rows of the largest of a layer.
 inline constexpr BlockCosts kMatvecBlocks{2.4, 0, 0.0016, 0.0023};
-// bytes, of one row.
+// bytes, of one row: 124 us of the output matrix, 8 of 2176 tiles. The call is stated so that matrices of less than
+// some five thousand tiles stay with `matvec`.
 inline constexpr BlockCosts kBytesBlocks{2.9, 0, 0.0016, 0.0018};
 // split, of up to 8, 16 and 32 rows.
 inline constexpr BlockCosts kSplitBlocks[] = {

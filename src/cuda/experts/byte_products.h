@@ -205,18 +205,26 @@ __device__ __forceinline__ void multiply_sub_block(const Codes (&codes)[2], int 
   }
 }
 
+// products = sum_g number_g X_g. x_sums: the lane's words of X.
+template <class Codes>
+__device__ __forceinline__ void multiply_numbers(const Codes (&codes)[2], uint4 x_sums, int t, float (&products)[4]) {
+  std::uint32_t numbers[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) numbers[i] = codes[i % 2].number(t, i / 2);
+#pragma unroll
+  for (float& product : products) product = 0.0F;
+  multiply_add<__half>(products, numbers, x_sums.x, x_sums.y);
+  multiply_add<__half>(products, numbers, x_sums.z, x_sums.w);
+}
+
 // sums += x_scales (d whole + factor sum_g number_g X_g). x_sums: the lane's words of X, whose column 2 t + n is row
 // 4 n + t of the activations. whole[1], if there is one, is of the codes that are not kSpread times as large.
 template <class Codes, int kRanges, int kTiles>
 __device__ __forceinline__ void add_whole(const Codes (&codes)[2], const std::int32_t (&whole)[kRanges][kTiles][4],
                                           const float (&x_scales)[kTiles], uint4 x_sums, int t,
                                           float (&sums)[kTiles][2]) {
-  std::uint32_t numbers[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) numbers[i] = codes[i % 2].number(t, i / 2);
-  float products[4] = {};
-  multiply_add<__half>(products, numbers, x_sums.x, x_sums.y);
-  multiply_add<__half>(products, numbers, x_sums.z, x_sums.w);
+  float products[4];
+  multiply_numbers(codes, x_sums, t, products);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float d = codes[i].d() * (1.0F / Codes::kSpread);

@@ -94,13 +94,8 @@ __device__ __forceinline__ void multiply_row_bytes(const std::uint8_t* upper, co
       sums[i] = fmaf(x_scale, sum, sums[i]);
     }
   } else {
-    std::uint32_t numbers[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) numbers[i] = codes[i % 2].number(t, i / 2);
-    const uint4 x_sums = *reinterpret_cast<const uint4*>(x + kFixedSumsAt + 16 * t);
-    float products[4] = {};  // the same in all columns
-    multiply_add<__half>(products, numbers, x_sums.x, x_sums.y);
-    multiply_add<__half>(products, numbers, x_sums.z, x_sums.w);
+    float products[4];  // the same in all columns
+    multiply_numbers(codes, *reinterpret_cast<const uint4*>(x + kFixedSumsAt + 16 * t), t, products);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       std::int32_t high = 0;
