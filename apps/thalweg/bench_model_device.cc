@@ -105,6 +105,7 @@ class DeviceBench {
     load.device = options_.device;
     load.rank_split = options_.rank_split;
     load.types = options_.state_types;
+    load.batch_invariant = options_.batch_invariant;
     load.context = context;
     return load_model(load, sequences);
   }

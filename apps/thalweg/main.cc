@@ -161,6 +161,7 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   add_rank_split(*command, options->rank_split);
   add_state_types(*command, options->state_types);
+  add_batch_invariant(*command, options->batch_invariant);
   command
       ->add_option(
           "--prefill", options->prefills,

@@ -93,6 +93,11 @@ void add_state_types(CLI::App& command, StateTypes& types) {
       ->capture_default_str();
 }
 
+void add_batch_invariant(CLI::App& command, bool& invariant) {
+  command.add_flag("--batch-invariant", invariant,
+                   "On a GPU too, no bit of a text's results depends on the texts beside it: slower");
+}
+
 void add_load_options(CLI::App& command, LoadOptions& options) {
   add_model_file(command, options.path);
   add_threads(command, options.threads);
@@ -102,6 +107,7 @@ void add_load_options(CLI::App& command, LoadOptions& options) {
       ->check(whole_number(0, kMostCount))
       ->capture_default_str();
   command.add_flag("--exact", options.exact, "Do not round activations to 8 bits for packed weights: slower");
+  add_batch_invariant(command, options.batch_invariant);
   add_state_types(command, options.types);
   add_numa(command, options.interleave);
   command
@@ -187,6 +193,7 @@ Model load_model(const LoadOptions& options, int sequences) {
   model_options.context = options.context;
   model_options.sequences = sequences;
   model_options.exact = options.exact;
+  model_options.batch_invariant = options.batch_invariant;
   model_options.device = rank_device(options.device);
   options.types.set(model_options);
   model_options.draft = options.draft;

@@ -18,6 +18,7 @@ struct LoadOptions {
   int threads = 0;
   std::int64_t context = 0;
   bool exact = false;
+  bool batch_invariant = false;
   std::string device = "auto";  // auto, cpu, cuda, cuda:N, metal
   StateTypes types;
   bool interleave = false;   // --numa
@@ -41,6 +42,7 @@ std::optional<Device> rank_device(const std::string& name);
 
 void add_load_options(CLI::App& command, LoadOptions& options);
 void add_state_types(CLI::App& command, StateTypes& types);
+void add_batch_invariant(CLI::App& command, bool& invariant);
 
 // Of commands that generate text.
 void add_rank_split(CLI::App& command, RankSplit& split);

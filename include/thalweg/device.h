@@ -40,7 +40,7 @@ inline constexpr Device kCpu{};
 
 // Kernels of kFast for few and for many rows of activations may round differently. kByCount takes the faster one for
 // the rows of a call. The others take the same one for any number, so that a row's bits do not depend on what else is
-// in the call: kFew suits decode steps, kMany prompts. The CPU and Metal backends honor it.
+// in the call: kFew suits decode steps, kMany prompts. With CUDA calls take longer for it.
 enum class RowHint : std::uint8_t { kByCount, kFew, kMany };
 
 // The caller's own threads for the CPU, instead of the library's pool.

@@ -56,6 +56,8 @@ struct ModelOptions {
   int sequences = 1;             // sequences alive at once, at most
   int prefill_chunk = 0;         // tokens of a prefill that run together; 0: 512 on a CPU, 8192 on a GPU
   bool exact = false;            // MatmulPrecision::kExact instead of kFast; on a GPU f32 activations too
+  // On a GPU too a sequence's bits do not depend on the sequences that run with it, as they never do on a CPU: slower.
+  bool batch_invariant = false;
   // Of keys and values: kF16, kBF16, kF32, or kQ8_0 for a model whose attention heads are a multiple of 32 wide; none:
   // kF32 if exact, else kF16.
   std::optional<DType> kv_dtype;

@@ -22,8 +22,9 @@ struct PyRanks {
 
 // Throws Error for a name that is none.
 ModelOptions model_options_of(int threads, std::int64_t context, int sequences, int prefill_chunk, bool exact,
-                              bool prefetch, const nanobind::object& kv_type, const std::string& state_type,
-                              const std::string& device, const std::string& draft, int draft_max);
+                              bool batch_invariant, bool prefetch, const nanobind::object& kv_type,
+                              const std::string& state_type, const std::string& device, const std::string& draft,
+                              int draft_max);
 
 // `ranks` may be null. Of several, "cuda" is the GPU of the local rank, and threads that nobody asked for are this
 // rank's share of the machine's.

@@ -133,11 +133,11 @@ void bind_engine(nb::module_& module) {
           [](PyEngine* self, const std::string& path, int queue, std::uint64_t cache_bytes,
              std::int64_t cache_device_bytes, const std::string& cache_dir, std::uint64_t cache_dir_bytes,
              double prompt_share, bool cache_answers, int threads, std::int64_t context, int sequences,
-             int prefill_chunk, bool exact, bool prefetch, const nb::object& kv_type, const std::string& state_type,
-             const std::string& device, const std::string& draft, int draft_max, const PyRanks* ranks,
-             const std::string& rank_split) {
-            ModelOptions options = model_options_of(threads, context, sequences, prefill_chunk, exact, prefetch,
-                                                    kv_type, state_type, device, draft, draft_max);
+             int prefill_chunk, bool exact, bool batch_invariant, bool prefetch, const nb::object& kv_type,
+             const std::string& state_type, const std::string& device, const std::string& draft, int draft_max,
+             const PyRanks* ranks, const std::string& rank_split) {
+            ModelOptions options = model_options_of(threads, context, sequences, prefill_chunk, exact, batch_invariant,
+                                                    prefetch, kv_type, state_type, device, draft, draft_max);
             set_ranks(options, ranks, rank_split, device);
             if (ranks != nullptr && ranks->connected->rank() > 0) {
               throw Error("Engine", "ranks", "rank 0, which leads",
@@ -152,15 +152,15 @@ void bind_engine(nb::module_& module) {
           nb::arg("cache_device_bytes") = -1, nb::arg("cache_dir") = "",
           nb::arg("cache_dir_bytes") = std::uint64_t{16} << 30, nb::arg("prompt_share") = 0.3,
           nb::arg("cache_answers") = false, nb::arg("threads") = 0, nb::arg("context") = 0, nb::arg("sequences") = 8,
-          nb::arg("prefill_chunk") = 0, nb::arg("exact") = false, nb::arg("prefetch") = true,
-          nb::arg("kv_type") = nb::none(), nb::arg("state_type") = "f32", nb::arg("device") = "auto",
-          nb::arg("draft") = "off", nb::arg("draft_max") = ModelOptions().draft_max, nb::arg("ranks") = nb::none(),
-          nb::arg("rank_split") = "tensor",
+          nb::arg("prefill_chunk") = 0, nb::arg("exact") = false, nb::arg("batch_invariant") = false,
+          nb::arg("prefetch") = true, nb::arg("kv_type") = nb::none(), nb::arg("state_type") = "f32",
+          nb::arg("device") = "auto", nb::arg("draft") = "off", nb::arg("draft_max") = ModelOptions().draft_max,
+          nb::arg("ranks") = nb::none(), nb::arg("rank_split") = "tensor",
           nb::sig("def __init__(self, path: str, *, queue: int = 256, cache_bytes: int = 1073741824, "
                   "cache_device_bytes: int = -1, cache_dir: str = '', cache_dir_bytes: int = 17179869184, "
                   "prompt_share: float = 0.3, "
                   "cache_answers: bool = False, threads: int = 0, context: int = 0, sequences: int = 8, "
-                  "prefill_chunk: int = 0, exact: bool = False, prefetch: bool = True, "
+                  "prefill_chunk: int = 0, exact: bool = False, batch_invariant: bool = False, prefetch: bool = True, "
                   "kv_type: typing.Literal['f16', 'bf16', 'f32', 'q8_0'] | None = None, "
                   "state_type: typing.Literal['f32', 'bf16'] = 'f32', device: str = 'auto', "
                   "draft: typing.Literal['off', 'lookup', 'mtp', 'auto'] = 'off', draft_max: int = 8, "

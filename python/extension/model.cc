@@ -177,20 +177,22 @@ void bind_loading(nb::class_<PyModel>& model) {
       .def(
           "__init__",
           [](PyModel* self, const std::string& path, int threads, std::int64_t context, int sequences,
-             int prefill_chunk, bool exact, bool prefetch, const nb::object& kv_type, const std::string& state_type,
-             const std::string& device, const PyRanks* ranks, const std::string& rank_split) {
-            ModelOptions options = model_options_of(threads, context, sequences, prefill_chunk, exact, prefetch,
-                                                    kv_type, state_type, device, "off", ModelOptions().draft_max);
+             int prefill_chunk, bool exact, bool batch_invariant, bool prefetch, const nb::object& kv_type,
+             const std::string& state_type, const std::string& device, const PyRanks* ranks,
+             const std::string& rank_split) {
+            ModelOptions options =
+                model_options_of(threads, context, sequences, prefill_chunk, exact, batch_invariant, prefetch, kv_type,
+                                 state_type, device, "off", ModelOptions().draft_max);
             set_ranks(options, ranks, rank_split, device);
             const nb::gil_scoped_release release;
             new (self) PyModel{std::make_shared<std::mutex>(), Model::load(path, options)};
           },
           nb::arg("path"), nb::kw_only(), nb::arg("threads") = 0, nb::arg("context") = 0, nb::arg("sequences") = 1,
-          nb::arg("prefill_chunk") = 0, nb::arg("exact") = false, nb::arg("prefetch") = true,
-          nb::arg("kv_type") = nb::none(), nb::arg("state_type") = "f32", nb::arg("device") = "auto",
-          nb::arg("ranks") = nb::none(), nb::arg("rank_split") = "tensor",
+          nb::arg("prefill_chunk") = 0, nb::arg("exact") = false, nb::arg("batch_invariant") = false,
+          nb::arg("prefetch") = true, nb::arg("kv_type") = nb::none(), nb::arg("state_type") = "f32",
+          nb::arg("device") = "auto", nb::arg("ranks") = nb::none(), nb::arg("rank_split") = "tensor",
           nb::sig("def __init__(self, path: str, *, threads: int = 0, context: int = 0, sequences: int = 1, "
-                  "prefill_chunk: int = 0, exact: bool = False, prefetch: bool = True, "
+                  "prefill_chunk: int = 0, exact: bool = False, batch_invariant: bool = False, prefetch: bool = True, "
                   "kv_type: typing.Literal['f16', 'bf16', 'f32', 'q8_0'] | None = None, "
                   "state_type: typing.Literal['f32', 'bf16'] = 'f32', device: str = 'auto', "
                   "ranks: Ranks | None = None, rank_split: typing.Literal['tensor', 'sequence'] = 'tensor') -> None"))
@@ -310,14 +312,16 @@ void bind_predictions(nb::class_<PyModel>& model) {
 }  // namespace
 
 ModelOptions model_options_of(int threads, std::int64_t context, int sequences, int prefill_chunk, bool exact,
-                              bool prefetch, const nb::object& kv_type, const std::string& state_type,
-                              const std::string& device, const std::string& draft, int draft_max) {
+                              bool batch_invariant, bool prefetch, const nb::object& kv_type,
+                              const std::string& state_type, const std::string& device, const std::string& draft,
+                              int draft_max) {
   ModelOptions options;
   options.threads = threads;
   options.context = context;
   options.sequences = sequences;
   options.prefill_chunk = prefill_chunk;
   options.exact = exact;
+  options.batch_invariant = batch_invariant;
   options.prefetch = prefetch;
   options.kv_dtype = kv_dtype_of(kv_type);
   options.state_dtype = state_dtype_of(state_type);

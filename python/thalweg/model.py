@@ -14,7 +14,8 @@ class Model(_core.Model):
     """Qwen3-Next, Qwen3.5 and Qwen3.6 from a .gguf file or a Hugging Face directory.
 
     threads: 0 for all. context: most tokens of a sequence, 0 for what the file says, at most 32768. sequences: how
-    many are alive at once. exact: no 8-bit or 16-bit activations. kv_type: of cached keys and values, "f16", "bf16",
+    many are alive at once. exact: no 8-bit or 16-bit activations. batch_invariant: on a GPU too, a sequence's bits do
+    not depend on the sequences beside it; slower. kv_type: of cached keys and values, "f16", "bf16",
     "f32" or "q8_0" (8 bits, 32 to a scale); None for "f32" if exact, else "f16". state_type: of recurrent states, "f32" or "bf16". device: "cpu", "cuda",
     "cuda:1", or "auto" for a GPU that the model fits on and else the CPU; info["device"] says which it is. ranks: a
     thalweg.Ranks, of several processes that run the model together, each with the same options but for `threads`; of

@@ -51,6 +51,7 @@ inline constexpr Layout kLayouts[] = {
     {"model_options", 5, 80, 0x6F2A60389B960266},
     {"model_options", 6, 88, 0xEA5BCF8DD4C033AF},
     {"model_options", 9, 104, 0x0720FE60D17ED80E},
+    {"model_options", 11, 112, 0xBD55809495F20407},
     {"moe_ffn_args", 5, 1144, 0xCC96B9E929C47E21},
     {"moe_ffn_args", 6, 1152, 0x2595AF4DD6E176AD},
     {"moe_ffn_args", 10, 1272, 0x2D117FA25039BCA7},

@@ -63,7 +63,8 @@ static thalweg_model_options model_options_defaults() {
           .draft = THALWEG_DRAFT_OFF,
           .draft_max = defaults.draft_max,
           .ranks = nullptr,
-          .rank_split = THALWEG_SPLIT_TENSOR};
+          .rank_split = THALWEG_SPLIT_TENSOR,
+          .batch_invariant = defaults.batch_invariant ? 1 : 0};
 }
 
 static ModelOptions options_of(const thalweg_model_options& given) {
@@ -86,6 +87,7 @@ static ModelOptions options_of(const thalweg_model_options& given) {
   wanted.draft_max = given.draft_max;
   if (given.ranks != nullptr) wanted.ranks = given.ranks->connected;
   wanted.rank_split = enum_of<RankSplit>(given.rank_split, "model_load", "rank_split");
+  wanted.batch_invariant = given.batch_invariant != 0;
   wanted.prefetch = given.prefetch;
   if (given.progress != nullptr) {
     wanted.progress = [progress = given.progress, user = given.user](double done) { progress(user, done); };

@@ -58,6 +58,8 @@ struct ResidentFunctions {
   const DeviceRanks& (*ranks)() = nullptr;
   // Whether the fused step of the gated delta rule takes drafts there.
   bool takes_drafts = false;
+  // Whether RowHint costs speed there, so that models give it only if batches must not change bits.
+  bool row_hints_cost = false;
   // A model runs there only if the device is named: the host emulates the device, or nobody has run a model on it yet.
   bool only_if_named = false;
 };

@@ -115,7 +115,8 @@ constexpr ResidentFunctions kResident{.name = name,
                                       .destroy_graph = destroy_graph,
                                       .enqueue_copies = enqueue_copies,
                                       .ranks = nccl_ranks,
-                                      .takes_drafts = true};
+                                      .takes_drafts = true,
+                                      .row_hints_cost = true};
 
 }  // namespace
 

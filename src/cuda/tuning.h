@@ -7,6 +7,13 @@
 
 namespace thalweg::cu::tuning {
 
+// The rows that a call is planned for with RowHint::kFew and kMany (row_hint.h): a decode step of some sequences, and a
+// chunk of a prompt.
+constexpr std::int64_t kFewRows = 16;
+constexpr std::int64_t kManyRows = 2048;
+// Of a kernel that does not honor the hint: more than any other takes.
+constexpr double kAgainstHint = 1e12;
+
 namespace gated_delta {
 
 // Times are in microseconds, measured on one H200 (132 multiprocessors); tables of
@@ -171,6 +178,9 @@ constexpr std::int64_t kDecodeRounds = 2;
 // plain: far slower than any other.
 constexpr double kPlain = 1e6;
 constexpr double kPlainMegaProduct = 1.0;
+// The splits of a context with RowHint::kFew, whatever the batch: 64 sequences have blocks for 15 rounds of the device
+// where heads of keys are two, and one sequence of 32,768 positions leaves 32 tiles of 64 to a block.
+constexpr int kHintedSplits = 16;
 
 }  // namespace attention
 

@@ -69,9 +69,7 @@ class Kernels {
   }
 
   Stream stream(std::int64_t tokens) const {  // as Step::run
-    Stream stream = runtime_.stream();
-    stream.rows = tokens == 1 ? RowHint::kFew : RowHint::kMany;
-    return stream;
+    return runtime_.hinted(runtime_.stream(), tokens == 1 ? RowHint::kFew : RowHint::kMany);
   }
 
   Tensor activations(std::int64_t tokens, std::int64_t columns) const {

@@ -63,17 +63,13 @@ struct Step {
 
   template <class Args>
   void run(const Args& args) {
-    const auto hinted = [this](Stream stream) {
-      stream.rows = row_hint;
-      return stream;
-    };
-    const Stream stream = hinted(runtime.stream());
+    const Stream stream = runtime.hinted(runtime.stream(), row_hint);
     const Workspace memory = workspace.reserve(workspace_size(args, stream));
     if (planning) return;
     if (on_time) {
       const Explanation chosen = explain(args, stream);
       on_time(chosen.operation, chosen.kernels[static_cast<std::size_t>(chosen.chosen)].kernel,
-              runtime.time([&](const Stream& timed) { thalweg::run(args, memory, hinted(timed)); }));
+              runtime.time([&](const Stream& timed) { thalweg::run(args, memory, runtime.hinted(timed, row_hint)); }));
     } else {
       thalweg::run(args, memory, stream);
     }

@@ -100,7 +100,8 @@ void Model::Impl::place_on(Device device) {
   if (group != nullptr && device.type != DeviceType::kCpu && backend(device.type).unavailable.empty()) {
     backend(device.type).device->resident->ranks().make_current(device);
   }
-  runtime = std::make_unique<decode::Runtime>(device, options.threads, options.pool, options.exact);
+  runtime =
+      std::make_unique<decode::Runtime>(device, options.threads, options.pool, options.exact, options.batch_invariant);
   connect_rank_devices();
   draft = options.draft;
   const bool can_draft = runtime->takes_drafts() && group == nullptr && options.state_dtype == DType::kF32;

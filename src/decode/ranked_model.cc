@@ -30,6 +30,7 @@ std::uint64_t checksum_of_options(const Model::Impl& model) {
   sum.add_value(options.sequences);
   sum.add_value(options.prefill_chunk);
   sum.add_value(options.exact ? 1 : 0);
+  sum.add_value(options.batch_invariant ? 1 : 0);
   sum.add_value(options.kv_dtype.value_or(options.exact ? DType::kF32 : DType::kF16));
   sum.add_value(options.state_dtype);
   return sum.value();

@@ -26,13 +26,14 @@ const ResidentFunctions* functions_of(Device device) {
 
 }  // namespace
 
-Runtime::Runtime(Device device, int threads, const ThreadPool& pool, bool exact)
+Runtime::Runtime(Device device, int threads, const ThreadPool& pool, bool exact, bool batch_invariant)
     : pool_(pool),
       stream_{device, threads, nullptr, RowHint::kByCount, pool_.run != nullptr ? &pool_ : nullptr},
       functions_(functions_of(device)),
       precision_(exact ? MatmulPrecision::kExact : MatmulPrecision::kFast),
       // The matrix units of a device take 16 bits; the residual stream stays f32.
-      activations_(on_host() || exact ? DType::kF32 : DType::kBF16) {
+      activations_(on_host() || exact ? DType::kF32 : DType::kBF16),
+      hints_rows_(on_host() || batch_invariant || !functions_->row_hints_cost) {
   if (!on_host()) stream_.native = functions_->create_stream(device);
 }
 

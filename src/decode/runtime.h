@@ -66,12 +66,17 @@ class Event {
 class Runtime {
  public:
   // Throws Error if the device is absent or no model runs on it. `exact`: MatmulPrecision::kExact, and f32 activations.
-  Runtime(Device device, int threads, const ThreadPool& pool, bool exact);
+  Runtime(Device device, int threads, const ThreadPool& pool, bool exact, bool batch_invariant = false);
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
   const Stream& stream() const { return stream_; }
+  // With the hint of a call's rows, unless it costs speed and batches may change bits.
+  Stream hinted(Stream stream, RowHint rows) const {
+    if (hints_rows_) stream.rows = rows;
+    return stream;
+  }
   Device device() const { return stream_.device; }
   // The host itself: nothing is copied, and a call returns when its work is done.
   bool on_host() const { return functions_ == nullptr; }
@@ -133,6 +138,7 @@ class Runtime {
   const ResidentFunctions* functions_ = nullptr;  // null on the host
   MatmulPrecision precision_ = MatmulPrecision::kFast;
   DType activations_ = DType::kF32;
+  bool hints_rows_ = true;
   WaitListener* listener_ = nullptr;  // null: this rank is the only one
 };
 

@@ -87,7 +87,8 @@ std::map<std::string, Described> describe_all() {
   DESCRIBE(tensor, data, dtype, rank, device, shape, strides, alignment, reserved);
   DESCRIBE(gate_inputs, a, b, a_log, dt_bias);
   DESCRIBE(model_options, struct_size, threads, context, sequences, prefill_chunk, exact, kv_dtype, state_dtype,
-           device_type, device_index, prefetch, progress, user, pool, draft, draft_max, ranks, rank_split);
+           device_type, device_index, prefetch, progress, user, pool, draft, draft_max, ranks, rank_split,
+           batch_invariant);
   DESCRIBE(rank_options, struct_size, rank, count, transport, address, port, timeout_seconds, on_this_host, local_rank);
   DESCRIBE(rank_memory, struct_size, weight_bytes, copied_bytes, state_bytes, cache_token_bytes, key_heads, query_heads,
            kv_heads, experts);

@@ -319,6 +319,8 @@ static void test_engine(const char* path, const char* folder) {
   thalweg_model_options_init(&model_options);
   model_options.sequences = 2;
   model_options.context = 512;
+  CHECK(model_options.batch_invariant == 0);
+  model_options.batch_invariant = 1;
   thalweg_model* model = NULL;
   CHECK(thalweg_model_load(path, &model_options, &model) == THALWEG_OK);
   if (model == NULL) return;

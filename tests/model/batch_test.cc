@@ -106,6 +106,15 @@ TEST(Batches, TooWithQuantisedWeights) {
   compare_with_alone(options, DType::kQ8_0);
 }
 
+TEST(Batches, TooOnAGpuThatMustNotChangeBits) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU";
+  for (const DType dtype : {DType::kF32, DType::kQ8_0}) {
+    ModelOptions options = on_gpu(5);
+    options.batch_invariant = true;
+    compare_with_alone(options, dtype);
+  }
+}
+
 TEST(Batches, OfSequencesThatCannotBe) {
   const File file;
   Model model = Model::load(file.path, precise(2));

@@ -16,13 +16,6 @@ constexpr double kFastBound = 4e-2;
 // A few codes of 8 bits, and keys, values and queries rounded to f16.
 constexpr double kPackedBound = 4e-3;
 
-bool has_gpu() {
-  for (const BackendInfo& backend : backends()) {
-    if (backend.type == DeviceType::kCuda && backend.available) return true;
-  }
-  return false;
-}
-
 #define NEEDS_GPU() \
   if (!has_gpu()) GTEST_SKIP() << "no GPU"
 

@@ -16,6 +16,7 @@
 
 #include "core/threads.h"
 #include "model/tiny_model.h"
+#include "thalweg/backend.h"
 #include "thalweg/error.h"
 #include "thalweg/model.h"
 
@@ -73,6 +74,13 @@ inline Logits logits_of_each(Model& model, Sequence& sequence, std::span<const s
     logits.emplace_back(row.begin(), row.end());
   });
   return logits;
+}
+
+inline bool has_gpu() {
+  for (const BackendInfo& backend : backends()) {
+    if (backend.type == DeviceType::kCuda && backend.available) return true;
+  }
+  return false;
 }
 
 inline ModelOptions on_gpu(int sequences = 1, bool exact = false) {

@@ -1,6 +1,7 @@
 #include "core/arena.h"
 #include "cuda/experts/expert_tiles.h"
 #include "cuda/launch.h"
+#include "cuda/row_hint.h"
 
 namespace thalweg::cu {
 namespace {
@@ -39,8 +40,10 @@ void run_linear_tiles(const LinearArgs& args, Workspace workspace, const Stream&
   const TiledPlan plan(args, Arena(workspace));
   if (!staged) prepare_tiles({}, {}, args.x, plan.staged, stream, LinearArgs::kName, plan.factors);
   TiledMatmul matmul = tiled_product(args.weight, plan.staged, plan.factors);
-  matmul.num_rows = static_cast<int>(args.x.dim(0));
-  const TileDivision division = divide_tiles(args.weight, args.x.dim(0), device);
+  const std::int64_t rows = args.x.dim(0);
+  matmul.num_rows = static_cast<int>(rows);
+  TileDivision division = divide_tiles(args.weight, planned_rows(rows, stream), device);
+  if (division.blocks == 1) division.tokens = choose_tile_tokens(rows, args.weight.dim(0), device.multiprocessors);
   matmul.tile_tokens = division.tokens;
   matmul.tile_blocks = division.blocks;
   matmul.few = division.few;

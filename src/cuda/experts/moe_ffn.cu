@@ -12,6 +12,7 @@
 #include "cuda/experts/moe_ffn.h"
 
 #include "cuda/kernels.h"
+#include "cuda/row_hint.h"
 #include "cuda/tuning.h"
 
 namespace thalweg::cu {
@@ -20,22 +21,32 @@ namespace {
 using tuning::experts::Load;
 namespace costs = tuning::experts::moe_ffn;
 
-Load load_of(const MoeFfnArgs& args) {
-  return num_pairs(args) >= tuning::experts::kTiledPairsPerExpertOfFfn * num_experts(args) ? Load::kMany : Load::kSome;
+std::int64_t planned_tokens(const MoeFfnArgs& args, const Stream& stream) {
+  return planned_rows(num_tokens(args), stream);
 }
 
-double matvec_cost(const MoeFfnArgs& args, const Stream&) {
-  return costs::kMatvec.at(num_tokens(args) <= tuning::experts::kMatvecTokens ? Load::kFew : load_of(args));
+Load load_of(const MoeFfnArgs& args, const Stream& stream) {
+  const std::int64_t pairs = planned_tokens(args, stream) * args.top_k;
+  return pairs >= tuning::experts::kTiledPairsPerExpertOfFfn * num_experts(args) ? Load::kMany : Load::kSome;
+}
+
+double matvec_cost(const MoeFfnArgs& args, const Stream& stream) {
+  const bool few = planned_tokens(args, stream) <= tuning::experts::kMatvecTokens;
+  return costs::kMatvec.at(few ? Load::kFew : load_of(args, stream));
 }
 double staged_cost(const MoeFfnArgs& args, const Stream& stream) {
-  return (num_tokens(args) == 1 ? costs::kStagedOne : costs::kStagedSome) * matvec_cost(args, stream);
+  const double factor = num_tokens(args) == 1 ? costs::kStagedOne : costs::kStagedSome;
+  return cost_by_count(factor * matvec_cost(args, stream), stream);
 }
-double tiles_cost(const MoeFfnArgs& args, const Stream&) { return costs::kTiles.at(load_of(args)); }
-double grouped_cost(const MoeFfnArgs& args, const Stream&) {
-  return num_tokens(args) < costs::kGroupedTokens ? costs::kGroupedFew : costs::kGrouped;
+double tiles_cost(const MoeFfnArgs& args, const Stream& stream) { return costs::kTiles.at(load_of(args, stream)); }
+double grouped_cost(const MoeFfnArgs& args, const Stream& stream) {
+  if (stream.rows == RowHint::kMany) return tuning::kAgainstHint;  // beyond its tokens another kernel would run
+  return planned_tokens(args, stream) < costs::kGroupedTokens ? costs::kGroupedFew : costs::kGrouped;
 }
-double stream_cost(const MoeFfnArgs& args, const Stream&) { return costs::kStream.at(load_of(args)); }
-double steps_cost(const MoeFfnArgs& args, const Stream&) { return costs::kSteps.at(load_of(args)); }
+double stream_cost(const MoeFfnArgs& args, const Stream& stream) {
+  return cost_by_count(costs::kStream.at(load_of(args, stream)), stream);
+}
+double steps_cost(const MoeFfnArgs& args, const Stream& stream) { return costs::kSteps.at(load_of(args, stream)); }
 double exact_cost(const MoeFfnArgs&, const Stream&) { return tuning::experts::kExact; }
 
 constexpr Kernel<MoeFfnArgs> kKernels[] = {

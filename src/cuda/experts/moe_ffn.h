@@ -43,7 +43,7 @@ struct MoeRouting {
   std::int32_t* ids;  // [T,S]
   float* weights;     // [T,S]
 
-  MoeRouting(const MoeFfnArgs& args, const DeviceProperties& device, Arena& arena);
+  MoeRouting(const MoeFfnArgs& args, const Stream& stream, Arena& arena);
 
   ConstTensor id_tensor(const MoeFfnArgs& args) const;
   void run(const MoeFfnArgs& args, const DeviceProperties& device, cudaStream_t stream) const;

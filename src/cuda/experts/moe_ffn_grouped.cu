@@ -7,6 +7,7 @@
 #include "cuda/experts/expert_matmul.h"
 #include "cuda/experts/grouped.h"
 #include "cuda/experts/moe_ffn.h"
+#include "cuda/row_hint.h"
 #include "cuda/tuning.h"
 
 namespace thalweg::cu {
@@ -14,8 +15,8 @@ namespace {
 
 namespace costs = tuning::experts::moe_ffn;
 
-std::int64_t shared_items(const MoeFfnArgs& args, int item_tokens) {
-  return has_shared(args) ? (num_tokens(args) + item_tokens - 1) / item_tokens : 0;
+std::int64_t shared_items(const MoeFfnArgs& args, std::int64_t tokens, int item_tokens) {
+  return has_shared(args) ? (tokens + item_tokens - 1) / item_tokens : 0;
 }
 
 struct GroupedPlan {
@@ -31,7 +32,7 @@ struct GroupedPlan {
   std::int64_t most_items;
   std::size_t bytes;
 
-  GroupedPlan(const MoeFfnArgs& args, Arena arena)
+  GroupedPlan(const MoeFfnArgs& args, const Stream& stream, Arena arena)
       : logits(arena.take<float>(num_tokens(args) * num_experts(args))),
         weights(arena.take<float>(num_pairs(args))),
         ids(arena.take<std::int32_t>(num_pairs(args))),
@@ -40,10 +41,10 @@ struct GroupedPlan {
         shared_activated(arena.take<float>(num_tokens(args) * shared_inner_size(args))),
         products(arena.take<Bf16>(num_pairs(args) * hidden_size(args))),
         shared_products(arena.take<Bf16>(has_shared(args) ? num_tokens(args) * hidden_size(args) : 0)) {
-    items.item_tokens = static_cast<int>(std::min<std::int64_t>(kGroupedItemTokens, num_tokens(args) > 4 ? 8 : 4));
+    items.item_tokens = planned_rows(num_tokens(args), stream) > 4 ? kGroupedItemTokens : 4;
     // Every expert that is hit may have one item that is not full.
-    most_items = shared_items(args, items.item_tokens) + std::min(num_experts_here(args), num_pairs(args)) +
-                 num_pairs(args) / items.item_tokens;
+    most_items = shared_items(args, num_tokens(args), items.item_tokens) +
+                 std::min(num_experts_here(args), num_pairs(args)) + num_pairs(args) / items.item_tokens;
     items.items = arena.take<ExpertItem>(most_items);
     items.count = arena.take<std::int32_t>(1);
     items.pairs = arena.take<std::int32_t>(num_pairs(args));
@@ -51,7 +52,7 @@ struct GroupedPlan {
   }
 };
 
-// How blocks divide the rows of `first` (and `second`), for `items` items on average.
+// How blocks divide the rows of `first` (and `second`), for `items` items on average. Sums depend on k_warps alone.
 GroupedSide side_of(const ConstTensor& first, const ConstTensor& second, double items, const GroupedItems& of,
                     const DeviceProperties& device) {
   GroupedSide side{};
@@ -92,7 +93,7 @@ std::string moe_grouped_supports(const MoeFfnArgs& args, const Stream& stream) {
   if (num_experts(args) > kMostGroupedExperts) {
     return "takes at most " + std::to_string(kMostGroupedExperts) + " experts";
   }
-  if (num_tokens(args) > kMostGroupedTokens) {
+  if (num_tokens(args) > kMostGroupedTokens && stream.rows != RowHint::kFew) {
     return "takes at most " + std::to_string(kMostGroupedTokens) + " tokens";
   }
   if (args.top_k > kMostGroupedSlots) {
@@ -120,14 +121,21 @@ std::string moe_grouped_supports(const MoeFfnArgs& args, const Stream& stream) {
   return {};
 }
 
-std::size_t moe_grouped_workspace(const MoeFfnArgs& args, const Stream&) { return GroupedPlan(args, Arena()).bytes; }
+namespace {
 
-void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
-  if (args.y.size() == 0) return;
-  const CurrentDevice current(stream, args.kName);
+// Of kMostGroupedTokens at most.
+MoeFfnArgs some_tokens(const MoeFfnArgs& args, std::int64_t first) {
+  MoeFfnArgs some = args;
+  const std::int64_t count = std::min<std::int64_t>(num_tokens(args) - first, kMostGroupedTokens);
+  some.x = narrow(args.x, 0, first, count);
+  some.y = narrow(args.y, 0, first, count);
+  return some;
+}
+
+void run_some_tokens(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
   const DeviceProperties& device = properties(stream.device.index);
   const cudaStream_t queue = native(stream);
-  const GroupedPlan plan(args, Arena(workspace));
+  const GroupedPlan plan(args, stream, Arena(workspace));
 
   GroupedRouter router{};
   router.x = elements(args.x);
@@ -152,10 +160,12 @@ void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& 
   choice.items = plan.items;
   launch_grouped_choice(choice, device, queue, args.kName);
 
+  const std::int64_t planned = planned_rows(num_tokens(args), stream);
   const auto experts = static_cast<double>(num_experts(args));
   const double hit = static_cast<double>(num_experts_here(args)) *
-                     (1.0 - std::pow(1.0 - 1.0 / experts, static_cast<double>(num_pairs(args))));
-  const std::int64_t shared = shared_items(args, plan.items.item_tokens);
+                     (1.0 - std::pow(1.0 - 1.0 / experts, static_cast<double>(planned * args.top_k)));
+  const std::int64_t shared = shared_items(args, num_tokens(args), plan.items.item_tokens);
+  const std::int64_t planned_shared = shared_items(args, planned, plan.items.item_tokens);
   GroupedProduct p{};
   p.items = plan.items;
   p.slots = args.top_k;
@@ -165,7 +175,8 @@ void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& 
     p.experts = side_of(first, second, hit, plan.items, device);
     // In the launch of the experts it is one more of them.
     const bool together = shared_first.defined() && shared_first.dtype == first.dtype;
-    p.shared = side_of(shared_first, shared_second, together ? hit : static_cast<double>(shared), plan.items, device);
+    p.shared =
+        side_of(shared_first, shared_second, together ? hit : static_cast<double>(planned_shared), plan.items, device);
     launch_grouped_product(p, down, plan.most_items, device, queue, args.kName);
   };
   p.x = p.shared_x = plan.records;
@@ -178,6 +189,20 @@ void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& 
   p.shared_y = plan.shared_products;
   product(true, args.down, {}, args.shared_down, {});
   run_combine(args, plan.products, plan.weights, plan.ids, plan.shared_products, device, queue);
+}
+
+}  // namespace
+
+std::size_t moe_grouped_workspace(const MoeFfnArgs& args, const Stream& stream) {
+  return GroupedPlan(some_tokens(args, 0), stream, Arena()).bytes;
+}
+
+void run_moe_grouped(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
+  if (args.y.size() == 0) return;
+  const CurrentDevice current(stream, args.kName);
+  for (std::int64_t first = 0; first < num_tokens(args); first += kMostGroupedTokens) {
+    run_some_tokens(some_tokens(args, first), workspace, stream);
+  }
 }
 
 std::string moe_grouped_remark(const MoeFfnArgs&) { return "rounds activations to 15 bits of the largest of 256"; }

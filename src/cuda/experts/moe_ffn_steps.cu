@@ -52,7 +52,7 @@ struct Steps {
   Product* shared_products;  // [T,D]
 
   Steps(const MoeFfnArgs& args, const Stream& stream, Arena& arena)
-      : routing(args, properties(stream.device.index), arena),
+      : routing(args, stream, arena),
         gates(arena.take<float>(num_pairs(args) * inner_size(args))),
         ups(arena.take<float>(num_pairs(args) * inner_size(args))),
         products(arena.take<Product>(num_pairs(args) * hidden_size(args))),

@@ -72,8 +72,8 @@ struct StreamedPlan {
   StreamPlan gate_up;       // lists and activations of both
   StreamPlan down;
 
-  StreamedPlan(const MoeFfnArgs& args, const DeviceProperties& device, Arena arena)
-      : routing(args, device, arena),
+  StreamedPlan(const MoeFfnArgs& args, const Stream& stream, Arena arena)
+      : routing(args, stream, arena),
         shared(args, arena),
         split(splits_shared(args) ? std::optional<SharedSplit>(std::in_place, args, arena) : std::nullopt),
         staged_x(
@@ -110,7 +110,7 @@ std::string moe_stream_supports(const MoeFfnArgs& args, const Stream& stream) {
 }
 
 std::size_t moe_stream_workspace(const MoeFfnArgs& args, const Stream& stream) {
-  return StreamedPlan(args, properties(stream.device.index), Arena()).bytes;
+  return StreamedPlan(args, stream, Arena()).bytes;
 }
 
 void run_moe_stream(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
@@ -118,7 +118,7 @@ void run_moe_stream(const MoeFfnArgs& args, Workspace workspace, const Stream& s
   const CurrentDevice current(stream, args.kName);
   const DeviceProperties& device = properties(stream.device.index);
   const cudaStream_t queue = native(stream);
-  StreamedPlan plan(args, device, Arena(workspace));
+  StreamedPlan plan(args, stream, Arena(workspace));
   plan.routing.run(args, device, queue);
   const ConstTensor ids = plan.routing.id_tensor(args);
   const auto product = [&](const ConstTensor& weight, const ConstTensor& x, void* y, DType dtype) {

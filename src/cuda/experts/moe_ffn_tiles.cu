@@ -14,8 +14,8 @@ struct TiledPlan {
   std::uint16_t* activated;  // staged [T*S,I]
   Bf16* products;            // [T*S,D]
 
-  TiledPlan(const MoeFfnArgs& args, const DeviceProperties& device, Arena arena)
-      : routing(args, device, arena),
+  TiledPlan(const MoeFfnArgs& args, const Stream& stream, Arena arena)
+      : routing(args, stream, arena),
         tiles(num_experts_here(args), num_pairs(args), arena),
         shared(args, arena),
         x(arena.take<std::uint16_t>(num_tokens(args) * staged_columns(hidden_size(args)))),
@@ -78,7 +78,7 @@ std::string moe_tiles_supports(const MoeFfnArgs& args, const Stream& stream) {
 }
 
 std::size_t moe_tiles_workspace(const MoeFfnArgs& args, const Stream& stream) {
-  return TiledPlan(args, properties(stream.device.index), Arena()).bytes;
+  return TiledPlan(args, stream, Arena()).bytes;
 }
 
 void run_moe_tiles(const MoeFfnArgs& args, Workspace workspace, const Stream& stream) {
@@ -86,7 +86,7 @@ void run_moe_tiles(const MoeFfnArgs& args, Workspace workspace, const Stream& st
   const CurrentDevice current(stream, args.kName);
   const DeviceProperties& device = properties(stream.device.index);
   const cudaStream_t queue = native(stream);
-  const TiledPlan plan(args, device, Arena(workspace));
+  const TiledPlan plan(args, stream, Arena(workspace));
   plan.routing.run(args, device, queue);
   prepare_tiles(plan.tiles.lists, expert_ids(plan.routing.id_tensor(args), num_experts_here(args), {}), args.x, plan.x,
                 stream, args.kName);

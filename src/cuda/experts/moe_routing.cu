@@ -3,12 +3,19 @@
 #include "cuda/common/tensor_view.h"
 #include "cuda/experts/moe_ffn.h"
 #include "cuda/experts/routing.h"
+#include "cuda/row_hint.h"
 
 namespace thalweg::cu {
 namespace {
 
-bool routes_by_wgmma(const MoeFfnArgs& args, const DeviceProperties& device) {
-  return sm90::router_takes(num_tokens(args), num_experts(args), hidden_size(args), device);
+bool routes_by_wgmma(const MoeFfnArgs& args, std::int64_t tokens, const DeviceProperties& device) {
+  return sm90::router_takes(tokens, num_experts(args), hidden_size(args), device);
+}
+
+int splits_of(const MoeFfnArgs& args, std::int64_t tokens, const DeviceProperties& device) {
+  const bool wgmma = routes_by_wgmma(args, tokens, device);
+  return (wgmma ? sm90::router_splits : router_splits)(tokens, num_experts(args), hidden_size(args),
+                                                       device.multiprocessors);
 }
 
 }  // namespace
@@ -20,13 +27,12 @@ std::string routing_reason(const MoeFfnArgs& args) {
 }
 
 std::string routing_remark(const MoeFfnArgs& args) {
-  return routes_by_wgmma(args, properties(args.x.device.index)) ? "router: wgmma" : "router: mma";
+  return routes_by_wgmma(args, num_tokens(args), properties(args.x.device.index)) ? "router: wgmma" : "router: mma";
 }
 
-MoeRouting::MoeRouting(const MoeFfnArgs& args, const DeviceProperties& device, Arena& arena)
-    : wgmma(routes_by_wgmma(args, device)),
-      splits((wgmma ? sm90::router_splits : router_splits)(num_tokens(args), num_experts(args), hidden_size(args),
-                                                           device.multiprocessors)),
+MoeRouting::MoeRouting(const MoeFfnArgs& args, const Stream& stream, Arena& arena)
+    : wgmma(routes_by_wgmma(args, planned_rows(num_tokens(args), stream), properties(stream.device.index))),
+      splits(splits_of(args, planned_rows(num_tokens(args), stream), properties(stream.device.index))),
       logits(arena.take<float>(splits * num_tokens(args) * num_experts(args))),
       staged(arena.take<std::byte>(wgmma ? sm90::staged_router_bytes(num_experts(args), hidden_size(args)) : 0)),
       ids(arena.take<std::int32_t>(num_pairs(args))),

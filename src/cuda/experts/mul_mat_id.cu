@@ -11,6 +11,7 @@
 #include "cuda/experts/linear_cublas.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
+#include "cuda/row_hint.h"
 #include "cuda/tuning.h"
 
 namespace thalweg::cu {
@@ -40,9 +41,18 @@ std::int64_t tiled_pairs_per_expert(DType weight) {
 }
 
 template <class Args>
-Load load_of(const Args& args) {
+std::int64_t planned_pairs(const Args& args, const Stream& stream) {
+  if constexpr (kIsLinear<Args>) {
+    return planned_rows(args.x.dim(0), stream);
+  } else {
+    return planned_rows(args.expert_ids.dim(0), stream) * args.expert_ids.dim(1);
+  }
+}
+
+template <class Args>
+Load load_of(const Args& args, const Stream& stream) {
   using namespace tuning::experts;
-  const std::int64_t pairs = pairs_of(args);
+  const std::int64_t pairs = planned_pairs(args, stream);
   std::int64_t few = kMatvecRows;
   std::int64_t many = kTiledRows;
   if constexpr (!kIsLinear<Args>) {
@@ -86,7 +96,7 @@ enum class BlockKernel { kMatvec, kBytes, kSplit, kStream, kTiles };
 template <BlockKernel kKernel>
 double block_cost(const LinearArgs& args, const Stream& stream) {
   using namespace tuning::experts::linear;
-  const std::int64_t rows = args.x.dim(0);
+  const std::int64_t rows = planned_rows(args.x.dim(0), stream);
   switch (kKernel) {
     case BlockKernel::kMatvec:
       return cost_of(kMatvecBlocks, args.weight, static_cast<double>(rows));
@@ -116,16 +126,16 @@ double cost(const Args& args, const Stream& stream) {
   if constexpr (kIsLinear<Args>) {
     if (is_block_format(args.weight.dtype)) return block_cost<kBlockKernel>(args, stream);
   }
-  return (costs<Args>().*kKernel).at(load_of(args));
+  return (costs<Args>().*kKernel).at(load_of(args, stream));
 }
 
 // matvec_mxfp4, of one format: its order among the others is that of matvec, which it is a little faster than.
 template <class Args>
 double cost_mxfp4(const Args& args, const Stream& stream) {
   const MatmulCosts all = costs<Args>();
-  const Load load = load_of(args);
-  return cost<Args, &MatmulCosts::matvec, BlockKernel::kMatvec>(args, stream) * all.matvec_mxfp4.at(load) /
-         all.matvec.at(load);
+  const Load load = load_of(args, stream);
+  const double matvec = cost<Args, &MatmulCosts::matvec, BlockKernel::kMatvec>(args, stream);
+  return cost_by_count(matvec * all.matvec_mxfp4.at(load) / all.matvec.at(load), stream);
 }
 
 // ---- matvec, matvec_mxfp4: a product of matrix and vector for each pair
@@ -186,6 +196,10 @@ void run_stream(const Args& args, Workspace workspace, const Stream& stream) {
   run_stream(expert_matmul(args), args.x, args.weight, workspace, stream, args.kName);
 }
 template <class Args>
+double cost_stream(const Args& args, const Stream& stream) {
+  return cost_by_count(cost<Args, &MatmulCosts::stream, BlockKernel::kStream>(args, stream), stream);
+}
+template <class Args>
 std::string remark_stream(const Args& args) {
   return stream_rounding(args.weight, pairs_of(args));
 }
@@ -196,7 +210,7 @@ constexpr Kernel<Args> kStream{.name = "stream",
                                .run = run_stream<Args>,
                                .remark = remark_stream<Args>,
                                .arithmetic = Arithmetic::k16Bit,
-                               .cost = cost<Args, &MatmulCosts::stream, BlockKernel::kStream>};
+                               .cost = cost_stream<Args>};
 
 // ---- wgmma: tiles of many rows
 
@@ -244,7 +258,9 @@ std::size_t workspace_cublas(const LinearArgs& args, const Stream&) { return lin
 std::string remark_cublas(const LinearArgs& args) {
   return args.x.dtype == DType::kBF16 ? "" : "rounds activations to bf16";
 }
-double cost_cublas(const LinearArgs& args, const Stream&) { return tuning::experts::linear::kCublas.at(load_of(args)); }
+double cost_cublas(const LinearArgs& args, const Stream& stream) {
+  return cost_by_count(tuning::experts::linear::kCublas.at(load_of(args, stream)), stream);
+}
 
 constexpr Kernel<LinearArgs> kCublas{.name = "cublas",
                                      .supports = linear_cublas_supports,
@@ -268,7 +284,7 @@ void run_bytes(const LinearArgs& args, Workspace workspace, const Stream& stream
 }
 std::string remark_bytes(const LinearArgs&) { return "rounds activations to 15 bits of the largest of 256"; }
 double cost_bytes(const LinearArgs& args, const Stream& stream) {
-  return block_cost<BlockKernel::kBytes>(args, stream);
+  return cost_by_count(block_cost<BlockKernel::kBytes>(args, stream), stream);
 }
 
 constexpr Kernel<LinearArgs> kBytes{.name = "bytes",

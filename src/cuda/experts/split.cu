@@ -7,6 +7,7 @@
 #include "cuda/experts/formats/dispatch.h"
 #include "cuda/experts/split_products.h"
 #include "cuda/launch.h"
+#include "cuda/row_hint.h"
 
 namespace thalweg::cu {
 namespace {
@@ -14,8 +15,10 @@ namespace {
 constexpr std::int64_t kMostColumnBlocks = 65535;  // gridDim.y
 constexpr int kFewWarps = 8;
 
+constexpr int kMostColumns = 32;
+
 SplitKernel kernel_for(const ConstTensor& weight, std::int64_t rows) {
-  const int columns = rows <= 8 ? 8 : (rows <= 16 ? 16 : 32);
+  const int columns = rows <= 8 ? 8 : (rows <= 16 ? 16 : kMostColumns);
   const bool aligned = aligned_rows(weight).empty();
   return dispatch_block_format(weight.dtype, [&]<DType kType>() -> SplitKernel {
     if constexpr (kType != DType::kMXFP4) return split_kernel<kType>(columns, aligned);
@@ -29,15 +32,15 @@ struct SplitLaunch {
   std::size_t shared_bytes = 0;
 };
 
-// As many warps as K tiles, or half of them with two stages each, as far as shared memory reaches.
-SplitLaunch launch_of(const SplitKernel& kernel, int k, const DeviceProperties& device) {
+// As many warps as K tiles, or half of them with two stages each, as far as shared memory reaches; at most most_warps.
+SplitLaunch launch_of(const SplitKernel& kernel, int most_warps, int k, const DeviceProperties& device) {
   SplitLaunch launch;
   launch.shape.k_tiles = (k + kSplitTileK - 1) / kSplitTileK;
   launch.shape.stages = 1;
   const auto fits = [&](int warps, int stages) {
     return warps * stages * kernel.stage_bytes <= device.shared_bytes - 1024;
   };
-  launch.warps = std::clamp(launch.shape.k_tiles, 1, kernel.most_warps);
+  launch.warps = std::clamp(launch.shape.k_tiles, 1, most_warps);
   if (launch.warps > kFewWarps && !fits(launch.warps, 1)) launch.warps = kFewWarps;
   if (launch.shape.k_tiles > launch.warps && launch.warps > kFewWarps) launch.warps = kFewWarps;
   if (launch.shape.k_tiles > launch.warps && fits(launch.warps, 2)) launch.shape.stages = 2;
@@ -64,7 +67,12 @@ void run_split(const ExpertMatmul& p, const ConstTensor& x, const ConstTensor& w
   if (rows == 0 || p.n == 0) return;
   const DeviceProperties& device = properties(stream.device.index);
   const SplitKernel kernel = kernel_for(weight, rows);
-  SplitLaunch launch = launch_of(kernel, p.k, device);
+  int most_warps = kernel.most_warps;
+  if (is_hinted(stream)) {  // the warps that divide the columns do not depend on the rows
+    const SplitKernel widest = kernel_for(weight, kMostColumns);
+    most_warps = launch_of(widest, widest.most_warps, p.k, device).warps;
+  }
+  SplitLaunch launch = launch_of(kernel, most_warps, p.k, device);
   launch.shape.copies_x = x.dtype == DType::kBF16 && rows_aligned_to(x, 16);
   if (launch.shared_bytes > 48 * 1024) {
     allow_shared_memory(reinterpret_cast<const void*>(kernel.kernel), launch.shared_bytes, operation);

@@ -7,6 +7,7 @@
 #include "cuda/gated_delta/gated_delta.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
+#include "cuda/row_hint.h"
 #include "cuda/tuning.h"
 
 namespace thalweg::cu {
@@ -57,7 +58,9 @@ TwoPassWorkspace lay_out(const Args& args, Workspace workspace, const Stream& st
   };
   Arena arena(workspace);
   TwoPassWorkspace result;
-  result.segment_chunks = choose_segment_chunks(args, properties(stream.device.index).multiprocessors);
+  // With a hint of the rows sequences are not split, since whether that pays depends on the batch.
+  const bool may_split = !is_hinted(stream);
+  result.segment_chunks = may_split ? choose_segment_chunks(args, properties(stream.device.index).multiprocessors) : 0;
   result.chunks = count(kChunk);
   result.segments = result.segment_chunks > 0 ? count(std::int64_t{kChunk} * result.segment_chunks) : 0;
   result.records = arena.take<std::byte>(result.chunks * hv * ChunkRecord::kPitch);
@@ -194,14 +197,14 @@ double fused_cost(const Args& args, const Stream& stream) {
   using namespace tuning::gated_delta;
   const CallSize size(args, stream);
   const double rounds = size.rounds(size.tiles);
-  return kFusedCall + kFusedNextRound * (rounds - 1.0) + size.chunks * rounds * kFusedChunk;
+  return cost_by_count(kFusedCall + kFusedNextRound * (rounds - 1.0) + size.chunks * rounds * kFusedChunk, stream);
 }
 
 double fused_pairs_cost(const Args& args, const Stream& stream) {
   using namespace tuning::gated_delta;
   const CallSize size(args, stream);
   const double all = size.rounds(size.tiles / 2) * static_cast<double>(size.multiprocessors) * kFusedPairsChunk;
-  return kFusedPairsCall + size.chunks * size.per_multiprocessor(all);
+  return cost_by_count(kFusedPairsCall + size.chunks * size.per_multiprocessor(all), stream);
 }
 
 double wgmma_cost(const Args& args, const Stream& stream) {

@@ -8,6 +8,7 @@
 #include "cuda/gated_delta/prep_step.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
+#include "cuda/row_hint.h"
 #include "cuda/tuning.h"
 
 namespace thalweg::cu {
@@ -370,21 +371,24 @@ double step_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream, doubl
   return call + key_heads * key_head + more;
 }
 
+// A row's sums in decode, decode_together and cluster depend on how many blocks a head is divided into.
 double stream_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
   return step_cost(args, stream, kStepStreamCall, kStepStreamKeyHead, kStepToken, kStepStreamWait);
 }
 double together_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
-  return step_cost(args, stream, kStepTogetherCall, kStepDecodeKeyHead, kStepToken, 0.0);
+  return cost_by_count(step_cost(args, stream, kStepTogetherCall, kStepDecodeKeyHead, kStepToken, 0.0), stream);
 }
 double decode_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
-  return step_cost(args, stream, kStepDecodeCall, kStepDecodeKeyHead, kStepDecodeToken, kStepDecodeWait);
+  return cost_by_count(step_cost(args, stream, kStepDecodeCall, kStepDecodeKeyHead, kStepDecodeToken, kStepDecodeWait),
+                       stream);
 }
 double cluster_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
-  return step_cost(args, stream, kStepClusterCall, kStepClusterKeyHead, kStepDecodeToken, kStepDecodeWait);
+  return cost_by_count(
+      step_cost(args, stream, kStepClusterCall, kStepClusterKeyHead, kStepDecodeToken, kStepDecodeWait), stream);
 }
 double block_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;

@@ -8,6 +8,7 @@
 #include "cuda/gated_delta/token_by_token.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
+#include "cuda/row_hint.h"
 #include "cuda/tuning.h"
 
 namespace thalweg::cu {
@@ -233,9 +234,9 @@ struct CallSize {
   CallSize(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
     const Sizes s(args);
     const int multiprocessors = std::max(1, properties(stream.device.index).multiprocessors);
-    const std::int64_t sequences = std::max<std::int64_t>(s.sequences, 1);
+    const std::int64_t sequences = std::max<std::int64_t>(planned_rows(s.sequences, stream), 1);
     const std::int64_t tokens = args.cu_seqlens.defined() ? (s.tokens + sequences - 1) / sequences : s.tokens;
-    rows = static_cast<double>(s.sequences * s.hv * s.v) / multiprocessors;
+    rows = static_cast<double>(sequences * s.hv * s.v) / multiprocessors;
     later_tokens = static_cast<double>(std::max<std::int64_t>(tokens - 1, 0));
   }
 };

@@ -11,6 +11,7 @@
 #include "cuda/layers/attention_decode.h"
 #include "cuda/layers/attention_mma.h"
 #include "cuda/layers/unpack_cache.h"
+#include "cuda/row_hint.h"
 #include "cuda/tuning.h"
 
 namespace thalweg::cu {
@@ -93,6 +94,9 @@ void merge_splits(const AttentionArgs& args, const AttentionCall& p, const Strea
              dim3(kCombineWarps * kWarpSize), 0, properties(stream.device.index), native(stream), args.kName, p);
 }
 
+// With a hint of the rows the kernels stand in a fixed order, since what each takes depends on the batch.
+double cost_in_order(double cost, double place, const Stream& stream) { return is_hinted(stream) ? place : cost; }
+
 std::int64_t shared_limit(const DeviceProperties& device) {
   constexpr int kReserved = 1024;  // of each block
   return device.shared_bytes - kReserved;
@@ -151,7 +155,7 @@ double cost(const AttentionArgs& args, const Stream& stream) {
   const double blocks = busy_blocks(args, 128);
   const double rounds = std::max(1.0, blocks / properties(stream.device.index).multiprocessors);
   const double work = static_cast<double>(capacity_of(args) * args.q.dim(2));
-  return kMmaCall + kMmaTile * (is_packed(args) ? kMmaPacked : 1.0) * rounds * work;
+  return cost_in_order(kMmaCall + kMmaTile * (is_packed(args) ? kMmaPacked : 1.0) * rounds * work, 3.0, stream);
 }
 
 }  // namespace mma_attention
@@ -164,6 +168,7 @@ namespace {
 // A block for each multiprocessor. The more new tokens, the longer a split must be for what it saves to exceed the
 // merging of its results: 1.57 us for 64 positions, and 0.013 us for each token and split by their bytes.
 int splits_of(const AttentionArgs& args, const Stream& stream) {
+  if (is_hinted(stream)) return stream.rows == RowHint::kFew ? tuning::attention::kHintedSplits : 1;
   const std::int64_t shortest = std::max<std::int64_t>(kSplitRound, 2 * args.q.dim(0));
   const std::int64_t blocks =
       std::max<std::int64_t>(1, static_cast<std::int64_t>(busy_blocks(args, sm90::kPrefillRows)));
@@ -214,7 +219,9 @@ double cost(const AttentionArgs& args, const Stream& stream) {
   const double work = rounds * static_cast<double>(capacity_of(args) * args.q.dim(2)) / splits;
   const double unpack =
       is_packed(args) ? kUnpackCall + kUnpackMegaValue * 1e-6 * static_cast<double>(unpacked_values(args)) : 0.0;
-  return kWgmmaCall + (splits > 1 ? kWgmmaMerge : 0.0) + kWgmmaTile * work + unpack;
+  // What it can unpack of Q8_0 depends on the batch.
+  const double place = is_packed(args) ? tuning::kAgainstHint : 1.0;
+  return cost_in_order(kWgmmaCall + (splits > 1 ? kWgmmaMerge : 0.0) + kWgmmaTile * work + unpack, place, stream);
 }
 
 }  // namespace wgmma_attention
@@ -228,8 +235,10 @@ struct Splits {
   int count;
   int of_steps;  // AttentionCall::short_splits
 };
-Splits splits_of(const AttentionArgs& args, const DeviceProperties& device) {
+Splits splits_of(const AttentionArgs& args, const Stream& stream) {
   using namespace tuning::attention;
+  if (is_hinted(stream)) return {kHintedSplits, 0};
+  const DeviceProperties& device = properties(stream.device.index);
   constexpr std::int64_t kMostSplits = 256;
   // With a token for each sequence, a tile for each; elsewhere some are empty.
   const std::int64_t tiles = args.q.dim(0) <= args.lengths.dim(0) ? args.q.dim(0) : most_tiles(args, kDecodeRows);
@@ -258,7 +267,7 @@ std::string supports(const AttentionArgs& args, const Stream& stream) {
 
 std::size_t workspace(const AttentionArgs& args, const Stream& stream) {
   Arena arena;
-  SplitMemory(args, splits_of(args, properties(stream.device.index)).count, arena);
+  SplitMemory(args, splits_of(args, stream).count, arena);
   return arena.used();
 }
 
@@ -267,7 +276,7 @@ void run(const AttentionArgs& args, Workspace workspace, const Stream& stream) {
   const DeviceProperties& device = properties(stream.device.index);
   AttentionCall p = attention_call(args, kDecodeRows);
   Arena arena(workspace);
-  const Splits splits = splits_of(args, device);
+  const Splits splits = splits_of(args, stream);
   set_splits(args, splits.count, arena, p);
   p.short_splits = splits.of_steps;
   const DType cache = args.k_cache.dtype;
@@ -289,7 +298,8 @@ double cost(const AttentionArgs& args, const Stream& stream) {
   const double rounds =
       std::max(kDecodeLeastRounds, busy_blocks(args, kDecodeRows) / properties(stream.device.index).multiprocessors);
   const double work = static_cast<double>(capacity_of(args) * args.q.dim(2));
-  return kDecodeCall + kDecodeTile * rounds * work;
+  const double place = stream.rows == RowHint::kMany ? tuning::kAgainstHint : 2.0;
+  return cost_in_order(kDecodeCall + kDecodeTile * rounds * work, place, stream);
 }
 
 }  // namespace decode_attention
