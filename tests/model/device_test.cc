@@ -1,6 +1,8 @@
 // A model on a GPU against the same model on the CPU: logits, greedy tokens, batches, sessions. Skipped without a GPU.
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include "model/golden_file.h"
 #include "model/support.h"
@@ -70,6 +72,34 @@ TEST(Device, LogitsAreTheCpus) {
       EXPECT_LT(all, exact ? kExactBound : kFastBound);
       EXPECT_LT(steps, exact ? kExactBound : kFastBound);
     }
+  }
+}
+
+// A file of real size, as `thalweg synth --like Qwen3.5-35B-A3B` writes one: THALWEG_LARGE_MODEL names it.
+TEST(Device, LogitsOfALargeFileAreTheCpus) {
+  NEEDS_GPU();
+  const char* path = std::getenv("THALWEG_LARGE_MODEL");
+  if (path == nullptr) GTEST_SKIP() << "THALWEG_LARGE_MODEL names no file";
+  std::vector<std::int32_t> tokens;
+  Logits of_each;
+  {
+    ModelOptions options = precise();
+    options.threads = 0;
+    Model cpu = Model::load(path, options);
+    tokens = some_tokens(64, static_cast<int>(cpu.info().vocabulary));
+    Sequence expected = cpu.start();
+    of_each = logits_of_each(cpu, expected, tokens);
+  }
+  for (const bool exact : {true, false}) {
+    Model gpu = Model::load(path, on_gpu(1, exact));
+    Sequence sequence = gpu.start();
+    const Logits given = logits_of_each(gpu, sequence, tokens);
+    std::vector<double> differences;
+    for (std::size_t i = 0; i < given.size(); ++i) differences.push_back(difference(given[i], of_each[i]));
+    std::sort(differences.begin(), differences.end());
+    std::printf("%s: of 64 tokens' logits the median differs by %.2g of their range, most by %.2g, all by %.2g\n",
+                exact ? "f32 activations" : "bf16 activations", differences[32], differences[51], differences[63]);
+    EXPECT_LT(differences[51], exact ? kExactBound : kFastBound);
   }
 }
 
