@@ -53,12 +53,12 @@ struct BenchOptions {
   std::vector<std::int64_t> prefills;  // prompts, in tokens; empty: the device's default
   RankSplit rank_split = RankSplit::kTensor;
   StateTypes state_types;  // of bench_model
-  bool batch_invariant = false;
   std::int64_t after = 0;  // on a GPU, tokens that prompts of bench_model continue
   // On a GPU: decoding as sequences x tokens before it; the time of a step by operation.
   std::vector<std::string> decodes = {"1x512",  "1x32768", "8x512",   "32x512",
                                       "64x512", "128x512", "8x32000", "32x32000"};
   bool profile = false;
+  bool batch_invariant = false;  // of bench_model
 };
 
 // A row of `bench --op model --device`: sequences that decode together, and the tokens before.

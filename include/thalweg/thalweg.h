@@ -705,8 +705,8 @@ typedef struct thalweg_model_options {
   int32_t draft_max;                          // most drafts of a sequence in one run; 1 to 64
   thalweg_ranks* ranks;                       // processes that run the model together; NULL: this one alone
   int32_t rank_split;                         // thalweg_rank_split: what they share
-  // 1: on a GPU too a sequence's bits do not depend on the sequences beside it, slower; 0. (What is behind rank_split was
-  // padding of structs that programs have.)
+  // 1: on a GPU too a sequence's bits do not depend on the sequences beside it, slower; else 0. Of 64 bits, since those
+  // behind rank_split were padding of the struct that programs have.
   int64_t batch_invariant;
 } thalweg_model_options;
 

@@ -254,7 +254,7 @@ using Operations =
                    ChunkGatedDeltaRuleArgs, RecurrentGatedDeltaRuleArgs, GatedDeltaPrepStepArgs>;
 struct OperationName {
   template <class Args>
-  static std::string GetName(int) {
+  static std::string GetName(int) {  // NOLINT(readability-identifier-naming)
     return std::string(Args::kName);
   }
 };
