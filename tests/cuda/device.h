@@ -3,10 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "cases/memory.h"
-#include "cases/tensors.h"
+#include "ops/run_in_memory.h"
 #include "thalweg/backend.h"
-#include "thalweg/device_memory.h"
-#include "thalweg/operation.h"
 
 namespace thalweg {
 
@@ -24,17 +22,8 @@ class OnDevice : public testing::Test {
 
 // Runs the arguments where they lie in `memory`, and leaves the outputs there.
 template <class Args>
-void run_on_device(Args args, cases::Memory& memory) {
-  const Stream stream = cuda_stream();
-  memory.upload(stream);
-  cases::visit_tensors(args, [&](auto& tensor) {
-    if (tensor.defined()) tensor = memory.on_device(tensor, stream.device);
-  });
-  const DeviceMemory workspace(stream.device, workspace_size(args, stream));
-  run(args, workspace.workspace(), stream);
-  synchronize(stream);
-  memory.download(stream);
-  EXPECT_EQ(memory.check(), "");
+void run_on_device(const Args& args, cases::Memory& memory) {
+  run_in_memory(args, memory, cuda_stream());
 }
 
 }  // namespace thalweg

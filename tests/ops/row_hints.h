@@ -14,7 +14,7 @@
 
 #include "cases/case.h"
 #include "cases/nn.h"
-#include "thalweg/device_memory.h"
+#include "ops/run_in_memory.h"
 
 namespace thalweg::row_hints {
 
@@ -93,13 +93,12 @@ inline AttentionArgs with_some(AttentionArgs args, Some some, Memory& memory) {
 
 // Of tensors whose first two dimensions are those of the activations.
 template <class Args>
-Some take_tokens(Args& args, const std::vector<ConstTensor*>& inputs, Tensor& output, Some some, Memory& memory) {
+void take_tokens(Args& args, const std::vector<ConstTensor*>& inputs, Tensor& output, Some some, Memory& memory) {
   const bool packed = args.cu_seqlens.defined();
   const Some tokens = packed ? take_sequences(args.cu_seqlens, some, memory) : some;
   for (ConstTensor* input : inputs) take_rows(*input, packed ? 1 : 0, tokens);
   take_rows(output, packed ? 1 : 0, tokens);
   take_rows(args.state_indices, 0, some);
-  return some;
 }
 
 template <class Args>
@@ -177,25 +176,6 @@ std::vector<std::uint8_t> bytes_of_results(const Args& args) {
   return bytes;
 }
 
-// ---- runs
-
-template <class Args>
-void run_once(Args args, Memory& memory, const Stream& stream) {
-  memory.reset();
-  if (stream.device.type == DeviceType::kCpu) {
-    HostWorkspace scratch;
-    return run(args, scratch.reserve(workspace_size(args, stream)), stream);
-  }
-  memory.upload(stream);
-  cases::visit_tensors(args, [&](auto& tensor) {
-    if (tensor.defined()) tensor = memory.on_device(tensor, stream.device);
-  });
-  const DeviceMemory workspace(stream.device, workspace_size(args, stream));
-  run(args, workspace.workspace(), stream);
-  synchronize(stream);
-  memory.download(stream);
-}
-
 // Of one row the address may be aligned where those of several are not, and another kernel take it.
 template <class Args>
 bool rows_are_aligned(Args args) {
@@ -217,11 +197,13 @@ void expect_rows_alone(const Args& given, Memory& memory, Stream stream, const s
   for (const Some& some : selections) calls.push_back(with_some(args, some, memory));
   for (const RowHint hint : {RowHint::kFew, RowHint::kMany}) {
     stream.rows = hint;
-    run_once(args, memory, stream);
+    memory.reset();
+    run_in_memory(args, memory, stream);
     std::vector<std::vector<std::uint8_t>> expected;
     for (const Args& call : calls) expected.push_back(bytes_of_results(call));
     for (std::size_t i = 0; i < calls.size(); ++i) {
-      run_once(calls[i], memory, stream);
+      memory.reset();
+      run_in_memory(calls[i], memory, stream);
       const Explanation whole = explain(args, stream);
       EXPECT_TRUE(bytes_of_results(calls[i]) == expected[i])
           << Args::kName << " " << name << ", " << whole.kernels.at(static_cast<std::size_t>(whole.chosen)).kernel

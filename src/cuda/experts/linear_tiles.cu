@@ -43,6 +43,7 @@ void run_linear_tiles(const LinearArgs& args, Workspace workspace, const Stream&
   const std::int64_t rows = args.x.dim(0);
   matmul.num_rows = static_cast<int>(rows);
   TileDivision division = divide_tiles(args.weight, planned_rows(rows, stream), device);
+  // What only divides the rows follows their true number.
   if (division.blocks == 1) division.tokens = choose_tile_tokens(rows, args.weight.dim(0), device.multiprocessors);
   matmul.tile_tokens = division.tokens;
   matmul.tile_blocks = division.blocks;
