@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Times a peer's chunk_gated_delta_rule on this machine's GPU, on the shapes of `thalweg bench --suite published`.
 
-    pip install torch flash-linear-attention flash-qla
-    python3 tools/peer_prefill.py [--peer fla|flashqla|thalweg] [--rows REGEX] [--csv FILE] [--error [FILE]]
+    pip install torch flash-linear-attention flash-qla flashinfer-python
+    python3 tools/peer_prefill.py [--peer fla|flashqla|flashinfer|thalweg] [--rows REGEX] [--csv FILE] [--error [FILE]]
 
 Inputs are as the published table has them: q and k of norm 1, v normal, g = logsigmoid(normal) / 16 with every fourth
 head at 0, beta = sigmoid(normal), a normal initial state; bf16 and f32. Kernels are compiled and tuned before the
 clock starts; a time is the median over replays of a CUDA graph. With --error, the relative l2 errors of output and
 final state against the recurrence in float64 are printed, and appended to a file, for gates from none to strong; every
-peer gets the same inputs. `--peer thalweg` is this library's Python package, to compare it in just that way.
+peer gets the same inputs, FlashInfer with gates exponentiated and states transposed, as it wants them, before the clock
+starts. `--peer thalweg` is this library's Python package, to compare it in just that way.
 """
 
 import argparse
@@ -24,7 +25,8 @@ import torch  # noqa: E402
 
 HEAD = 128
 SUITE = Path(__file__).resolve().parent.parent / "benchmarks" / "gdn_prefill_h200_published.csv"
-PUBLISHED = {"fla": "fla_0_5_1_ms", "flashqla": "flashqla_ms"}  # columns of the suite
+# Columns of the suite.
+PUBLISHED = {"fla": "fla_0_5_1_ms", "flashqla": "flashqla_ms", "flashinfer": "flashinfer_0_6_13_ms"}
 # A dozen rows over all kinds of shapes: few and many heads, one and several sequences.
 CALIBRATION = [
     ("2", "8", "1x32768"), ("2", "8", "4096x8"), ("4", "16", "1x16384"), ("4", "16", "1024x8"),
@@ -48,9 +50,27 @@ def rule_of(peer):
         return thalweg_rule
     if peer == "flashqla":
         from flash_qla import chunk_gated_delta_rule
+    elif peer == "flashinfer":
+        from flashinfer.gdn_prefill import chunk_gated_delta_rule
     else:
         from fla.ops.gated_delta_rule import chunk_gated_delta_rule
     return chunk_gated_delta_rule
+
+
+def bind(peer, rule, q, k, v, g, beta, state, lengths, bounds):
+    """A function without arguments that runs the peer's rule, and returns output and final state [N,HV,K,V]."""
+    if peer == "flashinfer":
+        arguments = [x[0] for x in (q, k, v, g.exp(), beta)]  # no batch dimension
+        state_vk = state.transpose(-1, -2).contiguous()
+
+        def run():
+            output, final = rule(*arguments, initial_state=state_vk, output_final_state=True, cu_seqlens=bounds,
+                                 max_seqlen=max(lengths))
+            return output[None], final.transpose(-1, -2)
+
+        return run
+    packed = bounds if len(lengths) > 1 else None
+    return lambda: rule(q, k, v, g=g, beta=beta, initial_state=state, output_final_state=True, cu_seqlens=packed)
 
 
 def lengths_of(text):
@@ -116,13 +136,13 @@ GATES = {
 }
 
 
-def errors(rule, tokens, hk, hv, gates):
+def errors(peer, rule, tokens, hk, hv, gates):
     """Relative l2 errors of output and final state, against the recurrence in float64."""
     generator = torch.Generator(device="cuda").manual_seed(tokens)
-    q, k, v, g, beta, state, _ = make_inputs([tokens], hk, hv, generator)
+    q, k, v, g, beta, state, bounds = make_inputs([tokens], hk, hv, generator)
     g = GATES[gates](g).contiguous()
     with torch.no_grad():
-        output, final = rule(q, k, v, g=g, beta=beta, initial_state=state, output_final_state=True)
+        output, final = bind(peer, rule, q, k, v, g, beta, state, [tokens], bounds)()
     repeat = hv // hk
     qd, kd = (x.double().repeat_interleave(repeat, dim=2)[0] for x in (q, k))
     vd, decay, bd = v.double()[0], g.double()[0].exp(), beta.double()[0]
@@ -151,7 +171,7 @@ def append(path, names, rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", choices=["fla", "flashqla", "thalweg"], default="fla")
+    parser.add_argument("--peer", choices=["fla", "flashqla", "flashinfer", "thalweg"], default="fla")
     parser.add_argument("--rows", help="regular expression over '(HK,HV) SEQUENCES'; a dozen rows without it")
     parser.add_argument("--csv", help="append the times to this file")
     parser.add_argument("--error", nargs="?", const="", metavar="FILE", help="errors against float64 and no times")
@@ -161,7 +181,7 @@ def main():
         written = []
         for gates in GATES:
             for tokens in (100, 2048):
-                output, state = errors(rule, tokens, 4, 8, gates)
+                output, state = errors(args.peer, rule, tokens, 4, 8, gates)
                 print(f"{args.peer} against float64, gates {gates}, T = {tokens}: output {output:.2e}, state {state:.2e}",
                       flush=True)
                 written.append([args.peer, gates, tokens, f"{output:.2e}", f"{state:.2e}"])
@@ -180,11 +200,8 @@ def main():
             continue
         lengths = lengths_of(name)
         q, k, v, g, beta, state, bounds = make_inputs(lengths, int(hk), int(hv), generator)
-        if len(lengths) == 1:
-            bounds = None
         with torch.no_grad():
-            ms = milliseconds(lambda: rule(q, k, v, g=g, beta=beta, initial_state=state, output_final_state=True,
-                                           cu_seqlens=bounds))
+            ms = milliseconds(bind(args.peer, rule, q, k, v, g, beta, state, lengths, bounds))
         published = row.get(PUBLISHED.get(args.peer), "")
         ratio = f", published {published}, ratio {ms / float(published):.3f}" if published else ""
         print(f"({hk},{hv}) {name:<14} {args.peer} {ms:8.4f} ms{ratio}", flush=True)

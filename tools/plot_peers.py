@@ -4,7 +4,7 @@
     python3 tools/plot_peers.py          # standard library only
 
 Reads the measured files that tools/record_prefill.py and tools/record_experts.py describe: docs/data/cuda-prefill.csv,
-peers-prefill.csv, cuda-experts.csv and peers-experts.csv. A bar is a geometric mean, its line runs from the least to the
+peers-prefill.csv, peers-flashinfer.csv, cuda-experts.csv and peers-experts.csv. A bar is a geometric mean, its line runs from the least to the
 largest ratio of the shapes behind it. Prints the ratios.
 """
 
@@ -24,19 +24,20 @@ def mean(values):
     return math.exp(sum(math.log(v) for v in values) / len(values))
 
 
-def prefill_groups():
-    rows = read("cuda-prefill.csv")
-    ours = {(r["num_k_heads"], r["num_v_heads"], r["seqlens"]): float(r["thalweg_ms"]) for r in rows}
-    measured = [float(r["ms"]) / ours[r["num_k_heads"], r["num_v_heads"], r["seqlens"]]
-                for r in read("peers-prefill.csv") if r["peer"] == "flashqla"]
+def key(row):
+    return row["num_k_heads"], row["num_v_heads"], row["seqlens"]
 
-    def published(wanted):
-        return [min(float(r["flashqla_ms"]), float(r["flashinfer_ms"])) / float(r["thalweg_ms"])
-                for r in rows if wanted(r["seqlens"])]
+
+def prefill_groups():
+    ours = {key(r): float(r["thalweg_ms"]) for r in read("cuda-prefill.csv")}
+    measured = [float(r["ms"]) / ours[key(r)] for r in read("peers-prefill.csv") if r["peer"] == "flashqla"]
+
+    def flashinfer(wanted):
+        return [float(r["ms"]) / ours[key(r)] for r in read("peers-flashinfer.csv") if wanted(r["seqlens"])]
 
     return [
-        ("one sequence", published(lambda name: name.startswith("1x")), "best published"),
-        ("several sequences", published(lambda name: not name.startswith("1x")), "best published"),
+        ("one sequence", flashinfer(lambda name: name.startswith("1x")), "FlashInfer, same GPU"),
+        ("several sequences", flashinfer(lambda name: not name.startswith("1x")), "FlashInfer, same GPU"),
         (f"{len(measured)} of these shapes", measured, "FlashQLA, same GPU"),
     ]
 

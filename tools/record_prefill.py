@@ -12,8 +12,10 @@
     build/cuda/bin/thalweg bench --backend cuda --suite decode --csv docs/data/cuda-decode.csv
     python3 tools/peer_prefill.py --peer fla --csv docs/data/peers-prefill.csv
     python3 tools/peer_prefill.py --peer flashqla --csv docs/data/peers-prefill.csv
+    python3 tools/peer_prefill.py --peer flashinfer --rows . --csv docs/data/peers-flashinfer.csv
     python3 tools/peer_prefill.py --peer thalweg --error docs/data/cuda-prefill-errors.csv
     python3 tools/peer_prefill.py --peer fla --error docs/data/cuda-prefill-errors.csv
+    python3 tools/peer_prefill.py --peer flashinfer --error docs/data/cuda-prefill-errors.csv
     python3 tools/record_prefill.py          # needs matplotlib
 
 Fills what stands between <!-- prefill --> and <!-- /prefill -->, and so on, and draws docs/data/cuda-prefill.svg.
@@ -24,11 +26,25 @@ import math
 import matplotlib.pyplot as plt
 from performance_page import DATA, fill, read
 
-PEERS = {"fla": "FLA", "flashqla": "FlashQLA", "thalweg": "Thalweg"}
+PEERS = {"fla": "FLA", "flashqla": "FlashQLA", "flashinfer": "FlashInfer", "thalweg": "Thalweg"}
+
+
+def key(row):
+    return row["num_k_heads"], row["num_v_heads"], row["seqlens"]
+
+
+def with_flashinfer_here(rows, measured):
+    """The rows with FlashInfer's times on this GPU instead of the published ones."""
+    times = {key(r): r["ms"] for r in measured}
+    return [dict(r, flashinfer_ms=times[key(r)]) for r in rows]
 
 
 def best(row):
     return min(float(row["flashqla_ms"]), float(row["flashinfer_ms"]))
+
+
+def flashinfer(row):
+    return float(row["flashinfer_ms"]) / float(row["thalweg_ms"])
 
 
 def ratio(row):
@@ -59,6 +75,24 @@ def summary(rows):
     return "\n".join(lines)
 
 
+KINDS = {
+    "one sequence": lambda name: name.startswith("1x"),
+    "two sequences": lambda name: "+" in name,
+    "four or eight": lambda name: name.endswith(("x4", "x8")),
+    "all": lambda name: True,
+}
+
+
+def by_kind(rows):
+    lines = ["| sequences | rows | FlashInfer over ours | least | the better of both over ours | least | below 1 |",
+             "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    for name, wanted in KINDS.items():
+        mine = [r for r in rows if wanted(r["seqlens"])]
+        lines.append(f"| {name} | {len(mine)} | {mean(map(flashinfer, mine)):.2f} | {min(map(flashinfer, mine)):.2f} | "
+                     f"{mean(map(ratio, mine)):.2f} | {min(map(ratio, mine)):.2f} | {sum(ratio(r) < 1 for r in mine)} |")
+    return "\n".join(lines)
+
+
 def short(rows):
     names = [r["seqlens"].removeprefix("1x") for r in rows]
     times = [f"{1e3 * float(r['thalweg_ms']):.1f}" for r in rows]
@@ -86,12 +120,12 @@ def decode(rows):
 
 
 def calibration(rows, ours):
-    thalweg = {(r["num_k_heads"], r["num_v_heads"], r["seqlens"]): float(r["thalweg_ms"]) for r in ours}
+    thalweg = {key(r): float(r["thalweg_ms"]) for r in ours}
     lines = ["| peer | HK, HV | sequences | here, ms | published, ms | ratio | over ours |",
              "| --- | --- | --- | ---: | ---: | ---: | ---: |"]
     for r in rows:
         here, published = float(r["ms"]), float(r["published_ms"])
-        over = here / thalweg[r["num_k_heads"], r["num_v_heads"], r["seqlens"]]
+        over = here / thalweg[key(r)]
         lines.append(f"| {PEERS[r['peer']]} | {r['num_k_heads']}, {r['num_v_heads']} | {r['seqlens']} | {here:.3f} | "
                      f"{published:.3f} | {here / published:.2f} | {over:.2f} |")
     return "\n".join(lines)
@@ -127,8 +161,8 @@ def draw(rows):
 
 
 def main():
-    rows = read("cuda-prefill.csv")
-    fill([("prefill", summary(rows)), ("short", short(read("cuda-prefill-short.csv"))),
+    rows = with_flashinfer_here(read("cuda-prefill.csv"), read("peers-flashinfer.csv"))
+    fill([("prefill", summary(rows)), ("prefill by kind", by_kind(rows)), ("short", short(read("cuda-prefill-short.csv"))),
           ("widths", widths(read("cuda-prefill-widths.csv"), read("cuda-prefill-mma.csv"),
                             read("cuda-prefill-tokens.csv"))),
           ("decode", decode(read("cuda-decode.csv"))),
