@@ -1,6 +1,7 @@
 // Stubs of what *_sm90.cu files define, for builds without compute capability 9.0. No supported kernel calls a
 // launcher.
 
+#include "cuda/experts/grouped_choice.h"
 #include "cuda/experts/moe_staged.h"
 #include "cuda/experts/routing.h"
 #include "cuda/experts/tiled.h"
@@ -23,6 +24,8 @@ void launch_chunk_carries(const ChunkArguments&, DType, const DeviceProperties&,
 void launch_chunk_scan(const ChunkArguments&, DType, const DeviceProperties&, cudaStream_t) {}
 void launch_chunk_fused_bf16(const ChunkArguments&, int, const DeviceProperties&, cudaStream_t) {}
 void launch_chunk_fused_f16(const ChunkArguments&, int, const DeviceProperties&, cudaStream_t) {}
+
+void launch_grouped_choice(const GroupedChoice&, const DeviceProperties&, cudaStream_t, std::string_view) {}
 
 void launch_attention_prefill(const AttentionCall&, DType, unsigned, const DeviceProperties&, cudaStream_t) {}
 

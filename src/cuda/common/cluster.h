@@ -48,7 +48,11 @@ __device__ inline float load_from_block(const float* here, unsigned rank) {
   return value;
 }
 
-// The same for four, at a multiple of 16 bytes.
+__device__ inline int load_from_block(const int* here, unsigned rank) {
+  return __float_as_int(load_from_block(reinterpret_cast<const float*>(here), rank));
+}
+
+// The same for four floats, at a multiple of 16 bytes.
 __device__ inline float4 load_four_from_block(const float* here, unsigned rank) {
   const auto local = static_cast<std::uint32_t>(__cvta_generic_to_shared(here));
   std::uint32_t remote;
