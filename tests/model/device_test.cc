@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 
 #include "model/golden_file.h"
 #include "model/support.h"
@@ -120,9 +121,60 @@ TEST(Device, LogitsOfALargeFileAreTheCpus) {
   print("f32 activations", of_f32);
   EXPECT_LT(of_f32[0], kExactBound);
   EXPECT_LT(median(of_f32), may_reroute ? kFastBound : kExactBound);
-  const std::vector<double> of_bf16 = differences_of(Model::load(path, on_gpu(1, false)), tokens, expected);
+  Model model = Model::load(path, on_gpu(1, false));
+  const ModelInfo& info = model.info();
+  const auto context = static_cast<std::uint64_t>(model.context());
+  EXPECT_LE(info.device_bytes,
+            info.weight_bytes + info.mtp_bytes + info.state_bytes + context * info.cache_token_bytes + 1'000'000'000);
+  const std::vector<double> of_bf16 = differences_of(std::move(model), tokens, expected);
   print("bf16 activations", of_bf16);
   EXPECT_LT(median(of_bf16), may_reroute ? 1.5 * median(of_8_bits) : kFastBound);
+}
+
+// The kernels for whatever no other kernel takes.
+bool is_last_resort(const OperationTime& time) {
+  static const std::set<std::string> kNames = {"exact", "steps", "token_by_token", "plain", "block", "rows_strided"};
+  return kNames.contains(time.kernel);
+}
+
+// Models whose widths are those of published ones, or smaller multiples of what the kernels for these take.
+std::vector<TinySpec> specs_of_common_widths() {
+  std::vector<TinySpec> result = specs();
+  for (TinySpec& spec : result) {
+    spec.layers = 2;
+    spec.interval = 2;
+    spec.hidden = spec.dense_hidden = spec.expert_hidden = spec.shared_hidden = spec.head_dim = 256;
+    spec.key_dim = spec.value_dim = 128;
+    spec.experts = spec.experts > 0 ? 16 : 0;
+    spec.mtp = false;
+  }
+  return result;
+}
+
+TEST(Device, NoOperationOfAModelIsLeftToTheLastResort) {
+  NEEDS_GPU();
+  struct Work {
+    std::int64_t tokens;
+    std::int64_t each;
+    std::int64_t context;
+  };
+  const std::vector<Work> works = {{1, 1, 64}, {8, 1, 64}, {64, 1, 64}, {100, 100, 0}, {512, 512, 0}};
+  for (const TinySpec& spec : specs_of_common_widths()) {
+    for (const DType type :
+         {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ2_K, DType::kQ3_K,
+          DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kMXFP4, DType::kF16, DType::kBF16}) {
+      const TempFolder folder;
+      const std::string path = folder / "model.gguf";
+      TinyModel(spec).write_gguf(path, type);
+      Model model = Model::load(path, on_gpu(64));
+      for (const Work& work : works) {
+        for (const OperationTime& time : model.profile(work.tokens, work.each, work.context)) {
+          EXPECT_FALSE(is_last_resort(time)) << spec.architecture << ", " << dtype_name(type) << ", " << work.tokens
+                                             << " tokens: " << time.operation << " by " << time.kernel;
+        }
+      }
+    }
+  }
 }
 
 TEST(Device, GoldensOfTransformers) {
