@@ -4,8 +4,8 @@
     python3 tools/plot_peers.py          # standard library only
 
 Reads the measured files that tools/record_prefill.py and tools/record_experts.py describe: docs/data/cuda-prefill.csv,
-peers-prefill.csv, peers-flashinfer.csv, cuda-experts.csv and peers-experts.csv. A bar is a geometric mean, its line runs from the least to the
-largest ratio of the shapes behind it. Prints the ratios.
+peers-prefill.csv, peers-flashinfer.csv, cuda-experts.csv and peers-experts.csv. A bar is a geometric mean, its line
+runs from the least to the largest ratio of the shapes behind it. Prints the ratios.
 """
 
 import csv
@@ -38,7 +38,7 @@ def prefill_groups():
     return [
         ("one sequence", flashinfer(lambda name: name.startswith("1x")), "FlashInfer, same GPU"),
         ("several sequences", flashinfer(lambda name: not name.startswith("1x")), "FlashInfer, same GPU"),
-        (f"{len(measured)} of these shapes", measured, "FlashQLA, same GPU"),
+        (f"{len(measured)} of these shapes", measured, "FlashQLA, same kind"),
     ]
 
 

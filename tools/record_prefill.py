@@ -162,7 +162,8 @@ def draw(rows):
 
 def main():
     rows = with_flashinfer_here(read("cuda-prefill.csv"), read("peers-flashinfer.csv"))
-    fill([("prefill", summary(rows)), ("prefill by kind", by_kind(rows)), ("short", short(read("cuda-prefill-short.csv"))),
+    fill([("prefill", summary(rows)), ("prefill by kind", by_kind(rows)),
+          ("short", short(read("cuda-prefill-short.csv"))),
           ("widths", widths(read("cuda-prefill-widths.csv"), read("cuda-prefill-mma.csv"),
                             read("cuda-prefill-tokens.csv"))),
           ("decode", decode(read("cuda-decode.csv"))),
