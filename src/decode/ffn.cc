@@ -42,6 +42,7 @@ void expert_ffn(const ModelConfig& config, const MoeWeights& w, Step& step, cons
   MoeFfnArgs args = expert_args(config, w, step.runtime.precision());
   args.x = x;
   args.y = y;
+  step.scratch.reserve(0);  // the mixer's is no longer needed
   step.run(args);
 }
 

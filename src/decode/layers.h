@@ -46,8 +46,8 @@ struct Step {
   bool planning = false;                 // nothing runs: the step's memory is counted
   // If given, each operation is timed by itself.
   std::function<void(const std::string& operation, const std::string& kernel, double seconds)> on_time;
-  StepMemory workspace;    // of the operation that runs
-  StepMemory scratch;      // of the block that runs
+  StepMemory workspace;    // of an operation, where there is no room behind the scratch
+  StepMemory scratch;      // of the block that runs, and behind it the workspace of its operation
   StepMemory activations;  // of the whole step
 
   void set_decode(bool one_token_each) {
@@ -64,8 +64,10 @@ struct Step {
   template <class Args>
   void run(const Args& args) {
     const Stream stream = runtime.hinted(runtime.stream(), row_hint);
-    const Workspace memory = workspace.reserve(workspace_size(args, stream));
+    const std::size_t bytes = workspace_size(args, stream);
+    Workspace memory = scratch.reserve_behind(bytes);
     if (planning) return;
+    if (memory.data == nullptr) memory = workspace.reserve(bytes);
     if (on_time) {
       const Explanation chosen = explain(args, stream);
       on_time(chosen.operation, chosen.kernels[static_cast<std::size_t>(chosen.chosen)].kernel,

@@ -156,6 +156,7 @@ void StepMemory::end_counting() {
 }
 
 Workspace StepMemory::reserve(std::size_t bytes) {
+  reserved_ = bytes;
   most_ = std::max(most_, bytes);
   if (counting_) return {nullptr, bytes};
   if (bytes > memory_.bytes()) {
@@ -165,6 +166,12 @@ Workspace StepMemory::reserve(std::size_t bytes) {
     ++allocations_;
   }
   return {memory_.data(), bytes};
+}
+
+Workspace StepMemory::reserve_behind(std::size_t bytes) {
+  if (counting_) most_ = std::max(most_, reserved_ + bytes);
+  const bool fits = !counting_ && reserved_ + bytes <= memory_.bytes();
+  return {fits ? static_cast<std::byte*>(memory_.data()) + reserved_ : nullptr, bytes};
 }
 
 }  // namespace thalweg::decode

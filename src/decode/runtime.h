@@ -171,10 +171,13 @@ class StepMemory {
   void end_counting();  // allocates what was counted
 
   Workspace reserve(std::size_t bytes);
+  // Behind what was reserved last. Data is null if that does not fit, as memory in use cannot grow.
+  Workspace reserve_behind(std::size_t bytes);
 
  private:
   const Runtime& runtime_;
   DeviceMemory memory_;
+  std::size_t reserved_ = 0;
   std::size_t most_ = 0;
   int allocations_ = 0;
   bool counting_ = false;
