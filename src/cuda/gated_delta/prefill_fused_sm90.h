@@ -171,7 +171,7 @@ struct Producer {
   }
 };
 
-template <class T, int K, int kConsumers>
+template <class T, int K, int kConsumers, bool kPlain>
 __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     chunk_fused(const __grid_constant__ ChunkArguments args) {
   using R = Ring<K, kConsumers>;
@@ -191,19 +191,25 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     producer.run();
   } else {
     if constexpr (kFrugal) setmaxnreg_inc<192>();
-    consume<T, K, kConsumers, kFrugal>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
+    consume<T, K, kConsumers, kFrugal, kPlain>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
   }
+}
+
+template <class T, int K, int kConsumers, bool kPlain>
+void launch_fused(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream) {
+  static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
+  constexpr int kBytes = Ring<K, kConsumers>::kSharedBytes;
+  allow_shared_memory(reinterpret_cast<const void*>(chunk_fused<T, K, kConsumers, kPlain>), kBytes, kOperation);
+  const dim3 grid(static_cast<unsigned>(args.value_width / (kConsumers * kRows)), static_cast<unsigned>(args.hv),
+                  static_cast<unsigned>(args.map.sequences));
+  pdl_launch(chunk_fused<T, K, kConsumers, kPlain>, grid, (kConsumers + 1) * kWarpgroup, kBytes, device, stream,
+             kOperation, args);
 }
 
 template <class T, int K, int kConsumers>
 void launch_fused(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream) {
-  static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
-  constexpr int kBytes = Ring<K, kConsumers>::kSharedBytes;
-  allow_shared_memory(reinterpret_cast<const void*>(chunk_fused<T, K, kConsumers>), kBytes, kOperation);
-  const dim3 grid(static_cast<unsigned>(args.value_width / (kConsumers * kRows)), static_cast<unsigned>(args.hv),
-                  static_cast<unsigned>(args.map.sequences));
-  pdl_launch(chunk_fused<T, K, kConsumers>, grid, (kConsumers + 1) * kWarpgroup, kBytes, device, stream, kOperation,
-             args);
+  is_plain(args) ? launch_fused<T, K, kConsumers, true>(args, device, stream)
+                 : launch_fused<T, K, kConsumers, false>(args, device, stream);
 }
 
 template <class T>

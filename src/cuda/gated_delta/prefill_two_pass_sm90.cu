@@ -46,7 +46,7 @@ __device__ void copy_chunks(const ChunkArguments& args, const Work& work, const 
   }
 }
 
-template <class T, int K, int kConsumers>
+template <class T, int K, int kConsumers, bool kPlain>
 __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     chunk_scan(const __grid_constant__ ChunkArguments args, const Pass pass) {
   using R = Ring<K, kConsumers>;
@@ -61,21 +61,27 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     copy_chunks<T, K, kConsumers>(args, work, ring);
   } else {
     if constexpr (kConsumers == 2) setmaxnreg_inc<232>();
-    consume<T, K, kConsumers, false>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
+    consume<T, K, kConsumers, false, kPlain>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
   }
 }
 
-template <class T, int K, int kConsumers>
+template <class T, int K, int kConsumers, bool kPlain>
 void launch(const ChunkArguments& args, Pass pass, const DeviceProperties& device, cudaStream_t stream) {
   static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
   constexpr int kBytes = Ring<K, kConsumers>::kSharedBytes;
-  allow_shared_memory(reinterpret_cast<const void*>(chunk_scan<T, K, kConsumers>), kBytes, kOperation);
+  allow_shared_memory(reinterpret_cast<const void*>(chunk_scan<T, K, kConsumers, kPlain>), kBytes, kOperation);
   const int rows = args.value_width + (pass == Pass::kCarries ? args.key_width : 0);
   const std::int64_t walks = args.segment_chunks > 0 ? args.segments : args.map.sequences;
   const dim3 grid(static_cast<unsigned>(rows / (kConsumers * kRows)), static_cast<unsigned>(args.hv),
                   static_cast<unsigned>(walks));
-  pdl_launch(chunk_scan<T, K, kConsumers>, grid, (kConsumers + 1) * kWarpgroup, kBytes, device, stream, kOperation,
-             args, pass);
+  pdl_launch(chunk_scan<T, K, kConsumers, kPlain>, grid, (kConsumers + 1) * kWarpgroup, kBytes, device, stream,
+             kOperation, args, pass);
+}
+
+template <class T, int K, int kConsumers>
+void launch(const ChunkArguments& args, Pass pass, const DeviceProperties& device, cudaStream_t stream) {
+  is_plain(args) ? launch<T, K, kConsumers, true>(args, pass, device, stream)
+                 : launch<T, K, kConsumers, false>(args, pass, device, stream);
 }
 
 template <class T, int K>
