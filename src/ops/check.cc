@@ -190,7 +190,9 @@ void Check::workspace(const Workspace& workspace, std::size_t needed) const {
   }
   const auto begin = reinterpret_cast<std::uintptr_t>(workspace.data);
   for (const Argument& argument : arguments_) {
-    if (argument.footprint.begin < begin + needed && begin < argument.footprint.end) {
+    const Footprint& footprint = argument.footprint;
+    const bool is_empty = footprint.begin == footprint.end;
+    if (!is_empty && footprint.begin < begin + needed && begin < footprint.end) {
       fail("workspace", "memory of its own", "memory that overlaps " + std::string(argument.name));
     }
   }
