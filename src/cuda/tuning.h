@@ -93,12 +93,12 @@ constexpr double kStepDecodeCall = 5.0;
 constexpr double kStepDecodeKeyHead = 10.5;
 constexpr double kStepStreamCall = 6.5;
 constexpr double kStepStreamKeyHead = 9.0;
-// With replays and drafts, seven tokens of a sequence: decode 16.8 us at batch 1; stream 26, 49 and 179 us at 8, 16 and
-// 64, decode 33, 63 and 228.
-// A further token in stream: 161 us for 8 tokens at batch 64, 233 in decode and 186 in decode_together. At batch 1
-// decode_together takes 10.1, 11.1 and 13.4 us for 2, 4 and 8 tokens. One by one, a token in decode waits for the one
-// before: 8.8 us for 4 where one takes 5.8, in stream 14.2 and 8.1 (H100).
-constexpr double kStepTogetherCall = 9.0;
+// With replays and drafts, seven tokens of a sequence: decode 12.3 us at batch 1, stream 19.3; stream 22, 44 and 155 us
+// at 8, 16 and 64, decode 28, 52 and 191.
+// A further token in stream: 155 us for 8 tokens at batch 64, 222 in decode and 186 in decode_together. At batch 1
+// decode_together takes 10.0, 11.0 and 13.2 us for 2, 4 and 8 tokens, decode 6.3, 8.4 and 12.6, where a token waits for
+// the one before, and stream 9.9, 13.6 and 20.6.
+constexpr double kStepTogetherCall = 10.5;
 constexpr double kStepToken = 1.5;
 constexpr double kStepDecodeToken = 2.0;
 constexpr double kStepDecodeWait = 0.9;

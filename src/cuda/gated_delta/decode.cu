@@ -4,15 +4,8 @@ namespace thalweg::cu {
 
 DecodeKernel decode_kernel(std::int64_t k, DType state, Tokens tokens) {
   return pick_decode(k, state, [&]<int kK, class State>() -> DecodeKernel {
-    switch (tokens) {
-      case Tokens::kOneByOne:
-        return decode<kK, State, Tokens::kOneByOne>;
-      case Tokens::kAll:
-        return decode<kK, State, Tokens::kAll>;
-      case Tokens::kAllExact:
-        break;
-    }
-    return decode<kK, State, Tokens::kAllExact>;
+    if (tokens == Tokens::kOneByOne) return decode<kK, State, Tokens::kOneByOne>;
+    return tokens == Tokens::kAll ? decode<kK, State, Tokens::kAll> : decode<kK, State, Tokens::kAllExact>;
   });
 }
 

@@ -14,7 +14,7 @@ DecodeKernel decode_kernel(std::int64_t k, DType state, Tokens tokens);
 DecodeKernel decode_one_kernel(std::int64_t k, DType state);
 // For compute capability 9.0; null in a build without it. Narrow tiles need Tokens::kOneByOne.
 DecodeStepKernel decode_step_kernel(std::int64_t k, DType state, Tokens tokens, bool narrow);
-// The same with replays and drafts, for states of f32, one by one.
+// The same with replays and drafts, for states of f32, by substitution.
 DecodeStepKernel replay_step_kernel(std::int64_t k, bool narrow);
 // The step for many sequences.
 struct StreamStepKernel {

@@ -13,6 +13,7 @@
 #include "cuda/gated_delta/rule.h"
 #include "cuda/gated_delta/token_block.h"
 #include "cuda/gated_delta/token_products.h"
+#include "cuda/gated_delta/token_substitution.h"
 
 namespace thalweg::cu {
 
@@ -44,8 +45,9 @@ struct Decode {
   }
 };
 
-// How a kernel processes the tokens: one by one, or together. kAllExact needs 16-bit q and k without norm weights.
-enum class Tokens { kOneByOne, kAll, kAllExact };
+// How a kernel processes the tokens: one by one, by substitution (token_substitution.h), or together on the tensor
+// cores (token_products.h). kAllExact needs 16-bit q and k without norm weights.
+enum class Tokens { kOneByOne, kSubstitution, kAll, kAllExact };
 
 // A block's shared memory.
 template <int kK>
@@ -59,7 +61,9 @@ struct DecodeMemory {
   float* beta;               // [kTogether]
   float* q_factor;           // [kTogether]
   float* k_factor;           // [kTogether]
-  TogetherScratch* scratch;  // [warps]
+  TogetherScratch* scratch;  // [warps], of kAll and kAllExact
+  float* products;           // [kTokenProducts], in its place with kSubstitution
+  float* with_q;             // [tokens,rows of the block]
 
   __device__ DecodeMemory(float4* memory, int tokens, int rows)
       : q(reinterpret_cast<float*>(memory)),
@@ -69,14 +73,18 @@ struct DecodeMemory {
         beta(decay + kTogether),
         q_factor(beta + kTogether),
         k_factor(q_factor + kTogether),
-        scratch(reinterpret_cast<TogetherScratch*>(k_factor + kTogether)) {}
+        scratch(reinterpret_cast<TogetherScratch*>(k_factor + kTogether)),
+        products(k_factor + kTogether),
+        with_q(products + kTokenProducts) {}
   __device__ TokenScalars scalars(int t) const { return {decay[t], beta[t], q_factor[t], k_factor[t]}; }
 };
 
-inline std::size_t decode_memory_bytes(std::int64_t k, bool together, std::int64_t tokens, std::int64_t rows,
+inline std::size_t decode_memory_bytes(std::int64_t k, Tokens kind, std::int64_t tokens, std::int64_t rows,
                                        std::int64_t tile_warps) {
+  const bool together = kind == Tokens::kAll || kind == Tokens::kAllExact;
   const std::int64_t slots = together ? kTogether : tokens;
-  return sizeof(float) * static_cast<std::size_t>(slots * (2 * (k + 16) + rows) + 4 * kTogether) +
+  const std::int64_t substitution = kind == Tokens::kSubstitution ? kTokenProducts + tokens * rows : 0;
+  return sizeof(float) * static_cast<std::size_t>(slots * (2 * (k + 16) + rows) + 4 * kTogether + substitution) +
          (together ? sizeof(TogetherScratch) * static_cast<std::size_t>(tile_warps) : 0);
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 
 // The fused step for 1 to 8 tokens, with the same known at compile time as in decode_kernel.h. The blocks that share a
-// key head of a sequence are one cluster. One by one, the tokens may be those that a sequence replays, then its own, of
-// which the first alone changes the states.
+// key head of a sequence are one cluster. By substitution, the tokens are those that a sequence replays, then its own,
+// of which the first alone changes the states.
 //
 // Roles: every block convolves all of the key head's q and k, and v of its own rows, a channel per thread; the first
 //   tile_warps warps hold rows of the state; the last warp's lanes compute the gates, a token each.
@@ -23,6 +23,7 @@ namespace thalweg::cu {
 
 constexpr int kStepRounds = 2;  // channels of a thread in decode_step, at most
 constexpr int kMaxDecodeStepThreads = 512;
+constexpr int kMaxReplayStepThreads = 320;  // of narrow tiles: a channel each
 
 // A block's shared memory besides the tokens.
 template <int kK>
@@ -106,9 +107,9 @@ struct DecodeStepBlock {
   using Tile = StateTile<kK, StateLayout::kVK, kNarrow ? 1 : 0>;
   using Memory = DecodeMemory<kK>;
   using StepMemory = DecodeStepMemory<kK>;
-  static constexpr bool kAllTogether = kTokens != Tokens::kOneByOne;
+  static constexpr bool kAllTogether = kTokens == Tokens::kAll;
   // Tokens whose inputs are loaded beforehand.
-  static constexpr int kEarly = kAllTogether || Sequence::kReplays ? kTogether : 1;
+  static constexpr int kEarly = kTokens == Tokens::kOneByOne ? 1 : kTogether;
   static constexpr int kPasses = kAllTogether ? 4 : 1;  // over the outputs whose z is loaded beforehand
 
   // The inputs of a thread's channels, with the norm weights of those of q and k.
@@ -201,11 +202,11 @@ struct DecodeStepBlock {
       if (i >= channels) continue;
       if (i >= 2 * kK) {
         float* const to = memory.v + i - 2 * kK;
-        own.inputs[r].prepare(p, sequence, channel_of(i), [&](int t, float value) { to[t * rows] = value; });
+        own.inputs[r].prepare(p, sequence, channel_of(i), to, rows, [&](int t, float value) { to[t * rows] = value; });
       } else {
         float* const to = i < kK ? memory.q + i : memory.k + i - kK;
         const float weight = p.norm.norm == QkNorm::kRms ? p.norm.q_weight.convert(own.norm_weight[r]) : 1.0F;
-        own.inputs[r].prepare(p, sequence, channel_of(i), [&](int t, float value) {
+        own.inputs[r].prepare(p, sequence, channel_of(i), to, memory.kPitch, [&](int t, float value) {
           to[t * memory.kPitch] = value * weight;
           const float squares = warp_sum(value * value);
           if (lane == 0) step_memory.key_squares[t * step_memory.kKeyWarps + i / kWarpSize] = squares;
@@ -227,6 +228,24 @@ struct DecodeStepBlock {
     Gate gate = gate_token < sequence.count ? p.gates.compute(bits) : Gate{};
     gate = accumulated(gate, kAllTogether, gate_token % kTogether);
     if (gate_token < kTogether) store_gate(gate, kAllTogether, memory.decay + gate_token);
+  }
+
+  __device__ __forceinline__ void substitute(Tile& tile, const Memory& memory) const {
+    const SubstitutedTokens tokens{.q = memory.q,
+                                   .k = memory.k,
+                                   .q_factor = memory.q_factor,
+                                   .k_factor = memory.k_factor,
+                                   .v = memory.v,
+                                   .v_pitch = rows,
+                                   .decay = memory.decay,
+                                   .beta = memory.beta,
+                                   .products = memory.products,
+                                   .with_q = memory.with_q,
+                                   .rows = rows,
+                                   .count = sequence.count,
+                                   .first_output = sequence.first_own(),
+                                   .committed = sequence.committed()};
+    run_substitution<Memory::kPitch>(tile, tokens, warp_v);
   }
 
   // Writes the warp's sums of squares of the outputs to every block of the head.
@@ -269,7 +288,10 @@ struct DecodeStepBlock {
 
   __device__ __forceinline__ void run(float4* shared) {
     Memory memory(shared, kAllTogether ? kTogether : p.most_tokens, rows);
-    const StepMemory step_memory(reinterpret_cast<float*>(memory.scratch + (kAllTogether ? p.tile_warps : 0)));
+    float* const rest = kTokens == Tokens::kSubstitution
+                            ? memory.with_q + p.most_tokens * rows
+                            : reinterpret_cast<float*>(memory.scratch + (kAllTogether ? p.tile_warps : 0));
+    const StepMemory step_memory(rest);
     memory.q_factor = step_memory.q_factors(warp);
     memory.k_factor = step_memory.k_factors(warp);
     if (!sequence.find(p, static_cast<int>(blockIdx.z))) return;  // the whole cluster returns
@@ -290,16 +312,13 @@ struct DecodeStepBlock {
     cluster_arrive_relaxed();  // after the reads of the convolution's inputs, whose results have been stored
     __syncthreads();
     step_memory.find_factors(p, count, warp);
-    const int committed = sequence.committed();
-    const auto store_state = [&] {
-      auto* state = static_cast<State*>(p.state_out.data);
-      tile.store_fours(state + p.state_out.offset(sequence.slot, head), p.state_out.strides[2], v0);
-    };
-    const bool keeps_state = has_rows && sequence.slot >= 0;
-    if (Sequence::kReplays && keeps_state && committed == 0) store_state();
-    if (has_rows) {
+    if constexpr (kTokens == Tokens::kSubstitution) {
+      multiply_tokens<kK, Memory::kPitch>(memory.q, memory.k, count, sequence.first_own(), warp, warps,
+                                          memory.products);
+      __syncthreads();
+      if (has_rows) substitute(tile, memory);
+    } else if (has_rows) {
       decode_tokens<kK, kTokens>(tile, memory, count, rows, warp_v, [&](int t) {
-        if (Sequence::kReplays && keeps_state && t + 1 == committed) store_state();
         if (!p.snapshots.defined()) return;
         auto* state = static_cast<State*>(p.snapshots.data);
         tile.store_fours_streaming(state + p.snapshots.offset(sequence.row, t, head), p.snapshots.strides[3], v0);
@@ -310,7 +329,10 @@ struct DecodeStepBlock {
     cluster_wait();  // all blocks have begun, and have read what is replaced below
     if (has_rows && p.z.defined()) share_squares(memory, step_memory);
     if (p.row_blocks > 1) cluster_arrive();
-    if (!Sequence::kReplays && keeps_state) store_state();
+    if (has_rows && sequence.slot >= 0) {
+      auto* state = static_cast<State*>(p.state_out.data);
+      tile.store_fours(state + p.state_out.offset(sequence.slot, head), p.state_out.strides[2], v0);
+    }
     if (sequence.slot >= 0) update_channels(own);
     if constexpr (Sequence::kReplays) {
       if (row_block == 0 && gate_token >= 0) sequence.keep_gate(p, gate_token, head, gate_bits);
@@ -335,9 +357,13 @@ struct DecodeStepBlock {
 #endif
 
 // At least half as many threads as the block has channels. 1 to kTogether tokens of a sequence, those that it replays
-// included; with replays one by one.
+// included; with replays by substitution. With few sequences the blocks of the next launch begin beside those of this
+// one if both fit into the registers.
 template <int kK, class State, Tokens kTokens, bool kNarrow, class Sequence = RowTokens>
-__global__ void __launch_bounds__(kNarrow ? kMaxDecodeStepThreads : kMaxWarps* kWarpSize, kNarrow ? 1 : 2)
+__global__ void __launch_bounds__(!kNarrow             ? kMaxWarps * kWarpSize
+                                  : Sequence::kReplays ? kMaxReplayStepThreads
+                                                       : kMaxDecodeStepThreads,
+                                  kNarrow && !Sequence::kReplays ? 1 : 2)
     decode_step(const __grid_constant__ DecodeStep p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ float4 shared[];

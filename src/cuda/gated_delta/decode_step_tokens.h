@@ -46,6 +46,28 @@ struct DecodeStep {
   CompactGateViews replay_gates;
 };
 
+// One channel of the rows of a matrix, as bits.
+struct ChannelRows {
+  char* data;
+  std::int64_t stride;  // in bytes
+  bool wide;            // 32 bits, else 16
+
+  __device__ ChannelRows(const Compact<2>& matrix, std::int64_t offset) : wide(matrix.dtype == DType::kF32) {
+    const int bytes = wide ? 4 : 2;
+    data = static_cast<char*>(matrix.data) + offset * bytes;
+    stride = static_cast<std::int64_t>(matrix.strides[1]) * bytes;
+  }
+  __device__ std::uint32_t read(int row) const {
+    const char* const at = data + row * stride;
+    return wide ? *reinterpret_cast<const std::uint32_t*>(at) : *reinterpret_cast<const std::uint16_t*>(at);
+  }
+  __device__ void write(int row, std::uint32_t bits) const {
+    char* const at = data + row * stride;
+    if (wide) *reinterpret_cast<std::uint32_t*>(at) = bits;
+    if (!wide) *reinterpret_cast<std::uint16_t*>(at) = static_cast<std::uint16_t>(bits);
+  }
+};
+
 // The tokens of a sequence: those of a row of x.
 struct RowTokens {
   static constexpr bool kReplays = false;
@@ -60,11 +82,15 @@ struct RowTokens {
     count = p.tokens;
     return find_slot(p.slots, n, slot);
   }
+  __device__ int first_own() const { return 0; }
   __device__ bool is_own(int) const { return true; }
   __device__ int place(int t) const { return t; }  // in the row
   __device__ int committed() const { return count; }
-  __device__ std::uint32_t read_x(const DecodeStep& p, int t, int channel) const {
-    return p.x.read(p.x.offset(row, t) + channel);
+  // Reads a channel's first kTokens inputs, 0 beyond the last token.
+  template <int kTokens>
+  __device__ void read_x(const DecodeStep& p, int channel, std::uint32_t (&x)[kTokens]) const {
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) x[t] = t < count ? p.x.read(p.x.offset(row, t) + channel) : 0;
   }
   __device__ GateBits read_gate(const DecodeStep& p, int t, int head) const { return p.gates.read(row, t, head); }
 };
@@ -98,15 +124,19 @@ struct ReplayedTokens {
     count = replayed + own;
     return true;
   }
+  __device__ int first_own() const { return replayed; }
   __device__ bool is_own(int t) const { return t >= replayed; }
   __device__ int place(int t) const { return begin + t - replayed; }
   // Tokens that change the states.
   __device__ int committed() const { return drafts ? min(count, replayed + 1) : count; }
   // Whether the next call may replay it.
   __device__ bool is_draft(int t) const { return drafts && slot >= 0 && t > replayed && t < count; }
-  __device__ std::uint32_t read_x(const DecodeStep& p, int t, int channel) const {
-    return is_own(t) ? p.x.read(p.x.offset(row, place(t)) + channel)
-                     : p.replay_x.read(p.replay_x.offset(slot, t) + channel);
+  template <int kTokens>
+  __device__ void read_x(const DecodeStep& p, int channel, std::uint32_t (&x)[kTokens]) const {
+    const ChannelRows own(p.x, p.x.offset(row, begin - replayed) + channel);
+    const ChannelRows before(p.replay_x, p.replay_x.offset(max(slot, 0), 0) + channel);
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) x[t] = t < count ? (is_own(t) ? own : before).read(t) : 0;
   }
   __device__ GateBits read_gate(const DecodeStep& p, int t, int head) const {
     return is_own(t) ? p.gates.read(row, place(t), head) : p.replay_gates.read(slot, t, head);
@@ -115,8 +145,8 @@ struct ReplayedTokens {
   __device__ void keep_gate(const DecodeStep& p, int t, int head, const GateBits& bits) const {
     if (!is_draft(t)) return;
     const auto& to = p.replay_gates;
-    to.a.store(to.a.offset(slot, t - replayed - 1) + head, p.gates.a.convert(bits.a));
-    to.b.store(to.b.offset(slot, t - replayed - 1) + head, p.gates.b.convert(bits.b));
+    ChannelRows(to.a, to.a.offset(slot, t - replayed - 1) + head).write(0, bits.a);
+    ChannelRows(to.b, to.b.offset(slot, t - replayed - 1) + head).write(0, bits.b);
   }
 
  private:
@@ -142,8 +172,7 @@ struct ConvChannel {
     const bool remembers = convolves && tokens.slot >= 0;
     const std::int64_t weights = convolves ? p.conv_weight.offset(channel) - missing : 0;
     const std::int64_t state = remembers ? p.conv_state.offset(tokens.slot, channel) - missing : 0;
-#pragma unroll
-    for (int t = 0; t < kTokens; ++t) x[t] = t < tokens.count ? tokens.read_x(p, t, channel) : 0;
+    tokens.read_x(p, channel, x);
 #pragma unroll
     for (int i = 0; i + 1 < kDecodeTaps; ++i) {
       inputs[i] = remembers && i >= missing ? p.conv_state.read(state + i) : 0;
@@ -152,16 +181,14 @@ struct ConvChannel {
     for (int i = 0; i < kDecodeTaps; ++i) taps[i] = convolves && i >= missing ? p.conv_weight.read(weights + i) : 0;
   }
 
-  // Calls write(t, value) with the channel's values.
+  // Calls write(t, value) with the channel's values, of which token t's is stored to to[t * pitch].
   template <class Sequence, class Write>
-  __device__ void prepare(const DecodeStep& p, const Sequence& tokens, int channel, Write write) {
+  __device__ void prepare(const DecodeStep& p, const Sequence& tokens, int channel, float* to, int pitch, Write write) {
     float weight[kDecodeTaps];
 #pragma unroll
     for (int i = 0; i < kDecodeTaps; ++i) weight[i] = p.conv_weight.convert(taps[i]);
 #pragma unroll
     for (int i = 0; i + 1 < kDecodeTaps; ++i) window[i] = p.conv_state.convert(inputs[i]);
-    float kept[kDecodeTaps - 1] = {window[0], window[1], window[2]};
-    const int committed = tokens.committed();
     const auto token = [&](int t, std::uint32_t bits) {
       const float input = p.x.convert(bits);
       float value = input;
@@ -171,18 +198,31 @@ struct ConvChannel {
         value = sum * sigmoid(sum);
       }
       window[0] = window[1], window[1] = window[2], window[2] = input;
-      if constexpr (Sequence::kReplays) {
-        if (t + 1 == committed) kept[0] = window[0], kept[1] = window[1], kept[2] = window[2];
-      }
       write(t, value);
     };
+    if constexpr (Sequence::kReplays) {
+      // A loop over registers is unrolled, here beyond the cache of instructions. This one goes over shared memory,
+      // where values replace inputs.
 #pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      if (t < tokens.count) token(t, x[t]);
-    }
+      for (int t = 0; t < kTokens; ++t) {
+        if (t < tokens.count) to[t * pitch] = __uint_as_float(x[t]);
+      }
+      float kept[kDecodeTaps - 1] = {window[0], window[1], window[2]};
+      const int committed = tokens.committed();
 #pragma unroll 1
-    for (int t = kTokens; t < tokens.count; ++t) token(t, tokens.read_x(p, t, channel));
-    if constexpr (Sequence::kReplays) window[0] = kept[0], window[1] = kept[1], window[2] = kept[2];
+      for (int t = 0; t < tokens.count; ++t) {
+        token(t, __float_as_uint(to[t * pitch]));
+        if (t < committed) kept[0] = window[0], kept[1] = window[1], kept[2] = window[2];
+      }
+      window[0] = kept[0], window[1] = kept[1], window[2] = kept[2];
+    } else {
+#pragma unroll
+      for (int t = 0; t < kTokens; ++t) {
+        if (t < tokens.count) token(t, x[t]);
+      }
+#pragma unroll 1
+      for (int t = kTokens; t < tokens.count; ++t) token(t, p.x.read(p.x.offset(tokens.row, t) + channel));
+    }
   }
 
   __device__ void update_state(const DecodeStep& p, int slot, int channel) const {
@@ -196,10 +236,10 @@ struct ConvChannel {
 
   // Keeps the drafts' inputs where the next call replays them.
   __device__ void keep_drafts(const DecodeStep& p, const ReplayedTokens& tokens, int channel) const {
+    const ChannelRows to(p.replay_x, p.replay_x.offset(max(tokens.slot, 0), 0) + channel);
 #pragma unroll
     for (int t = 1; t < kTokens; ++t) {
-      if (!tokens.is_draft(t)) continue;
-      p.replay_x.store(p.replay_x.offset(tokens.slot, t - tokens.replayed - 1) + channel, p.x.convert(x[t]));
+      if (tokens.is_draft(t)) to.write(t - tokens.replayed - 1, x[t]);
     }
   }
 };

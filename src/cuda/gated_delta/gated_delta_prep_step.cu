@@ -291,26 +291,26 @@ DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s,
   return p;
 }
 
-void launch_decode(const GatedDeltaPrepStepArgs& args, bool together, const Stream& stream) {
+void launch_decode(const GatedDeltaPrepStepArgs& args, Tokens tokens, const Stream& stream) {
   const Sizes s(args);
   if (s.batch == 0) return;
   const CurrentDevice current(stream, args.kName);
-  const DecodeStepShape shape = decode_step_shape(s, together, properties(stream.device.index).multiprocessors);
-  const Tokens tokens = together ? Tokens::kAll : Tokens::kOneByOne;
+  const DecodeStepShape shape =
+      decode_step_shape(s, tokens == Tokens::kAll, properties(stream.device.index).multiprocessors);
   const DecodeStepKernel kernel = replays_drafts(args)
                                       ? replay_step_kernel(s.k, shape.narrow)
                                       : decode_step_kernel(s.k, args.state_in.dtype, tokens, shape.narrow);
   const DecodeStep p = decode_parameters(args, s, shape);
   const dim3 members(static_cast<unsigned>(shape.row_blocks), static_cast<unsigned>(s.ratio()));
   const dim3 blocks(members.x, static_cast<unsigned>(s.hv), static_cast<unsigned>(s.batch));
-  const std::size_t memory = decode_memory_bytes(s.k, together, p.most_tokens, s.v / shape.row_blocks, p.tile_warps) +
+  const std::size_t memory = decode_memory_bytes(s.k, tokens, p.most_tokens, s.v / shape.row_blocks, p.tile_warps) +
                              (s.k == 64 ? DecodeStepMemory<64>::bytes(shape.threads / kWarpSize)
                                         : DecodeStepMemory<128>::bytes(shape.threads / kWarpSize));
   launch(kernel, p, blocks, members, shape.threads, memory, stream);
 }
 
 void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
-  launch_decode(args, false, stream);
+  launch_decode(args, replays_drafts(args) ? Tokens::kSubstitution : Tokens::kOneByOne, stream);
 }
 
 std::string together_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
@@ -321,7 +321,7 @@ std::string together_supports(const GatedDeltaPrepStepArgs& args, const Stream& 
 }
 
 void run_together(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
-  launch_decode(args, true, stream);
+  launch_decode(args, Tokens::kAll, stream);
 }
 
 // ---- stream: for many sequences

@@ -193,8 +193,7 @@ void launch_decode(const RecurrentGatedDeltaRuleArgs& args, Tokens tokens, const
   const std::int64_t warps = std::max(tile_warps, (s.tokens + 1) / 2);
   Decode p = decode_parameters(args, s);
   p.tile_warps = static_cast<int>(tile_warps);
-  const std::size_t memory =
-      decode_memory_bytes(s.k, tokens != Tokens::kOneByOne, s.tokens, tile_warps * kWarpRows, tile_warps);
+  const std::size_t memory = decode_memory_bytes(s.k, tokens, s.tokens, tile_warps * kWarpRows, tile_warps);
   const dim3 blocks(static_cast<unsigned>(head_warps / tile_warps), static_cast<unsigned>(s.hv),
                     static_cast<unsigned>(s.sequences));
   pdl_launch(decode_kernel(s.k, *state_type(args), tokens), blocks, dim3(static_cast<unsigned>(warps * kWarpSize)),

@@ -54,6 +54,17 @@ struct StateTile {
   __device__ static int k_of(int step) { return (step * kLanesK + lane_k()) * kRun; }
   __device__ static int v_of(int column) { return kVK ? column * kLanesV + lane_v() : lane_v() * kColumns + column; }
 
+  template <class Body>
+  __device__ void for_each(Body body) {
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j) {
+#pragma unroll
+      for (int i = 0; i < kRun; ++i) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) body(s[j][i][c]);
+      }
+    }
+  }
   __device__ void clear() {
     for_each([](float& x) { x = 0.0F; });
   }
@@ -156,18 +167,6 @@ struct StateTile {
   }
 
  private:
-  template <class Body>
-  __device__ void for_each(Body body) {
-#pragma unroll
-    for (int j = 0; j < kSteps; ++j) {
-#pragma unroll
-      for (int i = 0; i < kRun; ++i) {
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c) body(s[j][i][c]);
-      }
-    }
-  }
-
   // Calls body(offset, element) for every four neighbors in memory, which are element(0..3) by reference.
   template <class Body>
   __device__ void for_each_four(std::int64_t stride, int v, Body body) {

@@ -34,6 +34,9 @@ struct StreamMemory {
   float* v;      // [2,tokens,heads,kStreamStepV], of this key head and the one before; outputs overwrite values
   float* gates;  // [heads,2,kTogether]: decay and beta
   DecodeStepMemory<kK> step_memory;
+  // With replays:
+  float* products;  // kTokenProducts
+  float* with_q;    // [tokens,kStreamStepV]
 
   __device__ StreamMemory(float4* memory, int stages_bytes, int tokens, int heads)
       : full{static_cast<std::uint32_t>(__cvta_generic_to_shared(memory))},
@@ -42,9 +45,12 @@ struct StreamMemory {
         k(q + tokens * DecodeMemory<kK>::kPitch),
         v(k + tokens * DecodeMemory<kK>::kPitch),
         gates(v + 2 * tokens * heads * kStreamStepV),
-        step_memory(gates + heads * 2 * kTogether) {}
-  static std::size_t bytes(std::size_t stages_bytes, std::int64_t tokens, std::int64_t heads) {
-    const std::int64_t floats = tokens * 2 * (DecodeMemory<kK>::kPitch + heads * kStreamStepV) + heads * 2 * kTogether;
+        step_memory(gates + heads * 2 * kTogether),
+        products(step_memory.q_factors(kStreamStepWarps)),  // behind it
+        with_q(products + kTokenProducts) {}
+  static std::size_t bytes(std::size_t stages_bytes, bool replays, std::int64_t tokens, std::int64_t heads) {
+    const std::int64_t floats = tokens * 2 * (DecodeMemory<kK>::kPitch + heads * kStreamStepV) + heads * 2 * kTogether +
+                                (replays ? kTokenProducts + tokens * kStreamStepV : 0);
     return kBarriersBytes + stages_bytes + sizeof(float) * static_cast<std::size_t>(floats) +
            DecodeStepMemory<kK>::bytes(kStreamStepWarps);
   }
@@ -152,17 +158,33 @@ class StreamBlock {
       load_inputs(number + static_cast<int>(gridDim.x), next);
       __syncthreads();
       memory_.step_memory.find_factors(p_, sequence.count, warp());
+      if constexpr (Sequence::kReplays) {
+        multiply_tokens<kK, DecodeMemory<kK>::kPitch>(memory_.q, memory_.k, valid ? sequence.count : 0,
+                                                      sequence.first_own(), warp(), kStreamStepWarps, memory_.products);
+        __syncthreads();
+      }
 #pragma unroll 1
       for (int i = 0; valid && i < p_.ratio; ++i) run_head(sequence, head_of(k_head, i), i, v);
       __syncthreads();
       prepare_gates(next);
       if (!valid) continue;
+      if constexpr (Sequence::kReplays) {
+        // One copy of the code, which has to fit into the cache of instructions.
+#pragma unroll 1
+        for (int pass = 0; pass < Inputs::kPasses; ++pass) {
+          std::uint32_t bits = z[0];
 #pragma unroll
-      for (int pass = 0; pass < Inputs::kPasses; ++pass) {
-        write_output(sequence, k_head, thread() + pass * kStreamStepThreads, v, z[pass], norm_weight);
+          for (int i = 1; i < Inputs::kPasses; ++i) bits = pass == i ? z[i] : bits;
+          write_output(sequence, k_head, first_output(sequence) + pass * kStreamStepThreads, v, bits, norm_weight);
+        }
+      } else {
+#pragma unroll
+        for (int pass = 0; pass < Inputs::kPasses; ++pass) {
+          write_output(sequence, k_head, first_output(sequence) + pass * kStreamStepThreads, v, z[pass], norm_weight);
+        }
       }
 #pragma unroll 1
-      for (int output = thread() + Inputs::kPasses * kStreamStepThreads;
+      for (int output = first_output(sequence) + Inputs::kPasses * kStreamStepThreads;
            output < sequence.count * p_.ratio * kStreamStepV; output += kStreamStepThreads) {
         write_output(sequence, k_head, output, v, read_z(sequence, k_head, output), norm_weight);
       }
@@ -178,7 +200,7 @@ class StreamBlock {
     read_channel(inputs.tokens, inputs.k_head, thread(), inputs.channel, inputs.norm_weight_bits);
 #pragma unroll
     for (int pass = 0; pass < Inputs::kPasses; ++pass) {
-      inputs.z[pass] = read_z(inputs.tokens, inputs.k_head, thread() + pass * kStreamStepThreads);
+      inputs.z[pass] = read_z(inputs.tokens, inputs.k_head, first_output(inputs.tokens) + pass * kStreamStepThreads);
     }
     const int t = lane() % kTogether;
     const int i = lane() / kTogether;
@@ -195,8 +217,16 @@ class StreamBlock {
       norm_weight_bits = weights.read(weights.offset(k_head) + i % kK);
     }
   }
-  // Outputs have the order of v: [tokens,heads,kStreamStepV].
-  __device__ int token_of(int output) const { return p_.most_tokens == 1 ? 0 : output / (p_.ratio * kStreamStepV); }
+  // Outputs have the order of v: [tokens,heads,kStreamStepV]. Those of tokens that are replayed do not count.
+  __device__ int first_output(const Sequence& sequence) const {
+    return sequence.first_own() * p_.ratio * kStreamStepV + thread();
+  }
+  __device__ int token_of(int output) const {
+    static_assert(kStreamStepMaxHeads == 4);
+    const int row = output / kStreamStepV;
+    if (kTokens == 1) return 0;
+    return p_.ratio == 3 ? row * 43 / 128 : row >> (p_.ratio / 2);  // exact below 128
+  }
   __device__ bool is_output(const Sequence& sequence, int output) const {
     return output < sequence.count * p_.ratio * kStreamStepV && sequence.is_own(token_of(output));
   }
@@ -232,11 +262,12 @@ class StreamBlock {
     const int channel = channel_of(k_head, i);
     if (i >= 2 * kK) {
       float* const to = v + i - 2 * kK;
-      inputs.prepare(p_, sequence, channel, [&](int t, float value) { to[t * p_.ratio * kStreamStepV] = value; });
+      const int pitch = p_.ratio * kStreamStepV;
+      inputs.prepare(p_, sequence, channel, to, pitch, [&](int t, float value) { to[t * pitch] = value; });
     } else {
       float* const to = i < kK ? memory_.q + i : memory_.k + i - kK;
       const float factor = p_.norm.norm == QkNorm::kRms ? p_.norm.q_weight.convert(norm_weight_bits) : 1.0F;
-      inputs.prepare(p_, sequence, channel, [&](int t, float value) {
+      inputs.prepare(p_, sequence, channel, to, DecodeMemory<kK>::kPitch, [&](int t, float value) {
         to[t * DecodeMemory<kK>::kPitch] = value * factor;
         const float squares = warp_sum(value * value);
         if (lane() == 0) memory_.step_memory.key_squares[t * memory_.step_memory.kKeyWarps + i / kWarpSize] = squares;
@@ -261,26 +292,43 @@ class StreamBlock {
     }
     const Tokens tokens{memory_.q, memory_.k, v + i * kStreamStepV, memory_.gates + 2 * kTogether * i,
                         memory_.step_memory.q_factors(warp())};
-    const int committed = sequence.committed();
-    const auto store_state = [&] {  // which the next step alone reads
-      auto* state = static_cast<State*>(p_.state_out.data);
-      tile.store_fours_streaming(state + p_.state_out.offset(slot, head), p_.state_out.strides[2], v0);
-    };
-    if (Sequence::kReplays && slot >= 0 && committed == 0) store_state();
-    run_tokens<DecodeMemory<kK>::kPitch>(tile, tokens, sequence.count, pitch, v0, [&](int t) {
-      if (Sequence::kReplays && slot >= 0 && t + 1 == committed) store_state();
-      if (!p_.snapshots.defined()) return;
-      auto* state = static_cast<State*>(p_.snapshots.data);
-      tile.store_fours_streaming(state + p_.snapshots.offset(sequence.row, t, head), p_.snapshots.strides[3], v0);
-    });
+    if constexpr (Sequence::kReplays) {
+      substitute(tile, sequence, tokens, pitch, v0);
+    } else {
+      run_tokens<DecodeMemory<kK>::kPitch>(tile, tokens, sequence.count, pitch, v0, [&](int t) {
+        if (!p_.snapshots.defined()) return;
+        auto* state = static_cast<State*>(p_.snapshots.data);
+        tile.store_fours_streaming(state + p_.snapshots.offset(sequence.row, t, head), p_.snapshots.strides[3], v0);
+      });
+    }
     if (slot >= 0) {
-      if (!Sequence::kReplays) store_state();
+      auto* state = static_cast<State*>(p_.state_out.data) + p_.state_out.offset(slot, head);
+      tile.store_fours_streaming(state, p_.state_out.strides[2], v0);  // the next step alone reads it
       if (warp() == kCopyWarp) {
         named_barrier(1 + stage_.index, kStreamStepThreads);  // all warps have read the stage
         if (thread() == kCopyThread) copy_next_state(stage_);
       }
       stage_.advance(p_.stages);
     }
+  }
+
+  template <class HeadTokens>
+  __device__ void substitute(Tile& tile, const Sequence& sequence, const HeadTokens& head, int pitch, int v0) const {
+    const SubstitutedTokens tokens{.q = head.q,
+                                   .k = head.k,
+                                   .q_factor = head.factors,
+                                   .k_factor = head.factors + kTogether,
+                                   .v = head.v,
+                                   .v_pitch = pitch,
+                                   .decay = head.gates,
+                                   .beta = head.gates + kTogether,
+                                   .products = memory_.products,
+                                   .with_q = memory_.with_q,
+                                   .rows = kStreamStepV,
+                                   .count = sequence.count,
+                                   .first_output = sequence.first_own(),
+                                   .committed = sequence.committed()};
+    run_substitution<DecodeMemory<kK>::kPitch>(tile, tokens, v0);
   }
 
   // A warp's outputs are of one head and token.

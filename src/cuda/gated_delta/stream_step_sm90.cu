@@ -15,7 +15,7 @@ StreamStepKernel stream_step_kernel(std::int64_t k, DType state, std::int64_t to
     } else {
       result.kernel = tokens == 1 ? stream_step<kK, State, 1> : stream_step<kK, State, kTogether>;
     }
-    const std::size_t rest = StreamMemory<kK>::bytes(0, tokens, heads);
+    const std::size_t rest = StreamMemory<kK>::bytes(0, replays, tokens, heads);
     result.stages = static_cast<int>(std::min<std::size_t>(kStreamStepMaxStages, (kMaxShared - rest) / kStage));
     result.shared_bytes = rest + static_cast<std::size_t>(result.stages) * kStage;
     return result;
