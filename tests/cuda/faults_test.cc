@@ -223,5 +223,57 @@ TEST_F(Faults, StepReplays) {
   }
 }
 
+// Of many sequences, whose states a kernel reads ahead, every fifth is wrong. The others keep theirs.
+TEST_F(Faults, StepReplaysOfManySequences) {
+  constexpr std::int64_t kSequences = 150;
+  constexpr std::int64_t kWide = 128;
+  Memory memory;
+  Random random(12);
+  const auto normal = [&] { return random.normal(); };
+  const std::int64_t channels = 2 * kHk * kWide + kHv * kWide;
+  GatedDeltaPrepStepArgs args;
+  args.x = memory.input(DType::kF32, {1, 2 * kSequences, channels}, normal);
+  args.gates.a = memory.input(DType::kF32, {1, 2 * kSequences, kHv}, normal);
+  args.gates.b = memory.input(DType::kF32, {1, 2 * kSequences, kHv}, normal);
+  args.gates.a_log = memory.input(DType::kF32, {kHv}, normal);
+  args.gates.dt_bias = memory.input(DType::kF32, {kHv}, normal);
+  args.state_in = memory.input(DType::kF32, {kSequences, kHv, kWide, kWide}, normal);
+  args.state_out = memory.output(DType::kF32, {kSequences, kHv, kWide, kWide});
+  args.y = memory.output(DType::kF32, {1, 2 * kSequences, kHv, kWide});
+  args.fault = memory.in_out(DType::kI32, {1}, [] { return 0.0; });
+  args.head_map = HeadMap::kGrouped;
+  args.qk_norm = QkNorm::kL2;
+  args.drafts = true;
+  args.replay_x = memory.in_out(DType::kF32, {kSequences, 2, channels}, normal);
+  args.replay_a = memory.in_out(DType::kF32, {kSequences, 2, kHv}, normal);
+  args.replay_b = memory.in_out(DType::kF32, {kSequences, 2, kHv}, normal);
+  std::vector<std::int32_t> bounds{0};
+  std::vector<std::int32_t> wrong;
+  std::vector<std::int32_t> right_counts;
+  for (std::int32_t n = 0; n < kSequences; ++n) {
+    bounds.push_back(2 * (n + 1));
+    right_counts.push_back(n % 5 == 1 ? 0 : n % 2);
+    wrong.push_back(n % 5 == 1 ? 3 : n % 2);
+  }
+  args.cu_seqlens = integers(memory, bounds);
+  args.replay_counts = integers(memory, wrong);
+  GatedDeltaPrepStepArgs right = args;
+  right.replay_counts = integers(memory, right_counts);
+  const reference::GatedDeltaResult exact = reference::gated_delta_prep_step(right, reference::Precision::kExact);
+
+  select_kernel(GatedDeltaPrepStepArgs::kName, "stream");
+  run_on_device(args, memory);
+  select_kernel(GatedDeltaPrepStepArgs::kName, "");
+  EXPECT_EQ(*static_cast<const std::int32_t*>(args.fault.data), kFaultReplays);
+  for (std::int64_t n = 0; n < kSequences; ++n) {
+    SCOPED_TRACE(n);
+    if (n % 5 == 1) {
+      EXPECT_TRUE(unwritten(args.state_out, n, 1));
+    } else {
+      expect_near(args.state_out, exact.final_state, n, 1, 1e-4, "state");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace thalweg

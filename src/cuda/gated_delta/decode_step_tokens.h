@@ -100,13 +100,18 @@ struct ReplayedTokens {
   static constexpr bool kReplays = true;
 
   int row = 0;
-  int slot = -1;
+  int slot = -1;  // also of a sequence that the kernel skips for another reason
   int count = 0;
   int begin = 0;  // of its own in the row
   int replayed = 0;
   bool drafts = false;
 
   __device__ bool find(const DecodeStep& p, int n) {
+    const int counted = p.replay_counts[n];
+    if (!find_slot(p.slots, n, slot)) {
+      slot = -1;
+      return false;
+    }
     int own = p.tokens;
     if (p.cu_seqlens != nullptr) {
       begin = p.cu_seqlens[n];
@@ -116,8 +121,6 @@ struct ReplayedTokens {
     } else {
       row = n;
     }
-    const int counted = p.replay_counts[n];
-    if (!find_slot(p.slots, n, slot)) return false;
     drafts = p.drafts;
     replayed = slot >= 0 ? counted : 0;
     if (replayed < 0 || replayed > p.most_replayed || own > p.most_replayed + 1) return fail(p, kFaultReplays);

@@ -165,6 +165,7 @@ class StreamBlock {
       }
 #pragma unroll 1
       for (int i = 0; valid && i < p_.ratio; ++i) run_head(sequence, head_of(k_head, i), i, v);
+      if (Sequence::kReplays && !valid && sequence.slot >= 0) skip_heads();
       __syncthreads();
       prepare_gates(next);
       if (!valid) continue;
@@ -304,11 +305,24 @@ class StreamBlock {
     if (slot >= 0) {
       auto* state = static_cast<State*>(p_.state_out.data) + p_.state_out.offset(slot, head);
       tile.store_fours_streaming(state, p_.state_out.strides[2], v0);  // the next step alone reads it
-      if (warp() == kCopyWarp) {
-        named_barrier(1 + stage_.index, kStreamStepThreads);  // all warps have read the stage
-        if (thread() == kCopyThread) copy_next_state(stage_);
-      }
-      stage_.advance(p_.stages);
+      release_stage();
+    }
+  }
+  // After the other warps have arrived at the stage's barrier, or will.
+  __device__ void release_stage() {
+    if (warp() == kCopyWarp) {
+      named_barrier(1 + stage_.index, kStreamStepThreads);  // all warps have read the stage
+      if (thread() == kCopyThread) copy_next_state(stage_);
+    }
+    stage_.advance(p_.stages);
+  }
+  // Takes the states of a key head whose sequence is skipped out of the ring.
+  __device__ void skip_heads() {
+#pragma unroll 1
+    for (int i = 0; i < p_.ratio; ++i) {
+      memory_.full[stage_.index].wait(stage_.parity);
+      if (warp() != kCopyWarp) named_barrier_arrive(1 + stage_.index, kStreamStepThreads);
+      release_stage();
     }
   }
 
