@@ -108,11 +108,26 @@ def check_inspect(model):
     assert sum(rank["state_bytes"] for rank in report["ranks"]) == report["state_bytes"]
 
 
+# Waits until a process has computed for a second: it is past its connection then, however busy the machine is.
+def wait_for_work(process):
+    stat = f"/proc/{process.pid}/stat"
+    if DEVICE != "cpu" or not os.path.exists(stat):
+        time.sleep(3 if DEVICE == "cpu" else 15)
+        return
+    for _ in range(1200):
+        with open(stat) as file:
+            ticks = sum(map(int, file.read().rpartition(")")[2].split()[11:13]))
+        if ticks >= os.sysconf("SC_CLK_TCK"):
+            return
+        time.sleep(0.05)
+    raise AssertionError("a rank does not begin its work")
+
+
 def check_killed(model):
     # Ten seconds of steps, which no end token cuts short.
     work = [] if DEVICE == "cpu" else ["--prefill", ",".join(["32768"] * 200)]
     processes = start_tcp(2, ["bench", "--op", "model", "-m", model, "--device", DEVICE, "-q", *work])
-    time.sleep(3 if DEVICE == "cpu" else 15)
+    wait_for_work(processes[1])
     processes[1].send_signal(signal.SIGKILL)
     begin = time.monotonic()
     _, err = processes[0].communicate(timeout=20)
