@@ -23,21 +23,21 @@ namespace gated_delta {
 
 // ---- chunk_gated_delta_rule, (HK, HV) = (16, 32), K = V = 128
 
-// wgmma: 15.2, 17.0, 20.3, 26.7 us for 1, 2, 4, 8 chunks, where all tiles fit on the device at once.
-constexpr double kTwoPassCall = 13.5;
-constexpr double kTwoPassChunk = 1.7;
+// wgmma: 14.4, 16.1, 19.2, 25.7 us for 1, 2, 4, 8 chunks, where all tiles fit on the device at once.
+constexpr double kTwoPassCall = 13.2;
+constexpr double kTwoPassChunk = 1.57;
 // Where they do not, per chunk and two tiles of one multiprocessor: 3.1 us for value heads, and 1.8 us for key heads.
 constexpr double kTwoPassValueHead = 3.1;
 constexpr double kTwoPassKeyHead = 1.8;
-// wgmma_fused: 8.8, 12.1, 19.2, 33.3 us for 1, 2, 4, 8 chunks.
-constexpr double kFusedCall = 5.3;
-constexpr double kFusedChunk = 3.5;
+// wgmma_fused: 8.9, 11.4, 16.5, 26.2 us for 1, 2, 4, 8 chunks.
+constexpr double kFusedCall = 6.4;
+constexpr double kFusedChunk = 2.5;
 // Not measured: a second round of blocks fills its ring again. Large enough that wgmma_fused is for one round only.
 constexpr double kFusedNextRound = 10.0;
-// wgmma_fused_pairs: 4 us a chunk for each round of tile pairs. Its call is that of two passes: a shorter one has not
-// been measured, and (32,32) 2048x4 and (16,16) 1024x8 (141 and 80 us; two passes: 170 and 96) do not show it.
+// wgmma_fused_pairs: 3.4 us a chunk for each round of tile pairs, where these fill the device. Its call is that of two
+// passes, so that few blocks go to wgmma_fused.
 constexpr double kFusedPairsCall = kTwoPassCall;
-constexpr double kFusedPairsChunk = 4.0;
+constexpr double kFusedPairsChunk = 3.4;
 // mma in terms of wgmma: 328 and 218 us for one sequence of 8192 tokens.
 constexpr double kMmaOverWgmma = 1.5;
 // token_by_token: 10692 us for 128 chunks. Counted in whole chunks: for how few tokens it beats the chunk form has not

@@ -1,31 +1,11 @@
 #include "cuda/experts/weight_map_sm90.h"
 
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <numeric>
 
+#include "cuda/common/tensor_map.h"
+
 namespace thalweg::cu::sm90 {
-namespace {
-
-// The driver's function, found at run time: the library does not link the driver, which may be absent.
-decltype(&cuTensorMapEncodeTiled) encoder() {
-  static const auto found = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    constexpr unsigned kVersion = 12000;
-    const cudaError_t error =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, kVersion, cudaEnableDefault, &result);
-    if (error != cudaSuccess || result != cudaDriverEntryPointSuccess) {
-      cudaGetLastError();
-      function = nullptr;
-    }
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
-  return found;
-}
-
-}  // namespace
 
 int make_weight_map(const WeightView& weight, int n, std::int64_t row_bytes, int box_rows, int box_bytes,
                     CUtensorMap& map) {
@@ -37,7 +17,7 @@ int make_weight_map(const WeightView& weight, int n, std::int64_t row_bytes, int
   // Decided at the launch and not in the plan: a tensor map of an unaligned address would fault.
   if (reinterpret_cast<std::uintptr_t>(weight.data) % kMultiple != 0 || expert_stride % kMultiple != 0 ||
       row_bytes % 2 != 0 || weight.row_stride % 2 != 0 || period > box_rows || n % period != 0 ||
-      encoder() == nullptr) {
+      tensor_map_encoder() == nullptr) {
     return 0;
   }
   constexpr cuuint64_t kWordBytes = 2;
@@ -47,9 +27,9 @@ int make_weight_map(const WeightView& weight, int n, std::int64_t row_bytes, int
   const cuuint32_t box[3] = {static_cast<cuuint32_t>(box_bytes / kWordBytes),
                              static_cast<cuuint32_t>(box_rows / period), 1};
   const cuuint32_t steps[3] = {1, 1, 1};
-  return encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 3, const_cast<std::uint8_t*>(weight.data), sizes, strides, box,
-                   steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS
+  return tensor_map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 3, const_cast<std::uint8_t*>(weight.data), sizes,
+                              strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS
              ? static_cast<int>(period)
              : 0;
 }

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "core/arena.h"
+#include "cuda/common/tensor_map.h"
 #include "cuda/common/tensor_view.h"
 #include "cuda/gated_delta/chunk_kernels.h"
 #include "cuda/gated_delta/gated_delta.h"
@@ -162,9 +163,21 @@ void run_two_passes(const Args& args, Workspace workspace, const Stream& stream)
   kScan(arguments, args.q.dtype, device, native(stream));
 }
 
-std::string supports_fused_pairs(const Args& args, const Stream& stream) {
-  if (args.v.dim(3) % 128 != 0) return "needs V to be a multiple of 128, not " + std::to_string(args.v.dim(3));
-  return supports_wgmma(args, stream);
+template <int kConsumers>
+std::string supports_fused(const Args& args, const Stream& stream) {
+  if (args.v.dim(3) % (64 * kConsumers) != 0) {
+    return "needs V to be a multiple of " + std::to_string(64 * kConsumers) + ", not " + std::to_string(args.v.dim(3));
+  }
+  const std::string reason = supports_wgmma(args, stream);
+  if (!reason.empty()) return reason;
+  if (args.q.dim(1) == 0) return "needs tokens";
+  for (const ConstTensor& tensor : {args.q, args.k, args.v, ConstTensor(args.o)}) {
+    for (int i = 0; i + 1 < tensor.rank; ++i) {
+      if (tensor.dim(i) > 1 && tensor.stride(i) <= 0) return "needs positive strides";
+    }
+  }
+  if (tensor_map_encoder() == nullptr) return "needs a driver that makes tensor maps";
+  return {};
 }
 
 template <int kConsumers>
@@ -203,8 +216,11 @@ double fused_cost(const Args& args, const Stream& stream) {
 double fused_pairs_cost(const Args& args, const Stream& stream) {
   using namespace tuning::gated_delta;
   const CallSize size(args, stream);
-  const double all = size.rounds(size.tiles / 2) * static_cast<double>(size.multiprocessors) * kFusedPairsChunk;
-  return cost_by_count(kFusedPairsCall + size.chunks * size.per_multiprocessor(all), stream);
+  // Of two packed sequences the longer one decides; of more, blocks of short ones make room for others.
+  const bool is_packed_pair = args.cu_seqlens.defined() && sequence_count(args) == 2;
+  const double longest = is_packed_pair ? kLongestPackedHalves / 2.0 : 1.0;
+  return cost_by_count(kFusedPairsCall + longest * size.chunks * size.rounds(size.tiles / 2) * kFusedPairsChunk,
+                       stream);
 }
 
 double wgmma_cost(const Args& args, const Stream& stream) {
@@ -236,10 +252,10 @@ void run_tokens(const Args& args, Workspace, const Stream& stream) {
 KernelList<Args> chunk_gated_delta_rule_kernels() {
   // wgmma stands before wgmma_fused_pairs: it is faster where their costs are equal.
   static constexpr Kernel<Args> kKernels[] = {
-      {"wgmma_fused", supports_wgmma, no_workspace<Args>, run_fused<1>, nullptr, Arithmetic::k16Bit, fused_cost},
+      {"wgmma_fused", supports_fused<1>, no_workspace<Args>, run_fused<1>, nullptr, Arithmetic::k16Bit, fused_cost},
       {"wgmma", supports_wgmma, two_pass_workspace, run_two_passes<sm90::launch_chunk_carries, sm90::launch_chunk_scan>,
        nullptr, Arithmetic::k16Bit, wgmma_cost},
-      {"wgmma_fused_pairs", supports_fused_pairs, no_workspace<Args>, run_fused<2>, nullptr, Arithmetic::k16Bit,
+      {"wgmma_fused_pairs", supports_fused<2>, no_workspace<Args>, run_fused<2>, nullptr, Arithmetic::k16Bit,
        fused_pairs_cost},
       {"mma", supports_mma, two_pass_workspace, run_two_passes<launch_chunk_carries, launch_chunk_scan>, nullptr,
        Arithmetic::k16Bit, mma_cost},

@@ -6,8 +6,8 @@
 // the first row of i's block: both exponents are at most 0, and there are far fewer exponentials.
 //
 // The inverse T of the unit lower triangular 64 x 64 matrix I + A: substitution in f32 inverts the diagonal blocks of
-// 16, a lane per column; then pairs of blocks are merged, 16 to 32 to 64, T_21 = -T_22 (A_21 T_11), with tf32 products.
-// The upper half of A, which is unused, holds the intermediate products.
+// 8, a lane a column; then pairs of blocks are merged, 8 to 16 to 32 to 64, T_21 = -T_22 (A_21 T_11), with tf32
+// products.
 
 #include "cuda/common/async_copy.h"
 #include "cuda/common/mma.h"
@@ -175,26 +175,38 @@ struct RowFactors {
   }
 };
 
-// Stores a block of A to the f32 matrix; kk has the accumulators of its two halves of 8 columns.
+// Makes a block of A from one of k k^T, the accumulators of its two halves of 8 columns.
 template <bool kDiagonal>
-__device__ void store_a(const float (&kk)[2][4], BlockIndex block, const RowFactors& rows,
-                        const BlockDecays<kDiagonal>& decays, float* matrix, int lane) {
+__device__ void scale_a(float (&block)[2][4], const RowFactors& rows, const BlockDecays<kDiagonal>& decays, int lane) {
   const int row = lane / 4;
   const int column = lane % 4 * 2;
-  float* target = matrix + (16 * block.i + row) * kMatrixPitch + 16 * block.j + column;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float row_factor = kDiagonal ? rows.a[half] : rows.a[half] * rows.decay[half];
 #pragma unroll
     for (int eight = 0; eight < 2; ++eight) {
       const float2 factor = decays.factor[half][eight];
-      const float low = row_factor * (kk[eight][2 * half] * factor.x);
-      const float high = row_factor * (kk[eight][2 * half + 1] * factor.y);
+      float& low = block[eight][2 * half];
+      float& high = block[eight][2 * half + 1];
       const int from_diagonal = column + 8 * eight - row - 8 * half;
-      *reinterpret_cast<float2*>(target + 8 * half * kMatrixPitch + 8 * eight) = {
-          !kDiagonal || from_diagonal < 0 ? low : 0.0F, !kDiagonal || from_diagonal + 1 < 0 ? high : 0.0F};
+      low = !kDiagonal || from_diagonal < 0 ? row_factor * (low * factor.x) : 0.0F;
+      high = !kDiagonal || from_diagonal + 1 < 0 ? row_factor * (high * factor.y) : 0.0F;
     }
   }
+}
+
+// Stores sum to 16 rows of 8 columns of an f32 matrix.
+__device__ inline void store_strip(float* to, const float (&sum)[4], int lane) {
+  float* target = to + lane / 4 * kMatrixPitch + lane % 4 * 2;
+  *reinterpret_cast<float2*>(target) = {sum[0], sum[1]};
+  *reinterpret_cast<float2*>(target + 8 * kMatrixPitch) = {sum[2], sum[3]};
+}
+
+// Stores two halves of 8 columns to a block of an f32 matrix.
+__device__ inline void store_block(float* matrix, BlockIndex index, const float (&block)[2][4], int lane) {
+  float* to = matrix + 16 * (index.i * kMatrixPitch + index.j);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) store_strip(to + 8 * half, block[half], lane);
 }
 
 // Stores a block of P to its tile; qk is laid out as kk above.
@@ -245,37 +257,27 @@ __device__ void clear_upper_blocks(std::byte* record, int thread) {
   }
 }
 
-// Inverts the diagonal blocks of 16 in place, by two warps, a lane per column. Four rows at a time have
-// independent sums. kFrugal: fewer registers, more instructions.
-template <bool kFrugal>
-__device__ inline void invert_diagonal(float* matrix, int warp, int lane) {
-  const int block = 2 * warp + lane / 16;
-  const int column = lane % 16;
-  float* corner = matrix + 16 * block * (kMatrixPitch + 1);
-  float x[16];
+// Inverts the diagonal blocks of 8 of 32 rows in place, by a warp, a lane a column. Four rows at a time have
+// independent sums.
+__device__ inline void invert_blocks_of_8(float* matrix, int lane) {
+  const int column = lane % 8;
+  float* corner = matrix + lane / 8 * 8 * (kMatrixPitch + 1);
+  float x[8];
 #pragma unroll
-  for (int i = 0; i < 16; i += 4) {
+  for (int i = 0; i < 8; i += 4) {
     float sum[4];
-#pragma unroll
-    for (int r = 0; r < 4; ++r) sum[r] = i + r == column ? 1.0F : 0.0F;
-#pragma unroll
-    for (int m = 0; m < i; m += 4) {
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        const float4 four = *reinterpret_cast<const float4*>(corner + (i + r) * kMatrixPitch + m);
-        if (kFrugal) {
-          sum[r] -= four.x * x[m] + four.y * x[m + 1] + (four.z * x[m + 2] + four.w * x[m + 3]);
-        } else {
-          sum[r] = fmaf(-four.x, x[m], sum[r]);
-          sum[r] = fmaf(-four.y, x[m + 1], sum[r]);
-          sum[r] = fmaf(-four.z, x[m + 2], sum[r]);
-          sum[r] = fmaf(-four.w, x[m + 3], sum[r]);
-        }
-      }
-    }
     float4 rows[4];
 #pragma unroll
-    for (int r = 1; r < 4; ++r) rows[r] = *reinterpret_cast<const float4*>(corner + (i + r) * kMatrixPitch + i);
+    for (int r = 0; r < 4; ++r) {
+      sum[r] = i + r == column ? 1.0F : 0.0F;
+      if (r > 0) rows[r] = *reinterpret_cast<const float4*>(corner + (i + r) * kMatrixPitch + i);
+      if (i == 0) continue;
+      const float4 four = *reinterpret_cast<const float4*>(corner + (i + r) * kMatrixPitch);
+      sum[r] = fmaf(-four.x, x[0], sum[r]);
+      sum[r] = fmaf(-four.y, x[1], sum[r]);
+      sum[r] = fmaf(-four.z, x[2], sum[r]);
+      sum[r] = fmaf(-four.w, x[3], sum[r]);
+    }
     x[i] = sum[0];
     x[i + 1] = fmaf(-rows[1].x, x[i], sum[1]);
     x[i + 2] = fmaf(-rows[2].y, x[i + 1], fmaf(-rows[2].x, x[i], sum[2]));
@@ -283,32 +285,84 @@ __device__ inline void invert_diagonal(float* matrix, int warp, int lane) {
   }
   __syncwarp();  // all lanes have read the block
 #pragma unroll
-  for (int i = 0; i < 16; ++i) corner[i * kMatrixPitch + column] = x[i];
+  for (int i = 0; i < 8; ++i) corner[i * kMatrixPitch + column] = x[i];
+  __syncwarp();
 }
 
-// sum += a[0..16, 8 first_step..8 last_step) b[8 first_step..8 last_step, 0..8), of matrices in shared memory that hold
-// tf32 values.
-__device__ inline void multiply_strip(float (&sum)[4], const float* a, const float* b, int first_step, int last_step,
-                                      int lane) {
-  const std::uint32_t a_address =
-      shared_address(a) + static_cast<std::uint32_t>((lane % 16 * kMatrixPitch + lane / 16 * 4) * 4);
-  const float* b_address = b + lane % 4 * kMatrixPitch + lane / 4;
+// Inverts the diagonal blocks of 16 in place, by two warps with two blocks each, from those of 8.
+__device__ inline void invert_diagonal(float* matrix, int warp, int lane) {
+  float* corner = matrix + 32 * warp * (kMatrixPitch + 1);
+  invert_blocks_of_8(corner, lane);
+  float2 below[2];
 #pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    if (step < first_step || step >= last_step) continue;
-    const std::uint32_t b0 = __float_as_uint(b_address[step * 8 * kMatrixPitch]);
-    const std::uint32_t b1 = __float_as_uint(b_address[(step * 8 + 4) * kMatrixPitch]);
-    std::uint32_t left[4];
-    load_blocks(left, a_address + static_cast<std::uint32_t>(step * 32));
-    multiply_add_tf32(sum, left, b0, b1);
+  for (int i = 0; i < 2; ++i) {
+    // As in multiply_blocks(), with 8 of 16 rows of the left operands empty.
+    const float* t_11 = corner + 16 * i * (kMatrixPitch + 1);
+    const float* a_21 = t_11 + 8 * kMatrixPitch + lane / 4 * kMatrixPitch + lane % 4;
+    const float* column = t_11 + lane % 4 * kMatrixPitch + lane / 4;
+    const float2 pair =
+        *reinterpret_cast<const float2*>(t_11 + 8 * (kMatrixPitch + 1) + lane / 4 * kMatrixPitch + lane % 4 * 2);
+    float product[4] = {};
+    multiply_add_tf32(product, {__float_as_uint(column[0]), 0, __float_as_uint(column[4 * kMatrixPitch]), 0},
+                      __float_as_uint(a_21[0]), __float_as_uint(a_21[4]));
+    float sum[4] = {};
+    multiply_add_tf32(sum, {__float_as_uint(pair.x), 0, __float_as_uint(pair.y), 0}, __float_as_uint(product[0]),
+                      __float_as_uint(product[1]));
+    below[i] = {-kAfterFourFactors * sum[0], -kAfterFourFactors * sum[1]};
+  }
+  __syncwarp();  // all lanes have read A
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float* to = corner + 16 * i * (kMatrixPitch + 1) + (8 + lane / 4) * kMatrixPitch + lane % 4 * 2;
+    *reinterpret_cast<float2*>(to) = below[i];
   }
 }
 
-// Stores sum to 16 rows of 8 columns.
-__device__ inline void store_strip(float* to, const float (&sum)[4], int lane) {
-  float* target = to + lane / 4 * kMatrixPitch + lane % 4 * 2;
-  *reinterpret_cast<float2*>(target) = {sum[0], sum[1]};
-  *reinterpret_cast<float2*>(target + 8 * kMatrixPitch) = {sum[2], sum[3]};
+// block[16,16], as two halves of 8 columns, = -t_22 (a_21 t_11) over the rows 8 first..8 last of t_11 and the first
+// 16 tiles rows of a_21; all are in shared memory. (a_21 t_11)^T leaves the tensor cores in the layout in which its
+// transpose is their right operand, but for the order of the rows, in which t_22's columns are read then too.
+template <int kTiles>
+__device__ inline void multiply_blocks(float (&block)[2][4], const float* t_22, const float* a_21, const float* t_11,
+                                       int first, int last, int tiles, int lane) {
+  float product[2 * kTiles][4] = {};
+  const float* columns = t_11 + lane % 4 * kMatrixPitch + lane / 4;
+  const std::uint32_t rows =
+      shared_address(a_21) + static_cast<std::uint32_t>((lane % 16 * kMatrixPitch + lane / 16 * 4) * 4);
+#pragma unroll
+  for (int step = 0; step < 2 * kTiles; ++step) {
+    if (step < first || step >= last) continue;
+    const float* column = columns + 8 * step * kMatrixPitch;
+    const std::uint32_t left[4] = {__float_as_uint(column[0]), __float_as_uint(column[8]),
+                                   __float_as_uint(column[4 * kMatrixPitch]),
+                                   __float_as_uint(column[4 * kMatrixPitch + 8])};
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (tile >= tiles) break;
+      std::uint32_t right[4];
+      load_blocks(right, rows + static_cast<std::uint32_t>((tile * 16 * kMatrixPitch + step * 8) * 4));
+      multiply_add_tf32(product[2 * tile], left, right[0], right[2]);
+      multiply_add_tf32(product[2 * tile + 1], left, right[1], right[3]);
+    }
+  }
+  const float* pairs = t_22 + lane / 4 * kMatrixPitch + lane % 4 * 2;
+#pragma unroll
+  for (int eight = 0; eight < 2 * kTiles; ++eight) {
+    if (eight >= 2 * tiles) break;
+    const float2 top = *reinterpret_cast<const float2*>(pairs + 8 * eight);
+    const float2 bottom = *reinterpret_cast<const float2*>(pairs + 8 * kMatrixPitch + 8 * eight);
+    const std::uint32_t left[4] = {__float_as_uint(top.x), __float_as_uint(bottom.x), __float_as_uint(top.y),
+                                   __float_as_uint(bottom.y)};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      multiply_add_tf32(block[half], left, __float_as_uint(product[eight][2 * half]),
+                        __float_as_uint(product[eight][2 * half + 1]));
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (float& value : block[half]) value *= -kAfterFourFactors;
+  }
 }
 
 // Stores 16 rows of 8 columns of T, times diag(beta), to the tile.
@@ -322,80 +376,60 @@ __device__ void store_times_beta(std::byte* tile, const float (&strip)[4], const
 }
 
 // Computes the inverses of A's diagonal blocks of 32 from those of 16, in place, and stores these blocks of
-// (T - I) diag(beta). By Threads, at least four warps that synchronize by Threads::sync(); no barrier is needed before
-// or after.
-template <class T, class Threads>
+// (T - I) diag(beta). By four warps; threads wait for each other before and after.
+template <class T>
 __device__ void merge_blocks_of_16(float* matrix, const float* beta, std::byte* tile, int thread) {
   const int warp = thread / 32;
   const int lane = thread % 32;
-  // Blocks (1,0) and (3,2): 8 columns per warp.
-  const int first = 32 * (warp / 2);  // of the pair of diagonal blocks
-  float* corner = matrix + first * (kMatrixPitch + 1);
-  float* between = corner + 16 + warp % 2 * 8;  // above the diagonal
-  float product[4] = {};
-  if (warp < 4) {
-    float sum[4] = {};
-    multiply_strip(sum, corner + 16 * kMatrixPitch, corner + warp % 2 * 8, 0, 2, lane);
-    store_strip(between, sum, lane);
-    __syncwarp();
-    multiply_strip(product, corner + 16 * (kMatrixPitch + 1), between, 0, 2, lane);
+  if (warp < 2) {
+    // Block (1,0) or (3,2), in place of A's, which no other warp reads.
+    const int first = 32 * warp;  // of the pair of diagonal blocks
+    float* corner = matrix + first * (kMatrixPitch + 1);
+    float* below = corner + 16 * kMatrixPitch;
+    float block[2][4] = {};
+    multiply_blocks<1>(block, below + 16, below, corner, 0, 2, 1, lane);
+    __syncwarp();  // all lanes have read A
+    store_block(matrix, {2 * warp + 1, 2 * warp}, block, lane);
 #pragma unroll
-    for (float& value : product) value *= -kAfterFourFactors;
-  }
-  Threads::sync();  // both warps of a pair have read A
-  if (warp < 4) {
-    store_strip(corner + 16 * kMatrixPitch + warp % 2 * 8, product, lane);
-    store_times_beta<T>(tile, product, beta, first + 16, first / 8 + warp % 2, lane);
-    // The diagonal blocks: 8 columns of a row.
-    const int row = thread / 2;
-    const int vector = row / 16 * 2 + thread % 2;
-    const float* from = matrix + row * kMatrixPitch + vector * 8;
-    float values[8];
-    float factors[8];
-    *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(from);
-    *reinterpret_cast<float4*>(values + 4) = *reinterpret_cast<const float4*>(from + 4);
-    *reinterpret_cast<float4*>(factors) = *reinterpret_cast<const float4*>(beta + vector * 8);
-    *reinterpret_cast<float4*>(factors + 4) = *reinterpret_cast<const float4*>(beta + vector * 8 + 4);
+    for (int half = 0; half < 2; ++half) {
+      store_times_beta<T>(tile, block[half], beta, first + 16, first / 8 + half, lane);
+    }
+  } else {
+    // The diagonal blocks: 8 columns of two rows.
 #pragma unroll
-    for (int c = 0; c < 8; ++c) values[c] = vector * 8 + c < row ? values[c] * factors[c] : 0.0F;
-    *reinterpret_cast<uint4*>(tile + swizzled(row, vector)) = {
-        pack<T>(values[0], values[1]), pack<T>(values[2], values[3]), pack<T>(values[4], values[5]),
-        pack<T>(values[6], values[7])};
+    for (int i = 0; i < 2; ++i) {
+      const int index = thread - 64 + 64 * i;
+      const int row = index / 2;
+      const int vector = row / 16 * 2 + index % 2;
+      const float* from = matrix + row * kMatrixPitch + vector * 8;
+      float values[8];
+      float factors[8];
+      *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(from);
+      *reinterpret_cast<float4*>(values + 4) = *reinterpret_cast<const float4*>(from + 4);
+      *reinterpret_cast<float4*>(factors) = *reinterpret_cast<const float4*>(beta + vector * 8);
+      *reinterpret_cast<float4*>(factors + 4) = *reinterpret_cast<const float4*>(beta + vector * 8 + 4);
+#pragma unroll
+      for (int c = 0; c < 8; ++c) values[c] = vector * 8 + c < row ? values[c] * factors[c] : 0.0F;
+      *reinterpret_cast<uint4*>(tile + swizzled(row, vector)) = {
+          pack<T>(values[0], values[1]), pack<T>(values[2], values[3]), pack<T>(values[4], values[5]),
+          pack<T>(values[6], values[7])};
+    }
   }
-  Threads::sync();
 }
 
 // Computes and stores the rest of (T - I) diag(beta), blocks (2..3, 0..1), from the inverses of the diagonal blocks
-// of 32. By Threads.
-template <class T, class Threads>
+// of 32. By four warps.
+template <class T>
 __device__ void merge_blocks_of_32(float* matrix, const float* beta, std::byte* tile, int thread) {
-  constexpr int kWarps = Threads::kThreads / 32;
-  constexpr int kStrips = (8 + kWarps - 1) / kWarps;  // of a warp, of 16 rows and 8 columns
-  const int warp = thread / 32;
   const int lane = thread % 32;
-  const auto strip_row = [](int strip) { return 16 * (strip / 4); };
-  const auto strip_column = [](int strip) { return 8 * (strip % 4); };
-  float* between = matrix + 32;  // above the diagonal
+  const int row = thread / 64;  // of blocks, in this quarter
+  const int column = thread / 32 % 2;
+  float block[2][4] = {};
+  multiply_blocks<2>(block, matrix + (32 + 16 * row) * kMatrixPitch + 32, matrix + 32 * kMatrixPitch,
+                     matrix + 16 * column, 2 * column, 4, row + 1, lane);
 #pragma unroll
-  for (int s = 0; s < kStrips; ++s) {
-    const int strip = warp + s * kWarps;
-    if (strip >= 8) break;
-    float sum[4] = {};
-    multiply_strip(sum, matrix + (32 + strip_row(strip)) * kMatrixPitch, matrix + strip_column(strip),
-                   strip % 4 / 2 * 2, 4, lane);
-    store_strip(between + strip_row(strip) * kMatrixPitch + strip_column(strip), sum, lane);
-  }
-  Threads::sync();
-#pragma unroll
-  for (int s = 0; s < kStrips; ++s) {
-    const int strip = warp + s * kWarps;
-    if (strip >= 8) break;
-    float product[4] = {};
-    multiply_strip(product, matrix + (32 + strip_row(strip)) * kMatrixPitch + 32, between + strip_column(strip), 0,
-                   2 + strip / 4 * 2, lane);
-#pragma unroll
-    for (float& value : product) value *= -kAfterFourFactors;
-    store_times_beta<T>(tile, product, beta, 32 + strip_row(strip), strip % 4, lane);
+  for (int half = 0; half < 2; ++half) {
+    store_times_beta<T>(tile, block[half], beta, 32 + 16 * row, 2 * column + half, lane);
   }
 }
 

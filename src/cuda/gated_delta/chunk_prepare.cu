@@ -23,11 +23,6 @@ constexpr int kWarps = kThreads / 32;
 constexpr int kCopiers = 128;    // threads that copy tiles, a power of two
 constexpr int kHeadsAtOnce = 4;  // value heads whose decays are computed together
 
-struct WholeBlock {
-  static constexpr int kThreads = 160;
-  __device__ static void sync() { __syncthreads(); }
-};
-
 // Shared memory: the tiles of k and q; after the products the record and the matrix A, which its inverse overwrites.
 template <int K>
 struct Shared {
@@ -87,7 +82,11 @@ __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2]
     const BlockIndex block = block_index(warp + b * kWarps);
     const auto apply = [&]<bool kDiagonal>(const BlockDecays<kDiagonal>& decays) {
       const RowFactors rows(block.i, factors, head, scale, lane);
-      store_a(kk[b], block, rows, decays, matrix, lane);
+      float a[2][4];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = kk[b][i / 4][i % 4];
+      scale_a(a, rows, decays, lane);
+      store_block(matrix, block, a, lane);
       store_p<T>(qk[b], block, rows, decays, shared + ChunkRecord::kP, lane);
     };
     if (block.i == block.j) {
@@ -98,13 +97,14 @@ __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2]
   }
   __syncthreads();
   if (warp < 2) {
-    invert_diagonal<true>(matrix, warp, lane);
+    invert_diagonal(matrix, warp, lane);
   } else if (warp < 4) {
     store_scalars(factors, head, scale, shared, thread - 64);
   }
   __syncthreads();
-  merge_blocks_of_16<T, WholeBlock>(matrix, head.beta, shared + ChunkRecord::kT, thread);
-  merge_blocks_of_32<T, WholeBlock>(matrix, head.beta, shared + ChunkRecord::kT, thread);
+  if (warp < 4) merge_blocks_of_16<T>(matrix, head.beta, shared + ChunkRecord::kT, thread);
+  __syncthreads();
+  if (warp < 4) merge_blocks_of_32<T>(matrix, head.beta, shared + ChunkRecord::kT, thread);
 }
 
 // Starts the copies of a chunk's rows of k and q, zeros past its end, by the first kCopiers threads.

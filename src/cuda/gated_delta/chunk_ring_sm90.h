@@ -30,7 +30,8 @@ struct Ring {
   static constexpr int kStages = 3;
   static constexpr int kBytes = kStages * kStageBytes;
   static constexpr int kSharedBytes = kBytes + 1024;  // room to align
-  static constexpr int kFirstDone = 2;  // named barriers; 0 is __syncthreads(), 1 the producer warpgroup's
+  static constexpr int kFirstDone = 2;           // named barriers; 0 is __syncthreads(), 1 the producer warpgroup's
+  static constexpr bool kReleasesTiles = false;  // consumers say when they have applied a chunk; outputs need a fence
 
   std::uint32_t address;
   std::byte* bytes;

@@ -41,9 +41,8 @@ inline bool is_plain(const ChunkArguments& args) { return args.checkpoints.data 
 // Applies a run of chunks to 64 rows of the state. kFrugal: needs fewer registers, as S q^T is complete before Y is
 // begun, so that the rounded state need not be kept. One function: ptxas schedules it better than a function per step
 // (docs/notes).
-template <class T, int K, int kGroups, bool kFrugal, bool kPlain>
-__device__ void consume(const ChunkArguments& args, const Work& work, const Ring<K, kGroups>& ring, int group) {
-  using R = Ring<K, kGroups>;
+template <class T, int K, bool kFrugal, bool kPlain, class R>
+__device__ void consume(const ChunkArguments& args, const Work& work, const R& ring, int group) {
   constexpr int kSteps = K / 16;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const int warp = thread / 32;
@@ -80,6 +79,7 @@ __device__ void consume(const ChunkArguments& args, const Work& work, const Ring
         store_blocks_transposed(place + static_cast<std::uint32_t>(i * 16 * 128), o16[i][0], o16[i][1], o16[i][2],
                                 o16[i][3]);
       }
+      if constexpr (R::kReleasesTiles) fence_proxy_async();
     }
     ring.arrive_done(stage);
   };
@@ -207,6 +207,7 @@ __device__ void consume(const ChunkArguments& args, const Work& work, const Ring
     to_operand<T, kSteps>(s, s16);
     wgmma_wait<0>();
     pin(o);
+    if constexpr (R::kReleasesTiles) ring.arrive_applied(stage);
     last_stage = stage;
     stage = R::after(stage);
   }

@@ -4,12 +4,20 @@
 // launch. A block has 64 kConsumers rows of a head's state over the chunks of one sequence, so that the matrices of a
 // chunk are computed once for each value head and block instead of once for each key head.
 //
-// Roles: warpgroup 0 is the producer, which copies tiles, computes records in the ring's own memory, and stores
-//   outputs; its third warp computes gates and decays. The other warpgroups are consumers (chunk_walk_sm90.h).
-// Shared memory: a ring of three chunks (chunk_ring_sm90.h), the matrix A, two chunks' decays, norm factors.
-// Pipeline: the producer makes records one chunk ahead of the consumers and has copies of one more chunk in flight.
+// Roles, a warpgroup each:
+//   KeyProducts multiplies k k^T and q k^T, makes A of the one, for Inverse, and P of the other, and the scale factors.
+//   Inverse turns A into T. Warps of it that have no blocks compute the decays of the next but one chunk, and start the
+//     copies of tiles and outputs, which the copy engine makes (chunk_boxes_sm90.h).
+//   One or two consumers apply the records (chunk_walk_sm90.h).
+// Shared memory: a ring of three chunks (chunk_ring_sm90.h), in which T and P are made where they are read; the matrix
+//   A; three chunks' decays, two chunks' norm factors.
+// Pipeline: consumers apply a chunk while Inverse has the next one, and KeyProducts that one's P and then the k k^T of
+//   the one after it, whose A waits in registers until Inverse has read the last one's.
+// Instructions: the loops of all roles together are small enough for the multiprocessor's cache of 32 kB, but for
+//   branches that are seldom taken.
 
 #include "cuda/common/pdl.h"
+#include "cuda/gated_delta/chunk_boxes_sm90.h"
 #include "cuda/gated_delta/chunk_kernels.h"
 #include "cuda/gated_delta/chunk_matrices.h"
 #include "cuda/gated_delta/chunk_walk_sm90.h"
@@ -17,51 +25,70 @@
 
 namespace thalweg::cu::sm90 {
 
-struct ProducerWarpgroup {
+// Named barriers besides the ring's.
+enum : int { kKeyProductsBarrier = 1, kInverseBarrier = 5, kMatrixStored = 6, kMatrixFree = 7, kFirstApplied = 8 };
+
+// A ring whose k, q and v come, and whose outputs leave, by the copy engine. A stage is full when KeyProducts, Inverse
+// and v have arrived.
+template <int K, int kConsumers>
+struct FusedRing : Ring<K, kConsumers> {
+  using Base = Ring<K, kConsumers>;
+  static constexpr bool kReleasesTiles = true;
+  static constexpr int kThreads = kConsumers * kWarpgroup + 32;  // the consumers and the warp that copies
+
+  struct Barriers {
+    typename Base::Barriers ring;
+    std::uint64_t keys[Base::kStages];
+    std::uint64_t last_values;
+  };
+  MbarrierArray keys;    // k and q have arrived
+  Mbarrier last_values;  // v of a last chunk that is not whole
+
+  __device__ FusedRing(std::byte* shared, Barriers& barriers)
+      : Base(shared, barriers.ring, 2 * kWarpgroup + 1),
+        keys{shared_address(barriers.keys)},
+        last_values{shared_address(&barriers.last_values)} {
+    if (threadIdx.x == 0) {
+      for (int stage = 0; stage < Base::kStages; ++stage) keys[stage].init(1);
+      last_values.init(1);
+      fence_mbarrier_init();
+    }
+    __syncthreads();
+  }
+  // The consumers have applied the chunk, but have not written its output.
+  __device__ void wait_until_applied(int stage) const { named_barrier(kFirstApplied + stage, kThreads); }
+  __device__ void arrive_applied(int stage) const { named_barrier_arrive(kFirstApplied + stage, kThreads); }
+  // They have written it over v.
+  __device__ void wait_until_done(int stage) const { named_barrier(Base::kFirstDone + stage, kThreads); }
+  __device__ void arrive_done(int stage) const { named_barrier_arrive(Base::kFirstDone + stage, kThreads); }
+};
+
+template <int kBarrier>
+struct Warpgroup {
   static constexpr int kThreads = kWarpgroup;
-  __device__ static void sync() { named_barrier(1, kThreads); }
+  __device__ static void sync() { named_barrier(kBarrier, kThreads); }
 };
 
-struct ProducerMemory {
+struct RecordMemory {
   float matrix[kMatrixFloats];
-  HeadScalars heads[2];  // of even and of odd chunks
-  KeyFactors factors;
+  HeadScalars heads[3];   // of chunk i at i % 3
+  KeyFactors factors[2];  // of chunk i at i % 2
 };
 
-// The producer warpgroup.
+// A, P and the scale factors of each chunk.
 template <class T, int K, int kConsumers>
-struct Producer {
-  using R = Ring<K, kConsumers>;
-  using Threads = ProducerWarpgroup;
+struct KeyProducts {
+  using R = FusedRing<K, kConsumers>;
+  using Threads = Warpgroup<kKeyProductsBarrier>;
   static_assert(R::kStages == 3);
-  static constexpr int kGateWarp = 2;  // has the gates of the next chunk
 
   const ChunkArguments& args;
   const Work& work;
   const R& ring;
-  ProducerMemory& memory;
-  const TileCopies<T, K, kConsumers> tiles;
+  RecordMemory& memory;
   const int thread;
   const int warp;
   const int lane;
-  LaneGates gates;  // of kGateWarp
-
-  __device__ __forceinline__ LaneGates gates_of(int chunk) const {
-    return load_gates(args, work.row, work.begin + chunk * kChunk, work.length - chunk * kChunk, work.head, lane);
-  }
-
-  // Before the first chunk: the gates of the first two, the copies of the first three.
-  __device__ __forceinline__ void begin() {
-    if (warp == kGateWarp) gates = gates_of(0);
-    for (int stage = 0; stage < R::kStages; ++stage) tiles.load(ring, stage, stage);
-    if (warp == kGateWarp) {
-      compute_decays(gates, memory.heads[0], lane);
-      gates = gates_of(1);
-    }
-    for (int stage = 0; stage < R::kStages; ++stage) {
-      clear_upper_blocks<Threads::kThreads>(ring.stage_bytes(stage) + R::kRecord, thread);
-    }
-  }
 
   // Starts sum[64,64] = k k^T, or q k^T with the offset of q in the stage.
   __device__ __forceinline__ void multiply_keys(float (&sum)[32], std::uint32_t stage, std::uint32_t offset) const {
@@ -74,124 +101,267 @@ struct Producer {
     wgmma_commit();
   }
 
-  // The norm factors of the chunk, which also multiply the decays left of the diagonal blocks.
-  __device__ __forceinline__ void apply_norm(int chunk, int stage, HeadScalars& head) const {
-    if (chunk == 0 || args.normalize) {
-      find_factors<T, K>(args, ring.stage_bytes(stage), ring.stage_bytes(stage) + R::kQueries,
-                         work.length - chunk * kChunk, thread, memory.factors);
-      Threads::sync();
+  // The squared norms of the warp's 16 rows of a tile, by the tensor cores: those of rows lane / 4 and 8 + lane / 4 in
+  // lanes with on_diagonal().
+  __device__ __forceinline__ void square_rows(std::uint32_t tile, float (&squares)[2]) const {
+    float blocks[2][4] = {};
+    const int row = 16 * warp + lane % 16;
+    const std::uint32_t address = tile + swizzled(row, lane / 16);
+#pragma unroll
+    for (int step = 0; step < K / 16; ++step) {
+      std::uint32_t a[4];
+      load_blocks(a,
+                  (address ^ static_cast<std::uint32_t>(step % 4 * 32)) + static_cast<std::uint32_t>(step / 4 * kTile));
+      multiply_add<T>(blocks[0], a, a[0], a[2]);
+      multiply_add<T>(blocks[1], a, a[1], a[3]);
     }
-    if (args.normalize) {
-      for (int i = thread; i < 3 * kChunk; i += Threads::kThreads) {
-        head.left[i / kChunk][i % kChunk] *= memory.factors.k[i % kChunk];
+    select_diagonal(blocks, squares);
+  }
+  __device__ __forceinline__ bool on_diagonal() const { return lane % 4 == lane / 8; }
+  // From a diagonal block of 16 x 16, [eight][lane's values].
+  __device__ __forceinline__ void select_diagonal(const float (&blocks)[2][4], float (&squares)[2]) const {
+    squares[0] = lane / 4 % 2 == 0 ? blocks[0][0] : blocks[0][1];
+    squares[1] = lane / 4 % 2 == 0 ? blocks[1][2] : blocks[1][3];
+  }
+
+  // Stores the norm factors of the chunk: kk is the warp's diagonal block.
+  __device__ __forceinline__ void find_norms(int chunk, const float (&q_squares)[2], const float (&kk)[2][4],
+                                             KeyFactors& factors) const {
+    if (chunk >= 2 && !args.normalize) return;
+    float k_squares[2];
+    select_diagonal(kk, k_squares);
+    if (on_diagonal()) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = 16 * warp + 8 * half + lane / 4;
+        // A row of zeros past the end of the chunk stays zero.
+        const float other = row < work.length - chunk * kChunk ? 1.0F : 0.0F;
+        factors.k[row] = args.normalize ? other * rsqrtf(k_squares[half] + args.norm_eps) : 1.0F;
+        factors.q[row] = args.normalize ? other * rsqrtf(q_squares[half] + args.norm_eps) : 1.0F;
       }
-      Threads::sync();
+    }
+    Threads::sync();
+  }
+
+  // Zeros in place of the tokens behind the sequence.
+  __device__ __forceinline__ void clear_keys(int chunk, int stage) const {
+    clear_rows(ring.stage_bytes(stage), 2 * K / kTileColumns, work.length - chunk * kChunk, thread);
+    Threads::sync();
+  }
+  __device__ __forceinline__ void clear_values(int chunk, int stage) const {
+    ring.last_values.wait(0);
+    clear_rows(ring.stage_bytes(stage) + R::kValues, kConsumers, work.length - chunk * kChunk, thread);
+    if (thread == 0) ring.full[stage].arrive();  // in place of v
+  }
+
+  // The warp's diagonal block of 16 x 16.
+  __device__ __forceinline__ void select_block(const float (&sum)[32], float (&block)[2][4]) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      block[i / 4][i % 4] = warp == 0 ? sum[i] : warp == 1 ? sum[8 + i] : warp == 2 ? sum[16 + i] : sum[24 + i];
     }
   }
-
-  // Stores the output of the chunk before the last one, whose stage takes the next chunk.
-  __device__ __forceinline__ void reuse_stage(int chunk, int stage) const {
-    if (chunk < 2) return;
-    const int free = R::after(stage);
-    ring.wait_until_done(free);
-    tiles.store_output(ring, chunk - 2, free);
-    tiles.load(ring, chunk + 1, free);
-  }
-
-  // Calls store(products, index, decays) for the warp's row of blocks of 16 x 16, on and left of the diagonal.
-  template <class Store>
-  __device__ __forceinline__ void for_each_block(const float (&sum)[32], const BlockDecays<true>& diagonal,
-                                                 const HeadScalars& head, Store store) const {
+  // Calls apply(block, index) for the warp's blocks left of the diagonal one.
+  template <class Apply>
+  __device__ __forceinline__ void for_each_left(float (&sum)[32], Apply apply) const {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const BlockIndex block{warp, j};
-      float products[2][4];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) products[i / 4][i % 4] = sum[8 * j + i];
-      if (j < warp) store(products, block, BlockDecays<false>(block, memory.factors, head, lane));
-      if (j == warp) store(products, block, diagonal);
+    for (int j = 0; j < 3; ++j) {
+      if (j >= warp) break;
+      apply(reinterpret_cast<float(&)[2][4]>(sum[8 * j]), BlockIndex{warp, j});
     }
   }
+  __device__ __forceinline__ BlockDecays<false> left_decays(BlockIndex block, const HeadScalars& head,
+                                                            const KeyFactors& factors) const {
+    BlockDecays<false> decays(block, factors, head, lane);
+#pragma unroll
+    for (int eight = 0; eight < 2; ++eight) {
+      const float2 k = *reinterpret_cast<const float2*>(factors.k + 16 * block.j + 8 * eight + lane % 4 * 2);
+      decays.factor[0][eight].x *= k.x;
+      decays.factor[0][eight].y *= k.y;
+      decays.factor[1][eight] = decays.factor[0][eight];
+    }
+    return decays;
+  }
 
-  // Makes the record of a chunk whose tiles have arrived.
-  __device__ __forceinline__ void make_record(int chunk, int stage) {
-    std::byte* record = ring.stage_bytes(stage) + R::kRecord;
-    HeadScalars& head = memory.heads[chunk % 2];
+  // A and P of a chunk whose tiles have arrived.
+  __device__ __forceinline__ void multiply(int chunk, int stage) {
+    HeadScalars& head = memory.heads[chunk % 3];
+    KeyFactors& factors = memory.factors[chunk % 2];
     const std::uint32_t address = ring.stage_address(stage);
-    float kk[32];
-    multiply_keys(kk, address, 0);
-    apply_norm(chunk, stage, head);
-    reuse_stage(chunk, stage);
+    const BlockIndex own{warp, warp};
+    float sum[32];
+    multiply_keys(sum, address, 0);
+    float q_squares[2] = {};
+    if (args.normalize) square_rows(address + R::kQueries, q_squares);
+    if (chunk == 0) named_barrier(kMatrixFree, 2 * kWarpgroup);  // the first decays are complete
+    wgmma_wait<0>();
+    pin(sum);
+    float block[2][4];
+    select_block(sum, block);
+    find_norms(chunk, q_squares, block, factors);
+    const RowFactors rows(warp, factors, head, args.scale, lane);
+    const BlockDecays<true> diagonal(own, factors, head, lane);
+    scale_a(block, rows, diagonal, lane);
+    for_each_left(
+        sum, [&](float(&a)[2][4], BlockIndex index) { scale_a(a, rows, left_decays(index, head, factors), lane); });
+    if (chunk > 0) named_barrier(kMatrixFree, 2 * kWarpgroup);
+    store_block(memory.matrix, own, block, lane);
+    for_each_left(sum, [&](float(&a)[2][4], BlockIndex index) { store_block(memory.matrix, index, a, lane); });
+    named_barrier_arrive(kMatrixStored, 2 * kWarpgroup);
 
-    const RowFactors rows(warp, memory.factors, head, args.scale, lane);
-    const BlockDecays<true> diagonal({warp, warp}, memory.factors, head, lane);
+    multiply_keys(sum, address, R::kQueries);
     wgmma_wait<0>();
-    pin(kk);
-    for_each_block(kk, diagonal, head, [&](const auto& products, BlockIndex block, const auto& decays) {
-      store_a(products, block, rows, decays, memory.matrix, lane);
+    pin(sum);
+    std::byte* tile = ring.stage_bytes(stage) + R::kRecord + ChunkRecord::kP;
+    select_block(sum, block);
+    store_p<T>(block, own, rows, diagonal, tile, lane);
+    for_each_left(sum, [&](const float(&products)[2][4], BlockIndex index) {
+      store_p<T>(products, index, rows, left_decays(index, head, factors), tile, lane);
     });
-    float qk[32];
-    multiply_keys(qk, address, R::kQueries);
-    Threads::sync();
-    if (warp < 2) invert_diagonal<false>(memory.matrix, warp, lane);
-    wgmma_wait<0>();
-    pin(qk);
-    for_each_block(qk, diagonal, head, [&](const auto& products, BlockIndex block, const auto& decays) {
-      store_p<T>(products, block, rows, decays, record + ChunkRecord::kP, lane);
-    });
-    if (warp == kGateWarp) {
-      compute_decays(gates, memory.heads[(chunk + 1) % 2], lane);
-      gates = gates_of(chunk + 2);
-    }
-    if (warp < 2) store_scalars(memory.factors, head, args.scale, record, thread);
-    Threads::sync();
-    merge_blocks_of_16<T, Threads>(memory.matrix, head.beta, record + ChunkRecord::kT, thread);
-    merge_blocks_of_32<T, Threads>(memory.matrix, head.beta, record + ChunkRecord::kT, thread);
+    if (thread < kChunk) store_scalars(factors, head, args.scale, ring.stage_bytes(stage) + R::kRecord, thread);
+    if (!is_whole(work, chunk)) clear_values(chunk, stage);
+    ring.arrive_full(stage);
   }
 
   __device__ __forceinline__ void run() {
-    begin();
     int stage = 0;
     for (int chunk = 0; chunk < work.chunks; ++chunk) {
-      if (chunk < 2) {
-        wait_for_copies<1>();
-      } else {
-        wait_for_copies<0>();
-      }
-      fence_proxy_async();
-      Threads::sync();  // the tiles and the chunk's decays are complete, and no thread reads the matrix any more
-      make_record(chunk, stage);
-      ring.arrive_full(stage);
+      ring.keys[stage].wait(chunk / R::kStages % 2);
+      if (!is_whole(work, chunk)) clear_keys(chunk, stage);
+      // Opaque, so that no addresses are kept over the loop.
+      const int same = opaque(thread);
+      KeyProducts{args, work, ring, memory, same, same / 32, same % 32}.multiply(chunk, stage);
       stage = R::after(stage);
-    }
-    for (int chunk = max(0, work.chunks - 2); chunk < work.chunks; ++chunk) {
-      ring.wait_until_done(chunk % R::kStages);
-      tiles.store_output(ring, chunk, chunk % R::kStages);
     }
   }
 };
 
+// T of each chunk; decays and copies.
+template <class T, int K, int kConsumers>
+struct Inverse {
+  using R = FusedRing<K, kConsumers>;
+  using Boxes = TileBoxes<K, kConsumers>;
+  using Threads = Warpgroup<kInverseBarrier>;
+
+  const ChunkArguments& args;
+  const Work& work;
+  const R& ring;
+  RecordMemory& memory;
+  const Boxes boxes;
+  const int thread;
+  const int warp;
+  const int lane;
+
+  __device__ __forceinline__ LaneGates gates_of(int chunk) const {
+    return load_gates(args, opaque(work.row), work.begin + chunk * kChunk, work.length - chunk * kChunk,
+                      opaque(work.head), opaque(thread) % 32);
+  }
+
+  __device__ __forceinline__ void load_keys(int chunk, int stage) const {
+    if (lane != 0 || chunk >= work.chunks) return;
+    ring.keys[stage].arrive_expect_tx(Boxes::kKeyBytes);
+    boxes.load_keys(ring.stage_address(stage), chunk, ring.keys[stage]);
+  }
+  __device__ __forceinline__ void load_values(int chunk, int stage) const {
+    if (lane != 0 || chunk >= work.chunks) return;
+    const Mbarrier barrier = is_whole(work, chunk) ? ring.full[stage] : ring.last_values;
+    barrier.arrive_expect_tx(Boxes::kValueBytes);
+    boxes.load_values(ring.stage_address(stage), chunk, barrier);
+  }
+  // Stores the output of a whole chunk when it is complete.
+  __device__ __forceinline__ void store_output(int chunk, int stage) const {
+    ring.wait_until_done(stage);
+    if (lane == 0 && !args.o_is_f32) boxes.store_output(ring.stage_address(stage), chunk);
+  }
+
+  __device__ __forceinline__ void run() {
+    // Two warps invert diagonal blocks. Of the others one has the gates of the next but one chunk, one the copies.
+    constexpr int kGateWarp = 2;
+    constexpr int kCopyWarp = 3;
+    LaneGates gates{};
+    if (warp >= kGateWarp) compute_decays(gates_of(warp - kGateWarp), memory.heads[warp - kGateWarp], lane);
+    if (warp == kGateWarp) gates = gates_of(2);
+    if (warp == 0) {
+      for (int stage = 0; stage < R::kStages; ++stage) {
+        load_keys(stage, stage);
+        load_values(stage, stage);
+      }
+    }
+    for (int stage = 0; stage < R::kStages; ++stage) {
+      clear_upper_blocks<Threads::kThreads>(ring.stage_bytes(stage) + R::kRecord, thread);
+    }
+    if (work.chunks > 0) named_barrier_arrive(kMatrixFree, 2 * kWarpgroup);
+    int stage = 0;
+    for (int chunk = 0; chunk < work.chunks; ++chunk) {
+      std::byte* record = ring.stage_bytes(stage) + R::kRecord;
+      const float* beta = memory.heads[chunk % 3].beta;
+      named_barrier(kMatrixStored, 2 * kWarpgroup);
+      if (warp < kGateWarp) {
+        invert_diagonal(memory.matrix, opaque(thread) / 32, opaque(thread) % 32);
+      } else if (warp == kGateWarp) {
+        compute_decays(gates, memory.heads[(chunk + 2) % 3], opaque(thread) % 32);
+        gates = gates_of(chunk + 3);
+      } else {
+        if (chunk >= R::kStages) {
+          if (lane == 0) Boxes::finish_stores();
+          load_values(chunk, stage);
+        }
+        // The consumers have the previous chunk, and write the output of the one before it.
+        if (chunk >= 2) store_output(chunk - 2, R::after(stage));
+      }
+      Threads::sync();
+      // Opaque, so that no addresses are kept over the loop.
+      merge_blocks_of_16<T>(memory.matrix, beta, record + ChunkRecord::kT, opaque(thread));
+      Threads::sync();
+      merge_blocks_of_32<T>(memory.matrix, beta, record + ChunkRecord::kT, opaque(thread));
+      if (chunk + 1 < work.chunks) named_barrier_arrive(kMatrixFree, 2 * kWarpgroup);
+      ring.arrive_full(stage);
+      if (warp == kCopyWarp && chunk >= 1) {
+        const int before = R::after(R::after(stage));  // of the previous chunk
+        ring.wait_until_applied(before);
+        load_keys(chunk + 2, before);
+      }
+      stage = R::after(stage);
+    }
+    if (warp != kCopyWarp) return;
+    for (int chunk = max(0, work.chunks - 2); chunk < work.chunks; ++chunk) {
+      const int last = chunk % R::kStages;
+      if (chunk == work.chunks - 1) ring.wait_until_applied(last);
+      if (is_whole(work, chunk)) {
+        store_output(chunk, last);
+      } else {
+        ring.wait_until_done(last);
+        if (!args.o_is_f32) store_rows<T>(args, work, ring.stage_bytes(last) + R::kValues, kConsumers, chunk);
+      }
+    }
+    if (lane == 0) Boxes::finish_stores();
+  }
+};
+
 template <class T, int K, int kConsumers, bool kPlain>
-__global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
-    chunk_fused(const __grid_constant__ ChunkArguments args) {
-  using R = Ring<K, kConsumers>;
+__global__ void __launch_bounds__((kConsumers + 2) * kWarpgroup, 1)
+    chunk_fused(const __grid_constant__ ChunkArguments args, const __grid_constant__ ChunkMaps maps) {
+  using R = FusedRing<K, kConsumers>;
   extern __shared__ __align__(1024) std::byte shared[];
   __shared__ typename R::Barriers barriers;
-  __shared__ __align__(16) ProducerMemory memory;
-  const R ring(shared, barriers, kWarpgroup);
+  __shared__ __align__(16) RecordMemory memory;
+  const R ring(shared, barriers);
+  if (threadIdx.x == 0) TileBoxes<K, kConsumers>::prefetch(maps);
   pdl_trigger_and_wait();
   const Work work = find_work(args, Pass::kScan, kConsumers * kRows);
   if (!work.valid) return;
   // With two consumers all of a multiprocessor's registers are taken.
   constexpr bool kFrugal = kConsumers == 2;
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   if (threadIdx.x < kWarpgroup) {
-    if constexpr (kFrugal) setmaxnreg_dec<120>();
-    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-    Producer<T, K, kConsumers> producer{args, work, ring, memory, {args, work}, thread, thread / 32, thread % 32, {}};
-    producer.run();
+    setmaxnreg_dec<kFrugal ? 72 : 136>();
+    KeyProducts<T, K, kConsumers>{args, work, ring, memory, thread, thread / 32, thread % 32}.run();
+  } else if (threadIdx.x < 2 * kWarpgroup) {
+    setmaxnreg_dec<kFrugal ? 56 : 136>();
+    Inverse<T, K, kConsumers>{args, work, ring, memory, {maps, work}, thread, thread / 32, thread % 32}.run();
   } else {
-    if constexpr (kFrugal) setmaxnreg_inc<192>();
-    consume<T, K, kConsumers, kFrugal, kPlain>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
+    setmaxnreg_inc<kFrugal ? 192 : 232>();
+    consume<T, K, kFrugal, kPlain>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 2);
   }
 }
 
@@ -202,8 +372,8 @@ void launch_fused(const ChunkArguments& args, const DeviceProperties& device, cu
   allow_shared_memory(reinterpret_cast<const void*>(chunk_fused<T, K, kConsumers, kPlain>), kBytes, kOperation);
   const dim3 grid(static_cast<unsigned>(args.value_width / (kConsumers * kRows)), static_cast<unsigned>(args.hv),
                   static_cast<unsigned>(args.map.sequences));
-  pdl_launch(chunk_fused<T, K, kConsumers, kPlain>, grid, (kConsumers + 1) * kWarpgroup, kBytes, device, stream,
-             kOperation, args);
+  pdl_launch(chunk_fused<T, K, kConsumers, kPlain>, grid, (kConsumers + 2) * kWarpgroup, kBytes, device, stream,
+             kOperation, args, make_chunk_maps(args));
 }
 
 template <class T, int K, int kConsumers>

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     copy_chunks<T, K, kConsumers>(args, work, ring);
   } else {
     if constexpr (kConsumers == 2) setmaxnreg_inc<232>();
-    consume<T, K, kConsumers, false, kPlain>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
+    consume<T, K, false, kPlain>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
   }
 }
 

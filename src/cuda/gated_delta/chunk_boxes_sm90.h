@@ -1,0 +1,113 @@
+#pragma once
+
+// Copies of tiles, 64 tokens by 64 columns of a head, between q, k, v, o and shared memory by the copy engine: one
+// thread starts them.
+
+#include <cuda.h>
+
+#include "cuda/common/mbarrier.h"
+#include "cuda/gated_delta/chunk_arguments.h"
+#include "cuda/gated_delta/chunk_ring_sm90.h"
+
+namespace thalweg::cu::sm90 {
+
+struct ChunkMaps {
+  CUtensorMap q, k, v, o;  // [rows,tokens,heads,width] of 16-bit elements
+};
+
+// Throws Error for strides that tensor maps do not allow.
+ChunkMaps make_chunk_maps(const ChunkArguments& args);
+
+// Whether all tokens of a chunk exist, as do those of all but a sequence's last one.
+__device__ inline bool is_whole(const Work& work, int chunk) { return work.length - chunk * kChunk >= kChunk; }
+
+// By one thread. What is behind a sequence is loaded too.
+template <int K, int kConsumers>
+struct TileBoxes {
+  using R = Ring<K, kConsumers>;
+  static constexpr int kKeyBytes = 2 * R::kKeys;  // of k and q
+  static constexpr int kValueBytes = kConsumers * kTile;
+
+  const ChunkMaps& maps;
+  const Work& work;
+
+  static __device__ void prefetch(const ChunkMaps& maps) {
+    for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.v}) {
+      asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+    }
+  }
+
+  __device__ int token(int chunk) const { return work.begin + chunk * kChunk; }
+
+  // Start the copies of a chunk into a stage; the barrier expects kKeyBytes or kValueBytes.
+  __device__ void load_keys(std::uint32_t stage, int chunk, Mbarrier barrier) const {
+#pragma unroll
+    for (int i = 0; i < K / kTileColumns; ++i) {
+      const std::uint32_t tile = stage + static_cast<std::uint32_t>(i * kTile);
+      copy(tile, maps.k, i * kTileColumns, work.key_head, token(chunk), barrier);
+      copy(tile + R::kQueries, maps.q, i * kTileColumns, work.key_head, token(chunk), barrier);
+    }
+  }
+  __device__ void load_values(std::uint32_t stage, int chunk, Mbarrier barrier) const {
+#pragma unroll
+    for (int i = 0; i < kConsumers; ++i) {
+      copy(stage + static_cast<std::uint32_t>(R::kValues + i * kTile), maps.v, work.first_row + i * kTileColumns,
+           work.head, token(chunk), barrier);
+    }
+  }
+
+  // Stores the output of a chunk all of whose tokens exist, after fence_proxy_async() of those who wrote it.
+  __device__ void store_output(std::uint32_t stage, int chunk) const {
+#pragma unroll
+    for (int i = 0; i < kConsumers; ++i) {
+      asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(&maps.o),
+                   "r"(work.first_row + i * kTileColumns), "r"(work.head), "r"(token(chunk)), "r"(work.row),
+                   "r"(stage + static_cast<std::uint32_t>(R::kValues + i * kTile))
+                   : "memory");
+    }
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  }
+  // Waits until the stores have read shared memory.
+  static __device__ void finish_stores() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+  __device__ void copy(std::uint32_t to, const CUtensorMap& map, int column, int head, int token,
+                       Mbarrier barrier) const {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
+        "%5}], [%6];" ::"r"(to),
+        "l"(&map), "r"(column), "r"(head), "r"(token), "r"(work.row), "r"(barrier.address)
+        : "memory");
+  }
+};
+
+// A warp stores the output of a chunk that is not whole, from its tiles.
+template <class T>
+__device__ void store_rows(const ChunkArguments& args, const Work& work, const std::byte* tiles, int count, int chunk) {
+  constexpr int kRowVectors = kTileColumns / 8;
+  const int begin = work.begin + chunk * kChunk;
+  T* const to = static_cast<T*>(args.o.data) + args.o.strides[0] * work.row + args.o.strides[1] * begin +
+                args.o.strides[2] * work.head + work.first_row;
+  const int rows = work.length - chunk * kChunk;
+#pragma unroll 1
+  for (int tile = 0; tile < count; ++tile) {
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x) % 32; i < rows * kRowVectors; i += 32) {
+      const int row = i / kRowVectors;
+      const int vector = i % kRowVectors;
+      *reinterpret_cast<uint4*>(to + args.o.strides[1] * row + tile * kTileColumns + vector * 8) =
+          *reinterpret_cast<const uint4*>(tiles + tile * kTile + swizzled(row, vector));
+    }
+  }
+}
+
+// A warpgroup makes zeros of the tokens behind a sequence, which may be another one's.
+__device__ inline void clear_rows(std::byte* tiles, int count, int length, int thread) {
+  constexpr int kRowVectors = kTileColumns / 8;
+#pragma unroll 1
+  for (int i = thread; i < count * kChunk * kRowVectors; i += kWarpgroup) {
+    if (i / kRowVectors % kChunk >= length) reinterpret_cast<uint4*>(tiles)[i] = {};
+  }
+  fence_proxy_async();
+}
+
+}  // namespace thalweg::cu::sm90
