@@ -13,8 +13,8 @@
 //   A; three chunks' decays, two chunks' norm factors.
 // Pipeline: consumers apply a chunk while Inverse has the next one, and KeyProducts that one's P and then the k k^T of
 //   the one after it, whose A waits in registers until Inverse has read the last one's.
-// Instructions: the loops of all roles together are small enough for the multiprocessor's cache of 32 kB, but for
-//   branches that are seldom taken.
+// Instructions: all roles together execute about as many over a chunk as a multiprocessor caches, 32 kB; more cost
+// time.
 
 #include "cuda/common/pdl.h"
 #include "cuda/gated_delta/chunk_boxes_sm90.h"
