@@ -307,17 +307,6 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
   DecodeBlock<kK, State, kTokens>{p}.run(shared);
 }
 
-// A lane's elements of one row of q or k.
-template <class Tile>
-struct RegisterRow {
-  float x[Tile::kSteps][4];
-
-  __device__ void read(int step, int, float (&to)[4]) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) to[i] = x[step][i];
-  }
-};
-
 // One token, without snapshots. Warps share nothing, so that there is no barrier; every warp reads q and k for its four
 // rows of the state. The shortest latency for few sequences.
 template <int kK, class State>

@@ -193,4 +193,15 @@ struct StateTile {
   }
 };
 
+// A lane's elements of one row of q or k.
+template <class Tile>
+struct RegisterRow {
+  float x[Tile::kSteps][4];
+
+  __device__ void read(int step, int, float (&to)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] = x[step][i];
+  }
+};
+
 }  // namespace thalweg::cu

@@ -83,8 +83,8 @@ struct Substitution {
       decay *= tokens.decay[t];
       const bool has_output = t >= tokens.first_output;
       float sums[kColumns][2] = {};  // with k, with q
-      add_products(tile, LaneRow(tokens.k + t * kPitch), sums, 0);
-      if (has_output) add_products(tile, LaneRow(tokens.q + t * kPitch), sums, 1);
+      add_products(tile, read_row(tokens.k + t * kPitch), sums, 0);
+      if (has_output) add_products(tile, read_row(tokens.q + t * kPitch), sums, 1);
       const float sum = decay * sum_over_lanes(sums);
       if (lane_k >= 2 * kColumns) continue;
       if (!for_q) tokens.v[t * tokens.v_pitch + row] -= tokens.k_factor[t] * sum;
@@ -137,7 +137,7 @@ struct Substitution {
       float d[kColumns];
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) d[c] = tokens.with_q[s * tokens.rows + warp_v + Tile::v_of(c)];
-      const LaneRow key(tokens.k + s * kPitch);
+      const RegisterRow<Tile> key = read_row(tokens.k + s * kPitch);
 #pragma unroll
       for (int j = 0; j < Tile::kSteps; ++j) {
 #pragma unroll
@@ -150,19 +150,16 @@ struct Substitution {
   }
 
  private:
-  // The lane's elements of a row of q or k.
-  struct LaneRow {
-    float x[Tile::kSteps][4];
-
-    __device__ explicit LaneRow(const float* row) {
+  static __device__ __forceinline__ RegisterRow<Tile> read_row(const float* row) {
+    RegisterRow<Tile> result;
 #pragma unroll
-      for (int j = 0; j < Tile::kSteps; ++j) SharedRow{row}.read(j, Tile::k_of(j), x[j]);
-    }
-  };
+    for (int j = 0; j < Tile::kSteps; ++j) SharedRow{row}.read(j, Tile::k_of(j), result.x[j]);
+    return result;
+  }
 
   // Adds the products of the tile's rows with a row of q or k, over the lane's elements.
-  __device__ __forceinline__ void add_products(const Tile& tile, const LaneRow& row, float (&sums)[kColumns][2],
-                                               int which) const {
+  __device__ __forceinline__ void add_products(const Tile& tile, const RegisterRow<Tile>& row,
+                                               float (&sums)[kColumns][2], int which) const {
 #pragma unroll
     for (int j = 0; j < Tile::kSteps; ++j) {
 #pragma unroll
