@@ -75,10 +75,9 @@ TEST_F(BenchEngine, GrammarsCompileAndMaskInTime) {
   for (const auto& row : decoded) {
     EXPECT_GT(row["tokens"], 0) << row;
     EXPECT_GT(row["ms_per_token_without"], 0) << row;
+    // Generous, for machines on which other things run; answers of a few tokens take two milliseconds.
+    EXPECT_LT(row["more"], row["tokens"] < 20 ? 10 : 1) << row;
   }
-  // Of all together, and generous, for machines on which other things run: some answers take two milliseconds.
-  EXPECT_EQ(decoded.back()["schema"], "all");
-  EXPECT_LT(decoded.back()["more"], 1) << decoded;
   EXPECT_NE(read_file(at("grammar.csv")).find(",enums,compile_ms,"), std::string::npos);
 }
 
