@@ -16,8 +16,37 @@
 
 namespace thalweg::cu {
 
-constexpr int kMatrixPitch = kChunk + 4;  // of f32 matrices in shared memory: ldmatrix reads them without conflicts
-constexpr int kMatrixFloats = kChunk * kMatrixPitch;
+// A lower triangular f32 matrix of 64 x 64 in shared memory, in blocks of 16 x 16. Rows of a block are kPitch floats
+// apart, where ldmatrix reads them without conflicts.
+template <int kPitch>
+struct BlockMatrix {
+  static_assert(kPitch % 32 == 4 || kPitch % 32 == 20);
+
+  float* first;
+  int down;  // from a block to the one below it
+
+  __device__ float* block(int i, int j) const { return first + i * down + 16 * j; }
+};
+
+struct OneMatrix {
+  static constexpr int kPitch = kChunk + 4;
+
+  float values[kChunk * kPitch];
+
+  __device__ BlockMatrix<kPitch> get() { return {values, 16 * kPitch}; }
+};
+
+// Two of them in five blocks a row: rows of blocks of the second one stand from the bottom up, behind the first one's.
+struct TwoMatrices {
+  static constexpr int kPitch = kChunk + 16 + 4;
+
+  float values[kChunk * kPitch];
+
+  __device__ BlockMatrix<kPitch> operator[](int i) {
+    if (i == 0) return {values, 16 * kPitch};
+    return {values + 16 * (3 * kPitch + 4), -16 * (kPitch + 1)};
+  }
+};
 
 // exp(x) for x <= 0, to 2^-22; 0 if the result is subnormal.
 __device__ inline float decay_of(float x) {
@@ -195,18 +224,15 @@ __device__ void scale_a(float (&block)[2][4], const RowFactors& rows, const Bloc
   }
 }
 
-// Stores sum to 16 rows of 8 columns of an f32 matrix.
-__device__ inline void store_strip(float* to, const float (&sum)[4], int lane) {
-  float* target = to + lane / 4 * kMatrixPitch + lane % 4 * 2;
-  *reinterpret_cast<float2*>(target) = {sum[0], sum[1]};
-  *reinterpret_cast<float2*>(target + 8 * kMatrixPitch) = {sum[2], sum[3]};
-}
-
-// Stores two halves of 8 columns to a block of an f32 matrix.
-__device__ inline void store_block(float* matrix, BlockIndex index, const float (&block)[2][4], int lane) {
-  float* to = matrix + 16 * (index.i * kMatrixPitch + index.j);
+// Stores two halves of 8 columns to a block of a matrix.
+template <int kPitch>
+__device__ void store_block(BlockMatrix<kPitch> matrix, BlockIndex index, const float (&block)[2][4], int lane) {
+  float* to = matrix.block(index.i, index.j) + lane / 4 * kPitch + lane % 4 * 2;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) store_strip(to + 8 * half, block[half], lane);
+  for (int half = 0; half < 2; ++half) {
+    *reinterpret_cast<float2*>(to + 8 * half) = {block[half][0], block[half][1]};
+    *reinterpret_cast<float2*>(to + 8 * half + 8 * kPitch) = {block[half][2], block[half][3]};
+  }
 }
 
 // Stores a block of P to its tile; qk is laid out as kk above.
@@ -257,53 +283,55 @@ __device__ void clear_upper_blocks(std::byte* record, int thread) {
   }
 }
 
-// Inverts the diagonal blocks of 8 of 32 rows in place, by a warp, a lane a column. Four rows at a time have
-// independent sums.
-__device__ inline void invert_blocks_of_8(float* matrix, int lane) {
+// Inverts the diagonal blocks of 8 in block rows i and i + 1 in place, by a warp, a lane a column. Four rows at a time
+// have independent sums.
+template <int kPitch>
+__device__ void invert_blocks_of_8(BlockMatrix<kPitch> matrix, int i, int lane) {
   const int column = lane % 8;
-  float* corner = matrix + lane / 8 * 8 * (kMatrixPitch + 1);
+  const int row = i + lane / 16;
+  float* corner = matrix.block(row, row) + lane / 8 % 2 * 8 * (kPitch + 1);
   float x[8];
 #pragma unroll
-  for (int i = 0; i < 8; i += 4) {
+  for (int n = 0; n < 8; n += 4) {
     float sum[4];
     float4 rows[4];
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      sum[r] = i + r == column ? 1.0F : 0.0F;
-      if (r > 0) rows[r] = *reinterpret_cast<const float4*>(corner + (i + r) * kMatrixPitch + i);
-      if (i == 0) continue;
-      const float4 four = *reinterpret_cast<const float4*>(corner + (i + r) * kMatrixPitch);
+      sum[r] = n + r == column ? 1.0F : 0.0F;
+      if (r > 0) rows[r] = *reinterpret_cast<const float4*>(corner + (n + r) * kPitch + n);
+      if (n == 0) continue;
+      const float4 four = *reinterpret_cast<const float4*>(corner + (n + r) * kPitch);
       sum[r] = fmaf(-four.x, x[0], sum[r]);
       sum[r] = fmaf(-four.y, x[1], sum[r]);
       sum[r] = fmaf(-four.z, x[2], sum[r]);
       sum[r] = fmaf(-four.w, x[3], sum[r]);
     }
-    x[i] = sum[0];
-    x[i + 1] = fmaf(-rows[1].x, x[i], sum[1]);
-    x[i + 2] = fmaf(-rows[2].y, x[i + 1], fmaf(-rows[2].x, x[i], sum[2]));
-    x[i + 3] = fmaf(-rows[3].z, x[i + 2], fmaf(-rows[3].y, x[i + 1], fmaf(-rows[3].x, x[i], sum[3])));
+    x[n] = sum[0];
+    x[n + 1] = fmaf(-rows[1].x, x[n], sum[1]);
+    x[n + 2] = fmaf(-rows[2].y, x[n + 1], fmaf(-rows[2].x, x[n], sum[2]));
+    x[n + 3] = fmaf(-rows[3].z, x[n + 2], fmaf(-rows[3].y, x[n + 1], fmaf(-rows[3].x, x[n], sum[3])));
   }
   __syncwarp();  // all lanes have read the block
 #pragma unroll
-  for (int i = 0; i < 8; ++i) corner[i * kMatrixPitch + column] = x[i];
+  for (int n = 0; n < 8; ++n) corner[n * kPitch + column] = x[n];
   __syncwarp();
 }
 
 // Inverts the diagonal blocks of 16 in place, by two warps with two blocks each, from those of 8.
-__device__ inline void invert_diagonal(float* matrix, int warp, int lane) {
-  float* corner = matrix + 32 * warp * (kMatrixPitch + 1);
-  invert_blocks_of_8(corner, lane);
+template <int kPitch>
+__device__ void invert_diagonal(BlockMatrix<kPitch> matrix, int warp, int lane) {
+  invert_blocks_of_8(matrix, 2 * warp, lane);
   float2 below[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     // As in multiply_blocks(), with 8 of 16 rows of the left operands empty.
-    const float* t_11 = corner + 16 * i * (kMatrixPitch + 1);
-    const float* a_21 = t_11 + 8 * kMatrixPitch + lane / 4 * kMatrixPitch + lane % 4;
-    const float* column = t_11 + lane % 4 * kMatrixPitch + lane / 4;
+    const float* t_11 = matrix.block(2 * warp + i, 2 * warp + i);
+    const float* a_21 = t_11 + 8 * kPitch + lane / 4 * kPitch + lane % 4;
+    const float* column = t_11 + lane % 4 * kPitch + lane / 4;
     const float2 pair =
-        *reinterpret_cast<const float2*>(t_11 + 8 * (kMatrixPitch + 1) + lane / 4 * kMatrixPitch + lane % 4 * 2);
+        *reinterpret_cast<const float2*>(t_11 + 8 * (kPitch + 1) + lane / 4 * kPitch + lane % 4 * 2);
     float product[4] = {};
-    multiply_add_tf32(product, {__float_as_uint(column[0]), 0, __float_as_uint(column[4 * kMatrixPitch]), 0},
+    multiply_add_tf32(product, {__float_as_uint(column[0]), 0, __float_as_uint(column[4 * kPitch]), 0},
                       __float_as_uint(a_21[0]), __float_as_uint(a_21[4]));
     float sum[4] = {};
     multiply_add_tf32(sum, {__float_as_uint(pair.x), 0, __float_as_uint(pair.y), 0}, __float_as_uint(product[0]),
@@ -313,43 +341,43 @@ __device__ inline void invert_diagonal(float* matrix, int warp, int lane) {
   __syncwarp();  // all lanes have read A
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    float* to = corner + 16 * i * (kMatrixPitch + 1) + (8 + lane / 4) * kMatrixPitch + lane % 4 * 2;
+    float* to = matrix.block(2 * warp + i, 2 * warp + i) + (8 + lane / 4) * kPitch + lane % 4 * 2;
     *reinterpret_cast<float2*>(to) = below[i];
   }
 }
 
 // block[16,16], as two halves of 8 columns, = -t_22 (a_21 t_11) over the rows 8 first..8 last of t_11 and the first
-// 16 tiles rows of a_21; all are in shared memory. (a_21 t_11)^T leaves the tensor cores in the layout in which its
+// 16 tiles rows of a_21; all are in shared memory, `down` as in BlockMatrix. (a_21 t_11)^T leaves the tensor cores in the layout in which its
 // transpose is their right operand, but for the order of the rows, in which t_22's columns are read then too.
-template <int kTiles>
-__device__ inline void multiply_blocks(float (&block)[2][4], const float* t_22, const float* a_21, const float* t_11,
-                                       int first, int last, int tiles, int lane) {
+template <int kPitch, int kTiles>
+__device__ void multiply_blocks(float (&block)[2][4], const float* t_22, const float* a_21, const float* t_11, int down,
+                                int first, int last, int tiles, int lane) {
   float product[2 * kTiles][4] = {};
-  const float* columns = t_11 + lane % 4 * kMatrixPitch + lane / 4;
+  const float* columns = t_11 + lane % 4 * kPitch + lane / 4;
   const std::uint32_t rows =
-      shared_address(a_21) + static_cast<std::uint32_t>((lane % 16 * kMatrixPitch + lane / 16 * 4) * 4);
+      shared_address(a_21) + static_cast<std::uint32_t>((lane % 16 * kPitch + lane / 16 * 4) * 4);
 #pragma unroll
   for (int step = 0; step < 2 * kTiles; ++step) {
     if (step < first || step >= last) continue;
-    const float* column = columns + 8 * step * kMatrixPitch;
+    const float* column = columns + step / 2 * down + step % 2 * 8 * kPitch;
     const std::uint32_t left[4] = {__float_as_uint(column[0]), __float_as_uint(column[8]),
-                                   __float_as_uint(column[4 * kMatrixPitch]),
-                                   __float_as_uint(column[4 * kMatrixPitch + 8])};
+                                   __float_as_uint(column[4 * kPitch]),
+                                   __float_as_uint(column[4 * kPitch + 8])};
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       if (tile >= tiles) break;
       std::uint32_t right[4];
-      load_blocks(right, rows + static_cast<std::uint32_t>((tile * 16 * kMatrixPitch + step * 8) * 4));
+      load_blocks(right, rows + static_cast<std::uint32_t>((tile * down + step * 8) * 4));
       multiply_add_tf32(product[2 * tile], left, right[0], right[2]);
       multiply_add_tf32(product[2 * tile + 1], left, right[1], right[3]);
     }
   }
-  const float* pairs = t_22 + lane / 4 * kMatrixPitch + lane % 4 * 2;
+  const float* pairs = t_22 + lane / 4 * kPitch + lane % 4 * 2;
 #pragma unroll
   for (int eight = 0; eight < 2 * kTiles; ++eight) {
     if (eight >= 2 * tiles) break;
     const float2 top = *reinterpret_cast<const float2*>(pairs + 8 * eight);
-    const float2 bottom = *reinterpret_cast<const float2*>(pairs + 8 * kMatrixPitch + 8 * eight);
+    const float2 bottom = *reinterpret_cast<const float2*>(pairs + 8 * kPitch + 8 * eight);
     const std::uint32_t left[4] = {__float_as_uint(top.x), __float_as_uint(bottom.x), __float_as_uint(top.y),
                                    __float_as_uint(bottom.y)};
 #pragma unroll
@@ -377,22 +405,21 @@ __device__ void store_times_beta(std::byte* tile, const float (&strip)[4], const
 
 // Computes the inverses of A's diagonal blocks of 32 from those of 16, in place, and stores these blocks of
 // (T - I) diag(beta). By four warps; threads wait for each other before and after.
-template <class T>
-__device__ void merge_blocks_of_16(float* matrix, const float* beta, std::byte* tile, int thread) {
+template <class T, int kPitch>
+__device__ void merge_blocks_of_16(BlockMatrix<kPitch> matrix, const float* beta, std::byte* tile, int thread) {
   const int warp = thread / 32;
   const int lane = thread % 32;
   if (warp < 2) {
     // Block (1,0) or (3,2), in place of A's, which no other warp reads.
-    const int first = 32 * warp;  // of the pair of diagonal blocks
-    float* corner = matrix + first * (kMatrixPitch + 1);
-    float* below = corner + 16 * kMatrixPitch;
+    const BlockIndex index{2 * warp + 1, 2 * warp};
     float block[2][4] = {};
-    multiply_blocks<1>(block, below + 16, below, corner, 0, 2, 1, lane);
+    multiply_blocks<kPitch, 1>(block, matrix.block(index.i, index.i), matrix.block(index.i, index.j),
+                               matrix.block(index.j, index.j), matrix.down, 0, 2, 1, lane);
     __syncwarp();  // all lanes have read A
-    store_block(matrix, {2 * warp + 1, 2 * warp}, block, lane);
+    store_block(matrix, index, block, lane);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      store_times_beta<T>(tile, block[half], beta, first + 16, first / 8 + half, lane);
+      store_times_beta<T>(tile, block[half], beta, 16 * index.i, 2 * index.j + half, lane);
     }
   } else {
     // The diagonal blocks: 8 columns of two rows.
@@ -401,7 +428,7 @@ __device__ void merge_blocks_of_16(float* matrix, const float* beta, std::byte* 
       const int index = thread - 64 + 64 * i;
       const int row = index / 2;
       const int vector = row / 16 * 2 + index % 2;
-      const float* from = matrix + row * kMatrixPitch + vector * 8;
+      const float* from = matrix.block(row / 16, row / 16) + row % 16 * kPitch + index % 2 * 8;
       float values[8];
       float factors[8];
       *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(from);
@@ -419,14 +446,14 @@ __device__ void merge_blocks_of_16(float* matrix, const float* beta, std::byte* 
 
 // Computes and stores the rest of (T - I) diag(beta), blocks (2..3, 0..1), from the inverses of the diagonal blocks
 // of 32. By four warps.
-template <class T>
-__device__ void merge_blocks_of_32(float* matrix, const float* beta, std::byte* tile, int thread) {
+template <class T, int kPitch>
+__device__ void merge_blocks_of_32(BlockMatrix<kPitch> matrix, const float* beta, std::byte* tile, int thread) {
   const int lane = thread % 32;
   const int row = thread / 64;  // of blocks, in this quarter
   const int column = thread / 32 % 2;
   float block[2][4] = {};
-  multiply_blocks<2>(block, matrix + (32 + 16 * row) * kMatrixPitch + 32, matrix + 32 * kMatrixPitch,
-                     matrix + 16 * column, 2 * column, 4, row + 1, lane);
+  multiply_blocks<kPitch, 2>(block, matrix.block(2 + row, 2), matrix.block(2, 0), matrix.block(0, column), matrix.down,
+                             2 * column, 4, row + 1, lane);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     store_times_beta<T>(tile, block[half], beta, 32 + 16 * row, 2 * column + half, lane);

@@ -28,7 +28,7 @@ template <int K>
 struct Shared {
   static constexpr int kTile = kChunk * K * 2;
   static constexpr int kMatrix = (ChunkRecord::kBytes + 127) / 128 * 128;
-  static constexpr int kEnd = kMatrix + kMatrixFloats * 4;
+  static constexpr int kEnd = kMatrix + static_cast<int>(sizeof(OneMatrix));
   static constexpr int kBytes = kEnd > 2 * kTile ? kEnd : 2 * kTile;
 };
 
@@ -71,7 +71,8 @@ __device__ inline void wait_for_bulk_reads() {
 // Makes one value head's record in `shared`, by the whole block.
 template <class T>
 __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2][4], const Scalars& scalars,
-                             const HeadScalars& head, float scale, std::byte* shared, float* matrix) {
+                             const HeadScalars& head, float scale, std::byte* shared,
+                             BlockMatrix<OneMatrix::kPitch> matrix) {
   // opaque: addresses are computed again for each head, as they do not fit into the registers over the loop.
   const int thread = opaque(static_cast<int>(threadIdx.x));
   const int warp = thread / 32;
@@ -215,7 +216,7 @@ __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
   find_factors<T, K>(args, shared, shared + S::kTile, length, thread, scalars.factors);
   __syncthreads();
 
-  auto* matrix = reinterpret_cast<float*>(shared + S::kMatrix);
+  const BlockMatrix matrix = reinterpret_cast<OneMatrix*>(shared + S::kMatrix)->get();
   clear_upper_blocks<kThreads>(shared, thread);
   for (int j = 0; j < heads; ++j) {
     const int in_batch = j % kHeadsAtOnce;

@@ -26,34 +26,54 @@
 namespace thalweg::cu::sm90 {
 
 // Named barriers besides the ring's.
-enum : int { kKeyProductsBarrier = 1, kInverseBarrier = 5, kMatrixStored = 6, kMatrixFree = 7, kFirstApplied = 8 };
+enum : int { kKeyProductsBarrier = 1, kInverseBarrier = 5, kFirstApplied = 6 };
 
-// A ring whose k, q and v come, and whose outputs leave, by the copy engine. A stage is full when KeyProducts, Inverse
-// and v have arrived.
+// A ring whose k, q and v come, and whose outputs leave, by the copy engine. A stage is full when the warps of
+// KeyProducts and Inverse, and v, have arrived. Of A, KeyProducts hands Inverse one in each of two matrices.
 template <int K, int kConsumers>
 struct FusedRing : Ring<K, kConsumers> {
   using Base = Ring<K, kConsumers>;
   static constexpr bool kReleasesTiles = true;
+  static constexpr int kWarps = kWarpgroup / 32;
   static constexpr int kThreads = kConsumers * kWarpgroup + 32;  // the consumers and the warp that copies
 
   struct Barriers {
     typename Base::Barriers ring;
     std::uint64_t keys[Base::kStages];
     std::uint64_t last_values;
+    std::uint64_t stored[2];
+    std::uint64_t unused[2];
   };
   MbarrierArray keys;    // k and q have arrived
   Mbarrier last_values;  // v of a last chunk that is not whole
+  MbarrierArray stored;  // A of chunk i is in matrix i % 2
+  MbarrierArray unused;  // matrix i % 2 may be written for chunk i, whose decays are complete
 
   __device__ FusedRing(std::byte* shared, Barriers& barriers)
-      : Base(shared, barriers.ring, 2 * kWarpgroup + 1),
+      : Base(shared, barriers.ring, 2 * kWarps + 1),
         keys{shared_address(barriers.keys)},
-        last_values{shared_address(&barriers.last_values)} {
+        last_values{shared_address(&barriers.last_values)},
+        stored{shared_address(barriers.stored)},
+        unused{shared_address(barriers.unused)} {
     if (threadIdx.x == 0) {
       for (int stage = 0; stage < Base::kStages; ++stage) keys[stage].init(1);
       last_values.init(1);
+      for (int i = 0; i < 2; ++i) {
+        stored[i].init(kWarps);
+        unused[i].init(kWarps);
+      }
       fence_mbarrier_init();
     }
     __syncthreads();
+  }
+  // By a warp, for all its lanes have written.
+  __device__ static void arrive(Mbarrier barrier, int lane) {
+    __syncwarp();
+    if (lane == 0) barrier.arrive();
+  }
+  __device__ void arrive_full(int stage, int lane) const {
+    fence_proxy_async();
+    arrive(Base::full[stage], lane);
   }
   // The consumers have applied the chunk, but have not written its output.
   __device__ void wait_until_applied(int stage) const { named_barrier(kFirstApplied + stage, kThreads); }
@@ -70,7 +90,7 @@ struct Warpgroup {
 };
 
 struct RecordMemory {
-  float matrix[kMatrixFloats];
+  TwoMatrices matrices;   // of chunk i at i % 2
   HeadScalars heads[3];   // of chunk i at i % 3
   KeyFactors factors[2];  // of chunk i at i % 2
 };
@@ -193,7 +213,7 @@ struct KeyProducts {
     multiply_keys(sum, address, 0);
     float q_squares[2] = {};
     if (args.normalize) square_rows(address + R::kQueries, q_squares);
-    if (chunk == 0) named_barrier(kMatrixFree, 2 * kWarpgroup);  // the first decays are complete
+    ring.unused[chunk % 2].wait(chunk / 2 % 2);
     wgmma_wait<0>();
     pin(sum);
     float block[2][4];
@@ -201,13 +221,14 @@ struct KeyProducts {
     find_norms(chunk, q_squares, block, factors);
     const RowFactors rows(warp, factors, head, args.scale, lane);
     const BlockDecays<true> diagonal(own, factors, head, lane);
+    const BlockMatrix matrix = memory.matrices[chunk % 2];
     scale_a(block, rows, diagonal, lane);
-    for_each_left(
-        sum, [&](float(&a)[2][4], BlockIndex index) { scale_a(a, rows, left_decays(index, head, factors), lane); });
-    if (chunk > 0) named_barrier(kMatrixFree, 2 * kWarpgroup);
-    store_block(memory.matrix, own, block, lane);
-    for_each_left(sum, [&](float(&a)[2][4], BlockIndex index) { store_block(memory.matrix, index, a, lane); });
-    named_barrier_arrive(kMatrixStored, 2 * kWarpgroup);
+    store_block(matrix, own, block, lane);
+    for_each_left(sum, [&](float(&a)[2][4], BlockIndex index) {
+      scale_a(a, rows, left_decays(index, head, factors), lane);
+      store_block(matrix, index, a, lane);
+    });
+    R::arrive(ring.stored[chunk % 2], lane);
 
     multiply_keys(sum, address, R::kQueries);
     wgmma_wait<0>();
@@ -220,7 +241,7 @@ struct KeyProducts {
     });
     if (thread < kChunk) store_scalars(factors, head, args.scale, ring.stage_bytes(stage) + R::kRecord, thread);
     if (!is_whole(work, chunk)) clear_values(chunk, stage);
-    ring.arrive_full(stage);
+    ring.arrive_full(stage, lane);
   }
 
   __device__ __forceinline__ void run() {
@@ -290,36 +311,35 @@ struct Inverse {
     for (int stage = 0; stage < R::kStages; ++stage) {
       clear_upper_blocks<Threads::kThreads>(ring.stage_bytes(stage) + R::kRecord, thread);
     }
-    if (work.chunks > 0) named_barrier_arrive(kMatrixFree, 2 * kWarpgroup);
+    for (int i = 0; i < 2; ++i) R::arrive(ring.unused[i], lane);
     int stage = 0;
     for (int chunk = 0; chunk < work.chunks; ++chunk) {
       std::byte* record = ring.stage_bytes(stage) + R::kRecord;
       const float* beta = memory.heads[chunk % 3].beta;
-      named_barrier(kMatrixStored, 2 * kWarpgroup);
+      const BlockMatrix matrix = memory.matrices[chunk % 2];
+      ring.stored[chunk % 2].wait(chunk / 2 % 2);
       if (warp < kGateWarp) {
-        invert_diagonal(memory.matrix, opaque(thread) / 32, opaque(thread) % 32);
+        invert_diagonal(matrix, opaque(thread) / 32, opaque(thread) % 32);
       } else if (warp == kGateWarp) {
         compute_decays(gates, memory.heads[(chunk + 2) % 3], opaque(thread) % 32);
         gates = gates_of(chunk + 3);
-      } else {
-        if (chunk >= R::kStages) {
-          if (lane == 0) Boxes::finish_stores();
-          load_values(chunk, stage);
-        }
-        // The consumers have the previous chunk, and write the output of the one before it.
-        if (chunk >= 2) store_output(chunk - 2, R::after(stage));
+      } else if (chunk >= R::kStages) {
+        if (lane == 0) Boxes::finish_stores();
+        load_values(chunk, stage);
       }
       Threads::sync();
       // Opaque, so that no addresses are kept over the loop.
-      merge_blocks_of_16<T>(memory.matrix, beta, record + ChunkRecord::kT, opaque(thread));
+      merge_blocks_of_16<T>(matrix, beta, record + ChunkRecord::kT, opaque(thread));
       Threads::sync();
-      merge_blocks_of_32<T>(memory.matrix, beta, record + ChunkRecord::kT, opaque(thread));
-      if (chunk + 1 < work.chunks) named_barrier_arrive(kMatrixFree, 2 * kWarpgroup);
-      ring.arrive_full(stage);
+      merge_blocks_of_32<T>(matrix, beta, record + ChunkRecord::kT, opaque(thread));
+      R::arrive(ring.unused[chunk % 2], lane);
+      ring.arrive_full(stage, lane);
       if (warp == kCopyWarp && chunk >= 1) {
         const int before = R::after(R::after(stage));  // of the previous chunk
         ring.wait_until_applied(before);
         load_keys(chunk + 2, before);
+        // Before they applied it they wrote the output of the chunk before that.
+        if (chunk >= 2) store_output(chunk - 2, R::after(stage));
       }
       stage = R::after(stage);
     }
