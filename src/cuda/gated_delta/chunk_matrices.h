@@ -166,22 +166,32 @@ template <bool kDiagonal>
 struct BlockDecays {
   float2 factor[2][2];  // [half][eight]
 
-  __device__ BlockDecays(BlockIndex block, const KeyFactors& factors, const HeadScalars& head, int lane) {
-    const int first_column = 16 * block.j + lane % 4 * 2;
-    const float* columns = (kDiagonal ? factors.k : head.left[block.i - 1]) + first_column;
+  // Without the norm factors of the diagonal block's columns; whether head.left has them is the caller's choice.
+  __device__ BlockDecays(BlockIndex block, const HeadScalars& head, int lane) {
+    const float* columns = (kDiagonal ? head.g : head.left[block.i - 1]) + 16 * block.j + lane % 4 * 2;
 #pragma unroll
     for (int eight = 0; eight < 2; ++eight) {
       const float2 column = *reinterpret_cast<const float2*>(columns + 8 * eight);
-      factor[0][eight] = factor[1][eight] = column;
-      if (kDiagonal) {
-        const float2 g = *reinterpret_cast<const float2*>(head.g + first_column + 8 * eight);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+      for (int half = 0; half < 2; ++half) {
+        if constexpr (kDiagonal) {
           // The exponent is above 0 only above the diagonal.
-          const float g_row = head.g[16 * block.i + 8 * half + lane / 4];
-          factor[half][eight].x *= decay_of(fminf(g_row - g.x, 0.0F));
-          factor[half][eight].y *= decay_of(fminf(g_row - g.y, 0.0F));
+          const float g = head.g[16 * block.i + 8 * half + lane / 4];
+          factor[half][eight] = {decay_of(fminf(g - column.x, 0.0F)), decay_of(fminf(g - column.y, 0.0F))};
+        } else {
+          factor[half][eight] = column;
         }
+      }
+    }
+  }
+  __device__ void multiply_columns(const KeyFactors& factors, int block_column, int lane) {
+#pragma unroll
+    for (int eight = 0; eight < 2; ++eight) {
+      const float2 k = *reinterpret_cast<const float2*>(factors.k + 16 * block_column + 8 * eight + lane % 4 * 2);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        factor[half][eight].x *= k.x;
+        factor[half][eight].y *= k.y;
       }
     }
   }
@@ -193,13 +203,22 @@ struct RowFactors {
   float p[2];
   float decay[2];  // left of the diagonal block, besides a or p
 
-  __device__ RowFactors(int block_row, const KeyFactors& factors, const HeadScalars& head, float scale, int lane) {
+  // Without the norm factors.
+  __device__ RowFactors(int block_row, const HeadScalars& head, float scale, int lane) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int i = 16 * block_row + 8 * half + lane / 4;
-      a[half] = head.beta[i] * factors.k[i];
-      p[half] = scale * factors.q[i];
+      a[half] = head.beta[i];
+      p[half] = scale;
       decay[half] = head.row[i];
+    }
+  }
+  __device__ void multiply_rows(const KeyFactors& factors, int block_row, int lane) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = 16 * block_row + 8 * half + lane / 4;
+      a[half] *= factors.k[i];
+      p[half] *= factors.q[i];
     }
   }
 };

@@ -82,7 +82,8 @@ __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2]
   for (int b = 0; b < 2; ++b) {
     const BlockIndex block = block_index(warp + b * kWarps);
     const auto apply = [&]<bool kDiagonal>(const BlockDecays<kDiagonal>& decays) {
-      const RowFactors rows(block.i, factors, head, scale, lane);
+      RowFactors rows(block.i, head, scale, lane);
+      rows.multiply_rows(factors, block.i, lane);
       float a[2][4];
 #pragma unroll
       for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = kk[b][i / 4][i % 4];
@@ -91,9 +92,11 @@ __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2]
       store_p<T>(qk[b], block, rows, decays, shared + ChunkRecord::kP, lane);
     };
     if (block.i == block.j) {
-      apply(BlockDecays<true>(block, factors, head, lane));
+      BlockDecays<true> decays(block, head, lane);
+      decays.multiply_columns(factors, block.j, lane);
+      apply(decays);
     } else {
-      apply(BlockDecays<false>(block, factors, head, lane));
+      apply(BlockDecays<false>(block, head, lane));
     }
   }
   __syncthreads();

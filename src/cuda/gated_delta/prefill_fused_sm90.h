@@ -5,9 +5,9 @@
 // chunk are computed once for each value head and block instead of once for each key head.
 //
 // Roles, a warpgroup each:
-//   KeyProducts multiplies k k^T and q k^T, makes A of the one, for Inverse, and P of the other, and the scale factors.
-//   Inverse turns A into T. Warps of it that have no blocks compute the decays of the next but one chunk, and start the
-//     copies of tiles and outputs, which the copy engine makes (chunk_boxes_sm90.h).
+//   KeyProducts multiplies k k^T and q k^T, makes A of the one, for Inverse, and P of the other.
+//   Inverse turns A into T. Warps of it that have no blocks at first compute the decays of the next but one chunk, and
+//     the scale factors, and start the copies of tiles and outputs, which the copy engine makes (chunk_boxes_sm90.h).
 //   One or two consumers apply the records (chunk_walk_sm90.h).
 // Shared memory: a ring of three chunks (chunk_ring_sm90.h), in which T and P are made where they are read; the matrix
 //   A; three chunks' decays, two chunks' norm factors.
@@ -192,14 +192,8 @@ struct KeyProducts {
   }
   __device__ __forceinline__ BlockDecays<false> left_decays(BlockIndex block, const HeadScalars& head,
                                                             const KeyFactors& factors) const {
-    BlockDecays<false> decays(block, factors, head, lane);
-#pragma unroll
-    for (int eight = 0; eight < 2; ++eight) {
-      const float2 k = *reinterpret_cast<const float2*>(factors.k + 16 * block.j + 8 * eight + lane % 4 * 2);
-      decays.factor[0][eight].x *= k.x;
-      decays.factor[0][eight].y *= k.y;
-      decays.factor[1][eight] = decays.factor[0][eight];
-    }
+    BlockDecays<false> decays(block, head, lane);
+    decays.multiply_columns(factors, block.j, lane);
     return decays;
   }
 
@@ -214,13 +208,15 @@ struct KeyProducts {
     float q_squares[2] = {};
     if (args.normalize) square_rows(address + R::kQueries, q_squares);
     ring.unused[chunk % 2].wait(chunk / 2 % 2);
+    RowFactors rows(warp, head, args.scale, lane);
+    BlockDecays<true> diagonal(own, head, lane);
     wgmma_wait<0>();
     pin(sum);
     float block[2][4];
     select_block(sum, block);
     find_norms(chunk, q_squares, block, factors);
-    const RowFactors rows(warp, factors, head, args.scale, lane);
-    const BlockDecays<true> diagonal(own, factors, head, lane);
+    rows.multiply_rows(factors, warp, lane);
+    diagonal.multiply_columns(factors, warp, lane);
     const BlockMatrix matrix = memory.matrices[chunk % 2];
     scale_a(block, rows, diagonal, lane);
     store_block(matrix, own, block, lane);
@@ -239,7 +235,6 @@ struct KeyProducts {
     for_each_left(sum, [&](const float(&products)[2][4], BlockIndex index) {
       store_p<T>(products, index, rows, left_decays(index, head, factors), tile, lane);
     });
-    if (thread < kChunk) store_scalars(factors, head, args.scale, ring.stage_bytes(stage) + R::kRecord, thread);
     if (!is_whole(work, chunk)) clear_values(chunk, stage);
     ring.arrive_full(stage, lane);
   }
@@ -323,9 +318,15 @@ struct Inverse {
       } else if (warp == kGateWarp) {
         compute_decays(gates, memory.heads[(chunk + 2) % 3], opaque(thread) % 32);
         gates = gates_of(chunk + 3);
-      } else if (chunk >= R::kStages) {
-        if (lane == 0) Boxes::finish_stores();
-        load_values(chunk, stage);
+      } else {
+        if (chunk >= R::kStages) {
+          if (lane == 0) Boxes::finish_stores();
+          load_values(chunk, stage);
+        }
+#pragma unroll 1
+        for (int i = opaque(thread) % 32; i < kChunk; i += 32) {
+          store_scalars(memory.factors[chunk % 2], memory.heads[chunk % 3], args.scale, record, i);
+        }
       }
       Threads::sync();
       // Opaque, so that no addresses are kept over the loop.
