@@ -203,14 +203,18 @@ struct KeyProducts {
     KeyFactors& factors = memory.factors[chunk % 2];
     const std::uint32_t address = ring.stage_address(stage);
     const BlockIndex own{warp, warp};
+    // With one consumer there are registers for both products at once.
+    constexpr bool kTogether = kConsumers == 1;
     float sum[32];
+    float products[32];
     multiply_keys(sum, address, 0);
+    if constexpr (kTogether) multiply_keys(products, address, R::kQueries);
     float q_squares[2] = {};
     if (args.normalize) square_rows(address + R::kQueries, q_squares);
     ring.unused[chunk % 2].wait(chunk / 2 % 2);
     RowFactors rows(warp, head, args.scale, lane);
     BlockDecays<true> diagonal(own, head, lane);
-    wgmma_wait<0>();
+    wgmma_wait<kTogether ? 1 : 0>();
     pin(sum);
     float block[2][4];
     select_block(sum, block);
@@ -226,14 +230,14 @@ struct KeyProducts {
     });
     R::arrive(ring.stored[chunk % 2], lane);
 
-    multiply_keys(sum, address, R::kQueries);
+    if constexpr (!kTogether) multiply_keys(products, address, R::kQueries);
     wgmma_wait<0>();
-    pin(sum);
+    pin(products);
     std::byte* tile = ring.stage_bytes(stage) + R::kRecord + ChunkRecord::kP;
-    select_block(sum, block);
+    select_block(products, block);
     store_p<T>(block, own, rows, diagonal, tile, lane);
-    for_each_left(sum, [&](const float(&products)[2][4], BlockIndex index) {
-      store_p<T>(products, index, rows, left_decays(index, head, factors), tile, lane);
+    for_each_left(products, [&](const float(&qk)[2][4], BlockIndex index) {
+      store_p<T>(qk, index, rows, left_decays(index, head, factors), tile, lane);
     });
     if (!is_whole(work, chunk)) clear_values(chunk, stage);
     ring.arrive_full(stage, lane);
