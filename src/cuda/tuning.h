@@ -38,6 +38,9 @@ constexpr double kFusedNextRound = 10.0;
 // passes, so that few blocks go to wgmma_fused.
 constexpr double kFusedPairsCall = kTwoPassCall;
 constexpr double kFusedPairsChunk = 3.4;
+// Segments of pairs of tiles in one kernel: the shortest, and what the launches and the chaining take, in chunks.
+constexpr int kFusedSegmentChunks = 4;
+constexpr int kFusedSplitChunks = 8;
 // mma in terms of wgmma: 328 and 218 us for one sequence of 8192 tokens.
 constexpr double kMmaOverWgmma = 1.5;
 // token_by_token: 10692 us for 128 chunks. Counted in whole chunks: for how few tokens it beats the chunk form has not

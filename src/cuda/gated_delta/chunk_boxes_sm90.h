@@ -49,10 +49,12 @@ struct TileBoxes {
     }
   }
   __device__ void load_values(std::uint32_t stage, int chunk, Mbarrier barrier) const {
+    const int first =
+        work.no_values ? -kChunk : token(chunk);  // the copy engine writes zeros where there are no tokens
 #pragma unroll
     for (int i = 0; i < kConsumers; ++i) {
       copy(stage + static_cast<std::uint32_t>(R::kValues + i * kTile), maps.v, work.first_row + i * kTileColumns,
-           work.head, token(chunk), barrier);
+           work.head, first, barrier);
     }
   }
 

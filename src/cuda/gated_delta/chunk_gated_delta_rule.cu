@@ -24,8 +24,11 @@ std::int64_t sequence_count(const Args& args) {
 std::int64_t sequence_tiles(const Args& args) { return args.v.dim(2) * (args.v.dim(3) / 64); }
 
 // Chunks per segment, or 0 if sequences are better not split.
-int choose_segment_chunks(const Args& args, int multiprocessors) {
+int choose_segment_chunks(const Args& args, const Stream& stream) {
   using namespace tuning::gated_delta;
+  // With a hint of the rows sequences are not split, since whether that pays depends on the batch.
+  if (is_hinted(stream)) return 0;
+  const int multiprocessors = properties(stream.device.index).multiprocessors;
   const std::int64_t tiles = sequence_tiles(args);
   const std::int64_t wanted = tiles == 0 ? 0 : kSegmentTilesPerMultiprocessor * multiprocessors / tiles;  // segments
   if (wanted < 2) return 0;
@@ -41,31 +44,47 @@ int choose_segment_chunks(const Args& args, int multiprocessors) {
   return unsplit_walk > split_walk ? static_cast<int>(length) : 0;
 }
 
-// The workspace of two passes, and how they split the sequences.
-struct TwoPassWorkspace {
+// Chunks per segment for pairs of tiles in one kernel, or 0: as many segments as run at once.
+int choose_fused_segment_chunks(const Args& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  constexpr std::int64_t kPairRows = 128;
+  if (is_hinted(stream) || args.q.dim(3) != kPairRows) return 0;
+  const std::int64_t pairs = args.v.dim(2) * (args.v.dim(3) / kPairRows);
+  const std::int64_t sequences = std::max<std::int64_t>(sequence_count(args), 1);
+  const std::int64_t at_once = pairs == 0 ? 0 : properties(stream.device.index).multiprocessors / pairs;
+  if (at_once <= sequences) return 0;
+  const std::int64_t chunks = args.q.dim(0) * ((args.q.dim(1) + kChunk - 1) / kChunk);
+  const bool lengths_known = sequences == 1 || !args.cu_seqlens.defined();
+  // Packed sequences may have one segment each more than their share.
+  const std::int64_t wanted = lengths_known ? at_once / sequences * sequences : at_once - sequences + 1;
+  const std::int64_t length = std::max<std::int64_t>(kFusedSegmentChunks, (chunks + wanted - 1) / wanted);
+  const std::int64_t unsplit_walk = (lengths_known ? 2 : kLongestPackedHalves) * chunks / (2 * sequences);
+  return unsplit_walk > 2 * length + kFusedSplitChunks ? static_cast<int>(length) : 0;
+}
+
+// The workspace of a call, and how it splits the sequences.
+struct ChunkWorkspace {
   int segment_chunks = 0;  // 0: sequences are not split
   std::int64_t chunks = 0;
   std::int64_t segments = 0;
-  std::byte* records = nullptr;  // [chunks,HV] of ChunkRecord::kPitch bytes
+  std::byte* records = nullptr;  // [chunks,HV] of ChunkRecord::kPitch bytes, for two passes
   float* chunk_gates = nullptr;  // [chunks,HV]
   float* carries = nullptr;      // [segments,HV] of segment_floats()
   std::size_t bytes = 0;
 };
 
-TwoPassWorkspace lay_out(const Args& args, Workspace workspace, const Stream& stream) {
+ChunkWorkspace lay_out(const Args& args, Workspace workspace, int segment_chunks, bool has_records) {
   const std::int64_t hv = args.v.dim(2);
   const auto count = [&](std::int64_t tokens) {
     return SequenceMap::count(args.cu_seqlens.defined(), sequence_count(args), args.q.dim(1), tokens);
   };
   Arena arena(workspace);
-  TwoPassWorkspace result;
-  // With a hint of the rows sequences are not split, since whether that pays depends on the batch.
-  const bool may_split = !is_hinted(stream);
-  result.segment_chunks = may_split ? choose_segment_chunks(args, properties(stream.device.index).multiprocessors) : 0;
+  ChunkWorkspace result;
+  result.segment_chunks = segment_chunks;
   result.chunks = count(kChunk);
   result.segments = result.segment_chunks > 0 ? count(std::int64_t{kChunk} * result.segment_chunks) : 0;
-  result.records = arena.take<std::byte>(result.chunks * hv * ChunkRecord::kPitch);
-  result.chunk_gates = arena.take<float>(result.chunks * hv);
+  if (has_records) result.records = arena.take<std::byte>(result.chunks * hv * ChunkRecord::kPitch);
+  if (has_records || segment_chunks > 0) result.chunk_gates = arena.take<float>(result.chunks * hv);
   result.carries = arena.take<float>(result.segments * hv * segment_floats(args.q.dim(3), args.v.dim(3)));
   result.bytes = arena.used();
   return result;
@@ -98,10 +117,20 @@ std::string supports_wgmma(const Args& args, const Stream& stream) {
 
 std::string supports_mma(const Args& args, const Stream&) { return supports_chunks(args); }
 
-std::size_t two_pass_workspace(const Args& args, const Stream& stream) { return lay_out(args, {}, stream).bytes; }
+ChunkWorkspace lay_out_two_passes(const Args& args, Workspace workspace, const Stream& stream) {
+  return lay_out(args, workspace, choose_segment_chunks(args, stream), true);
+}
+ChunkWorkspace lay_out_fused(const Args& args, Workspace workspace, const Stream& stream) {
+  return lay_out(args, workspace, choose_fused_segment_chunks(args, stream), false);
+}
+std::size_t two_pass_workspace(const Args& args, const Stream& stream) {
+  return lay_out_two_passes(args, {}, stream).bytes;
+}
+std::size_t fused_pairs_workspace(const Args& args, const Stream& stream) {
+  return lay_out_fused(args, {}, stream).bytes;
+}
 
-// All but the workspace: of a call without records or segments.
-ChunkArguments make_arguments(const Args& args) {
+ChunkArguments make_arguments(const Args& args, const ChunkWorkspace& memory) {
   ChunkArguments result{};
   result.q = view<const void>(args.q);
   result.k = view<const void>(args.k);
@@ -136,6 +165,12 @@ ChunkArguments make_arguments(const Args& args) {
   result.o_is_f32 = args.o.dtype == DType::kF32;
   result.norm_eps = args.qk_norm_eps;
   result.scale = args.scale ? *args.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(args.q.dim(3))));
+  result.records = memory.records;
+  result.chunk_gates = memory.chunk_gates;
+  result.carries = memory.carries;
+  result.segment_chunks = memory.segment_chunks;
+  result.segments = memory.segments;
+  result.chunks = memory.chunks;
   return result;
 }
 
@@ -146,14 +181,7 @@ template <LaunchWalk* kCarries, LaunchWalk* kScan>
 void run_two_passes(const Args& args, Workspace workspace, const Stream& stream) {
   if (sequence_count(args) == 0 || args.v.dim(2) == 0) return;
   const CurrentDevice current(stream, Args::kName);
-  const TwoPassWorkspace memory = lay_out(args, workspace, stream);
-  ChunkArguments arguments = make_arguments(args);
-  arguments.records = memory.records;
-  arguments.chunk_gates = memory.chunk_gates;
-  arguments.carries = memory.carries;
-  arguments.segment_chunks = memory.segment_chunks;
-  arguments.segments = memory.segments;
-  arguments.chunks = memory.chunks;
+  const ChunkArguments arguments = make_arguments(args, lay_out_two_passes(args, workspace, stream));
   const DeviceProperties& device = properties(stream.device.index);
   launch_chunk_prepare(arguments, args.q.dtype, native(stream));
   if (arguments.segment_chunks > 0) {
@@ -181,11 +209,19 @@ std::string supports_fused(const Args& args, const Stream& stream) {
 }
 
 template <int kConsumers>
-void run_fused(const Args& args, Workspace, const Stream& stream) {
+void run_fused(const Args& args, Workspace workspace, const Stream& stream) {
   if (sequence_count(args) == 0 || args.v.dim(2) == 0) return;
   const CurrentDevice current(stream, Args::kName);
   const auto launch = args.q.dtype == DType::kBF16 ? sm90::launch_chunk_fused_bf16 : sm90::launch_chunk_fused_f16;
-  launch(make_arguments(args), kConsumers, properties(stream.device.index), native(stream));
+  const DeviceProperties& device = properties(stream.device.index);
+  const ChunkArguments arguments =
+      make_arguments(args, kConsumers == 2 ? lay_out_fused(args, workspace, stream) : ChunkWorkspace{});
+  if (arguments.segment_chunks > 0) {
+    launch_chunk_gates(arguments, device, native(stream));
+    launch(arguments, kConsumers, Pass::kCarries, device, native(stream));
+    launch_chunk_carry(arguments, device, native(stream));
+  }
+  launch(arguments, kConsumers, Pass::kScan, device, native(stream));
 }
 
 // What the costs of a call depend on.
@@ -255,7 +291,7 @@ KernelList<Args> chunk_gated_delta_rule_kernels() {
       {"wgmma_fused", supports_fused<1>, no_workspace<Args>, run_fused<1>, nullptr, Arithmetic::k16Bit, fused_cost},
       {"wgmma", supports_wgmma, two_pass_workspace, run_two_passes<sm90::launch_chunk_carries, sm90::launch_chunk_scan>,
        nullptr, Arithmetic::k16Bit, wgmma_cost},
-      {"wgmma_fused_pairs", supports_fused<2>, no_workspace<Args>, run_fused<2>, nullptr, Arithmetic::k16Bit,
+      {"wgmma_fused_pairs", supports_fused<2>, fused_pairs_workspace, run_fused<2>, nullptr, Arithmetic::k16Bit,
        fused_pairs_cost},
       {"mma", supports_mma, two_pass_workspace, run_two_passes<launch_chunk_carries, launch_chunk_scan>, nullptr,
        Arithmetic::k16Bit, mma_cost},

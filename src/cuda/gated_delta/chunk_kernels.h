@@ -19,6 +19,14 @@
 
 namespace thalweg::cu {
 
+enum class Pass {
+  kScan,     // outputs and final states, of whole sequences or of segments
+  kCarries,  // B and M of segments
+};
+
+// The sums of g over chunks: launch_chunk_prepare() has them too.
+void launch_chunk_gates(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream);
+
 // Chains the segments' B and M into the states at their starts.
 void launch_chunk_carry(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream);
 
@@ -35,11 +43,12 @@ namespace sm90 {
 // The second pass by wgmma, for compute capability 9.0; key_width 64 or 128, value_width a multiple of 64.
 void launch_chunk_carries(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
 void launch_chunk_scan(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
-// Both passes in one kernel, for whole sequences, without records in memory. A block has 64 rows of a state for each of
-// its `consumers` (1 or 2); value_width is a multiple of them.
-void launch_chunk_fused_bf16(const ChunkArguments& args, int consumers, const DeviceProperties& device,
+// Both passes in one kernel, without records in memory. A block has 64 rows of a state for each of its `consumers` (1
+// or 2); value_width is a multiple of them. B and M, or outputs and final states; segments need two consumers and a
+// key_width of 128.
+void launch_chunk_fused_bf16(const ChunkArguments& args, int consumers, Pass pass, const DeviceProperties& device,
                              cudaStream_t stream);
-void launch_chunk_fused_f16(const ChunkArguments& args, int consumers, const DeviceProperties& device,
+void launch_chunk_fused_f16(const ChunkArguments& args, int consumers, Pass pass, const DeviceProperties& device,
                             cudaStream_t stream);
 }  // namespace sm90
 

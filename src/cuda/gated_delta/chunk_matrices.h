@@ -347,8 +347,7 @@ __device__ void invert_diagonal(BlockMatrix<kPitch> matrix, int warp, int lane) 
     const float* t_11 = matrix.block(2 * warp + i, 2 * warp + i);
     const float* a_21 = t_11 + 8 * kPitch + lane / 4 * kPitch + lane % 4;
     const float* column = t_11 + lane % 4 * kPitch + lane / 4;
-    const float2 pair =
-        *reinterpret_cast<const float2*>(t_11 + 8 * (kPitch + 1) + lane / 4 * kPitch + lane % 4 * 2);
+    const float2 pair = *reinterpret_cast<const float2*>(t_11 + 8 * (kPitch + 1) + lane / 4 * kPitch + lane % 4 * 2);
     float product[4] = {};
     multiply_add_tf32(product, {__float_as_uint(column[0]), 0, __float_as_uint(column[4 * kPitch]), 0},
                       __float_as_uint(a_21[0]), __float_as_uint(a_21[4]));
@@ -366,8 +365,9 @@ __device__ void invert_diagonal(BlockMatrix<kPitch> matrix, int warp, int lane) 
 }
 
 // block[16,16], as two halves of 8 columns, = -t_22 (a_21 t_11) over the rows 8 first..8 last of t_11 and the first
-// 16 tiles rows of a_21; all are in shared memory, `down` as in BlockMatrix. (a_21 t_11)^T leaves the tensor cores in the layout in which its
-// transpose is their right operand, but for the order of the rows, in which t_22's columns are read then too.
+// 16 tiles rows of a_21; all are in shared memory, `down` as in BlockMatrix. (a_21 t_11)^T leaves the tensor cores in
+// the layout in which its transpose is their right operand, but for the order of the rows, in which t_22's columns are
+// read then too.
 template <int kPitch, int kTiles>
 __device__ void multiply_blocks(float (&block)[2][4], const float* t_22, const float* a_21, const float* t_11, int down,
                                 int first, int last, int tiles, int lane) {
@@ -380,8 +380,7 @@ __device__ void multiply_blocks(float (&block)[2][4], const float* t_22, const f
     if (step < first || step >= last) continue;
     const float* column = columns + step / 2 * down + step % 2 * 8 * kPitch;
     const std::uint32_t left[4] = {__float_as_uint(column[0]), __float_as_uint(column[8]),
-                                   __float_as_uint(column[4 * kPitch]),
-                                   __float_as_uint(column[4 * kPitch + 8])};
+                                   __float_as_uint(column[4 * kPitch]), __float_as_uint(column[4 * kPitch + 8])};
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       if (tile >= tiles) break;

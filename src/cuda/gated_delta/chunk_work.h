@@ -4,16 +4,12 @@
 
 #include <cstdint>
 
+#include "cuda/gated_delta/chunk_kernels.h"
 #include "cuda/gated_delta/chunk_table.h"
 #include "cuda/gated_delta/segments.h"
 #include "thalweg/gated_delta_rule.h"
 
 namespace thalweg::cu {
-
-enum class Pass {
-  kScan,     // outputs and final states, of whole sequences or of segments
-  kCarries,  // B and M of segments
-};
 
 // Rows of a head's state over consecutive chunks.
 struct Work {

@@ -288,10 +288,12 @@ struct Inverse {
     barrier.arrive_expect_tx(Boxes::kValueBytes);
     boxes.load_values(ring.stage_address(stage), chunk, barrier);
   }
+  // Consumers store f32 outputs themselves.
+  __device__ __forceinline__ bool has_output(int chunk) const { return !args.o_is_f32 && chunk >= work.warmup; }
   // Stores the output of a whole chunk when it is complete.
   __device__ __forceinline__ void store_output(int chunk, int stage) const {
     ring.wait_until_done(stage);
-    if (lane == 0 && !args.o_is_f32) boxes.store_output(ring.stage_address(stage), chunk);
+    if (lane == 0 && has_output(chunk)) boxes.store_output(ring.stage_address(stage), chunk);
   }
 
   __device__ __forceinline__ void run() {
@@ -356,7 +358,7 @@ struct Inverse {
         store_output(chunk, last);
       } else {
         ring.wait_until_done(last);
-        if (!args.o_is_f32) store_rows<T>(args, work, ring.stage_bytes(last) + R::kValues, kConsumers, chunk);
+        if (has_output(chunk)) store_rows<T>(args, work, ring.stage_bytes(last) + R::kValues, kConsumers, chunk);
       }
     }
     if (lane == 0) Boxes::finish_stores();
@@ -365,7 +367,7 @@ struct Inverse {
 
 template <class T, int K, int kConsumers, bool kPlain>
 __global__ void __launch_bounds__((kConsumers + 2) * kWarpgroup, 1)
-    chunk_fused(const __grid_constant__ ChunkArguments args, const __grid_constant__ ChunkMaps maps) {
+    chunk_fused(const __grid_constant__ ChunkArguments args, const __grid_constant__ ChunkMaps maps, const Pass pass) {
   using R = FusedRing<K, kConsumers>;
   extern __shared__ __align__(1024) std::byte shared[];
   __shared__ typename R::Barriers barriers;
@@ -373,7 +375,7 @@ __global__ void __launch_bounds__((kConsumers + 2) * kWarpgroup, 1)
   const R ring(shared, barriers);
   if (threadIdx.x == 0) TileBoxes<K, kConsumers>::prefetch(maps);
   pdl_trigger_and_wait();
-  const Work work = find_work(args, Pass::kScan, kConsumers * kRows);
+  const Work work = find_work(args, pass, kConsumers * kRows);
   if (!work.valid) return;
   // With two consumers all of a multiprocessor's registers are taken.
   constexpr bool kFrugal = kConsumers == 2;
@@ -391,29 +393,32 @@ __global__ void __launch_bounds__((kConsumers + 2) * kWarpgroup, 1)
 }
 
 template <class T, int K, int kConsumers, bool kPlain>
-void launch_fused(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream) {
+void launch_fused(const ChunkArguments& args, Pass pass, const DeviceProperties& device, cudaStream_t stream) {
   static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
   constexpr int kBytes = Ring<K, kConsumers>::kSharedBytes;
   allow_shared_memory(reinterpret_cast<const void*>(chunk_fused<T, K, kConsumers, kPlain>), kBytes, kOperation);
-  const dim3 grid(static_cast<unsigned>(args.value_width / (kConsumers * kRows)), static_cast<unsigned>(args.hv),
-                  static_cast<unsigned>(args.map.sequences));
+  const int rows = args.value_width + (pass == Pass::kCarries ? args.key_width : 0);
+  const std::int64_t walks = args.segment_chunks > 0 ? args.segments : args.map.sequences;
+  const dim3 grid(static_cast<unsigned>(rows / (kConsumers * kRows)), static_cast<unsigned>(args.hv),
+                  static_cast<unsigned>(walks));
   pdl_launch(chunk_fused<T, K, kConsumers, kPlain>, grid, (kConsumers + 2) * kWarpgroup, kBytes, device, stream,
-             kOperation, args, make_chunk_maps(args));
+             kOperation, args, make_chunk_maps(args), pass);
 }
 
 template <class T, int K, int kConsumers>
-void launch_fused(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream) {
-  is_plain(args) ? launch_fused<T, K, kConsumers, true>(args, device, stream)
-                 : launch_fused<T, K, kConsumers, false>(args, device, stream);
+void launch_fused(const ChunkArguments& args, Pass pass, const DeviceProperties& device, cudaStream_t stream) {
+  is_plain(args) ? launch_fused<T, K, kConsumers, true>(args, pass, device, stream)
+                 : launch_fused<T, K, kConsumers, false>(args, pass, device, stream);
 }
 
 template <class T>
-void launch_fused(const ChunkArguments& args, int consumers, const DeviceProperties& device, cudaStream_t stream) {
+void launch_fused(const ChunkArguments& args, int consumers, Pass pass, const DeviceProperties& device,
+                  cudaStream_t stream) {
   const bool pairs = consumers == 2;
   if (args.key_width == 128) {
-    pairs ? launch_fused<T, 128, 2>(args, device, stream) : launch_fused<T, 128, 1>(args, device, stream);
+    pairs ? launch_fused<T, 128, 2>(args, pass, device, stream) : launch_fused<T, 128, 1>(args, pass, device, stream);
   } else {
-    pairs ? launch_fused<T, 64, 2>(args, device, stream) : launch_fused<T, 64, 1>(args, device, stream);
+    pairs ? launch_fused<T, 64, 2>(args, pass, device, stream) : launch_fused<T, 64, 1>(args, pass, device, stream);
   }
 }
 

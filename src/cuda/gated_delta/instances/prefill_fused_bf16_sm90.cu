@@ -2,9 +2,9 @@
 
 namespace thalweg::cu::sm90 {
 
-void launch_chunk_fused_bf16(const ChunkArguments& args, int consumers, const DeviceProperties& device,
+void launch_chunk_fused_bf16(const ChunkArguments& args, int consumers, Pass pass, const DeviceProperties& device,
                              cudaStream_t stream) {
-  launch_fused<__nv_bfloat16>(args, consumers, device, stream);
+  launch_fused<__nv_bfloat16>(args, consumers, pass, device, stream);
 }
 
 }  // namespace thalweg::cu::sm90
