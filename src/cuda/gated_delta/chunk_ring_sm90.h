@@ -60,7 +60,9 @@ struct Ring {
   }
   __device__ std::byte* stage_bytes(int stage) const { return bytes + stage * kStageBytes; }
   static __device__ int after(int stage) { return stage == kStages - 1 ? 0 : stage + 1; }
-  __device__ void wait_until_full(int chunk, int stage) const { full[stage].wait(chunk / kStages % 2); }
+  // By consumers: until they can read k and q, and then the rest.
+  __device__ void wait_until_loaded(const Work&, int chunk, int stage) const { full[stage].wait(chunk / kStages % 2); }
+  __device__ void wait_until_full(int, int) const {}
   // By the producer warpgroup. No consumer can be a round ahead: it would wait until the stage is full again.
   __device__ void wait_until_done(int stage) const { named_barrier(kFirstDone + stage, (kConsumers + 1) * kWarpgroup); }
   __device__ void arrive_full(int stage) const {

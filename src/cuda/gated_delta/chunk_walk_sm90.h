@@ -93,7 +93,7 @@ __device__ void consume(const ChunkArguments& args, const Work& work, const R& r
     if constexpr (!kPlain) {
       if (args.checkpoints.data != nullptr) store_checkpoint(args, work, chunk, first_row + 16 * warp, lane, s);
     }
-    ring.wait_until_full(chunk, stage);
+    ring.wait_until_loaded(work, chunk, stage);
 
     float x[32];
     wgmma_fence();
@@ -116,6 +116,7 @@ __device__ void consume(const ChunkArguments& args, const Work& work, const R& r
     wgmma_fence();
     query(0, kEarly);
 
+    ring.wait_until_full(chunk, stage);
     std::uint32_t y[4][4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

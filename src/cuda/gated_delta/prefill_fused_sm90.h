@@ -66,6 +66,17 @@ struct FusedRing : Ring<K, kConsumers> {
     }
     __syncthreads();
   }
+  // k and q of a chunk that is not whole are cleared behind the sequence before it is full.
+  __device__ void wait_until_loaded(const Work& work, int chunk, int stage) const {
+    if (is_whole(work, chunk)) {
+      keys[stage].wait(chunk / Base::kStages % 2);
+    } else {
+      wait_until_full(chunk, stage);
+    }
+  }
+  __device__ void wait_until_full(int chunk, int stage) const {
+    Base::full[stage].wait(chunk / Base::kStages % 2);
+  }
   // By a warp, for all its lanes have written.
   __device__ static void arrive(Mbarrier barrier, int lane) {
     __syncwarp();
