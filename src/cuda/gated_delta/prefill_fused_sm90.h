@@ -241,15 +241,18 @@ struct KeyProducts {
     });
     R::arrive(ring.stored[chunk % 2], lane);
 
-    if constexpr (!kTogether) multiply_keys(products, address, R::kQueries);
-    wgmma_wait<0>();
-    pin(products);
-    std::byte* tile = ring.stage_bytes(stage) + R::kRecord + ChunkRecord::kP;
-    select_block(products, block);
-    store_p<T>(block, own, rows, diagonal, tile, lane);
-    for_each_left(products, [&](const float(&qk)[2][4], BlockIndex index) {
-      store_p<T>(qk, index, rows, left_decays(index, head, factors), tile, lane);
-    });
+    // What consumers make of an old P in a chunk without output is not stored. One consumer's sequences are not split.
+    if (kTogether || chunk >= work.warmup) {
+      if constexpr (!kTogether) multiply_keys(products, address, R::kQueries);
+      wgmma_wait<0>();
+      pin(products);
+      std::byte* tile = ring.stage_bytes(stage) + R::kRecord + ChunkRecord::kP;
+      select_block(products, block);
+      store_p<T>(block, own, rows, diagonal, tile, lane);
+      for_each_left(products, [&](const float(&qk)[2][4], BlockIndex index) {
+        store_p<T>(qk, index, rows, left_decays(index, head, factors), tile, lane);
+      });
+    }
     if (!is_whole(work, chunk)) clear_values(chunk, stage);
     ring.arrive_full(stage, lane);
   }
