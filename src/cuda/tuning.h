@@ -38,8 +38,11 @@ constexpr double kFusedNextRound = 10.0;
 // passes, so that few blocks go to wgmma_fused.
 constexpr double kFusedPairsCall = kTwoPassCall;
 constexpr double kFusedPairsChunk = 3.4;
-// Segments of pairs of tiles in one kernel: the shortest, and what the launches and the chaining take, in chunks.
+// Segments of pairs of tiles in one kernel: the shortest; how many a walk for outputs goes through, unless there are
+// more walks than kFusedManyWalks; what the launches and the chaining take, in chunks.
 constexpr int kFusedSegmentChunks = 4;
+constexpr int kFusedWalkSegments = 2;
+constexpr int kFusedManyWalks = 8;
 constexpr int kFusedSplitChunks = 8;
 // mma in terms of wgmma: 328 and 218 us for one sequence of 8192 tokens.
 constexpr double kMmaOverWgmma = 1.5;

@@ -23,6 +23,12 @@ std::int64_t sequence_count(const Args& args) {
 // Tiles of 64 rows of a state, of one sequence.
 std::int64_t sequence_tiles(const Args& args) { return args.v.dim(2) * (args.v.dim(3) / 64); }
 
+// How the sequences of a call are split.
+struct Split {
+  int segment_chunks = 0;  // 0: not at all
+  int walk_segments = 1;   // that a walk for outputs goes through
+};
+
 // Chunks per segment, or 0 if sequences are better not split.
 int choose_segment_chunks(const Args& args, const Stream& stream) {
   using namespace tuning::gated_delta;
@@ -44,47 +50,54 @@ int choose_segment_chunks(const Args& args, const Stream& stream) {
   return unsplit_walk > split_walk ? static_cast<int>(length) : 0;
 }
 
-// Chunks per segment for pairs of tiles in one kernel, or 0: as many segments as run at once.
-int choose_fused_segment_chunks(const Args& args, const Stream& stream) {
+// For pairs of tiles in one kernel: as many walks for outputs as run at once, and shorter segments, since B and M are
+// needed of few heads.
+Split choose_fused_split(const Args& args, const Stream& stream) {
   using namespace tuning::gated_delta;
   constexpr std::int64_t kPairRows = 128;
-  if (is_hinted(stream) || args.q.dim(3) != kPairRows) return 0;
+  if (is_hinted(stream) || args.q.dim(3) != kPairRows) return {};
   const std::int64_t pairs = args.v.dim(2) * (args.v.dim(3) / kPairRows);
   const std::int64_t sequences = std::max<std::int64_t>(sequence_count(args), 1);
   const std::int64_t at_once = pairs == 0 ? 0 : properties(stream.device.index).multiprocessors / pairs;
-  if (at_once <= sequences) return 0;
+  if (at_once <= sequences) return {};
   const std::int64_t chunks = args.q.dim(0) * ((args.q.dim(1) + kChunk - 1) / kChunk);
   const bool lengths_known = sequences == 1 || !args.cu_seqlens.defined();
   // Packed sequences may have one segment each more than their share.
   const std::int64_t wanted = lengths_known ? at_once / sequences * sequences : at_once - sequences + 1;
-  const std::int64_t length = std::max<std::int64_t>(kFusedSegmentChunks, (chunks + wanted - 1) / wanted);
+  const std::int64_t segments = at_once > kFusedManyWalks ? 1 : kFusedWalkSegments;  // of a walk
+  const std::int64_t spans = wanted * segments;
+  const std::int64_t length = std::max<std::int64_t>(kFusedSegmentChunks, (chunks + spans - 1) / spans);
   const std::int64_t unsplit_walk = (lengths_known ? 2 : kLongestPackedHalves) * chunks / (2 * sequences);
-  return unsplit_walk > 2 * length + kFusedSplitChunks ? static_cast<int>(length) : 0;
+  if (unsplit_walk <= (segments + 1) * length + kFusedSplitChunks) return {};
+  return {static_cast<int>(length), static_cast<int>(segments)};
 }
 
-// The workspace of a call, and how it splits the sequences.
+// The workspace of a call.
 struct ChunkWorkspace {
-  int segment_chunks = 0;  // 0: sequences are not split
+  Split split;
   std::int64_t chunks = 0;
   std::int64_t segments = 0;
+  std::int64_t walks = 0;
   std::byte* records = nullptr;  // [chunks,HV] of ChunkRecord::kPitch bytes, for two passes
   float* chunk_gates = nullptr;  // [chunks,HV]
   float* carries = nullptr;      // [segments,HV] of segment_floats()
   std::size_t bytes = 0;
 };
 
-ChunkWorkspace lay_out(const Args& args, Workspace workspace, int segment_chunks, bool has_records) {
+ChunkWorkspace lay_out(const Args& args, Workspace workspace, const Split& split, bool has_records) {
   const std::int64_t hv = args.v.dim(2);
   const auto count = [&](std::int64_t tokens) {
     return SequenceMap::count(args.cu_seqlens.defined(), sequence_count(args), args.q.dim(1), tokens);
   };
   Arena arena(workspace);
   ChunkWorkspace result;
-  result.segment_chunks = segment_chunks;
+  result.split = split;
+  const std::int64_t segment_tokens = std::int64_t{kChunk} * split.segment_chunks;
   result.chunks = count(kChunk);
-  result.segments = result.segment_chunks > 0 ? count(std::int64_t{kChunk} * result.segment_chunks) : 0;
+  result.segments = segment_tokens > 0 ? count(segment_tokens) : 0;
+  result.walks = segment_tokens > 0 ? count(segment_tokens * split.walk_segments) : sequence_count(args);
   if (has_records) result.records = arena.take<std::byte>(result.chunks * hv * ChunkRecord::kPitch);
-  if (has_records || segment_chunks > 0) result.chunk_gates = arena.take<float>(result.chunks * hv);
+  if (has_records || segment_tokens > 0) result.chunk_gates = arena.take<float>(result.chunks * hv);
   result.carries = arena.take<float>(result.segments * hv * segment_floats(args.q.dim(3), args.v.dim(3)));
   result.bytes = arena.used();
   return result;
@@ -118,10 +131,10 @@ std::string supports_wgmma(const Args& args, const Stream& stream) {
 std::string supports_mma(const Args& args, const Stream&) { return supports_chunks(args); }
 
 ChunkWorkspace lay_out_two_passes(const Args& args, Workspace workspace, const Stream& stream) {
-  return lay_out(args, workspace, choose_segment_chunks(args, stream), true);
+  return lay_out(args, workspace, {choose_segment_chunks(args, stream), 1}, true);
 }
 ChunkWorkspace lay_out_fused(const Args& args, Workspace workspace, const Stream& stream) {
-  return lay_out(args, workspace, choose_fused_segment_chunks(args, stream), false);
+  return lay_out(args, workspace, choose_fused_split(args, stream), false);
 }
 std::size_t two_pass_workspace(const Args& args, const Stream& stream) {
   return lay_out_two_passes(args, {}, stream).bytes;
@@ -168,8 +181,10 @@ ChunkArguments make_arguments(const Args& args, const ChunkWorkspace& memory) {
   result.records = memory.records;
   result.chunk_gates = memory.chunk_gates;
   result.carries = memory.carries;
-  result.segment_chunks = memory.segment_chunks;
+  result.segment_chunks = memory.split.segment_chunks;
   result.segments = memory.segments;
+  result.walk_segments = memory.split.walk_segments;
+  result.walks = memory.walks;
   result.chunks = memory.chunks;
   return result;
 }
@@ -215,7 +230,7 @@ void run_fused(const Args& args, Workspace workspace, const Stream& stream) {
   const auto launch = args.q.dtype == DType::kBF16 ? sm90::launch_chunk_fused_bf16 : sm90::launch_chunk_fused_f16;
   const DeviceProperties& device = properties(stream.device.index);
   const ChunkArguments arguments =
-      make_arguments(args, kConsumers == 2 ? lay_out_fused(args, workspace, stream) : ChunkWorkspace{});
+      make_arguments(args, kConsumers == 2 ? lay_out_fused(args, workspace, stream) : lay_out(args, {}, {}, false));
   if (arguments.segment_chunks > 0) {
     launch_chunk_gates(arguments, device, native(stream));
     launch(arguments, kConsumers, Pass::kCarries, device, native(stream));

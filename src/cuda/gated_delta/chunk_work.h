@@ -54,31 +54,29 @@ __device__ inline bool check_sequence(const ChunkArguments& args, int n, const S
 
 __device__ inline Work find_work(const ChunkArguments& args, Pass pass, int rows_per_block) {
   Work work{};
-  const int segment_tokens = args.segment_chunks * kChunk;
-  const int index = static_cast<int>(blockIdx.z);  // of the segment or sequence
-  const int n = args.segment_chunks > 0 ? args.map.sequence_of(index, segment_tokens) : index;
-  const int p = args.segment_chunks > 0 ? index - args.map.first_index(n, segment_tokens) : 0;
+  const int walk_segments = pass == Pass::kScan ? args.walk_segments : 1;
+  const int walk_chunks = walk_segments * args.segment_chunks;  // 0: whole sequences
+  const int index = static_cast<int>(blockIdx.z);
+  const int n = walk_chunks > 0 ? args.map.sequence_of(index, walk_chunks * kChunk) : index;
+  const int p = walk_chunks > 0 ? index - args.map.first_index(n, walk_chunks * kChunk) : 0;
   const SequenceMap::Sequence sequence = args.map.sequence(n);
-  const int segments = args.segment_chunks > 0 ? max(1, segment_count(args, sequence.length)) : 1;
+  int last = (sequence.length + kChunk - 1) / kChunk;  // chunk of the sequence
+  const int walks = walk_chunks > 0 ? max(1, (last + walk_chunks - 1) / walk_chunks) : 1;
   work.slot = args.state_indices != nullptr ? args.state_indices[n] : n;
   const bool report = pass == Pass::kScan && p == 0 && blockIdx.x == 0 && blockIdx.y == 0;
-  work.valid = check_sequence(args, n, sequence, work.slot, report) && p >= 0 && p < segments;
+  work.valid = check_sequence(args, n, sequence, work.slot, report) && p >= 0 && p < walks;
   if (!work.valid) return work;
   work.head = static_cast<int>(blockIdx.y);
   work.key_head = args.tiled ? work.head % args.hk : work.head / (args.hv / args.hk);
   work.first_row = static_cast<int>(blockIdx.x) * rows_per_block;
   work.start = args.initial_state.data != nullptr && work.slot >= 0 ? Work::Start::kPool : Work::Start::kZero;
-  work.is_last = p == segments - 1;
-  int first = 0;  // chunk of the sequence
-  int last = (sequence.length + kChunk - 1) / kChunk;
-  if (args.segment_chunks > 0) {
-    first = p * args.segment_chunks;
-    last = min(last, first + args.segment_chunks);
-  }
+  work.is_last = p == walks - 1;
+  int first = p * walk_chunks;
+  if (walk_chunks > 0) last = min(last, first + walk_chunks);
   if (pass == Pass::kCarries) {
     // M of a segment that does not decay; B of one that does not, or whose successor needs an exact start.
     const bool decays = !work.is_last && warmup_chunks(args, n, p, work.head) > 0;
-    const bool needs_b = !decays || (p + 2 < segments && warmup_chunks(args, n, p + 1, work.head) == 0);
+    const bool needs_b = !decays || (p + 2 < walks && warmup_chunks(args, n, p + 1, work.head) == 0);
     const bool is_m = work.first_row >= args.value_width;
     work.valid = !work.is_last && (is_m ? !decays : needs_b);
     if (!work.valid) return work;
@@ -89,11 +87,12 @@ __device__ inline Work find_work(const ChunkArguments& args, Pass pass, int rows
     work.carry_to = is_m ? to.m : to.b;
     work.warmup = last - first;
   } else if (p > 0) {
-    const int warmup = warmup_chunks(args, n, p - 1, work.head);
+    const int segment = p * walk_segments;
+    const int warmup = warmup_chunks(args, n, segment - 1, work.head);
     first -= warmup;
     work.warmup = warmup;
     work.start = warmup > 0 ? Work::Start::kZero : Work::Start::kCarried;
-    work.carried = carry(args, n, p, work.head).start;
+    work.carried = carry(args, n, segment, work.head).start;
   }
   work.row = sequence.row;
   work.begin = sequence.begin + first * kChunk;

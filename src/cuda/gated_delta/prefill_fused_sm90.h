@@ -74,9 +74,7 @@ struct FusedRing : Ring<K, kConsumers> {
       wait_until_full(chunk, stage);
     }
   }
-  __device__ void wait_until_full(int chunk, int stage) const {
-    Base::full[stage].wait(chunk / Base::kStages % 2);
-  }
+  __device__ void wait_until_full(int chunk, int stage) const { Base::full[stage].wait(chunk / Base::kStages % 2); }
   // By a warp, for all its lanes have written.
   __device__ static void arrive(Mbarrier barrier, int lane) {
     __syncwarp();
@@ -412,7 +410,7 @@ void launch_fused(const ChunkArguments& args, Pass pass, const DeviceProperties&
   constexpr int kBytes = Ring<K, kConsumers>::kSharedBytes;
   allow_shared_memory(reinterpret_cast<const void*>(chunk_fused<T, K, kConsumers, kPlain>), kBytes, kOperation);
   const int rows = args.value_width + (pass == Pass::kCarries ? args.key_width : 0);
-  const std::int64_t walks = args.segment_chunks > 0 ? args.segments : args.map.sequences;
+  const std::int64_t walks = pass == Pass::kCarries ? args.segments : args.walks;
   const dim3 grid(static_cast<unsigned>(rows / (kConsumers * kRows)), static_cast<unsigned>(args.hv),
                   static_cast<unsigned>(walks));
   pdl_launch(chunk_fused<T, K, kConsumers, kPlain>, grid, (kConsumers + 2) * kWarpgroup, kBytes, device, stream,

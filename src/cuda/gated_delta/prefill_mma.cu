@@ -14,7 +14,7 @@ void launch(const ChunkArguments& args, DType dtype, Pass pass, const DeviceProp
   static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
   constexpr int kAllWarps = kScanThreads / 32;
   const int rows = args.value_width + (pass == Pass::kCarries ? args.key_width : 0);
-  const std::int64_t walks = args.segment_chunks > 0 ? args.segments : args.map.sequences;
+  const std::int64_t walks = pass == Pass::kCarries ? args.segments : args.walks;
   // All warps have rows and share a block's tiles, unless blocks are few or V is no multiple of their rows: then half
   // of the warps have rows, in twice as many blocks, and the others copy.
   const std::int64_t blocks = rows / (kAllWarps * kScanWarpRows) * args.hv * walks;

@@ -71,7 +71,7 @@ void launch(const ChunkArguments& args, Pass pass, const DeviceProperties& devic
   constexpr int kBytes = Ring<K, kConsumers>::kSharedBytes;
   allow_shared_memory(reinterpret_cast<const void*>(chunk_scan<T, K, kConsumers, kPlain>), kBytes, kOperation);
   const int rows = args.value_width + (pass == Pass::kCarries ? args.key_width : 0);
-  const std::int64_t walks = args.segment_chunks > 0 ? args.segments : args.map.sequences;
+  const std::int64_t walks = pass == Pass::kCarries ? args.segments : args.walks;
   const dim3 grid(static_cast<unsigned>(rows / (kConsumers * kRows)), static_cast<unsigned>(args.hv),
                   static_cast<unsigned>(walks));
   pdl_launch(chunk_scan<T, K, kConsumers, kPlain>, grid, (kConsumers + 1) * kWarpgroup, kBytes, device, stream,
@@ -87,7 +87,7 @@ void launch(const ChunkArguments& args, Pass pass, const DeviceProperties& devic
 template <class T, int K>
 void launch(const ChunkArguments& args, Pass pass, const DeviceProperties& device, cudaStream_t stream) {
   // Two consumers share a block's tiles. With few blocks, one consumer each on more multiprocessors is faster.
-  const std::int64_t walks = args.segment_chunks > 0 ? args.segments : args.map.sequences;
+  const std::int64_t walks = pass == Pass::kCarries ? args.segments : args.walks;
   const std::int64_t blocks = static_cast<std::int64_t>(args.value_width / kRows) * args.hv * walks;
   if (pass == Pass::kScan && args.value_width % (2 * kRows) == 0 && blocks > device.multiprocessors) {
     launch<T, K, 2>(args, pass, device, stream);
