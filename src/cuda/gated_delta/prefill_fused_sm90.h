@@ -312,19 +312,19 @@ struct Inverse {
     // Two warps invert diagonal blocks. Of the others one has the gates of the next but one chunk, one the copies.
     constexpr int kGateWarp = 2;
     constexpr int kCopyWarp = 3;
-    LaneGates gates{};
-    if (warp >= kGateWarp) compute_decays(gates_of(warp - kGateWarp), memory.heads[warp - kGateWarp], lane);
-    if (warp == kGateWarp) gates = gates_of(2);
     if (warp == 0) {
       for (int stage = 0; stage < R::kStages; ++stage) {
         load_keys(stage, stage);
         load_values(stage, stage);
       }
     }
+    if (warp >= kGateWarp) compute_decays(gates_of(warp - kGateWarp), memory.heads[warp - kGateWarp], lane);
+    for (int i = 0; i < 2; ++i) R::arrive(ring.unused[i], lane);
+    LaneGates gates{};
+    if (warp == kGateWarp) gates = gates_of(2);
     for (int stage = 0; stage < R::kStages; ++stage) {
       clear_upper_blocks<Threads::kThreads>(ring.stage_bytes(stage) + R::kRecord, thread);
     }
-    for (int i = 0; i < 2; ++i) R::arrive(ring.unused[i], lane);
     int stage = 0;
     for (int chunk = 0; chunk < work.chunks; ++chunk) {
       std::byte* record = ring.stage_bytes(stage) + R::kRecord;
