@@ -12,11 +12,11 @@
 namespace thalweg::cu::sm90 {
 
 struct ChunkMaps {
-  CUtensorMap q, k, v, o;  // [rows,tokens,heads,width] of 16-bit elements
+  CUtensorMap q, k, v, o;  // [rows,heads,tiles,tokens,kTileColumns] of 16-bit elements
 };
 
-// Throws Error for strides that tensor maps do not allow.
-ChunkMaps make_chunk_maps(const ChunkArguments& args);
+// For blocks of `consumers` tiles of values. Throws Error for strides that tensor maps do not allow.
+ChunkMaps make_chunk_maps(const ChunkArguments& args, int consumers);
 
 // Whether all tokens of a chunk exist, as do those of all but a sequence's last one.
 __device__ inline bool is_whole(const Work& work, int chunk) { return work.length - chunk * kChunk >= kChunk; }
@@ -41,43 +41,32 @@ struct TileBoxes {
 
   // Start the copies of a chunk into a stage; the barrier expects kKeyBytes or kValueBytes.
   __device__ void load_keys(std::uint32_t stage, int chunk, Mbarrier barrier) const {
-#pragma unroll
-    for (int i = 0; i < K / kTileColumns; ++i) {
-      const std::uint32_t tile = stage + static_cast<std::uint32_t>(i * kTile);
-      copy(tile, maps.k, i * kTileColumns, work.key_head, token(chunk), barrier);
-      copy(tile + R::kQueries, maps.q, i * kTileColumns, work.key_head, token(chunk), barrier);
-    }
+    copy(stage, maps.k, token(chunk), 0, work.key_head, barrier);
+    copy(stage + R::kQueries, maps.q, token(chunk), 0, work.key_head, barrier);
   }
   __device__ void load_values(std::uint32_t stage, int chunk, Mbarrier barrier) const {
-    const int first =
-        work.no_values ? -kChunk : token(chunk);  // the copy engine writes zeros where there are no tokens
-#pragma unroll
-    for (int i = 0; i < kConsumers; ++i) {
-      copy(stage + static_cast<std::uint32_t>(R::kValues + i * kTile), maps.v, work.first_row + i * kTileColumns,
-           work.head, first, barrier);
-    }
+    const int first = work.no_values ? -kChunk : token(chunk);  // there are zeros
+    copy(stage + R::kValues, maps.v, first, work.first_row / kTileColumns, work.head, barrier);
   }
 
   // Stores the output of a chunk all of whose tokens exist, after fence_proxy_async() of those who wrote it.
   __device__ void store_output(std::uint32_t stage, int chunk) const {
-#pragma unroll
-    for (int i = 0; i < kConsumers; ++i) {
-      asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(&maps.o),
-                   "r"(work.first_row + i * kTileColumns), "r"(work.head), "r"(token(chunk)), "r"(work.row),
-                   "r"(stage + static_cast<std::uint32_t>(R::kValues + i * kTile))
-                   : "memory");
-    }
+    asm volatile(
+        "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];" ::"l"(&maps.o),
+        "r"(0), "r"(token(chunk)), "r"(work.first_row / kTileColumns), "r"(work.head), "r"(work.row),
+        "r"(stage + R::kValues)
+        : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   }
   // Waits until the stores have read shared memory.
   static __device__ void finish_stores() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
-  __device__ void copy(std::uint32_t to, const CUtensorMap& map, int column, int head, int token,
+  __device__ void copy(std::uint32_t to, const CUtensorMap& map, int token, int tile, int head,
                        Mbarrier barrier) const {
     asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
-        "%5}], [%6];" ::"r"(to),
-        "l"(&map), "r"(column), "r"(head), "r"(token), "r"(work.row), "r"(barrier.address)
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, "
+        "%6}], [%7];" ::"r"(to),
+        "l"(&map), "r"(0), "r"(token), "r"(tile), "r"(head), "r"(work.row), "r"(barrier.address)
         : "memory");
   }
 };

@@ -59,8 +59,11 @@ __device__ inline float decay_of(float x) {
 struct HeadScalars {
   float g[kChunk];  // summed over the chunk
   float beta[kChunk];
-  float row[kChunk];      // exp(G_i - R), R = G at the first row of i's block of 16
-  float left[3][kChunk];  // of block row b + 1: k_factor_j exp(R - G_j), j < 16 (b + 1)
+  float row[kChunk];  // exp(G_i - R), R = G at the first row of i's block of 16
+  static constexpr int kLeft = 6 * 16;
+  float left[kLeft];  // of block rows 1 to 3: k_factor_j exp(R - G_j), j < 16 times the row
+
+  static __device__ int first_left(int block_row) { return 8 * block_row * (block_row - 1); }
 };
 
 // Norm factors of a chunk and key head; 1 without a norm.
@@ -145,14 +148,15 @@ __device__ inline void compute_decays(const LaneGates& gates, HeadScalars& head,
   *reinterpret_cast<float2*>(head.beta + 2 * lane) = {gates.beta[0], gates.beta[1]};
   __syncwarp();
 #pragma unroll
-  for (int i = lane; i < kChunk; i += 32) head.row[i] = decay_of(head.g[i] - head.g[i & ~15]);
+  for (int n = 0; n < kChunk / 32; ++n) {
+    const int i = lane + 32 * n;
+    head.row[i] = decay_of(head.g[i] - head.g[i & ~15]);
+  }
 #pragma unroll
-  for (int block = 1; block < 4; ++block) {
-    const float reference = head.g[16 * block];
-#pragma unroll
-    for (int i = lane; i < 16 * block; i += 32) {
-      head.left[block - 1][i] = decay_of(reference - head.g[i]);
-    }
+  for (int n = 0; n < HeadScalars::kLeft / 32; ++n) {
+    const int i = lane + 32 * n;
+    const int block_row = i < 16 ? 1 : i < 48 ? 2 : 3;
+    head.left[i] = decay_of(head.g[16 * block_row] - head.g[i - HeadScalars::first_left(block_row)]);
   }
 }
 
@@ -168,7 +172,8 @@ struct BlockDecays {
 
   // Without the norm factors of the diagonal block's columns; whether head.left has them is the caller's choice.
   __device__ BlockDecays(BlockIndex block, const HeadScalars& head, int lane) {
-    const float* columns = (kDiagonal ? head.g : head.left[block.i - 1]) + 16 * block.j + lane % 4 * 2;
+    const float* columns =
+        (kDiagonal ? head.g : head.left + HeadScalars::first_left(block.i)) + 16 * block.j + lane % 4 * 2;
 #pragma unroll
     for (int eight = 0; eight < 2; ++eight) {
       const float2 column = *reinterpret_cast<const float2*>(columns + 8 * eight);

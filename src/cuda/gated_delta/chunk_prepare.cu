@@ -229,8 +229,12 @@ __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
     }
     if (args.normalize && in_batch == 0) {
       __syncthreads();
-      for (int i = thread; i < kHeadsAtOnce * 3 * kChunk; i += kThreads) {
-        scalars.heads[i / (3 * kChunk)].left[i / kChunk % 3][i % kChunk] *= scalars.factors.k[i % kChunk];
+      for (int row = 1; row < kChunk / 16; ++row) {
+        for (int i = thread; i < kHeadsAtOnce * kChunk; i += kThreads) {
+          const int column = i % kChunk;
+          if (column >= 16 * row) continue;
+          scalars.heads[i / kChunk].left[HeadScalars::first_left(row) + column] *= scalars.factors.k[column];
+        }
       }
     }
     if (j > 0 && thread == 0) wait_for_bulk_reads();

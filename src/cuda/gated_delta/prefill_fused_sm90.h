@@ -10,7 +10,7 @@
 //     the scale factors, and start the copies of tiles and outputs, which the copy engine makes (chunk_boxes_sm90.h).
 //   One or two consumers apply the records (chunk_walk_sm90.h).
 // Shared memory: a ring of three chunks (chunk_ring_sm90.h), in which T and P are made where they are read; the matrix
-//   A; three chunks' decays, two chunks' norm factors.
+//   A; four chunks' decays, two chunks' norm factors.
 // Pipeline: consumers apply a chunk while Inverse has the next one, and KeyProducts that one's P and then the k k^T of
 //   the one after it, whose A waits in registers until Inverse has read the last one's.
 // Instructions: all roles together execute about as many over a chunk as a multiprocessor caches, 32 kB; more cost
@@ -100,7 +100,7 @@ struct Warpgroup {
 
 struct RecordMemory {
   TwoMatrices matrices;   // of chunk i at i % 2
-  HeadScalars heads[3];   // of chunk i at i % 3
+  HeadScalars heads[4];   // of chunk i at i % 4
   KeyFactors factors[2];  // of chunk i at i % 2
 };
 
@@ -208,7 +208,7 @@ struct KeyProducts {
 
   // A and P of a chunk whose tiles have arrived.
   __device__ __forceinline__ void multiply(int chunk, int stage) {
-    HeadScalars& head = memory.heads[chunk % 3];
+    HeadScalars& head = memory.heads[chunk % 4];
     KeyFactors& factors = memory.factors[chunk % 2];
     const std::uint32_t address = ring.stage_address(stage);
     const BlockIndex own{warp, warp};
@@ -239,12 +239,14 @@ struct KeyProducts {
     });
     R::arrive(ring.stored[chunk % 2], lane);
 
+    std::byte* const record = ring.stage_bytes(stage) + R::kRecord;
+    if (lane < 16) store_scalars(factors, head, args.scale, record, 16 * warp + lane);
     // What consumers make of an old P in a chunk without output is not stored. One consumer's sequences are not split.
     if (kTogether || chunk >= work.warmup) {
       if constexpr (!kTogether) multiply_keys(products, address, R::kQueries);
       wgmma_wait<0>();
       pin(products);
-      std::byte* tile = ring.stage_bytes(stage) + R::kRecord + ChunkRecord::kP;
+      std::byte* tile = record + ChunkRecord::kP;
       select_block(products, block);
       store_p<T>(block, own, rows, diagonal, tile, lane);
       for_each_left(products, [&](const float(&qk)[2][4], BlockIndex index) {
@@ -302,14 +304,33 @@ struct Inverse {
   }
   // Consumers store f32 outputs themselves.
   __device__ __forceinline__ bool has_output(int chunk) const { return !args.o_is_f32 && chunk >= work.warmup; }
-  // Stores the output of a whole chunk when it is complete.
+  // Stores the output of a chunk.
   __device__ __forceinline__ void store_output(int chunk, int stage) const {
     ring.wait_until_done(stage);
-    if (lane == 0 && has_output(chunk)) boxes.store_output(ring.stage_address(stage), chunk);
+    if (!has_output(chunk)) return;
+    if (!is_whole(work, chunk)) {
+      store_rows<T>(args, work, ring.stage_bytes(stage) + R::kValues, kConsumers, chunk);
+    } else if (lane == 0) {
+      boxes.store_output(ring.stage_address(stage), chunk);
+    }
+  }
+
+  // Beside the inverses of a chunk's diagonal blocks, while consumers apply the chunk before: copies for those around
+  // it, without waiting for long.
+  __device__ __forceinline__ void copy(int chunk, int stage) const {
+    if (chunk >= R::kStages) {
+      if (lane == 0) Boxes::finish_stores();
+      load_values(chunk, stage);
+    }
+    if (chunk < 2) return;
+    const int next = R::after(stage);  // of chunk + 1, and of chunk - 2
+    ring.wait_until_applied(next);
+    load_keys(chunk + 1, next);
+    store_output(chunk - 2, next);
   }
 
   __device__ __forceinline__ void run() {
-    // Two warps invert diagonal blocks. Of the others one has the gates of the next but one chunk, one the copies.
+    // Two warps invert diagonal blocks. Of the others one has the decays of the next but one chunk, one the copies.
     constexpr int kGateWarp = 2;
     constexpr int kCopyWarp = 3;
     if (warp == 0) {
@@ -328,22 +349,17 @@ struct Inverse {
     int stage = 0;
     for (int chunk = 0; chunk < work.chunks; ++chunk) {
       std::byte* record = ring.stage_bytes(stage) + R::kRecord;
-      const float* beta = memory.heads[chunk % 3].beta;
+      const float* beta = memory.heads[chunk % 4].beta;
       const BlockMatrix matrix = memory.matrices[chunk % 2];
-      ring.stored[chunk % 2].wait(chunk / 2 % 2);
-      if (warp < kGateWarp) {
-        invert_diagonal(matrix, opaque(thread) / 32, opaque(thread) % 32);
-      } else if (warp == kGateWarp) {
-        compute_decays(gates, memory.heads[(chunk + 2) % 3], opaque(thread) % 32);
-        gates = gates_of(chunk + 3);
+      if (warp == kCopyWarp) {
+        copy(chunk, stage);
       } else {
-        if (chunk >= R::kStages) {
-          if (lane == 0) Boxes::finish_stores();
-          load_values(chunk, stage);
-        }
-#pragma unroll 1
-        for (int i = opaque(thread) % 32; i < kChunk; i += 32) {
-          store_scalars(memory.factors[chunk % 2], memory.heads[chunk % 3], args.scale, record, i);
+        ring.stored[chunk % 2].wait(chunk / 2 % 2);
+        if (warp == kGateWarp) {
+          compute_decays(gates, memory.heads[(chunk + 2) % 4], opaque(thread) % 32);
+          gates = gates_of(chunk + 3);
+        } else {
+          invert_diagonal(matrix, opaque(thread) / 32, opaque(thread) % 32);
         }
       }
       Threads::sync();
@@ -353,25 +369,13 @@ struct Inverse {
       merge_blocks_of_32<T>(matrix, beta, record + ChunkRecord::kT, opaque(thread));
       R::arrive(ring.unused[chunk % 2], lane);
       ring.arrive_full(stage, lane);
-      if (warp == kCopyWarp && chunk >= 1) {
-        const int before = R::after(R::after(stage));  // of the previous chunk
-        ring.wait_until_applied(before);
-        load_keys(chunk + 2, before);
-        // Before they applied it they wrote the output of the chunk before that.
-        if (chunk >= 2) store_output(chunk - 2, R::after(stage));
-      }
       stage = R::after(stage);
     }
     if (warp != kCopyWarp) return;
     for (int chunk = max(0, work.chunks - 2); chunk < work.chunks; ++chunk) {
       const int last = chunk % R::kStages;
-      if (chunk == work.chunks - 1) ring.wait_until_applied(last);
-      if (is_whole(work, chunk)) {
-        store_output(chunk, last);
-      } else {
-        ring.wait_until_done(last);
-        if (has_output(chunk)) store_rows<T>(args, work, ring.stage_bytes(last) + R::kValues, kConsumers, chunk);
-      }
+      ring.wait_until_applied(last);
+      store_output(chunk, last);
     }
     if (lane == 0) Boxes::finish_stores();
   }
@@ -414,7 +418,7 @@ void launch_fused(const ChunkArguments& args, Pass pass, const DeviceProperties&
   const dim3 grid(static_cast<unsigned>(rows / (kConsumers * kRows)), static_cast<unsigned>(args.hv),
                   static_cast<unsigned>(walks));
   pdl_launch(chunk_fused<T, K, kConsumers, kPlain>, grid, (kConsumers + 2) * kWarpgroup, kBytes, device, stream,
-             kOperation, args, make_chunk_maps(args), pass);
+             kOperation, args, make_chunk_maps(args, kConsumers), pass);
 }
 
 template <class T, int K, int kConsumers>
