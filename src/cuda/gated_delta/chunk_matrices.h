@@ -307,12 +307,12 @@ __device__ void clear_upper_blocks(std::byte* record, int thread) {
   }
 }
 
-// Inverts the diagonal blocks of 8 in block rows i and i + 1 in place, by a warp, a lane a column. Four rows at a time
-// have independent sums.
-template <int kPitch>
+// Inverts the diagonal blocks of 8 in kBlocks block rows, one or two, from i on in place, by a warp, a lane a column.
+// Four rows at a time have independent sums.
+template <int kBlocks, int kPitch>
 __device__ void invert_blocks_of_8(BlockMatrix<kPitch> matrix, int i, int lane) {
   const int column = lane % 8;
-  const int row = i + lane / 16;
+  const int row = i + lane / 16 % kBlocks;
   float* corner = matrix.block(row, row) + lane / 8 % 2 * 8 * (kPitch + 1);
   float x[8];
 #pragma unroll
@@ -336,20 +336,22 @@ __device__ void invert_blocks_of_8(BlockMatrix<kPitch> matrix, int i, int lane) 
     x[n + 3] = fmaf(-rows[3].z, x[n + 2], fmaf(-rows[3].y, x[n + 1], fmaf(-rows[3].x, x[n], sum[3])));
   }
   __syncwarp();  // all lanes have read the block
+  if (lane < 16 * kBlocks) {
 #pragma unroll
-  for (int n = 0; n < 8; ++n) corner[n * kPitch + column] = x[n];
+    for (int n = 0; n < 8; ++n) corner[n * kPitch + column] = x[n];
+  }
   __syncwarp();
 }
 
-// Inverts the diagonal blocks of 16 in place, by two warps with two blocks each, from those of 8.
-template <int kPitch>
-__device__ void invert_diagonal(BlockMatrix<kPitch> matrix, int warp, int lane) {
-  invert_blocks_of_8(matrix, 2 * warp, lane);
-  float2 below[2];
+// Inverts the diagonal blocks of 16 in kBlocks block rows from `first` on in place, by a warp, from those of 8.
+template <int kBlocks, int kPitch>
+__device__ void invert_diagonal(BlockMatrix<kPitch> matrix, int first, int lane) {
+  invert_blocks_of_8<kBlocks>(matrix, first, lane);
+  float2 below[kBlocks];
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < kBlocks; ++i) {
     // As in multiply_blocks(), with 8 of 16 rows of the left operands empty.
-    const float* t_11 = matrix.block(2 * warp + i, 2 * warp + i);
+    const float* t_11 = matrix.block(first + i, first + i);
     const float* a_21 = t_11 + 8 * kPitch + lane / 4 * kPitch + lane % 4;
     const float* column = t_11 + lane % 4 * kPitch + lane / 4;
     const float2 pair = *reinterpret_cast<const float2*>(t_11 + 8 * (kPitch + 1) + lane / 4 * kPitch + lane % 4 * 2);
@@ -363,8 +365,8 @@ __device__ void invert_diagonal(BlockMatrix<kPitch> matrix, int warp, int lane) 
   }
   __syncwarp();  // all lanes have read A
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    float* to = matrix.block(2 * warp + i, 2 * warp + i) + (8 + lane / 4) * kPitch + lane % 4 * 2;
+  for (int i = 0; i < kBlocks; ++i) {
+    float* to = matrix.block(first + i, first + i) + (8 + lane / 4) * kPitch + lane % 4 * 2;
     *reinterpret_cast<float2*>(to) = below[i];
   }
 }
@@ -426,45 +428,41 @@ __device__ void store_times_beta(std::byte* tile, const float (&strip)[4], const
   *reinterpret_cast<std::uint32_t*>(target + 8 * 128) = pack<T>(strip[2] * factor.x, strip[3] * factor.y);
 }
 
-// Computes the inverses of A's diagonal blocks of 32 from those of 16, in place, and stores these blocks of
-// (T - I) diag(beta). By four warps; threads wait for each other before and after.
+// Computes block (1,0) or (3,2) of T from the inverses of the diagonal blocks of 16, in place of A's, which no other
+// warp reads, and stores it times diag(beta). By a warp.
 template <class T, int kPitch>
-__device__ void merge_blocks_of_16(BlockMatrix<kPitch> matrix, const float* beta, std::byte* tile, int thread) {
-  const int warp = thread / 32;
-  const int lane = thread % 32;
-  if (warp < 2) {
-    // Block (1,0) or (3,2), in place of A's, which no other warp reads.
-    const BlockIndex index{2 * warp + 1, 2 * warp};
-    float block[2][4] = {};
-    multiply_blocks<kPitch, 1>(block, matrix.block(index.i, index.i), matrix.block(index.i, index.j),
-                               matrix.block(index.j, index.j), matrix.down, 0, 2, 1, lane);
-    __syncwarp();  // all lanes have read A
-    store_block(matrix, index, block, lane);
+__device__ void merge_blocks_of_16(BlockMatrix<kPitch> matrix, const float* beta, std::byte* tile, int pair, int lane) {
+  const BlockIndex index{2 * pair + 1, 2 * pair};
+  float block[2][4] = {};
+  multiply_blocks<kPitch, 1>(block, matrix.block(index.i, index.i), matrix.block(index.i, index.j),
+                             matrix.block(index.j, index.j), matrix.down, 0, 2, 1, lane);
+  __syncwarp();  // all lanes have read A
+  store_block(matrix, index, block, lane);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      store_times_beta<T>(tile, block[half], beta, 16 * index.i, 2 * index.j + half, lane);
-    }
-  } else {
-    // The diagonal blocks: 8 columns of two rows.
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int index = thread - 64 + 64 * i;
-      const int row = index / 2;
-      const int vector = row / 16 * 2 + index % 2;
-      const float* from = matrix.block(row / 16, row / 16) + row % 16 * kPitch + index % 2 * 8;
-      float values[8];
-      float factors[8];
-      *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(from);
-      *reinterpret_cast<float4*>(values + 4) = *reinterpret_cast<const float4*>(from + 4);
-      *reinterpret_cast<float4*>(factors) = *reinterpret_cast<const float4*>(beta + vector * 8);
-      *reinterpret_cast<float4*>(factors + 4) = *reinterpret_cast<const float4*>(beta + vector * 8 + 4);
-#pragma unroll
-      for (int c = 0; c < 8; ++c) values[c] = vector * 8 + c < row ? values[c] * factors[c] : 0.0F;
-      *reinterpret_cast<uint4*>(tile + swizzled(row, vector)) = {
-          pack<T>(values[0], values[1]), pack<T>(values[2], values[3]), pack<T>(values[4], values[5]),
-          pack<T>(values[6], values[7])};
-    }
+  for (int half = 0; half < 2; ++half) {
+    store_times_beta<T>(tile, block[half], beta, 16 * index.i, 2 * index.j + half, lane);
   }
+}
+
+// Stores diagonal block i of 16 of (T - I) diag(beta). By a warp, 8 columns of a row a lane.
+template <class T, int kPitch>
+__device__ void store_diagonal(BlockMatrix<kPitch> matrix, const float* beta, std::byte* tile, int i, int lane) {
+  const int row = lane / 2;
+  const int column = lane % 2 * 8;
+  const float* from = matrix.block(i, i) + row * kPitch + column;
+  float values[8];
+  float factors[8];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    *reinterpret_cast<float4*>(values + 4 * half) = *reinterpret_cast<const float4*>(from + 4 * half);
+    *reinterpret_cast<float4*>(factors + 4 * half) =
+        *reinterpret_cast<const float4*>(beta + 16 * i + column + 4 * half);
+  }
+#pragma unroll
+  for (int c = 0; c < 8; ++c) values[c] = column + c < row ? values[c] * factors[c] : 0.0F;
+  *reinterpret_cast<uint4*>(tile + swizzled(16 * i + row, 2 * i + lane % 2)) = {
+      pack<T>(values[0], values[1]), pack<T>(values[2], values[3]), pack<T>(values[4], values[5]),
+      pack<T>(values[6], values[7])};
 }
 
 // Computes and stores the rest of (T - I) diag(beta), blocks (2..3, 0..1), from the inverses of the diagonal blocks

@@ -101,12 +101,19 @@ __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2]
   }
   __syncthreads();
   if (warp < 2) {
-    invert_diagonal(matrix, warp, lane);
+    invert_diagonal<2>(matrix, 2 * warp, lane);
   } else if (warp < 4) {
     store_scalars(factors, head, scale, shared, thread - 64);
   }
   __syncthreads();
-  if (warp < 4) merge_blocks_of_16<T>(matrix, head.beta, shared + ChunkRecord::kT, thread);
+  if (warp < 2) {
+    merge_blocks_of_16<T>(matrix, head.beta, shared + ChunkRecord::kT, warp, lane);
+  } else if (warp < 4) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      store_diagonal<T>(matrix, head.beta, shared + ChunkRecord::kT, 2 * (warp - 2) + i, lane);
+    }
+  }
   __syncthreads();
   if (warp < 4) merge_blocks_of_32<T>(matrix, head.beta, shared + ChunkRecord::kT, thread);
 }

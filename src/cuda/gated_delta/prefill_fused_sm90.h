@@ -237,6 +237,8 @@ struct KeyProducts {
       scale_a(a, rows, left_decays(index, head, factors), lane);
       store_block(matrix, index, a, lane);
     });
+    __syncwarp();
+    invert_diagonal<1>(matrix, warp, lane);
     R::arrive(ring.stored[chunk % 2], lane);
 
     std::byte* const record = ring.stage_bytes(stage) + R::kRecord;
@@ -330,7 +332,8 @@ struct Inverse {
   }
 
   __device__ __forceinline__ void run() {
-    // Two warps invert diagonal blocks. Of the others one has the decays of the next but one chunk, one the copies.
+    // At first two warps merge blocks of 16. Of the others one has the decays of the next but one chunk, one the
+    // copies.
     constexpr int kGateWarp = 2;
     constexpr int kCopyWarp = 3;
     if (warp == 0) {
@@ -351,22 +354,19 @@ struct Inverse {
       std::byte* record = ring.stage_bytes(stage) + R::kRecord;
       const float* beta = memory.heads[chunk % 4].beta;
       const BlockMatrix matrix = memory.matrices[chunk % 2];
-      if (warp == kCopyWarp) {
-        copy(chunk, stage);
-      } else {
-        ring.stored[chunk % 2].wait(chunk / 2 % 2);
-        if (warp == kGateWarp) {
-          compute_decays(gates, memory.heads[(chunk + 2) % 4], opaque(thread) % 32);
-          gates = gates_of(chunk + 3);
-        } else {
-          invert_diagonal(matrix, opaque(thread) / 32, opaque(thread) % 32);
-        }
+      std::byte* tile = record + ChunkRecord::kT;
+      if (warp == kCopyWarp) copy(chunk, stage);
+      ring.stored[chunk % 2].wait(chunk / 2 % 2);
+      if (warp < kGateWarp) {
+        merge_blocks_of_16<T>(matrix, beta, tile, opaque(thread) / 32, opaque(thread) % 32);
+      } else if (warp == kGateWarp) {
+        compute_decays(gates, memory.heads[(chunk + 2) % 4], opaque(thread) % 32);
+        gates = gates_of(chunk + 3);
       }
-      Threads::sync();
       // Opaque, so that no addresses are kept over the loop.
-      merge_blocks_of_16<T>(matrix, beta, record + ChunkRecord::kT, opaque(thread));
+      store_diagonal<T>(matrix, beta, tile, opaque(thread) / 32, opaque(thread) % 32);
       Threads::sync();
-      merge_blocks_of_32<T>(matrix, beta, record + ChunkRecord::kT, opaque(thread));
+      merge_blocks_of_32<T>(matrix, beta, tile, opaque(thread));
       R::arrive(ring.unused[chunk % 2], lane);
       ring.arrive_full(stage, lane);
       stage = R::after(stage);
