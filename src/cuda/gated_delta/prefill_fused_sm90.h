@@ -242,10 +242,13 @@ struct KeyProducts {
     R::arrive(ring.stored[chunk % 2], lane);
 
     std::byte* const record = ring.stage_bytes(stage) + R::kRecord;
-    if (lane < 16) store_scalars(factors, head, args.scale, record, 16 * warp + lane);
+    const auto find_scalars = [&] { store_scalars(factors, head, args.scale, record, 16 * warp + lane % 16); };
     // What consumers make of an old P in a chunk without output is not stored. One consumer's sequences are not split.
-    if (kTogether || chunk >= work.warmup) {
+    if (!kTogether && chunk < work.warmup) {
+      find_scalars();
+    } else {
       if constexpr (!kTogether) multiply_keys(products, address, R::kQueries);
+      find_scalars();
       wgmma_wait<0>();
       pin(products);
       std::byte* tile = record + ChunkRecord::kP;
@@ -317,18 +320,13 @@ struct Inverse {
     }
   }
 
-  // Beside the inverses of a chunk's diagonal blocks, while consumers apply the chunk before: copies for those around
-  // it, without waiting for long.
-  __device__ __forceinline__ void copy(int chunk, int stage) const {
+  // Loads v of a chunk, where the output of the third one before it was, and stores the output of the one after that.
+  __device__ __forceinline__ void copy_values(int chunk, int stage) const {
     if (chunk >= R::kStages) {
       if (lane == 0) Boxes::finish_stores();
       load_values(chunk, stage);
     }
-    if (chunk < 2) return;
-    const int next = R::after(stage);  // of chunk + 1, and of chunk - 2
-    ring.wait_until_applied(next);
-    load_keys(chunk + 1, next);
-    store_output(chunk - 2, next);
+    if (chunk >= 2) store_output(chunk - 2, R::after(stage));
   }
 
   __device__ __forceinline__ void run() {
@@ -355,7 +353,7 @@ struct Inverse {
       const float* beta = memory.heads[chunk % 4].beta;
       const BlockMatrix matrix = memory.matrices[chunk % 2];
       std::byte* tile = record + ChunkRecord::kT;
-      if (warp == kCopyWarp) copy(chunk, stage);
+      if (warp == kCopyWarp) copy_values(chunk, stage);
       ring.stored[chunk % 2].wait(chunk / 2 % 2);
       if (warp < kGateWarp) {
         merge_blocks_of_16<T>(matrix, beta, tile, opaque(thread) / 32, opaque(thread) % 32);
@@ -369,12 +367,17 @@ struct Inverse {
       merge_blocks_of_32<T>(matrix, beta, tile, opaque(thread));
       R::arrive(ring.unused[chunk % 2], lane);
       ring.arrive_full(stage, lane);
+      if (warp == kCopyWarp && chunk >= 1) {
+        const int before = R::after(R::after(stage));  // of the previous chunk
+        ring.wait_until_applied(before);
+        load_keys(chunk + 2, before);
+      }
       stage = R::after(stage);
     }
     if (warp != kCopyWarp) return;
     for (int chunk = max(0, work.chunks - 2); chunk < work.chunks; ++chunk) {
       const int last = chunk % R::kStages;
-      ring.wait_until_applied(last);
+      if (chunk == work.chunks - 1) ring.wait_until_applied(last);
       store_output(chunk, last);
     }
     if (lane == 0) Boxes::finish_stores();
@@ -388,10 +391,15 @@ __global__ void __launch_bounds__((kConsumers + 2) * kWarpgroup, 1)
   extern __shared__ __align__(1024) std::byte shared[];
   __shared__ typename R::Barriers barriers;
   __shared__ __align__(16) RecordMemory memory;
+  __shared__ Work work;  // where it takes no registers
   const R ring(shared, barriers);
   if (threadIdx.x == 0) TileBoxes<K, kConsumers>::prefetch(maps);
   pdl_trigger_and_wait();
-  const Work work = find_work(args, pass, kConsumers * kRows);
+  if (threadIdx.x < 32) {
+    const Work found = find_work(args, pass, kConsumers * kRows);
+    if (threadIdx.x == 0) work = found;
+  }
+  __syncthreads();
   if (!work.valid) return;
   // With two consumers all of a multiprocessor's registers are taken.
   constexpr bool kFrugal = kConsumers == 2;
