@@ -134,8 +134,8 @@ __device__ inline LaneGates load_gates(const ChunkArguments& args, int row, int 
   return gates;
 }
 
-// Gates summed over the chunk, and decays without the norm factors of k. By a warp.
-__device__ inline void compute_decays(const LaneGates& gates, HeadScalars& head, int lane) {
+// Sums of gates over the chunk, and beta. By a warp.
+__device__ inline void sum_gates(const LaneGates& gates, HeadScalars& head, int lane) {
   float sum = gates.g[0] + gates.g[1];
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
@@ -147,6 +147,10 @@ __device__ inline void compute_decays(const LaneGates& gates, HeadScalars& head,
   *reinterpret_cast<float2*>(head.g + 2 * lane) = {before + gates.g[0], sum};
   *reinterpret_cast<float2*>(head.beta + 2 * lane) = {gates.beta[0], gates.beta[1]};
   __syncwarp();
+}
+
+// Decays from sums of gates, without the norm factors of k. By a warp.
+__device__ inline void compute_decays(HeadScalars& head, int lane) {
 #pragma unroll
   for (int n = 0; n < kChunk / 32; ++n) {
     const int i = lane + 32 * n;
@@ -466,12 +470,12 @@ __device__ void store_diagonal(BlockMatrix<kPitch> matrix, const float* beta, st
 }
 
 // Computes and stores the rest of (T - I) diag(beta), blocks (2..3, 0..1), from the inverses of the diagonal blocks
-// of 32. By four warps.
+// of 32. By four warps, of which the third one has least to do.
 template <class T, int kPitch>
 __device__ void merge_blocks_of_32(BlockMatrix<kPitch> matrix, const float* beta, std::byte* tile, int thread) {
   const int lane = thread % 32;
-  const int row = thread / 64;  // of blocks, in this quarter
-  const int column = thread / 32 % 2;
+  const int row = thread / 32 % 2;  // of blocks, in this quarter
+  const int column = thread / 64;
   float block[2][4] = {};
   multiply_blocks<kPitch, 2>(block, matrix.block(2 + row, 2), matrix.block(2, 0), matrix.block(0, column), matrix.down,
                              2 * column, 4, row + 1, lane);

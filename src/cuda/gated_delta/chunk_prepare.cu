@@ -216,7 +216,10 @@ __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
   LaneGates gates{};
   if (has_gates(0)) gates = load_gates(args, sequence.row, begin, length, value_head(warp), lane);
   if (thread < kCopiers) copy_tiles<T, K>(args, sequence.row, begin, length, key_head, tiles, thread);
-  if (has_gates(0)) compute_decays(gates, scalars.heads[warp], lane);
+  if (has_gates(0)) {
+    sum_gates(gates, scalars.heads[warp], lane);
+    compute_decays(scalars.heads[warp], lane);
+  }
   wait_for_copies<0>();
   __syncthreads();
 
@@ -231,8 +234,8 @@ __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
   for (int j = 0; j < heads; ++j) {
     const int in_batch = j % kHeadsAtOnce;
     if (j > 0 && in_batch == 0 && has_gates(j)) {
-      compute_decays(load_gates(args, sequence.row, begin, length, value_head(j + warp), lane), scalars.heads[warp],
-                     lane);
+      sum_gates(load_gates(args, sequence.row, begin, length, value_head(j + warp), lane), scalars.heads[warp], lane);
+      compute_decays(scalars.heads[warp], lane);
     }
     if (args.normalize && in_batch == 0) {
       __syncthreads();

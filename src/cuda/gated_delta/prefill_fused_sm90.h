@@ -340,7 +340,11 @@ struct Inverse {
         load_values(stage, stage);
       }
     }
-    if (warp >= kGateWarp) compute_decays(gates_of(warp - kGateWarp), memory.heads[warp - kGateWarp], lane);
+    if (warp >= kGateWarp) {
+      HeadScalars& head = memory.heads[warp - kGateWarp];
+      sum_gates(gates_of(warp - kGateWarp), head, lane);
+      compute_decays(head, lane);
+    }
     for (int i = 0; i < 2; ++i) R::arrive(ring.unused[i], lane);
     LaneGates gates{};
     if (warp == kGateWarp) gates = gates_of(2);
@@ -358,15 +362,16 @@ struct Inverse {
       if (warp < kGateWarp) {
         merge_blocks_of_16<T>(matrix, beta, tile, opaque(thread) / 32, opaque(thread) % 32);
       } else if (warp == kGateWarp) {
-        compute_decays(gates, memory.heads[(chunk + 2) % 4], opaque(thread) % 32);
+        sum_gates(gates, memory.heads[(chunk + 2) % 4], opaque(thread) % 32);
         gates = gates_of(chunk + 3);
       }
       // Opaque, so that no addresses are kept over the loop.
       store_diagonal<T>(matrix, beta, tile, opaque(thread) / 32, opaque(thread) % 32);
       Threads::sync();
       merge_blocks_of_32<T>(matrix, beta, tile, opaque(thread));
-      R::arrive(ring.unused[chunk % 2], lane);
       ring.arrive_full(stage, lane);
+      if (warp == kGateWarp) compute_decays(memory.heads[(chunk + 2) % 4], opaque(thread) % 32);
+      R::arrive(ring.unused[chunk % 2], lane);
       if (warp == kCopyWarp && chunk >= 1) {
         const int before = R::after(R::after(stage));  // of the previous chunk
         ring.wait_until_applied(before);
@@ -391,28 +396,36 @@ __global__ void __launch_bounds__((kConsumers + 2) * kWarpgroup, 1)
   extern __shared__ __align__(1024) std::byte shared[];
   __shared__ typename R::Barriers barriers;
   __shared__ __align__(16) RecordMemory memory;
-  __shared__ Work work;  // where it takes no registers
   const R ring(shared, barriers);
   if (threadIdx.x == 0) TileBoxes<K, kConsumers>::prefetch(maps);
   pdl_trigger_and_wait();
-  if (threadIdx.x < 32) {
-    const Work found = find_work(args, pass, kConsumers * kRows);
-    if (threadIdx.x == 0) work = found;
-  }
-  __syncthreads();
-  if (!work.valid) return;
   // With two consumers all of a multiprocessor's registers are taken.
   constexpr bool kFrugal = kConsumers == 2;
-  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  if (threadIdx.x < kWarpgroup) {
-    setmaxnreg_dec<kFrugal ? 72 : 136>();
-    KeyProducts<T, K, kConsumers>{args, work, ring, memory, thread, thread / 32, thread % 32}.run();
-  } else if (threadIdx.x < 2 * kWarpgroup) {
-    setmaxnreg_dec<kFrugal ? 56 : 136>();
-    Inverse<T, K, kConsumers>{args, work, ring, memory, {maps, work}, thread, thread / 32, thread % 32}.run();
+  const auto run = [&](const Work& work) {
+    if (!work.valid) return;
+    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+    if (threadIdx.x < kWarpgroup) {
+      setmaxnreg_dec<kFrugal ? 72 : 136>();
+      KeyProducts<T, K, kConsumers>{args, work, ring, memory, thread, thread / 32, thread % 32}.run();
+    } else if (threadIdx.x < 2 * kWarpgroup) {
+      setmaxnreg_dec<kFrugal ? 56 : 136>();
+      Inverse<T, K, kConsumers>{args, work, ring, memory, {maps, work}, thread, thread / 32, thread % 32}.run();
+    } else {
+      setmaxnreg_inc<kFrugal ? 192 : 232>();
+      consume<T, K, kFrugal, kPlain>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 2);
+    }
+  };
+  const auto find = [&] { return find_work(args, pass, kConsumers * kRows); };
+  if constexpr (kFrugal) {
+    __shared__ Work work;
+    if (threadIdx.x < 32) {
+      const Work found = find();
+      if (threadIdx.x == 0) work = found;
+    }
+    __syncthreads();
+    run(work);
   } else {
-    setmaxnreg_inc<kFrugal ? 192 : 232>();
-    consume<T, K, kFrugal, kPlain>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 2);
+    run(find());
   }
 }
 
