@@ -242,13 +242,16 @@ struct KeyProducts {
     R::arrive(ring.stored[chunk % 2], lane);
 
     std::byte* const record = ring.stage_bytes(stage) + R::kRecord;
-    const auto find_scalars = [&] { store_scalars(factors, head, args.scale, record, 16 * warp + lane % 16); };
+    const auto finish_record = [&] {
+      store_scalars(factors, head, args.scale, record, 16 * warp + lane % 16);
+      store_diagonal<T>(matrix, head.beta, record + ChunkRecord::kT, warp, lane);
+    };
     // What consumers make of an old P in a chunk without output is not stored. One consumer's sequences are not split.
     if (!kTogether && chunk < work.warmup) {
-      find_scalars();
+      finish_record();
     } else {
       if constexpr (!kTogether) multiply_keys(products, address, R::kQueries);
-      find_scalars();
+      finish_record();
       wgmma_wait<0>();
       pin(products);
       std::byte* tile = record + ChunkRecord::kP;
@@ -365,9 +368,8 @@ struct Inverse {
         sum_gates(gates, memory.heads[(chunk + 2) % 4], opaque(thread) % 32);
         gates = gates_of(chunk + 3);
       }
-      // Opaque, so that no addresses are kept over the loop.
-      store_diagonal<T>(matrix, beta, tile, opaque(thread) / 32, opaque(thread) % 32);
       Threads::sync();
+      // Opaque, so that no addresses are kept over the loop.
       merge_blocks_of_32<T>(matrix, beta, tile, opaque(thread));
       ring.arrive_full(stage, lane);
       if (warp == kGateWarp) compute_decays(memory.heads[(chunk + 2) % 4], opaque(thread) % 32);
