@@ -17,10 +17,11 @@
 namespace thalweg::cu {
 
 // A lower triangular f32 matrix of 64 x 64 in shared memory, in blocks of 16 x 16. Rows of a block are kPitch floats
-// apart, where ldmatrix reads them without conflicts.
+// apart: 4 more than a multiple of 32, and ldmatrix reads them without conflicts, or 24 more, and all other accesses,
+// which are four times as many, are without.
 template <int kPitch>
 struct BlockMatrix {
-  static_assert(kPitch % 32 == 4 || kPitch % 32 == 20);
+  static_assert(kPitch % 32 == 4 || kPitch % 32 == 24);
 
   float* first;
   int down;  // from a block to the one below it
@@ -38,7 +39,7 @@ struct OneMatrix {
 
 // Two of them in five blocks a row: rows of blocks of the second one stand from the bottom up, behind the first one's.
 struct TwoMatrices {
-  static constexpr int kPitch = kChunk + 16 + 4;
+  static constexpr int kPitch = kChunk + 16 + 8;
 
   float values[kChunk * kPitch];
 
@@ -470,12 +471,12 @@ __device__ void store_diagonal(BlockMatrix<kPitch> matrix, const float* beta, st
 }
 
 // Computes and stores the rest of (T - I) diag(beta), blocks (2..3, 0..1), from the inverses of the diagonal blocks
-// of 32. By four warps, of which the third one has least to do.
+// of 32. By four warps, of which the third one has least to do, then the last one.
 template <class T, int kPitch>
 __device__ void merge_blocks_of_32(BlockMatrix<kPitch> matrix, const float* beta, std::byte* tile, int thread) {
   const int lane = thread % 32;
-  const int row = thread / 32 % 2;  // of blocks, in this quarter
-  const int column = thread / 64;
+  const int row = thread < 64 ? 1 : 0;  // of blocks, in this quarter
+  const int column = (thread / 32 ^ thread / 64) & 1;
   float block[2][4] = {};
   multiply_blocks<kPitch, 2>(block, matrix.block(2 + row, 2), matrix.block(2, 0), matrix.block(0, column), matrix.down,
                              2 * column, 4, row + 1, lane);

@@ -366,9 +366,9 @@ struct Inverse {
         merge_blocks_of_16<T>(matrix, beta, tile, opaque(thread) / 32, opaque(thread) % 32);
       } else if (warp == kGateWarp) {
         sum_gates(gates, memory.heads[(chunk + 2) % 4], opaque(thread) % 32);
-        gates = gates_of(chunk + 3);
       }
       Threads::sync();
+      if (warp == kGateWarp) gates = gates_of(chunk + 3);
       // Opaque, so that no addresses are kept over the loop.
       merge_blocks_of_32<T>(matrix, beta, tile, opaque(thread));
       ring.arrive_full(stage, lane);
