@@ -70,20 +70,24 @@ constexpr int kLongestPackedHalves = 3;
 // ---- recurrent_gated_delta_rule, HK 16, HV 32, K = V = 128, f32 states. Rows of states are counted per
 // multiprocessor: 31 at batch 1, 1986 at batch 64.
 
-// decode: 4.04 us at batch 1, 73.2 us at batch 64; 11.6 us for each further token at batch 64, 1.1 us at batch 1.
+// decode: 4.0 us at batch 1, 73 us at batch 64, 43.3 with states of 16 bits; 11.6 us for each further token at batch 64,
+// 1.1 us at batch 1.
 constexpr double kDecodeCall = 3.0;
-constexpr double kDecodeRow = 1.0 / 32;
+constexpr double kDecodeRow = 0.0353;
+constexpr double kDecodeRow16 = 0.0203;
 constexpr double kDecodeToken = 1.1;
 constexpr double kDecodeRowToken = 0.0058;
-// decode_one: 3.26 us at batch 1. Larger batches have not been measured: the slope makes it end at 32 rows.
-constexpr double kDecodeOneCall = 2.25;
-constexpr double kDecodeOneRow = 7.0 / 128;
+// decode_one: 3.1, 19.0, 70 and 270 us at batch 1, 16, 64 and 256; with states of 16 bits 2.8, 58 and 225 us at 1, 64 and
+// 256.
+constexpr double kDecodeOneCall = 2.1;
+constexpr double kDecodeOneRow = 0.0342;
+constexpr double kDecodeOneRow16 = 0.0282;
 // decode_together: 80 and 86 us for 4 and 8 tokens at batch 64, 7.2 us for 8 at batch 1.
 constexpr double kTogetherToken = 0.37;
 constexpr double kTogetherRowToken = 0.0009;
-// registers: 5.43 us at batch 1, 79.4 us at batch 64; a token as in decode.
+// registers: 6.2 us at batch 1, 87 us at batch 64; a token as in decode.
 constexpr double kRegistersCall = 5.0;
-constexpr double kRegistersRow = 0.034;
+constexpr double kRegistersRow = 0.041;
 
 // Blocks of a launch of decode or registers: as many warps as share the tokens, while this share of the multiprocessors
 // has a block.

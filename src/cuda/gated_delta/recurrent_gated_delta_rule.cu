@@ -168,9 +168,10 @@ void run_decode_one(const RecurrentGatedDeltaRuleArgs& args, Workspace, const St
   const Sizes s(args);
   if (s.sequences * s.hv == 0) return;
   const CurrentDevice current(stream, args.kName);
-  constexpr int kWarpRows = StateTile<128, StateLayout::kVK, true>::kWarpV;
+  constexpr int kWarpRows = DecodeOneTile<128>::kWarpV;
+  static_assert(DecodeOneTile<64>::kWarpV == kWarpRows);
   Decode p = decode_parameters(args, s);
-  std::int64_t warps = kMaxWarps;
+  std::int64_t warps = kDecodeOneWarps;
   while (s.v / kWarpRows % warps != 0) warps /= 2;
   p.tile_warps = static_cast<int>(warps);
   const dim3 blocks(static_cast<unsigned>(s.v / kWarpRows / warps), static_cast<unsigned>(s.hv),
@@ -240,9 +241,11 @@ struct CallSize {
   }
 };
 
+bool has_16_bit_states(const RecurrentGatedDeltaRuleArgs& args) { return state_type(args) == DType::kBF16; }
+
 double decode_one_cost(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
-  return kDecodeOneCall + CallSize(args, stream).rows * kDecodeOneRow;
+  return kDecodeOneCall + CallSize(args, stream).rows * (has_16_bit_states(args) ? kDecodeOneRow16 : kDecodeOneRow);
 }
 
 double together_cost(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
@@ -254,7 +257,8 @@ double together_cost(const RecurrentGatedDeltaRuleArgs& args, const Stream& stre
 double decode_cost(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
   const CallSize size(args, stream);
-  return kDecodeCall + size.rows * kDecodeRow + size.later_tokens * (kDecodeToken + size.rows * kDecodeRowToken);
+  return kDecodeCall + size.rows * (has_16_bit_states(args) ? kDecodeRow16 : kDecodeRow) +
+         size.later_tokens * (kDecodeToken + size.rows * kDecodeRowToken);
 }
 
 double registers_cost(const RecurrentGatedDeltaRuleArgs& args, const Stream& stream) {

@@ -33,15 +33,15 @@ struct TokenScalars {
   float k_factor;
 };
 
-// kNarrow: if not 0, eight lanes of [V,K] share a row and each has kNarrow rows: fewer registers, and a lower latency
-// of a token.
-template <int kK, StateLayout kLayout, int kNarrow = 0>
+// kNarrow: if not 0, kNarrowLanes lanes of [V,K] share a row and each has kNarrow rows: fewer registers, a lower
+// latency of a token.
+template <int kK, StateLayout kLayout, int kNarrow = 0, int kNarrowLanes = 8>
 struct StateTile {
   static constexpr bool kVK = kLayout == StateLayout::kVK;
-  static constexpr int kLanesK = (kVK && kNarrow == 0 ? 4 : 8) * (kK >= 192 ? 2 : 1);
+  static constexpr int kLanesK = (kNarrow > 0 ? kNarrowLanes : kVK ? 4 : 8) * (kK >= 192 ? 2 : 1);
   static constexpr int kLanesV = kWarpSize / kLanesK;
   static constexpr int kColumns = kNarrow > 0 ? kNarrow : (kVK ? 2 : 4);
-  static constexpr int kWarpV = kLanesV * kColumns;  // 16, or 8 for the largest K, 4 kNarrow: V is a multiple of it
+  static constexpr int kWarpV = kLanesV * kColumns;  // 16, 8 for the largest K; fewer if narrow. V is a multiple of it
   static constexpr int kRun = kK / kLanesK < 4 ? kK / kLanesK : 4;
   static constexpr int kSteps = kK / (kLanesK * kRun);
   static_assert(kSteps * kLanesK * kRun == kK && (kRun == 4 || !kVK) && (kVK || kNarrow == 0));
