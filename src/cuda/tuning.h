@@ -23,27 +23,29 @@ namespace gated_delta {
 
 // ---- chunk_gated_delta_rule, (HK, HV) = (16, 32), K = V = 128
 
-// wgmma: 14.4, 16.1, 19.2, 25.7 us for 1, 2, 4, 8 chunks, where all tiles fit on the device at once.
+// wgmma: 13.4, 15.1, 18.3, 24.4, 35.8 us for 1, 2, 4, 8, 16 chunks, where all tiles fit on the device at once.
 constexpr double kTwoPassCall = 13.2;
-constexpr double kTwoPassChunk = 1.57;
+constexpr double kTwoPassChunk = 1.5;
 // Where they do not, per chunk and two tiles of one multiprocessor: 3.1 us for value heads, and 1.8 us for key heads.
 constexpr double kTwoPassValueHead = 3.1;
 constexpr double kTwoPassKeyHead = 1.8;
-// wgmma_fused: 8.9, 11.4, 16.5, 26.2 us for 1, 2, 4, 8 chunks.
-constexpr double kFusedCall = 6.4;
-constexpr double kFusedChunk = 2.5;
-// Not measured: a second round of blocks fills its ring again. Large enough that wgmma_fused is for one round only.
-constexpr double kFusedNextRound = 10.0;
-// wgmma_fused_pairs: 3.4 us a chunk for each round of tile pairs, where these fill the device. Its call is that of two
-// passes, so that few blocks go to wgmma_fused.
-constexpr double kFusedPairsCall = kTwoPassCall;
-constexpr double kFusedPairsChunk = 3.4;
-// Segments of pairs of tiles in one kernel: the shortest; how many a walk for outputs goes through, unless there are
-// more walks than kFusedManyWalks; what the launches and the chaining take, in chunks.
+// A chunk of the longest walk where sequences are split, besides the key heads: 214 us for (2, 8), 599 for (8, 32), 434
+// for (16, 16) and 765 for (32, 32) with one sequence of 32768 tokens.
+constexpr double kTwoPassSplitChunk = 1.3;
+// wgmma_fused: 7.9, 10.4, 14.5, 22.6, 38.9 us for 1, 2, 4, 8, 16 chunks.
+constexpr double kFusedCall = 5.9;
+constexpr double kFusedChunk = 2.1;
+// wgmma_fused_pairs: 110.6 and 386 us for 32 and 128 chunks of (32, 32), four sequences.
+constexpr double kFusedPairsCall = 12.0;
+constexpr double kFusedPairsChunk = 2.95;
+// Segments of pairs of tiles in one kernel: the shortest, in chunks; how many a walk for outputs goes through, unless
+// there are more walks than kFusedManyWalks. Costs: 186, 256 and 393 us for one sequence of 8192, 16384 and 32768
+// tokens of (16, 16), segments of 8, 16 and 32 chunks; 247, 380 and 650 us of (32, 32), 16, 32 and 64 chunks.
 constexpr int kFusedSegmentChunks = 4;
 constexpr int kFusedWalkSegments = 2;
 constexpr int kFusedManyWalks = 8;
-constexpr int kFusedSplitChunks = 8;
+constexpr double kFusedSplitCall = 110.0;
+constexpr double kFusedSplitChunk = 2.14;
 // mma in terms of wgmma: 328 and 218 us for one sequence of 8192 tokens.
 constexpr double kMmaOverWgmma = 1.5;
 // token_by_token: 10692 us for 128 chunks. Counted in whole chunks: for how few tokens it beats the chunk form has not

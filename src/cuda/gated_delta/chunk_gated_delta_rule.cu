@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "core/arena.h"
@@ -29,25 +30,52 @@ struct Split {
   int walk_segments = 1;   // that a walk for outputs goes through
 };
 
-// Chunks per segment, or 0 if sequences are better not split.
-int choose_segment_chunks(const Args& args, const Stream& stream) {
+// The sequences of a call. The host does not know the lengths of packed ones.
+struct Sequences {
+  std::int64_t count;
+  std::int64_t chunks;  // of all
+  bool lengths_known;
+
+  explicit Sequences(const Args& args)
+      : count(std::max<std::int64_t>(sequence_count(args), 1)),
+        chunks(args.q.dim(0) * ((args.q.dim(1) + kChunk - 1) / kChunk)),
+        lengths_known(count == 1 || !args.cu_seqlens.defined()) {}
+
+  std::int64_t longest() const {
+    return (lengths_known ? 2 : tuning::gated_delta::kLongestPackedHalves) * chunks / (2 * count);
+  }
+};
+
+// Of the two passes: chunks per segment, or 0 if sequences are better not split, and chunks that the longest walk takes
+// the time of.
+struct TwoPassSplit {
+  int segment_chunks = 0;
+  std::int64_t walk;
+};
+
+TwoPassSplit split_two_passes(const Args& args, const Stream& stream) {
   using namespace tuning::gated_delta;
+  const Sequences sequences(args);
+  const TwoPassSplit unsplit{0, sequences.longest()};
   // With a hint of the rows sequences are not split, since whether that pays depends on the batch.
-  if (is_hinted(stream)) return 0;
+  if (is_hinted(stream)) return unsplit;
   const int multiprocessors = properties(stream.device.index).multiprocessors;
   const std::int64_t tiles = sequence_tiles(args);
   const std::int64_t wanted = tiles == 0 ? 0 : kSegmentTilesPerMultiprocessor * multiprocessors / tiles;  // segments
-  if (wanted < 2) return 0;
-  const std::int64_t sequences = std::max<std::int64_t>(sequence_count(args), 1);
-  const std::int64_t chunks = args.q.dim(0) * ((args.q.dim(1) + kChunk - 1) / kChunk);
+  if (wanted < 2) return unsplit;
   const std::int64_t least = tiles * kFewTiles <= multiprocessors ? kShortSegmentChunks : kSegmentChunks;
-  const std::int64_t length = std::max(least, (chunks + wanted - 1) / wanted);
-  const bool lengths_known = sequences == 1 || !args.cu_seqlens.defined();
-  const std::int64_t unsplit_walk = (lengths_known ? 2 : kLongestPackedHalves) * chunks / (2 * sequences);
-  const bool crowded = (chunks / length + sequences) * tiles > multiprocessors;
-  const std::int64_t split_walk =
+  const std::int64_t length = std::max(least, (sequences.chunks + wanted - 1) / wanted);
+  const bool crowded = (sequences.chunks / length + sequences.count) * tiles > multiprocessors;
+  const std::int64_t walk =
       (crowded ? kCrowdedSegmentQuarterWalks : kSegmentQuarterWalks) * length / 4 + kSegmentLaunchChunks;
-  return unsplit_walk > split_walk ? static_cast<int>(length) : 0;
+  return unsplit.walk > walk ? TwoPassSplit{static_cast<int>(length), walk} : unsplit;
+}
+
+// Of pairs of tiles in one kernel.
+double fused_split_cost(const Split& split) {
+  using namespace tuning::gated_delta;
+  // A walk may begin a segment early, and B and M of a segment come before.
+  return kFusedSplitCall + (split.walk_segments + 2) * split.segment_chunks * kFusedSplitChunk;
 }
 
 // For pairs of tiles in one kernel: as many walks for outputs as run at once, and shorter segments, since B and M are
@@ -57,19 +85,18 @@ Split choose_fused_split(const Args& args, const Stream& stream) {
   constexpr std::int64_t kPairRows = 128;
   if (is_hinted(stream) || args.q.dim(3) != kPairRows) return {};
   const std::int64_t pairs = args.v.dim(2) * (args.v.dim(3) / kPairRows);
-  const std::int64_t sequences = std::max<std::int64_t>(sequence_count(args), 1);
+  const Sequences sequences(args);
   const std::int64_t at_once = pairs == 0 ? 0 : properties(stream.device.index).multiprocessors / pairs;
-  if (at_once <= sequences) return {};
-  const std::int64_t chunks = args.q.dim(0) * ((args.q.dim(1) + kChunk - 1) / kChunk);
-  const bool lengths_known = sequences == 1 || !args.cu_seqlens.defined();
+  if (at_once <= sequences.count) return {};
   // Packed sequences may have one segment each more than their share.
-  const std::int64_t wanted = lengths_known ? at_once / sequences * sequences : at_once - sequences + 1;
+  const std::int64_t wanted =
+      sequences.lengths_known ? at_once / sequences.count * sequences.count : at_once - sequences.count + 1;
   const std::int64_t segments = at_once > kFusedManyWalks ? 1 : kFusedWalkSegments;  // of a walk
   const std::int64_t spans = wanted * segments;
-  const std::int64_t length = std::max<std::int64_t>(kFusedSegmentChunks, (chunks + spans - 1) / spans);
-  const std::int64_t unsplit_walk = (lengths_known ? 2 : kLongestPackedHalves) * chunks / (2 * sequences);
-  if (unsplit_walk <= (segments + 1) * length + kFusedSplitChunks) return {};
-  return {static_cast<int>(length), static_cast<int>(segments)};
+  const std::int64_t length = std::max<std::int64_t>(kFusedSegmentChunks, (sequences.chunks + spans - 1) / spans);
+  const Split split{static_cast<int>(length), static_cast<int>(segments)};
+  const double unsplit = kFusedPairsCall + static_cast<double>(sequences.longest()) * kFusedPairsChunk;
+  return fused_split_cost(split) < unsplit ? split : Split{};
 }
 
 // The workspace of a call.
@@ -131,7 +158,7 @@ std::string supports_wgmma(const Args& args, const Stream& stream) {
 std::string supports_mma(const Args& args, const Stream&) { return supports_chunks(args); }
 
 ChunkWorkspace lay_out_two_passes(const Args& args, Workspace workspace, const Stream& stream) {
-  return lay_out(args, workspace, {choose_segment_chunks(args, stream), 1}, true);
+  return lay_out(args, workspace, {split_two_passes(args, stream).segment_chunks, 1}, true);
 }
 ChunkWorkspace lay_out_fused(const Args& args, Workspace workspace, const Stream& stream) {
   return lay_out(args, workspace, choose_fused_split(args, stream), false);
@@ -241,46 +268,53 @@ void run_fused(const Args& args, Workspace workspace, const Stream& stream) {
 
 // What the costs of a call depend on.
 struct CallSize {
-  std::int64_t multiprocessors;
-  std::int64_t tiles;  // of 64 rows, of all sequences
-  double chunks;       // of a batch row, 1 at least
+  double multiprocessors;
+  double sequences;
+  double tiles;    // of 64 rows, of one sequence
+  double average;  // chunks of a sequence, 1 at least
+  double
+      longest;  // in terms of the average: of two packed sequences; of more, blocks of short ones make room for others
 
   CallSize(const Args& args, const Stream& stream)
       : multiprocessors(std::max(1, properties(stream.device.index).multiprocessors)),
-        tiles(sequence_tiles(args) * sequence_count(args)),
-        chunks(static_cast<double>(std::max<std::int64_t>((args.q.dim(1) + kChunk - 1) / kChunk, 1))) {}
+        sequences(static_cast<double>(Sequences(args).count)),
+        tiles(static_cast<double>(sequence_tiles(args))),
+        average(std::max(static_cast<double>(Sequences(args).chunks) / sequences, 1.0)),
+        longest(!Sequences(args).lengths_known && sequences == 2 ? tuning::gated_delta::kLongestPackedHalves / 2.0
+                                                                 : 1.0) {}
 
-  // Of as many blocks over the multiprocessors, 1 at least.
-  double rounds(std::int64_t blocks) const {
-    return static_cast<double>(std::max<std::int64_t>((blocks + multiprocessors - 1) / multiprocessors, 1));
+  // Chunks that pass one after the other on a multiprocessor, with as many blocks of a sequence.
+  double walk(double blocks) const {
+    return std::max(longest, std::ceil(blocks * sequences / multiprocessors)) * average;
   }
-  double per_multiprocessor(double x) const { return x / static_cast<double>(multiprocessors); }
 };
 
 double fused_cost(const Args& args, const Stream& stream) {
   using namespace tuning::gated_delta;
   const CallSize size(args, stream);
-  const double rounds = size.rounds(size.tiles);
-  return cost_by_count(kFusedCall + kFusedNextRound * (rounds - 1.0) + size.chunks * rounds * kFusedChunk, stream);
+  return cost_by_count(kFusedCall + size.walk(size.tiles) * kFusedChunk, stream);
 }
 
 double fused_pairs_cost(const Args& args, const Stream& stream) {
   using namespace tuning::gated_delta;
+  const Split split = choose_fused_split(args, stream);
+  if (split.segment_chunks > 0) return cost_by_count(fused_split_cost(split), stream);
   const CallSize size(args, stream);
-  // Of two packed sequences the longer one decides; of more, blocks of short ones make room for others.
-  const bool is_packed_pair = args.cu_seqlens.defined() && sequence_count(args) == 2;
-  const double longest = is_packed_pair ? kLongestPackedHalves / 2.0 : 1.0;
-  return cost_by_count(kFusedPairsCall + longest * size.chunks * size.rounds(size.tiles / 2) * kFusedPairsChunk,
-                       stream);
+  return cost_by_count(kFusedPairsCall + size.walk(size.tiles / 2) * kFusedPairsChunk, stream);
 }
 
 double wgmma_cost(const Args& args, const Stream& stream) {
   using namespace tuning::gated_delta;
   const CallSize size(args, stream);
-  if (size.tiles <= size.multiprocessors) return kTwoPassCall + size.chunks * kTwoPassChunk;
-  const double key_heads = static_cast<double>(args.q.dim(2)) / static_cast<double>(args.v.dim(2));  // of a value head
-  const double all = static_cast<double>(size.tiles / 2) * (kTwoPassValueHead + kTwoPassKeyHead * key_heads);
-  return kTwoPassCall + size.chunks * size.per_multiprocessor(all);
+  // Of all chunks, value heads of 128 rows and key heads, for each multiprocessor.
+  const double value_heads = size.average * size.sequences * size.tiles / 2 / size.multiprocessors;
+  const double key_heads = value_heads * static_cast<double>(args.q.dim(2)) / static_cast<double>(args.v.dim(2));
+  const TwoPassSplit split = split_two_passes(args, stream);
+  if (split.segment_chunks > 0) {
+    return kTwoPassCall + static_cast<double>(split.walk) * kTwoPassSplitChunk + key_heads * kTwoPassKeyHead;
+  }
+  return kTwoPassCall + std::max(size.longest * size.average * kTwoPassChunk,
+                                 value_heads * kTwoPassValueHead + key_heads * kTwoPassKeyHead);
 }
 
 double mma_cost(const Args& args, const Stream& stream) {
@@ -289,7 +323,7 @@ double mma_cost(const Args& args, const Stream& stream) {
 
 double tokens_cost(const Args& args, const Stream& stream) {
   const CallSize size(args, stream);
-  return size.chunks * tuning::gated_delta::kTokenByTokenChunk * size.rounds(size.tiles);
+  return size.walk(size.tiles) * tuning::gated_delta::kTokenByTokenChunk;
 }
 
 std::string supports_tokens(const Args& args, const Stream&) { return token_by_token_supports(args); }
