@@ -28,13 +28,13 @@ namespace thalweg::cu::sm90 {
 // Named barriers besides the ring's.
 enum : int { kKeyProductsBarrier = 1, kInverseBarrier = 5, kFirstApplied = 6 };
 
-// A ring whose k, q and v come, and whose outputs leave, by the copy engine. A stage is full when the warps of
-// KeyProducts and Inverse, and v, have arrived. Of A, KeyProducts hands Inverse one in each of two matrices.
+// A ring whose k, q and v come, and whose outputs leave, by the copy engine. A stage is full when KeyProducts, Inverse
+// and v have arrived. All threads of a warpgroup arrive: of one lane for its warp racecheck sees only that lane's
+// accesses.
 template <int K, int kConsumers>
 struct FusedRing : Ring<K, kConsumers> {
   using Base = Ring<K, kConsumers>;
   static constexpr bool kReleasesTiles = true;
-  static constexpr int kWarps = kWarpgroup / 32;
   static constexpr int kThreads = kConsumers * kWarpgroup + 32;  // the consumers and the warp that copies
 
   struct Barriers {
@@ -50,7 +50,7 @@ struct FusedRing : Ring<K, kConsumers> {
   MbarrierArray unused;  // matrix i % 2 may be written for chunk i, whose decays are complete
 
   __device__ FusedRing(std::byte* shared, Barriers& barriers)
-      : Base(shared, barriers.ring, 2 * kWarps + 1),
+      : Base(shared, barriers.ring, 2 * kWarpgroup + 1),
         keys{shared_address(barriers.keys)},
         last_values{shared_address(&barriers.last_values)},
         stored{shared_address(barriers.stored)},
@@ -59,8 +59,8 @@ struct FusedRing : Ring<K, kConsumers> {
       for (int stage = 0; stage < Base::kStages; ++stage) keys[stage].init(1);
       last_values.init(1);
       for (int i = 0; i < 2; ++i) {
-        stored[i].init(kWarps);
-        unused[i].init(kWarps);
+        stored[i].init(kWarpgroup);
+        unused[i].init(kWarpgroup);
       }
       fence_mbarrier_init();
     }
@@ -75,14 +75,9 @@ struct FusedRing : Ring<K, kConsumers> {
     }
   }
   __device__ void wait_until_full(int chunk, int stage) const { Base::full[stage].wait(chunk / Base::kStages % 2); }
-  // By a warp, for all its lanes have written.
-  __device__ static void arrive(Mbarrier barrier, int lane) {
-    __syncwarp();
-    if (lane == 0) barrier.arrive();
-  }
-  __device__ void arrive_full(int stage, int lane) const {
+  __device__ void arrive_full(int stage) const {
     fence_proxy_async();
-    arrive(Base::full[stage], lane);
+    Base::full[stage].arrive();
   }
   // The consumers have applied the chunk, but have not written its output.
   __device__ void wait_until_applied(int stage) const { named_barrier(kFirstApplied + stage, kThreads); }
@@ -239,7 +234,7 @@ struct KeyProducts {
     });
     __syncwarp();
     invert_diagonal<1>(matrix, warp, lane);
-    R::arrive(ring.stored[chunk % 2], lane);
+    ring.stored[chunk % 2].arrive();
 
     std::byte* const record = ring.stage_bytes(stage) + R::kRecord;
     const auto finish_record = [&] {
@@ -262,7 +257,7 @@ struct KeyProducts {
       });
     }
     if (!is_whole(work, chunk)) clear_values(chunk, stage);
-    ring.arrive_full(stage, lane);
+    ring.arrive_full(stage);
   }
 
   __device__ __forceinline__ void run() {
@@ -348,7 +343,7 @@ struct Inverse {
       sum_gates(gates_of(warp - kGateWarp), head, lane);
       compute_decays(head, lane);
     }
-    for (int i = 0; i < 2; ++i) R::arrive(ring.unused[i], lane);
+    for (int i = 0; i < 2; ++i) ring.unused[i].arrive();
     LaneGates gates{};
     if (warp == kGateWarp) gates = gates_of(2);
     for (int stage = 0; stage < R::kStages; ++stage) {
@@ -371,9 +366,9 @@ struct Inverse {
       if (warp == kGateWarp) gates = gates_of(chunk + 3);
       // Opaque, so that no addresses are kept over the loop.
       merge_blocks_of_32<T>(matrix, beta, tile, opaque(thread));
-      ring.arrive_full(stage, lane);
+      ring.arrive_full(stage);
       if (warp == kGateWarp) compute_decays(memory.heads[(chunk + 2) % 4], opaque(thread) % 32);
-      R::arrive(ring.unused[chunk % 2], lane);
+      ring.unused[chunk % 2].arrive();
       if (warp == kCopyWarp && chunk >= 1) {
         const int before = R::after(R::after(stage));  // of the previous chunk
         ring.wait_until_applied(before);
