@@ -286,18 +286,16 @@ __device__ void store_p(const float (&qk)[2][4], BlockIndex block, const RowFact
   }
 }
 
-// Stores the scale factors of token i.
+// Stores two of the four scale factors of token i: of k, or those of q and beta.
 __device__ inline void store_scalars(const KeyFactors& factors, const HeadScalars& head, float scale, std::byte* record,
-                                     int i) {
+                                     int i, bool of_k) {
   const float total = head.g[i];
   const float last = head.g[kChunk - 1];  // gates past the end are 0
   const float decay = decay_of(total);
-  auto* scalar = reinterpret_cast<float*>(record + ChunkRecord::kX) + i;
-  scalar[0] = factors.k[i] * decay;
-  scalar[kChunk] = factors.k[i] * decay_of(last - total);
-  scalar[2 * kChunk] = scale * factors.q[i] * decay;
-  scalar[3 * kChunk] = head.beta[i];
-  if (i == 0) *reinterpret_cast<float*>(record + ChunkRecord::kDecay) = decay_of(last);
+  auto* scalar = reinterpret_cast<float*>(record + (of_k ? ChunkRecord::kX : ChunkRecord::kO)) + i;
+  scalar[0] = (of_k ? factors.k[i] : scale * factors.q[i]) * decay;
+  scalar[kChunk] = of_k ? factors.k[i] * decay_of(last - total) : head.beta[i];
+  if (i == 0 && of_k) *reinterpret_cast<float*>(record + ChunkRecord::kDecay) = decay_of(last);
 }
 
 // Clears T and P above the diagonal blocks: six blocks of 16 rows of 32 bytes in each. No other function writes there.

@@ -103,7 +103,8 @@ __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2]
   if (warp < 2) {
     invert_diagonal<2>(matrix, 2 * warp, lane);
   } else if (warp < 4) {
-    store_scalars(factors, head, scale, shared, thread - 64);
+#pragma unroll
+    for (const bool of_k : {true, false}) store_scalars(factors, head, scale, shared, thread - 64, of_k);
   }
   __syncthreads();
   if (warp < 2) {

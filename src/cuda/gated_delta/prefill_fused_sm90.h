@@ -26,7 +26,7 @@
 namespace thalweg::cu::sm90 {
 
 // Named barriers besides the ring's.
-enum : int { kKeyProductsBarrier = 1, kInverseBarrier = 5, kFirstApplied = 6 };
+enum : int { kKeyProductsBarrier = 1, kInverseBarrier = 5, kFirstApplied = 6, kFirstReused = 9 };
 
 // A ring whose k, q and v come, and whose outputs leave, by the copy engine. A stage is full when KeyProducts, Inverse
 // and v have arrived. All threads of a warpgroup arrive: of one lane for its warp racecheck sees only that lane's
@@ -35,7 +35,8 @@ template <int K, int kConsumers>
 struct FusedRing : Ring<K, kConsumers> {
   using Base = Ring<K, kConsumers>;
   static constexpr bool kReleasesTiles = true;
-  static constexpr int kThreads = kConsumers * kWarpgroup + 32;  // the consumers and the warp that copies
+  static constexpr int kThreads = kConsumers * kWarpgroup + 32;          // the consumers and the warp that copies
+  static constexpr int kReusers = kConsumers * kWarpgroup + kWarpgroup;  // and KeyProducts
 
   struct Barriers {
     typename Base::Barriers ring;
@@ -79,9 +80,14 @@ struct FusedRing : Ring<K, kConsumers> {
     fence_proxy_async();
     Base::full[stage].arrive();
   }
-  // The consumers have applied the chunk, but have not written its output.
+  // The consumers have applied the chunk, but have not written its output. Copies wait until then; and KeyProducts,
+  // where the chunk that takes its place has scale factors, although its keys have come and therefore no wait is left.
   __device__ void wait_until_applied(int stage) const { named_barrier(kFirstApplied + stage, kThreads); }
-  __device__ void arrive_applied(int stage) const { named_barrier_arrive(kFirstApplied + stage, kThreads); }
+  __device__ void wait_until_reused(int stage) const { named_barrier(kFirstReused + stage, kReusers); }
+  __device__ void arrive_applied(const Work& work, int chunk, int stage) const {
+    named_barrier_arrive(kFirstApplied + stage, kThreads);
+    if (chunk + Base::kStages < work.chunks) named_barrier_arrive(kFirstReused + stage, kReusers);
+  }
   // They have written it over v.
   __device__ void wait_until_done(int stage) const { named_barrier(Base::kFirstDone + stage, kThreads); }
   __device__ void arrive_done(int stage) const { named_barrier_arrive(Base::kFirstDone + stage, kThreads); }
@@ -234,11 +240,13 @@ struct KeyProducts {
     });
     __syncwarp();
     invert_diagonal<1>(matrix, warp, lane);
+    __syncwarp();
     ring.stored[chunk % 2].arrive();
 
     std::byte* const record = ring.stage_bytes(stage) + R::kRecord;
+    if (chunk >= R::kStages) ring.wait_until_reused(stage);
     const auto finish_record = [&] {
-      store_scalars(factors, head, args.scale, record, 16 * warp + lane % 16);
+      store_scalars(factors, head, args.scale, record, 16 * warp + lane % 16, lane < 16);
       store_diagonal<T>(matrix, head.beta, record + ChunkRecord::kT, warp, lane);
     };
     // What consumers make of an old P in a chunk without output is not stored. One consumer's sequences are not split.
