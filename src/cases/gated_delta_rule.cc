@@ -240,9 +240,11 @@ void add_checkpoint_cases(std::vector<Case>& cases) {
     cases.push_back(
         rule_case<ChunkGatedDeltaRuleArgs>(shape, {.states = States::kInPlace, .layout = StateLayout::kKV}));
     cases.push_back(rule_case<ChunkGatedDeltaRuleArgs>(shape, {.checkpoint_tokens = 512}));
-    RuleShape packed = shape;
-    packed.lengths = several.lengths;
-    cases.push_back(rule_case<ChunkGatedDeltaRuleArgs>(packed, {.states = States::kPool}));
+    RuleShape wide = several;
+    wide.k = wide.v = 128;
+    wide.hv = 1;
+    wide.gates = gates;
+    cases.push_back(rule_case<ChunkGatedDeltaRuleArgs>(wide, {.states = States::kPool}));
     shape.k = 256;
     shape.v = 64;
     cases.push_back(rule_case<ChunkGatedDeltaRuleArgs>(shape, {.states = States::kInPlace}));

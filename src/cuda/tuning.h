@@ -72,15 +72,15 @@ constexpr int kLongestPackedHalves = 3;
 // ---- recurrent_gated_delta_rule, HK 16, HV 32, K = V = 128, f32 states. Rows of states are counted per
 // multiprocessor: 31 at batch 1, 1986 at batch 64.
 
-// decode: 4.0 us at batch 1, 73 us at batch 64, 43.3 with states of 16 bits; 11.6 us for each further token at batch 64,
-// 1.1 us at batch 1.
+// decode: 4.0 us at batch 1, 73 us at batch 64, 43.3 with states of 16 bits; 11.6 us for each further token at batch
+// 64, 1.1 us at batch 1.
 constexpr double kDecodeCall = 3.0;
 constexpr double kDecodeRow = 0.0353;
 constexpr double kDecodeRow16 = 0.0203;
 constexpr double kDecodeToken = 1.1;
 constexpr double kDecodeRowToken = 0.0058;
-// decode_one: 3.1, 19.0, 70 and 270 us at batch 1, 16, 64 and 256; with states of 16 bits 2.8, 58 and 225 us at 1, 64 and
-// 256.
+// decode_one: 3.1, 19.0, 70 and 270 us at batch 1, 16, 64 and 256; with states of 16 bits 2.8, 58 and 225 us at 1, 64
+// and 256.
 constexpr double kDecodeOneCall = 2.1;
 constexpr double kDecodeOneRow = 0.0342;
 constexpr double kDecodeOneRow16 = 0.0282;

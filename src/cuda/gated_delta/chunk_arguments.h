@@ -28,7 +28,7 @@ struct ChunkArguments {
   std::int64_t segments;
   int walk_segments;   // of a walk for outputs
   std::int64_t walks;  // for outputs: of whole sequences, or of walk_segments segments each
-  float* carries;  // [segments,HV] of segment_floats(): B, M, and the state at the segment's start
+  float* carries;      // [segments,HV] of segment_floats(): B, M, and the state at the segment's start
   int hk, hv, key_width, value_width;
   bool tiled;        // head map
   bool normalize;    // q and k to norm 1

@@ -5,16 +5,15 @@
 // chunk are computed once for each value head and block instead of once for each key head.
 //
 // Roles, a warpgroup each:
-//   KeyProducts multiplies k k^T and q k^T, makes A of the one, for Inverse, and P of the other.
-//   Inverse turns A into T. Warps of it that have no blocks at first compute the decays of the next but one chunk, and
-//     the scale factors, and start the copies of tiles and outputs, which the copy engine makes (chunk_boxes_sm90.h).
+//   KeyProducts multiplies k k^T and q k^T, makes A of the one, with T's diagonal blocks of 16, and P of the other, and
+//     the scale factors.
+//   Inverse computes the rest of T. Warps of it that have no blocks at first sum the gates of the next but one chunk,
+//     and start the copies of tiles and outputs, which the copy engine makes (chunk_boxes_sm90.h).
 //   One or two consumers apply the records (chunk_walk_sm90.h).
-// Shared memory: a ring of three chunks (chunk_ring_sm90.h), in which T and P are made where they are read; the matrix
-//   A; four chunks' decays, two chunks' norm factors.
-// Pipeline: consumers apply a chunk while Inverse has the next one, and KeyProducts that one's P and then the k k^T of
-//   the one after it, whose A waits in registers until Inverse has read the last one's.
-// Instructions: all roles together execute about as many over a chunk as a multiprocessor caches, 32 kB; more cost
-// time.
+// Shared memory: a ring of three chunks (chunk_ring_sm90.h), in which T and P are made where they are read; two chunks'
+//   matrices A; four chunks' decays, two chunks' norm factors.
+// Pipeline: consumers apply a chunk while Inverse has the next one and KeyProducts the one after it. A chunk takes as
+//   long as the longest chain of a role (docs/notes/gated-delta-rule-cuda-prefill.md, What a chunk waits for).
 
 #include "cuda/common/pdl.h"
 #include "cuda/gated_delta/chunk_boxes_sm90.h"
