@@ -272,16 +272,18 @@ struct CallSize {
   double sequences;
   double tiles;    // of 64 rows, of one sequence
   double average;  // chunks of a sequence, 1 at least
-  double
-      longest;  // in terms of the average: of two packed sequences; of more, blocks of short ones make room for others
+  double longest;  // in terms of the average
 
-  CallSize(const Args& args, const Stream& stream)
-      : multiprocessors(std::max(1, properties(stream.device.index).multiprocessors)),
-        sequences(static_cast<double>(Sequences(args).count)),
-        tiles(static_cast<double>(sequence_tiles(args))),
-        average(std::max(static_cast<double>(Sequences(args).chunks) / sequences, 1.0)),
-        longest(!Sequences(args).lengths_known && sequences == 2 ? tuning::gated_delta::kLongestPackedHalves / 2.0
-                                                                 : 1.0) {}
+  CallSize(const Args& args, const Stream& stream) {
+    const Sequences all(args);
+    multiprocessors = std::max(1, properties(stream.device.index).multiprocessors);
+    sequences = static_cast<double>(all.count);
+    tiles = static_cast<double>(sequence_tiles(args));
+    average = std::max(static_cast<double>(all.chunks) / sequences, 1.0);
+    // Of two packed sequences the longer one decides; of more, blocks of short ones make room for others.
+    const bool is_packed_pair = all.count == 2 && !all.lengths_known;
+    longest = is_packed_pair ? tuning::gated_delta::kLongestPackedHalves / 2.0 : 1.0;
+  }
 
   // Chunks that pass one after the other on a multiprocessor, with as many blocks of a sequence.
   double walk(double blocks) const {

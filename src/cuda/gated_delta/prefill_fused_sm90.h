@@ -75,12 +75,9 @@ struct FusedRing : Ring<K, kConsumers> {
     }
   }
   __device__ void wait_until_full(int chunk, int stage) const { Base::full[stage].wait(chunk / Base::kStages % 2); }
-  __device__ void arrive_full(int stage) const {
-    fence_proxy_async();
-    Base::full[stage].arrive();
-  }
-  // The consumers have applied the chunk, but have not written its output. Copies wait until then; and KeyProducts,
-  // where the chunk that takes its place has scale factors, although its keys have come and therefore no wait is left.
+  // The consumers have applied the chunk, but have not written its output. The copying warp waits for that; KeyProducts
+  // too, before the scale factors of the chunk in its place. Its keys' arrival implies it, but racecheck cannot see
+  // that.
   __device__ void wait_until_applied(int stage) const { named_barrier(kFirstApplied + stage, kThreads); }
   __device__ void wait_until_reused(int stage) const { named_barrier(kFirstReused + stage, kReusers); }
   __device__ void arrive_applied(const Work& work, int chunk, int stage) const {
@@ -335,8 +332,7 @@ struct Inverse {
   }
 
   __device__ __forceinline__ void run() {
-    // At first two warps merge blocks of 16. Of the others one has the decays of the next but one chunk, one the
-    // copies.
+    // At first two warps merge blocks of 16. Of the others one has the gates of the next but one chunk, one the copies.
     constexpr int kGateWarp = 2;
     constexpr int kCopyWarp = 3;
     if (warp == 0) {
