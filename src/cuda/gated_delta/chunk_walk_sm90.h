@@ -208,7 +208,7 @@ __device__ void consume(const ChunkArguments& args, const Work& work, const R& r
     to_operand<T, kSteps>(s, s16);
     wgmma_wait<0>();
     pin(o);
-    if constexpr (R::kReleasesTiles) ring.arrive_applied(work, chunk, stage);
+    if constexpr (R::kReleasesTiles) ring.arrive_applied(stage);
     last_stage = stage;
     stage = R::after(stage);
   }

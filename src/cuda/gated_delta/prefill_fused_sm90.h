@@ -80,9 +80,9 @@ struct FusedRing : Ring<K, kConsumers> {
   // that.
   __device__ void wait_until_applied(int stage) const { named_barrier(kFirstApplied + stage, kThreads); }
   __device__ void wait_until_reused(int stage) const { named_barrier(kFirstReused + stage, kReusers); }
-  __device__ void arrive_applied(const Work& work, int chunk, int stage) const {
+  __device__ void arrive_applied(int stage) const {
     named_barrier_arrive(kFirstApplied + stage, kThreads);
-    if (chunk + Base::kStages < work.chunks) named_barrier_arrive(kFirstReused + stage, kReusers);
+    named_barrier_arrive(kFirstReused + stage, kReusers);
   }
   // They have written it over v.
   __device__ void wait_until_done(int stage) const { named_barrier(Base::kFirstDone + stage, kThreads); }
@@ -272,6 +272,11 @@ struct KeyProducts {
       // Opaque, so that no addresses are kept over the loop.
       const int same = opaque(thread);
       KeyProducts{args, work, ring, memory, same, same / 32, same % 32}.multiply(chunk, stage);
+      stage = R::after(stage);
+    }
+    // Every arrival has a wait: consumers need not know which chunks are the last.
+    for (int chunk = work.chunks; chunk < work.chunks + R::kStages; ++chunk) {
+      if (chunk >= R::kStages) ring.wait_until_reused(stage);
       stage = R::after(stage);
     }
   }
