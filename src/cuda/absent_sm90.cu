@@ -15,8 +15,6 @@ namespace thalweg::cu {
 PrepStepKernel prep_step_cluster_kernel_vk(std::int64_t) { return {}; }
 PrepStepKernel prep_step_cluster_kernel_kv(std::int64_t) { return {}; }
 DecodeStepKernel decode_step_kernel(std::int64_t, DType, Tokens, bool) { return nullptr; }
-DecodeStepKernel replay_step_kernel(std::int64_t, bool) { return nullptr; }
-StreamStepKernel stream_step_kernel(std::int64_t, DType, std::int64_t, std::int64_t, bool) { return {}; }
 
 namespace sm90 {
 

@@ -79,11 +79,11 @@ constexpr double kDecodeRow = 0.0353;
 constexpr double kDecodeRow16 = 0.0203;
 constexpr double kDecodeToken = 1.1;
 constexpr double kDecodeRowToken = 0.0058;
-// decode_one: 3.1, 19.0, 70 and 270 us at batch 1, 16, 64 and 256; with states of 16 bits 2.8, 58 and 225 us at 1, 64
+// decode_one: 3.1, 18.7, 69 and 266 us at batch 1, 16, 64 and 256; with states of 16 bits 2.7, 37 and 146 us at 1, 64
 // and 256.
 constexpr double kDecodeOneCall = 2.1;
-constexpr double kDecodeOneRow = 0.0342;
-constexpr double kDecodeOneRow16 = 0.0282;
+constexpr double kDecodeOneRow = 0.0336;
+constexpr double kDecodeOneRow16 = 0.0178;
 // decode_together: 80 and 86 us for 4 and 8 tokens at batch 64, 7.2 us for 8 at batch 1.
 constexpr double kTogetherToken = 0.37;
 constexpr double kTogetherRowToken = 0.0009;
@@ -99,24 +99,22 @@ constexpr int kBusyDenominator = 10;
 // ---- gated_delta_prep_step, same heads. Key heads of sequences are counted per multiprocessor: 0.12 at batch 1, 7.8
 // at batch 64.
 
-// decode: 5.32 us at batch 1, 87 us at batch 64. stream: 9.5 and 79.3 us; its line is laid so that they cross where
-// every multiprocessor has a key head. Only these two batches have been measured.
+// decode: 5.3, 9.2 and 25 us at batch 1, 4 and 16; split: 5.3, 8.8, 21.8, 76 and 287 us at batch 1, 4, 16, 64 and 256.
 constexpr double kStepDecodeCall = 5.0;
 constexpr double kStepDecodeKeyHead = 10.5;
-constexpr double kStepStreamCall = 6.5;
-constexpr double kStepStreamKeyHead = 9.0;
-// With replays and drafts, seven tokens of a sequence: decode 12.3 us at batch 1, stream 19.3; stream 22, 44 and 155 us
-// at 8, 16 and 64, decode 28, 52 and 191.
-// A further token in stream: 155 us for 8 tokens at batch 64, 222 in decode and 186 in decode_together. At batch 1
-// decode_together takes 10.0, 11.0 and 13.2 us for 2, 4 and 8 tokens, decode 6.3, 8.4 and 12.6, where a token waits for
-// the one before, and stream 9.9, 13.6 and 20.6.
+constexpr double kStepSplitCall = 5.6;
+constexpr double kStepSplitKeyHead = 9.1;
+// A further token in split: 130 us for 8 tokens at batch 64, 222 in decode and 186 in decode_together. At batch 1
+// decode takes 6.4, 8.4 and 12.6 us for 2, 4 and 8 tokens, where a token waits for the one before, split 6.5, 8.2 and
+// 11.2, decode_together 10.0, 11.0 and 13.2.
 constexpr double kStepTogetherCall = 10.5;
-constexpr double kStepToken = 1.5;
+constexpr double kStepTogetherToken = 1.5;
 constexpr double kStepDecodeToken = 2.0;
 constexpr double kStepDecodeWait = 0.9;
-constexpr double kStepStreamWait = 1.8;
-// A snapshot after each token, in any kernel: as many bytes as half a step. 234 and 388 us for 4 and 8 tokens at batch
-// 64 in stream.
+constexpr double kStepSplitToken = 1.0;
+constexpr double kStepSplitWait = 0.8;
+// A snapshot after each token, in any kernel: as many bytes as half a step. 243 and 402 us for 4 and 8 tokens at batch
+// 64 in split.
 constexpr double kStepSnapshot = 5.0;
 // cluster: 6.9 us at batch 1, 99 us at batch 64. block: not measured apart; it uses few multiprocessors.
 constexpr double kStepClusterCall = 10.0;

@@ -261,7 +261,7 @@ TEST_F(Faults, StepReplaysOfManySequences) {
   right.replay_counts = integers(memory, right_counts);
   const reference::GatedDeltaResult exact = reference::gated_delta_prep_step(right, reference::Precision::kExact);
 
-  select_kernel(GatedDeltaPrepStepArgs::kName, "stream");
+  select_kernel(GatedDeltaPrepStepArgs::kName, "split");
   run_on_device(args, memory);
   select_kernel(GatedDeltaPrepStepArgs::kName, "");
   EXPECT_EQ(*static_cast<const std::int32_t*>(args.fault.data), kFaultReplays);

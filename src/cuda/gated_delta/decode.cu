@@ -9,8 +9,10 @@ DecodeKernel decode_kernel(std::int64_t k, DType state, Tokens tokens) {
   });
 }
 
-DecodeKernel decode_one_kernel(std::int64_t k, DType state) {
-  return pick_decode(k, state, [&]<int kK, class State>() -> DecodeKernel { return decode_one<kK, State>; });
+DecodeOneKernel decode_one_kernel(std::int64_t k, DType state) {
+  return pick_decode(k, state, [&]<int kK, class State>() -> DecodeOneKernel {
+    return {decode_one<kK, State>, DecodeOneTile<kK, State>::kWarpV};
+  });
 }
 
 }  // namespace thalweg::cu

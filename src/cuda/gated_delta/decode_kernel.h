@@ -10,6 +10,7 @@
 //   flight. Then the tokens go one by one, or all together on the tensor cores (token_products.h).
 
 #include "cuda/common/pdl.h"
+#include "cuda/gated_delta/raw_four.h"
 #include "cuda/gated_delta/rule.h"
 #include "cuda/gated_delta/token_block.h"
 #include "cuda/gated_delta/token_products.h"
@@ -62,8 +63,8 @@ struct DecodeMemory {
   float* q_factor;           // [kTogether]
   float* k_factor;           // [kTogether]
   TogetherScratch* scratch;  // [warps], of kAll and kAllExact
-  float* products;           // [kTokenProducts], in its place with kSubstitution
-  float* with_q;             // [tokens,rows of the block]
+  TokenProducts* products;   // in its place with kSubstitution
+  float2* with_state;        // [tokens,rows of the block]
 
   __device__ DecodeMemory(float4* memory, int tokens, int rows)
       : q(reinterpret_cast<float*>(memory)),
@@ -74,43 +75,24 @@ struct DecodeMemory {
         q_factor(beta + kTogether),
         k_factor(q_factor + kTogether),
         scratch(reinterpret_cast<TogetherScratch*>(k_factor + kTogether)),
-        products(k_factor + kTogether),
-        with_q(products + kTokenProducts) {}
+        products(reinterpret_cast<TokenProducts*>(k_factor + kTogether)),
+        with_state(reinterpret_cast<float2*>(products + 1)) {}
   __device__ TokenScalars scalars(int t) const { return {decay[t], beta[t], q_factor[t], k_factor[t]}; }
+  template <class Sequence>
+  __device__ SubstitutedTokens substituted(const Sequence& sequence) const {
+    return {q, k, q_factor, k_factor, decay, beta, sequence.count, sequence.first_own(), sequence.committed()};
+  }
 };
 
 inline std::size_t decode_memory_bytes(std::int64_t k, Tokens kind, std::int64_t tokens, std::int64_t rows,
                                        std::int64_t tile_warps) {
   const bool together = kind == Tokens::kAll || kind == Tokens::kAllExact;
   const std::int64_t slots = together ? kTogether : tokens;
-  const std::int64_t substitution = kind == Tokens::kSubstitution ? kTokenProducts + tokens * rows : 0;
-  return sizeof(float) * static_cast<std::size_t>(slots * (2 * (k + 16) + rows) + 4 * kTogether + substitution) +
-         (together ? sizeof(TogetherScratch) * static_cast<std::size_t>(tile_warps) : 0);
+  const std::size_t bytes = sizeof(float) * static_cast<std::size_t>(slots * (2 * (k + 16) + rows) + 4 * kTogether);
+  if (together) return bytes + sizeof(TogetherScratch) * static_cast<std::size_t>(tile_warps);
+  if (kind != Tokens::kSubstitution) return bytes;
+  return bytes + sizeof(TokenProducts) + sizeof(float2) * static_cast<std::size_t>(tokens * rows);
 }
-
-// Four neighbors as they are in memory, so that reads can precede conversions.
-struct RawFour {
-  uint4 bits;
-
-  template <class View>
-  __device__ static RawFour read(const View& from, std::int64_t offset) {
-    if (from.dtype == DType::kF32) {
-      return {*reinterpret_cast<const uint4*>(static_cast<const float*>(from.data) + offset)};
-    }
-    const uint2 half = *reinterpret_cast<const uint2*>(static_cast<const std::uint16_t*>(from.data) + offset);
-    return {uint4{half.x, half.y, 0, 0}};
-  }
-  template <class View>
-  __device__ void convert(const View& from, float (&x)[4]) const {
-    if (from.dtype == DType::kF32) {
-      x[0] = __uint_as_float(bits.x), x[1] = __uint_as_float(bits.y);
-      x[2] = __uint_as_float(bits.z), x[3] = __uint_as_float(bits.w);
-    } else {
-      x[0] = from.convert(bits.x & 0xFFFFU), x[1] = from.convert(bits.x >> 16);
-      x[2] = from.convert(bits.y & 0xFFFFU), x[3] = from.convert(bits.y >> 16);
-    }
-  }
-};
 
 // The elements of [tokens,16 rows] that a lane reads and writes: one row of tokens token(0), token(1), ...
 struct WarpRows {
@@ -194,7 +176,7 @@ struct DecodeBlock {
   __device__ __forceinline__ void load_state(Tile& tile, int slot) const {
     if (has_rows && slot >= 0 && p.initial_state.defined()) {
       const auto* state = static_cast<const State*>(p.initial_state.data);
-      tile.load_fours(state + p.initial_state.offset(slot, head), p.initial_state.strides[2], v0);
+      tile.load_aligned(state + p.initial_state.offset(slot, head), p.initial_state.strides[2], v0);
     } else {
       tile.clear();
     }
@@ -285,11 +267,11 @@ struct DecodeBlock {
     decode_tokens<kK, kTokens>(tile, memory, count, rows, warp_v, [&](int t) {
       if (!p.snapshots.defined()) return;
       auto* state = static_cast<State*>(p.snapshots.data);
-      tile.store_fours_streaming(state + p.snapshots.offset(row, t, head), p.snapshots.strides[3], v0);
+      tile.store_streaming(state + p.snapshots.offset(row, t, head), p.snapshots.strides[3], v0);
     });
     if (slot >= 0 && p.final_state.defined()) {
       auto* state = static_cast<State*>(p.final_state.data);
-      tile.store_fours(state + p.final_state.offset(slot, head), p.final_state.strides[2], v0);
+      tile.store_aligned(state + p.final_state.offset(slot, head), p.final_state.strides[2], v0);
     }
     __syncwarp();
 #pragma unroll 1
@@ -307,17 +289,21 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
   DecodeBlock<kK, State, kTokens>{p}.run(shared);
 }
 
-// One token, without snapshots. Warps share nothing, so that there is no barrier; every warp reads q and k for its four
+// One token, without snapshots. Warps share nothing, so that there is no barrier; every warp reads q and k for its few
 // rows of the state, and two of them in each access. The shortest latency for few sequences; and the more of a row each
-// access covers, the faster memory is, so that it is the fastest kernel for many states of f32 too.
+// access covers, the faster memory is, so that it is the fastest kernel for many states too.
 constexpr int kDecodeOneWarps = 4;
 
-template <int kK>
-using DecodeOneTile = StateTile<kK, StateLayout::kVK, 2, 16>;
+// Four rows of f32, eight of bf16.
+template <int kK, class State>
+using DecodeOneTile = std::conditional_t<sizeof(State) == 4, StateTile<kK, StateLayout::kVK, 2, 16>,
+                                         StateTile<kK, StateLayout::kVK, kK / 32, kK / 8, 8>>;
 
 template <int kK, class State>
-__global__ void __launch_bounds__(kDecodeOneWarps* kWarpSize) decode_one(const __grid_constant__ Decode p) {
-  using Tile = DecodeOneTile<kK>;
+__global__ void __launch_bounds__(kDecodeOneWarps* kWarpSize, sizeof(State) == 4 ? 8 : 7)
+    decode_one(const __grid_constant__ Decode p) {
+  using Tile = DecodeOneTile<kK, State>;
+  constexpr int kFours = Tile::kRun / 4;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int head = static_cast<int>(blockIdx.y);
   const int row = static_cast<int>(blockIdx.z);
@@ -327,21 +313,21 @@ __global__ void __launch_bounds__(kDecodeOneWarps* kWarpSize) decode_one(const _
   int slot;
   if (!find_slot(p.slots, row, slot)) return;
 
-  RawFour q_bits[Tile::kSteps];
-  RawFour k_bits[Tile::kSteps];
+  RawFour q_bits[Tile::kSteps * kFours];
+  RawFour k_bits[Tile::kSteps * kFours];
 #pragma unroll
-  for (int j = 0; j < Tile::kSteps; ++j) {
-    q_bits[j] = RawFour::read(p.q, p.q.offset(row, 0, k_head) + Tile::k_of(j));
-    k_bits[j] = RawFour::read(p.k, p.k.offset(row, 0, k_head) + Tile::k_of(j));
+  for (int n = 0; n < Tile::kSteps * kFours; ++n) {
+    const int at = Tile::k_of(n / kFours) + n % kFours * 4;
+    q_bits[n] = RawFour::read(p.q, p.q.offset(row, 0, k_head) + at);
+    k_bits[n] = RawFour::read(p.k, p.k.offset(row, 0, k_head) + at);
   }
-  std::uint32_t v_bits[Tile::kColumns];
-#pragma unroll
-  for (int c = 0; c < Tile::kColumns; ++c) v_bits[c] = p.v.read(p.v.offset(row, 0, head) + v0 + Tile::v_of(c));
+  const int own_v = v0 + Tile::own_row();
+  const std::uint32_t v_bits = p.v.read(p.v.offset(row, 0, head) + own_v);
   const GateBits gate_bits = p.read_gate(row, 0, head);
   Tile tile;
   if (slot >= 0 && p.initial_state.defined()) {
     const auto* state = static_cast<const State*>(p.initial_state.data);
-    tile.load_fours(state + p.initial_state.offset(slot, head), p.initial_state.strides[2], v0);
+    tile.load_aligned(state + p.initial_state.offset(slot, head), p.initial_state.strides[2], v0);
   } else {
     tile.clear();
   }
@@ -350,13 +336,17 @@ __global__ void __launch_bounds__(kDecodeOneWarps* kWarpSize) decode_one(const _
   RegisterRow<Tile> k;
   float squares[2] = {};
 #pragma unroll
-  for (int j = 0; j < Tile::kSteps; ++j) {
-    q_bits[j].convert(p.q, q.x[j]);
-    k_bits[j].convert(p.k, k.x[j]);
+  for (int n = 0; n < Tile::kSteps * kFours; ++n) {
+    float queries[4];
+    float keys[4];
+    q_bits[n].convert(p.q, queries);
+    k_bits[n].convert(p.k, keys);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      squares[0] = fmaf(q.x[j][i], q.x[j][i], squares[0]);
-      squares[1] = fmaf(k.x[j][i], k.x[j][i], squares[1]);
+      squares[0] = fmaf(queries[i], queries[i], squares[0]);
+      squares[1] = fmaf(keys[i], keys[i], squares[1]);
+      q.x[n / kFours][n % kFours * 4 + i] = queries[i];
+      k.x[n / kFours][n % kFours * 4 + i] = keys[i];
     }
   }
   const Gate gate = p.compute_gate(gate_bits);
@@ -369,25 +359,18 @@ __global__ void __launch_bounds__(kDecodeOneWarps* kWarpSize) decode_one(const _
 #pragma unroll
     for (int j = 0; j < Tile::kSteps; ++j) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < Tile::kRun; ++i) {
         q.x[j][i] *= p.norm.q_weight.load(p.norm.q_weight.offset(k_head) + Tile::k_of(j) + i);
         k.x[j][i] *= p.norm.k_weight.load(p.norm.k_weight.offset(k_head) + Tile::k_of(j) + i);
       }
     }
   }
-  float v[Tile::kColumns];
-  float o[Tile::kColumns];
-#pragma unroll
-  for (int c = 0; c < Tile::kColumns; ++c) v[c] = p.v.convert(v_bits[c]);
-  tile.step(k, q, scalars, v, o);
+  const float o = tile.step(k, q, scalars, p.v.convert(v_bits));
   if (slot >= 0 && p.final_state.defined()) {
     auto* state = static_cast<State*>(p.final_state.data);
-    tile.store_fours(state + p.final_state.offset(slot, head), p.final_state.strides[2], v0);
+    tile.store_aligned(state + p.final_state.offset(slot, head), p.final_state.strides[2], v0);
   }
-#pragma unroll
-  for (int c = 0; c < Tile::kColumns; ++c) {
-    if (Tile::lane_k() == c) p.o.store(p.o.offset(row, 0, head) + v0 + Tile::v_of(c), o[c]);
-  }
+  if (Tile::owns_row()) p.o.store(p.o.offset(row, 0, head) + own_v, o);
   pdl_trigger();
 }
 

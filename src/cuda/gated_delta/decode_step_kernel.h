@@ -1,16 +1,14 @@
 #pragma once
 
 // The fused step for 1 to 8 tokens, with the same known at compile time as in decode_kernel.h. The blocks that share a
-// key head of a sequence are one cluster. By substitution, the tokens are those that a sequence replays, then its own,
-// of which the first alone changes the states.
+// key head of a sequence are one cluster.
 //
 // Roles: every block convolves all of the key head's q and k, and v of its own rows, a channel per thread; the first
 //   tile_warps warps hold rows of the state; the last warp's lanes compute the gates, a token each.
 // Shared memory: the tokens (DecodeMemory), sums of squares and norm factors (DecodeStepMemory).
 // Pipeline: loads of channels, state, gates and z; convolution while the state is in flight; tokens; outputs.
-// Barriers: several blocks read the convolution's inputs, and those that are replayed, that one of them replaces. Each
-//   arrives at the cluster barrier after its reads and waits only after its tokens. A second one completes the heads'
-//   sums of squares.
+// Barriers: several blocks read the convolution's inputs that one of them replaces. Each arrives at the cluster barrier
+//   after its reads and waits only after its tokens. A second one completes the heads' sums of squares.
 
 #include "cuda/common/pdl.h"
 #include "cuda/gated_delta/decode_kernel.h"
@@ -23,7 +21,6 @@ namespace thalweg::cu {
 
 constexpr int kStepRounds = 2;  // channels of a thread in decode_step, at most
 constexpr int kMaxDecodeStepThreads = 512;
-constexpr int kMaxReplayStepThreads = 320;  // of narrow tiles: a channel each
 
 // A block's shared memory besides the tokens.
 template <int kK>
@@ -102,15 +99,14 @@ __device__ inline void sum_squares(int count, Output output, Put put) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 // Kernel decode_step, for one thread.
-template <int kK, class State, Tokens kTokens, bool kNarrow, class Sequence>
+template <int kK, class State, Tokens kTokens, bool kNarrow>
 struct DecodeStepBlock {
   using Tile = StateTile<kK, StateLayout::kVK, kNarrow ? 1 : 0>;
   using Memory = DecodeMemory<kK>;
   using StepMemory = DecodeStepMemory<kK>;
   static constexpr bool kAllTogether = kTokens == Tokens::kAll;
-  // Tokens whose inputs are loaded beforehand.
-  static constexpr int kEarly = kTokens == Tokens::kOneByOne ? 1 : kTogether;
-  static constexpr int kPasses = kAllTogether ? 4 : 1;  // over the outputs whose z is loaded beforehand
+  static constexpr int kEarly = kAllTogether ? kTogether : 1;  // tokens whose inputs are loaded beforehand
+  static constexpr int kPasses = kAllTogether ? 4 : 1;         // over the outputs whose z is loaded beforehand
 
   // The inputs of a thread's channels, with the norm weights of those of q and k.
   struct Channels {
@@ -146,16 +142,14 @@ struct DecodeStepBlock {
   const int gate_token = thread - (warps - 1) * kWarpSize;  // of the last warp's lanes; negative in others
   // Threads take the outputs [tokens,rows] from the last one on: the first threads have more channels.
   const int first_output = threads - 1 - thread;
-  Sequence sequence{};
+  RowTokens sequence{};
 
   __device__ __forceinline__ int channel_of(int i) const {
     if (i >= 2 * kK) return 2 * p.hk * kK + head * p.v_size + first_v + i - 2 * kK;
     return (i < kK ? 0 : p.hk * kK) + k_head * kK + i % kK;
   }
   __device__ __forceinline__ int token_of(int output) const { return sequence.count == 1 ? 0 : output / rows; }
-  __device__ __forceinline__ bool is_output(int output) const {
-    return output < sequence.count * rows && sequence.is_own(token_of(output));
-  }
+  __device__ __forceinline__ bool is_output(int output) const { return output < sequence.count * rows; }
 
   __device__ __forceinline__ void read_channels(Channels& own) const {
 #pragma unroll
@@ -172,7 +166,7 @@ struct DecodeStepBlock {
   __device__ __forceinline__ void load_state(Tile& tile) const {
     if (has_rows && sequence.slot >= 0) {
       const auto* state = static_cast<const State*>(p.state_in.data);
-      tile.load_fours(state + p.state_in.offset(sequence.slot, head), p.state_in.strides[2], v0);
+      tile.load_aligned(state + p.state_in.offset(sequence.slot, head), p.state_in.strides[2], v0);
     } else {
       tile.clear();
     }
@@ -180,8 +174,7 @@ struct DecodeStepBlock {
 
   __device__ __forceinline__ std::uint32_t read_z(int output) const {
     const int t = token_of(output);
-    return p.z.defined() ? p.z.read(p.z.offset(sequence.row, sequence.place(t), head) + first_v + output - t * rows)
-                         : 0;
+    return p.z.defined() ? p.z.read(p.z.offset(sequence.row, t, head) + first_v + output - t * rows) : 0;
   }
   __device__ __forceinline__ std::uint32_t read_norm_weight(int output) const {
     return p.z.defined() ? p.norm_weight.read(first_v + output - token_of(output) * rows) : 0;
@@ -202,11 +195,11 @@ struct DecodeStepBlock {
       if (i >= channels) continue;
       if (i >= 2 * kK) {
         float* const to = memory.v + i - 2 * kK;
-        own.inputs[r].prepare(p, sequence, channel_of(i), to, rows, [&](int t, float value) { to[t * rows] = value; });
+        own.inputs[r].prepare(p, sequence, channel_of(i), [&](int t, float value) { to[t * rows] = value; });
       } else {
         float* const to = i < kK ? memory.q + i : memory.k + i - kK;
         const float weight = p.norm.norm == QkNorm::kRms ? p.norm.q_weight.convert(own.norm_weight[r]) : 1.0F;
-        own.inputs[r].prepare(p, sequence, channel_of(i), to, memory.kPitch, [&](int t, float value) {
+        own.inputs[r].prepare(p, sequence, channel_of(i), [&](int t, float value) {
           to[t * memory.kPitch] = value * weight;
           const float squares = warp_sum(value * value);
           if (lane == 0) step_memory.key_squares[t * step_memory.kKeyWarps + i / kWarpSize] = squares;
@@ -230,24 +223,6 @@ struct DecodeStepBlock {
     if (gate_token < kTogether) store_gate(gate, kAllTogether, memory.decay + gate_token);
   }
 
-  __device__ __forceinline__ void substitute(Tile& tile, const Memory& memory) const {
-    const SubstitutedTokens tokens{.q = memory.q,
-                                   .k = memory.k,
-                                   .q_factor = memory.q_factor,
-                                   .k_factor = memory.k_factor,
-                                   .v = memory.v,
-                                   .v_pitch = rows,
-                                   .decay = memory.decay,
-                                   .beta = memory.beta,
-                                   .products = memory.products,
-                                   .with_q = memory.with_q,
-                                   .rows = rows,
-                                   .count = sequence.count,
-                                   .first_output = sequence.first_own(),
-                                   .committed = sequence.committed()};
-    run_substitution<Memory::kPitch>(tile, tokens, warp_v);
-  }
-
   // Writes the warp's sums of squares of the outputs to every block of the head.
   __device__ __forceinline__ void share_squares(const Memory& memory, const StepMemory& step_memory) const {
     sum_squares<Tile::kWarpV>(
@@ -260,8 +235,7 @@ struct DecodeStepBlock {
         });
   }
 
-  // Replaces the convolution's inputs, and what is replayed: those of v of the block's rows, and the block's share of q
-  // and k.
+  // Replaces the convolution's inputs: those of v of the block's rows, and the block's share of q and k.
   __device__ __forceinline__ void update_channels(const Channels& own) const {
     const int share = (2 * kK + members - 1) / members;
 #pragma unroll
@@ -269,9 +243,6 @@ struct DecodeStepBlock {
       const int i = thread + r * threads;
       const bool owns = i >= 2 * kK ? i < channels : i >= rank * share && i < (rank + 1) * share;
       if (owns && p.taps > 0) own.inputs[r].update_state(p, sequence.slot, channel_of(i));
-      if constexpr (Sequence::kReplays) {
-        if (owns) own.inputs[r].keep_drafts(p, sequence, channel_of(i));
-      }
     }
   }
 
@@ -283,15 +254,12 @@ struct DecodeStepBlock {
       const float squares = step_memory.sum_of_squares(t, p.tile_warps * p.row_blocks);
       value = gated_norm(p, value, squares, z_bits, weight_bits);
     }
-    p.y.store(p.y.offset(sequence.row, sequence.place(t), head) + first_v + output - t * rows, value);
+    p.y.store(p.y.offset(sequence.row, t, head) + first_v + output - t * rows, value);
   }
 
   __device__ __forceinline__ void run(float4* shared) {
     Memory memory(shared, kAllTogether ? kTogether : p.most_tokens, rows);
-    float* const rest = kTokens == Tokens::kSubstitution
-                            ? memory.with_q + p.most_tokens * rows
-                            : reinterpret_cast<float*>(memory.scratch + (kAllTogether ? p.tile_warps : 0));
-    const StepMemory step_memory(rest);
+    const StepMemory step_memory(reinterpret_cast<float*>(memory.scratch + (kAllTogether ? p.tile_warps : 0)));
     memory.q_factor = step_memory.q_factors(warp);
     memory.k_factor = step_memory.k_factors(warp);
     if (!sequence.find(p, static_cast<int>(blockIdx.z))) return;  // the whole cluster returns
@@ -312,16 +280,11 @@ struct DecodeStepBlock {
     cluster_arrive_relaxed();  // after the reads of the convolution's inputs, whose results have been stored
     __syncthreads();
     step_memory.find_factors(p, count, warp);
-    if constexpr (kTokens == Tokens::kSubstitution) {
-      multiply_tokens<kK, Memory::kPitch>(memory.q, memory.k, count, sequence.first_own(), warp, warps,
-                                          memory.products);
-      __syncthreads();
-      if (has_rows) substitute(tile, memory);
-    } else if (has_rows) {
+    if (has_rows) {
       decode_tokens<kK, kTokens>(tile, memory, count, rows, warp_v, [&](int t) {
         if (!p.snapshots.defined()) return;
         auto* state = static_cast<State*>(p.snapshots.data);
-        tile.store_fours_streaming(state + p.snapshots.offset(sequence.row, t, head), p.snapshots.strides[3], v0);
+        tile.store_streaming(state + p.snapshots.offset(sequence.row, t, head), p.snapshots.strides[3], v0);
       });
     }
     __syncwarp();
@@ -331,12 +294,9 @@ struct DecodeStepBlock {
     if (p.row_blocks > 1) cluster_arrive();
     if (has_rows && sequence.slot >= 0) {
       auto* state = static_cast<State*>(p.state_out.data);
-      tile.store_fours(state + p.state_out.offset(sequence.slot, head), p.state_out.strides[2], v0);
+      tile.store_aligned(state + p.state_out.offset(sequence.slot, head), p.state_out.strides[2], v0);
     }
     if (sequence.slot >= 0) update_channels(own);
-    if constexpr (Sequence::kReplays) {
-      if (row_block == 0 && gate_token >= 0) sequence.keep_gate(p, gate_token, head, gate_bits);
-    }
     if (p.row_blocks > 1) {
       cluster_wait();
     } else {
@@ -356,19 +316,14 @@ struct DecodeStepBlock {
 };
 #endif
 
-// At least half as many threads as the block has channels. 1 to kTogether tokens of a sequence, those that it replays
-// included; with replays by substitution. With few sequences the blocks of the next launch begin beside those of this
-// one if both fit into the registers.
-template <int kK, class State, Tokens kTokens, bool kNarrow, class Sequence = RowTokens>
-__global__ void __launch_bounds__(!kNarrow             ? kMaxWarps * kWarpSize
-                                  : Sequence::kReplays ? kMaxReplayStepThreads
-                                                       : kMaxDecodeStepThreads,
-                                  kNarrow && !Sequence::kReplays ? 1 : 2)
+// At least half as many threads as the block has channels. 1 to kTogether tokens of a sequence.
+template <int kK, class State, Tokens kTokens, bool kNarrow>
+__global__ void __launch_bounds__(kNarrow ? kMaxDecodeStepThreads : kMaxWarps* kWarpSize, kNarrow ? 1 : 2)
     decode_step(const __grid_constant__ DecodeStep p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ float4 shared[];
   pdl_wait();
-  DecodeStepBlock<kK, State, kTokens, kNarrow, Sequence>{p}.run(shared);
+  DecodeStepBlock<kK, State, kTokens, kNarrow>{p}.run(shared);
 #endif
 }
 

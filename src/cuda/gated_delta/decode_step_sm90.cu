@@ -9,12 +9,4 @@ DecodeStepKernel decode_step_kernel(std::int64_t k, DType state, Tokens tokens, 
   });
 }
 
-DecodeStepKernel replay_step_kernel(std::int64_t k, bool narrow) {
-  const auto pick = [&]<int kK>() -> DecodeStepKernel {
-    return narrow ? decode_step<kK, float, Tokens::kSubstitution, true, ReplayedTokens>
-                  : decode_step<kK, float, Tokens::kSubstitution, false, ReplayedTokens>;
-  };
-  return k == 64 ? pick.template operator()<64>() : pick.template operator()<128>();
-}
-
 }  // namespace thalweg::cu

@@ -24,8 +24,7 @@ struct DecodeStep {
   int taps = 0;        // 0: no convolution
   int tile_warps = 1;  // warps of a block that hold rows of the state
   int row_blocks = 1;  // blocks of a head
-  int stages = 1;      // stream_step: states of heads in shared memory
-  int key_heads = 0;   // stream_step: of all sequences
+  int channels = 0;    // 2*HK*K + HV*V
   HeadMap head_map = HeadMap::kGrouped;
   Compact<3> state_in;  // [slots,HV,V,K]
   CompactGateViews gates;
@@ -44,28 +43,11 @@ struct DecodeStep {
   bool drafts = false;
   Compact<2> replay_x;  // [slots,R,2*HK*K + HV*V]
   CompactGateViews replay_gates;
-};
-
-// One channel of the rows of a matrix, as bits.
-struct ChannelRows {
-  char* data;
-  std::int64_t stride;  // in bytes
-  bool wide;            // 32 bits, else 16
-
-  __device__ ChannelRows(const Compact<2>& matrix, std::int64_t offset) : wide(matrix.dtype == DType::kF32) {
-    const int bytes = wide ? 4 : 2;
-    data = static_cast<char*>(matrix.data) + offset * bytes;
-    stride = static_cast<std::int64_t>(matrix.strides[1]) * bytes;
-  }
-  __device__ std::uint32_t read(int row) const {
-    const char* const at = data + row * stride;
-    return wide ? *reinterpret_cast<const std::uint32_t*>(at) : *reinterpret_cast<const std::uint16_t*>(at);
-  }
-  __device__ void write(int row, std::uint32_t bits) const {
-    char* const at = data + row * stride;
-    if (wide) *reinterpret_cast<std::uint32_t*>(at) = bits;
-    if (!wide) *reinterpret_cast<std::uint16_t*>(at) = static_cast<std::uint16_t>(bits);
-  }
+  // What launches of the split step hand over: q, k and v of the tokens after convolution, norm and scale, their gates,
+  // and outputs.
+  float* inputs = nullptr;       // [B,most_tokens,channels]
+  float2* step_gates = nullptr;  // [B,most_tokens,HV]: exp(g) and beta
+  float* outputs = nullptr;      // [B,HV,V]: of one token, before their norm
 };
 
 // The tokens of a sequence: those of a row of x.
@@ -86,11 +68,10 @@ struct RowTokens {
   __device__ bool is_own(int) const { return true; }
   __device__ int place(int t) const { return t; }  // in the row
   __device__ int committed() const { return count; }
-  // Reads a channel's first kTokens inputs, 0 beyond the last token.
-  template <int kTokens>
-  __device__ void read_x(const DecodeStep& p, int channel, std::uint32_t (&x)[kTokens]) const {
-#pragma unroll
-    for (int t = 0; t < kTokens; ++t) x[t] = t < count ? p.x.read(p.x.offset(row, t) + channel) : 0;
+  // Token t's input of a channel, for inputs of type X.
+  template <class X>
+  __device__ X* input(const DecodeStep& p, int t, int channel) const {
+    return static_cast<X*>(p.x.data) + p.x.offset(row, 0) + channel + static_cast<std::int64_t>(t) * p.x.strides[1];
   }
   __device__ GateBits read_gate(const DecodeStep& p, int t, int head) const { return p.gates.read(row, t, head); }
 };
@@ -134,12 +115,15 @@ struct ReplayedTokens {
   __device__ int committed() const { return drafts ? min(count, replayed + 1) : count; }
   // Whether the next call may replay it.
   __device__ bool is_draft(int t) const { return drafts && slot >= 0 && t > replayed && t < count; }
-  template <int kTokens>
-  __device__ void read_x(const DecodeStep& p, int channel, std::uint32_t (&x)[kTokens]) const {
-    const ChannelRows own(p.x, p.x.offset(row, begin - replayed) + channel);
-    const ChannelRows before(p.replay_x, p.replay_x.offset(max(slot, 0), 0) + channel);
-#pragma unroll
-    for (int t = 0; t < kTokens; ++t) x[t] = t < count ? (is_own(t) ? own : before).read(t) : 0;
+  template <class X>
+  __device__ X* input(const DecodeStep& p, int t, int channel) const {
+    X* const own = static_cast<X*>(p.x.data) + p.x.offset(row, begin - replayed) + channel;
+    return is_own(t) ? own + static_cast<std::int64_t>(t) * p.x.strides[1] : replayed_input<X>(p, t, channel);
+  }
+  template <class X>
+  __device__ X* replayed_input(const DecodeStep& p, int t, int channel) const {
+    X* const first = static_cast<X*>(p.replay_x.data) + p.replay_x.offset(max(slot, 0), 0) + channel;
+    return first + static_cast<std::int64_t>(t) * p.replay_x.strides[1];
   }
   __device__ GateBits read_gate(const DecodeStep& p, int t, int head) const {
     return is_own(t) ? p.gates.read(row, place(t), head) : p.replay_gates.read(slot, t, head);
@@ -148,11 +132,20 @@ struct ReplayedTokens {
   __device__ void keep_gate(const DecodeStep& p, int t, int head, const GateBits& bits) const {
     if (!is_draft(t)) return;
     const auto& to = p.replay_gates;
-    ChannelRows(to.a, to.a.offset(slot, t - replayed - 1) + head).write(0, bits.a);
-    ChannelRows(to.b, to.b.offset(slot, t - replayed - 1) + head).write(0, bits.b);
+    write_bits(to.a, to.a.offset(slot, t - replayed - 1) + head, bits.a);
+    write_bits(to.b, to.b.offset(slot, t - replayed - 1) + head, bits.b);
   }
 
  private:
+  // Writes an element as View::read() returns it.
+  template <class View>
+  __device__ static void write_bits(const View& to, std::int64_t offset, std::uint32_t bits) {
+    if (to.dtype == DType::kF32) {
+      static_cast<std::uint32_t*>(to.data)[offset] = bits;
+    } else {
+      static_cast<std::uint16_t*>(to.data)[offset] = static_cast<std::uint16_t>(bits);
+    }
+  }
   __device__ static bool fail(const DecodeStep& p, DeviceFault fault) {
     if (threadIdx.x == 0) report(p.slots.fault, fault);
     return false;
@@ -165,17 +158,17 @@ struct ConvChannel {
   std::uint32_t taps[kDecodeTaps];
   std::uint32_t inputs[kDecodeTaps - 1];
   std::uint32_t x[kTokens];
-  float window[kDecodeTaps - 1];  // the newest committed inputs, after prepare()
+  float window[kDecodeTaps - 1];  // the newest inputs, after prepare()
 
   // The newest tap and input last; what W lacks of kDecodeTaps is zero.
-  template <class Sequence>
-  __device__ void read(const DecodeStep& p, const Sequence& tokens, int channel) {
+  __device__ void read(const DecodeStep& p, const RowTokens& tokens, int channel) {
     const int missing = kDecodeTaps - p.taps;
     const bool convolves = p.taps > 0;
     const bool remembers = convolves && tokens.slot >= 0;
     const std::int64_t weights = convolves ? p.conv_weight.offset(channel) - missing : 0;
     const std::int64_t state = remembers ? p.conv_state.offset(tokens.slot, channel) - missing : 0;
-    tokens.read_x(p, channel, x);
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) x[t] = t < tokens.count ? p.x.read(p.x.offset(tokens.row, t) + channel) : 0;
 #pragma unroll
     for (int i = 0; i + 1 < kDecodeTaps; ++i) {
       inputs[i] = remembers && i >= missing ? p.conv_state.read(state + i) : 0;
@@ -184,9 +177,9 @@ struct ConvChannel {
     for (int i = 0; i < kDecodeTaps; ++i) taps[i] = convolves && i >= missing ? p.conv_weight.read(weights + i) : 0;
   }
 
-  // Calls write(t, value) with the channel's values, of which token t's is stored to to[t * pitch].
-  template <class Sequence, class Write>
-  __device__ void prepare(const DecodeStep& p, const Sequence& tokens, int channel, float* to, int pitch, Write write) {
+  // Calls write(t, value) with the channel's values.
+  template <class Write>
+  __device__ void prepare(const DecodeStep& p, const RowTokens& tokens, int channel, Write write) {
     float weight[kDecodeTaps];
 #pragma unroll
     for (int i = 0; i < kDecodeTaps; ++i) weight[i] = p.conv_weight.convert(taps[i]);
@@ -203,29 +196,12 @@ struct ConvChannel {
       window[0] = window[1], window[1] = window[2], window[2] = input;
       write(t, value);
     };
-    if constexpr (Sequence::kReplays) {
-      // A loop over registers is unrolled, here beyond the cache of instructions. This one goes over shared memory,
-      // where values replace inputs.
 #pragma unroll
-      for (int t = 0; t < kTokens; ++t) {
-        if (t < tokens.count) to[t * pitch] = __uint_as_float(x[t]);
-      }
-      float kept[kDecodeTaps - 1] = {window[0], window[1], window[2]};
-      const int committed = tokens.committed();
-#pragma unroll 1
-      for (int t = 0; t < tokens.count; ++t) {
-        token(t, __float_as_uint(to[t * pitch]));
-        if (t < committed) kept[0] = window[0], kept[1] = window[1], kept[2] = window[2];
-      }
-      window[0] = kept[0], window[1] = kept[1], window[2] = kept[2];
-    } else {
-#pragma unroll
-      for (int t = 0; t < kTokens; ++t) {
-        if (t < tokens.count) token(t, x[t]);
-      }
-#pragma unroll 1
-      for (int t = kTokens; t < tokens.count; ++t) token(t, p.x.read(p.x.offset(tokens.row, t) + channel));
+    for (int t = 0; t < kTokens; ++t) {
+      if (t < tokens.count) token(t, x[t]);
     }
+#pragma unroll 1
+    for (int t = kTokens; t < tokens.count; ++t) token(t, p.x.read(p.x.offset(tokens.row, t) + channel));
   }
 
   __device__ void update_state(const DecodeStep& p, int slot, int channel) const {
@@ -234,15 +210,6 @@ struct ConvChannel {
 #pragma unroll
     for (int i = 0; i + 1 < kDecodeTaps; ++i) {
       if (i >= missing) p.conv_state.store(state + i, window[i]);
-    }
-  }
-
-  // Keeps the drafts' inputs where the next call replays them.
-  __device__ void keep_drafts(const DecodeStep& p, const ReplayedTokens& tokens, int channel) const {
-    const ChannelRows to(p.replay_x, p.replay_x.offset(max(tokens.slot, 0), 0) + channel);
-#pragma unroll
-    for (int t = 1; t < kTokens; ++t) {
-      if (tokens.is_draft(t)) to.write(t - tokens.replayed - 1, x[t]);
     }
   }
 };

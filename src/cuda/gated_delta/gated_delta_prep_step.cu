@@ -212,12 +212,9 @@ DecodeStepShape decode_step_shape(const Sizes& s, bool together, int multiproces
   return shape;
 }
 
-// Everything but the number of tokens.
-std::string decode_shape_reason(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+// For kernels decode, decode_together and split: everything but the number of tokens.
+std::string decode_tensors_reason(const GatedDeltaPrepStepArgs& args) {
   const Sizes s(args);
-  const DeviceProperties& device = properties(stream.device.index);
-  if (decode_step_kernel(128, DType::kF32, Tokens::kAll, false) == nullptr) return "is not in this build";
-  if (const std::string reason = sm90_reason(device); !reason.empty()) return reason;
   if (s.k != 64 && s.k != 128) return "needs K to be 64 or 128, not " + std::to_string(s.k);
   if (!is_vk(args)) return "needs states [V,K]";
   if (args.conv_weight.defined() && args.conv_weight.dim(1) > kDecodeTaps) return "needs at most 4 taps";
@@ -233,9 +230,7 @@ std::string decode_shape_reason(const GatedDeltaPrepStepArgs& args, const Stream
         ConstTensor(args.y), ConstTensor(args.replay_x), ConstTensor(args.replay_a), ConstTensor(args.replay_b)}) {
     if (!is_compact(tensor)) return "needs strides below 2^31 elements";
   }
-  if (s.batch > 65535 || s.hv > 65535) return "needs at most 65535 sequences and heads";
-  return decode_step_shape(s, true, device.multiprocessors).row_blocks > 0 ? ""
-                                                                           : "needs a key head to fit into 8 blocks";
+  return s.batch > 65535 || s.hv > 65535 ? "needs at most 65535 sequences and heads" : "";
 }
 
 // Whether the tokens of a sequence are bounded by R: those that it replays, a first one, and drafts.
@@ -245,19 +240,27 @@ std::int64_t most_tokens(const GatedDeltaPrepStepArgs& args) {
   return replays_drafts(args) ? 2 * args.replay_x.dim(1) + 1 : args.x.dim(1);
 }
 
-std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+std::string tokens_reason(const GatedDeltaPrepStepArgs& args) {
+  const std::int64_t tokens = most_tokens(args);
   if (replays_drafts(args)) {
-    const std::int64_t most = args.replay_x.dim(1);
-    if (most_tokens(args) > kTogether) return "needs R to be at most 3, not " + std::to_string(most);
-    return decode_shape_reason(args, stream);
+    return tokens > kTogether ? "needs R to be at most 3, not " + std::to_string(args.replay_x.dim(1)) : "";
   }
   if (std::string reason = no_drafts_reason(args); !reason.empty()) return reason;
-  const std::int64_t tokens = most_tokens(args);
-  if (tokens < 1 || tokens > kTogether) return "needs 1 to 8 tokens, not " + std::to_string(tokens);
-  return decode_shape_reason(args, stream);
+  return tokens < 1 || tokens > kTogether ? "needs 1 to 8 tokens, not " + std::to_string(tokens) : "";
 }
 
-DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s, const DecodeStepShape& shape) {
+std::string decode_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+  const DeviceProperties& device = properties(stream.device.index);
+  if (decode_step_kernel(128, DType::kF32, Tokens::kAll, false) == nullptr) return "is not in this build";
+  if (const std::string reason = sm90_reason(device); !reason.empty()) return reason;
+  if (std::string reason = no_drafts_reason(args); !reason.empty()) return reason;
+  if (std::string reason = tokens_reason(args); !reason.empty()) return reason;
+  if (std::string reason = decode_tensors_reason(args); !reason.empty()) return reason;
+  const bool fits = decode_step_shape(Sizes(args), true, device.multiprocessors).row_blocks > 0;
+  return fits ? "" : "needs a key head to fit into 8 blocks";
+}
+
+DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s) {
   DecodeStep p;
   p.x = compact<2>(args.x);
   p.conv_state = compact<2>(args.conv_state);
@@ -269,8 +272,6 @@ DecodeStep decode_parameters(const GatedDeltaPrepStepArgs& args, const Sizes& s,
   p.ratio = static_cast<int>(s.ratio());
   p.v_size = static_cast<int>(s.v);
   p.taps = args.conv_weight.defined() ? static_cast<int>(args.conv_weight.dim(1)) : 0;
-  p.tile_warps = static_cast<int>(s.v / shape.row_blocks / shape.warp_rows);
-  p.row_blocks = shape.row_blocks;
   p.head_map = args.head_map;
   p.state_in = compact<3>(args.state_in);
   p.gates = compact_gate_views(args.gates);
@@ -297,10 +298,10 @@ void launch_decode(const GatedDeltaPrepStepArgs& args, Tokens tokens, const Stre
   const CurrentDevice current(stream, args.kName);
   const DecodeStepShape shape =
       decode_step_shape(s, tokens == Tokens::kAll, properties(stream.device.index).multiprocessors);
-  const DecodeStepKernel kernel = replays_drafts(args)
-                                      ? replay_step_kernel(s.k, shape.narrow)
-                                      : decode_step_kernel(s.k, args.state_in.dtype, tokens, shape.narrow);
-  const DecodeStep p = decode_parameters(args, s, shape);
+  const DecodeStepKernel kernel = decode_step_kernel(s.k, args.state_in.dtype, tokens, shape.narrow);
+  DecodeStep p = decode_parameters(args, s);
+  p.tile_warps = static_cast<int>(s.v / shape.row_blocks / shape.warp_rows);
+  p.row_blocks = shape.row_blocks;
   const dim3 members(static_cast<unsigned>(shape.row_blocks), static_cast<unsigned>(s.ratio()));
   const dim3 blocks(members.x, static_cast<unsigned>(s.hv), static_cast<unsigned>(s.batch));
   const std::size_t memory = decode_memory_bytes(s.k, tokens, p.most_tokens, s.v / shape.row_blocks, p.tile_warps) +
@@ -310,11 +311,10 @@ void launch_decode(const GatedDeltaPrepStepArgs& args, Tokens tokens, const Stre
 }
 
 void run_decode(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
-  launch_decode(args, replays_drafts(args) ? Tokens::kSubstitution : Tokens::kOneByOne, stream);
+  launch_decode(args, Tokens::kOneByOne, stream);
 }
 
 std::string together_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
-  if (std::string reason = no_drafts_reason(args); !reason.empty()) return reason;
   if (Sizes(args).tokens < 2) return "needs 2 to 8 tokens, not " + std::to_string(Sizes(args).tokens);
   if (args.snapshots.defined()) return "does not take snapshots";
   return decode_supports(args, stream);
@@ -324,36 +324,67 @@ void run_together(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& s
   launch_decode(args, Tokens::kAll, stream);
 }
 
-// ---- stream: for many sequences
+// ---- split: for many sequences, in several launches
 
-std::string stream_supports(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+std::string split_supports(const GatedDeltaPrepStepArgs& args, const Stream&) {
   const Sizes s(args);
-  std::string reason = decode_supports(args, stream);
-  if (!reason.empty()) return reason;
-  if (s.v != kStreamStepV) return "needs V to be 128, not " + std::to_string(s.v);
-  if (s.ratio() > kStreamStepMaxHeads) return "needs at most 4 value heads of a key head";
-  const std::int64_t sixteen = 16 / bytes_of(args.state_in.dtype, 1);
-  if (address_alignment(args.state_in) % 16 != 0 || args.state_in.stride(2) != s.k ||
-      args.state_in.stride(1) % sixteen != 0 || args.state_in.stride(0) % sixteen != 0) {
-    return "needs contiguous heads of states, aligned to 16 bytes";
+  if (std::string reason = tokens_reason(args); !reason.empty()) return reason;
+  if (std::string reason = decode_tensors_reason(args); !reason.empty()) return reason;
+  if (s.v != kStepStatesV) return "needs V to be 128, not " + std::to_string(s.v);
+  for (const ConstTensor& tensor : {args.state_in, ConstTensor(args.state_out), ConstTensor(args.snapshots)}) {
+    if (tensor.defined() && !rows_aligned_to(tensor, 16)) return "needs rows of states aligned to 16 bytes";
   }
-  if (s.batch * s.hk > std::numeric_limits<std::int32_t>::max() / 2) return "needs at most 2^30 key heads";
-  return "";
+  if (args.x.dim(2) > std::numeric_limits<std::int32_t>::max()) return "needs fewer than 2^31 channels";
+  for (const ConstTensor& inputs : {args.x, ConstTensor(args.replay_x)}) {
+    if (inputs.defined() && !elements(inputs).fours) return "needs rows of inputs aligned to four elements";
+  }
+  if (!args.conv_weight.defined()) return "";
+  if (args.conv_weight.dim(1) != kDecodeTaps) return "needs 4 taps, not " + std::to_string(args.conv_weight.dim(1));
+  const std::int64_t four = bytes_of(args.conv_state.dtype, 4);
+  const bool contiguous = args.conv_weight.stride(0) == kDecodeTaps && args.conv_state.stride(1) == kDecodeTaps - 1;
+  const bool aligned = elements(args.conv_weight).fours && args.conv_state.stride(0) % 4 == 0 &&
+                       address_alignment(args.conv_state) % four == 0;
+  return contiguous && aligned ? "" : "needs contiguous convolutions, aligned to four elements";
 }
 
-void run_stream(const GatedDeltaPrepStepArgs& args, Workspace, const Stream& stream) {
+// Takes what launches hand over.
+void take_prepared(const GatedDeltaPrepStepArgs& args, Arena& arena, DecodeStep& p) {
+  const Sizes s(args);
+  p.inputs = arena.take<float>(s.batch * most_tokens(args) * args.x.dim(2));
+  p.step_gates = arena.take<float2>(s.batch * most_tokens(args) * s.hv);
+  if (most_tokens(args) == 1) p.outputs = arena.take<float>(s.batch * s.hv * s.v);
+}
+
+std::size_t split_workspace(const GatedDeltaPrepStepArgs& args, const Stream&) {
+  Arena arena;
+  DecodeStep p;
+  take_prepared(args, arena, p);
+  return arena.used();
+}
+
+void run_split(const GatedDeltaPrepStepArgs& args, Workspace workspace, const Stream& stream) {
   const Sizes s(args);
   if (s.batch == 0) return;
   const CurrentDevice current(stream, args.kName);
-  const StreamStepKernel chosen =
-      stream_step_kernel(s.k, args.state_in.dtype, most_tokens(args), s.ratio(), replays_drafts(args));
-  DecodeStep p = decode_parameters(args, s, {1, false, kStreamStepV / kStreamStepWarps, kStreamStepThreads});
-  p.stages = chosen.stages;
-  p.key_heads = static_cast<int>(s.batch * s.hk);
-  allow_shared_memory(reinterpret_cast<const void*>(chosen.kernel), chosen.shared_bytes, args.kName);
-  const int blocks = std::min(p.key_heads, properties(stream.device.index).multiprocessors);
-  pdl_launch(chosen.kernel, dim3(static_cast<unsigned>(blocks)), dim3(kStreamStepThreads), chosen.shared_bytes,
-             properties(stream.device.index), native(stream), args.kName, p);
+  const SplitStep chosen = split_step(s.k, args.x.dtype, args.state_in.dtype, most_tokens(args),
+                                      args.snapshots.defined(), replays_drafts(args));
+  Arena arena(workspace);
+  DecodeStep p = decode_parameters(args, s);
+  p.channels = static_cast<int>(args.x.dim(2));
+  take_prepared(args, arena, p);
+  const auto launch_kernel = [&](DecodeStepKernel kernel, dim3 blocks, int threads, std::size_t shared_bytes = 0) {
+    pdl_launch(kernel, blocks, dim3(static_cast<unsigned>(threads)), shared_bytes, properties(stream.device.index),
+               native(stream), args.kName, p);
+  };
+  const auto blocks_of = [](std::int64_t count, int block) {
+    return static_cast<unsigned>((count + block - 1) / block);
+  };
+  const auto sequences = static_cast<unsigned>(s.batch);
+  launch_kernel(chosen.inputs, dim3(blocks_of(p.channels, chosen.inputs_channels), sequences), chosen.inputs_threads);
+  const dim3 heads(static_cast<unsigned>(s.ratio() * chosen.head_blocks), static_cast<unsigned>(s.hk), sequences);
+  launch_kernel(chosen.states, heads, chosen.states_threads, chosen.states_shared_bytes);
+  if (chosen.norm == nullptr || !args.z.defined()) return;
+  launch_kernel(chosen.norm, dim3(blocks_of(s.hv, chosen.norm_heads), sequences), chosen.norm_threads);
 }
 
 // ---- costs
@@ -372,13 +403,13 @@ double step_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream, doubl
 }
 
 // A row's sums in decode, decode_together and cluster depend on how many blocks a head is divided into.
-double stream_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
+double split_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
-  return step_cost(args, stream, kStepStreamCall, kStepStreamKeyHead, kStepToken, kStepStreamWait);
+  return step_cost(args, stream, kStepSplitCall, kStepSplitKeyHead, kStepSplitToken, kStepSplitWait);
 }
 double together_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
-  return cost_by_count(step_cost(args, stream, kStepTogetherCall, kStepDecodeKeyHead, kStepToken, 0.0), stream);
+  return cost_by_count(step_cost(args, stream, kStepTogetherCall, kStepDecodeKeyHead, kStepTogetherToken, 0.0), stream);
 }
 double decode_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
@@ -396,8 +427,7 @@ double block_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
 }
 
 constexpr Kernel<GatedDeltaPrepStepArgs> kKernels[] = {
-    {"stream", stream_supports, no_workspace<GatedDeltaPrepStepArgs>, run_stream, nullptr, Arithmetic::kF32,
-     stream_cost},
+    {"split", split_supports, split_workspace, run_split, nullptr, Arithmetic::kF32, split_cost},
     {"decode_together", together_supports, no_workspace<GatedDeltaPrepStepArgs>, run_together, nullptr,
      Arithmetic::kF32, together_cost},
     {"decode", decode_supports, no_workspace<GatedDeltaPrepStepArgs>, run_decode, nullptr, Arithmetic::kF32,

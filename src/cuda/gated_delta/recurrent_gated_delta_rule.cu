@@ -161,6 +161,9 @@ std::string decode_one_supports(const RecurrentGatedDeltaRuleArgs& args, const S
   const Sizes s(args);
   if (s.tokens != 1) return "needs one token, not " + std::to_string(s.tokens);
   if (args.snapshots.defined()) return "does not take snapshots";
+  for (const ConstTensor& state : {args.initial_state, ConstTensor(args.final_state)}) {
+    if (!rows_aligned_to(state, 16)) return "needs rows of states aligned to 16 bytes";
+  }
   return decode_supports(args, stream);
 }
 
@@ -168,16 +171,16 @@ void run_decode_one(const RecurrentGatedDeltaRuleArgs& args, Workspace, const St
   const Sizes s(args);
   if (s.sequences * s.hv == 0) return;
   const CurrentDevice current(stream, args.kName);
-  constexpr int kWarpRows = DecodeOneTile<128>::kWarpV;
-  static_assert(DecodeOneTile<64>::kWarpV == kWarpRows);
+  const DecodeOneKernel chosen = decode_one_kernel(s.k, *state_type(args));
+  const std::int64_t head_warps = s.v / chosen.warp_rows;
   Decode p = decode_parameters(args, s);
   std::int64_t warps = kDecodeOneWarps;
-  while (s.v / kWarpRows % warps != 0) warps /= 2;
+  while (head_warps % warps != 0) warps /= 2;
   p.tile_warps = static_cast<int>(warps);
-  const dim3 blocks(static_cast<unsigned>(s.v / kWarpRows / warps), static_cast<unsigned>(s.hv),
+  const dim3 blocks(static_cast<unsigned>(head_warps / warps), static_cast<unsigned>(s.hv),
                     static_cast<unsigned>(s.sequences));
-  pdl_launch(decode_one_kernel(s.k, *state_type(args)), blocks, dim3(static_cast<unsigned>(warps * kWarpSize)), 0,
-             properties(stream.device.index), native(stream), args.kName, p);
+  pdl_launch(chosen.kernel, blocks, dim3(static_cast<unsigned>(warps * kWarpSize)), 0, properties(stream.device.index),
+             native(stream), args.kName, p);
 }
 
 // Launches kernel decode for tokens that go as `tokens` says.

@@ -70,7 +70,11 @@ __device__ inline int key_head(HeadMap map, int value_head, int hk, int hv) {
   return map == HeadMap::kTiled ? value_head % hk : value_head / (hv / hk);
 }
 
-__device__ inline float sigmoid(float x) { return __fdividef(1.0F, 1.0F + expf(-x)); }
+__device__ inline float sigmoid(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0F + expf(-x)));  // of 1 to infinity
+  return result;
+}
 
 // GateInputs on the device, read and converted in two steps like AnyView.
 struct GateBits {

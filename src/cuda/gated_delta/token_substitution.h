@@ -15,22 +15,44 @@
 
 namespace thalweg::cu {
 
-// The products of the tokens of a key head with each other, [2,kTogether,kTogether] in shared memory: k_t . k_s, then
-// q_t . k_s, for s <= t and without norm factors.
-constexpr int kTokenProducts = 2 * kTogether * kTogether;
+// The tokens of a value head in shared memory.
+struct SubstitutedTokens {
+  const float* q;         // [count,kPitch]
+  const float* k;         // [count,kPitch]
+  const float* q_factor;  // [count]: norm and scale of q and k, not yet applied
+  const float* k_factor;
+  const float* decay;  // [kTogether]: exp(g)
+  const float* beta;   // [count]
+  int count;
+  int first_output;  // those before it have none
+  int committed;     // tokens that change the state
+};
 
-// Computes them for tokens first_output and on (q) and all (k), by all warps of a block. Four lanes share a product.
+// What the substitution multiplies by, the same for all rows of a value head, in shared memory. d is counted with the
+// factor of its k.
+struct TokenProducts {
+  // [t][s] for s < t: D_t/D_s k_t . k_s times beta_t and both factors of k_t; [t][t]: beta_t and k_t's factor.
+  float with_k[kTogether][kTogether];
+  float with_q[kTogether][kTogether];  // [t][s] for s <= t: D_t/D_s q_t . k_s times q_t's factor
+  float scale[kTogether][2];           // of S k_t and of S q_t: D_t and their factors
+  float to_end[kTogether];             // D_c/D_t
+  float decay;                         // D_c
+  float unused[3];
+};
+static_assert(sizeof(TokenProducts) % sizeof(float4) == 0);
+
+// Computes them, by all warps of a block. Four lanes share a product.
 template <int kK, int kPitch>
-__device__ inline void multiply_tokens(const float* q, const float* k, int count, int first_output, int warp, int warps,
-                                       float* products) {
+__device__ inline void multiply_tokens(const SubstitutedTokens& tokens, int warp, int warps, TokenProducts& products) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
 #pragma unroll 1
   for (int i = warp; i < 2 * kTogether; i += warps) {
     const int t = i % kTogether;
     const bool is_q = i >= kTogether;
-    if (t >= count || (is_q && t < first_output)) continue;
-    const float* const row = (is_q ? q : k) + t * kPitch + lane % 4 * 4;
-    const float* const key = k + min(lane / 4, t) * kPitch + lane % 4 * 4;
+    if (t >= tokens.count || (is_q && t < tokens.first_output)) continue;
+    const int s = lane / 4;
+    const float* const row = (is_q ? tokens.q : tokens.k) + t * kPitch + lane % 4 * 4;
+    const float* const key = tokens.k + min(s, t) * kPitch + lane % 4 * 4;
     float sum[4] = {};
 #pragma unroll
     for (int j = 0; j < kK; j += 16) {
@@ -40,108 +62,111 @@ __device__ inline void multiply_tokens(const float* q, const float* k, int count
       sum[2] = fmaf(a.z, b.z, sum[2]), sum[3] = fmaf(a.w, b.w, sum[3]);
     }
     const float product = warp_sum<4>(sum[0] + sum[1] + (sum[2] + sum[3]));
-    if (lane % 4 == 0) products[i * kTogether + lane / 4] = product;
+    float decay = 1.0F;  // D_t/D_s
+#pragma unroll
+    for (int r = 1; r < kTogether; ++r) decay *= r > s && r <= t ? tokens.decay[r] : 1.0F;
+    const float from_start = decay * tokens.decay[0];  // D_t, for s = 0
+    if (lane % 4 != 0) continue;
+    if (is_q) {
+      products.with_q[t][s] = tokens.q_factor[t] * decay * product;
+      if (s == 0) products.scale[t][1] = tokens.q_factor[t] * from_start;
+    } else {
+      const float factor = tokens.k_factor[t] * tokens.beta[t];
+      products.with_k[t][s] = s == t ? factor : factor * tokens.k_factor[t] * decay * product;
+      if (s == 0) products.scale[t][0] = tokens.k_factor[t] * from_start;
+      if (t + 1 == tokens.committed) {
+        products.to_end[s] = decay;
+        if (s == 0) products.decay = from_start;
+      }
+    }
   }
 }
 
-// The tokens of a value head in shared memory.
-struct SubstitutedTokens {
-  const float* q;         // [tokens,kPitch]
-  const float* k;         // [tokens,kPitch]
-  const float* q_factor;  // [tokens]: norm and scale of q and k, not yet applied
-  const float* k_factor;
-  float* v;  // [tokens,v_pitch]; outputs overwrite values
-  int v_pitch;
-  const float* decay;     // [tokens]: exp(g)
-  const float* beta;      // [tokens]
-  const float* products;  // of multiply_tokens()
-  float* with_q;          // [tokens,rows]: scratch memory; S q_t, then d_t
-  int rows;
-  int count;
-  int first_output;  // those before it have none
-  int committed;     // tokens that change the state
-};
-
-// The tile's rows of V are those of v and with_q from warp_v on.
+// For a warp, whose tile's rows of V are those of v from warp_v on.
 template <int kPitch, class Tile>
 struct Substitution {
   static constexpr int kColumns = Tile::kColumns;
-  static_assert(Tile::kVK && Tile::kRun == 4 && Tile::kLanesK >= 2 * kColumns);
+  static_assert(Tile::kVK && Tile::kLanesK >= 2 * kColumns);
 
   const SubstitutedTokens& tokens;
+  const TokenProducts& products;
+  float* const v;  // [count,v_pitch]; outputs overwrite values
+  const int v_pitch;
+  float2* const with_state;  // [count,rows], scratch memory: S k_t and S q_t, scaled; then D_c/D_t d_t
+  const int rows;
   const int warp_v;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
 
-  // Subtracts D_t S k_t from v_t and stores D_t S q_t.
   __device__ __forceinline__ void multiply(const Tile& tile) const {
     const int lane_k = Tile::lane_k();
-    const bool for_q = lane_k % 2 == 1;
-    const int row = warp_v + Tile::v_of(lane_k / 2 % kColumns);
-    float decay = 1.0F;
+    // Where the lane's sums go: those with k alone, and those with k or q.
+    float* const to_k = &with_state[warp_v + Tile::v_of(lane_k % kColumns)].x;
+    float* const to_both = &with_state[warp_v + Tile::v_of(lane_k / 2 % kColumns)].x + lane_k % 2;
 #pragma unroll 1
-    for (int t = 0; t < tokens.count; ++t) {
-      decay *= tokens.decay[t];
-      const bool has_output = t >= tokens.first_output;
-      float sums[kColumns][2] = {};  // with k, with q
-      add_products(tile, read_row(tokens.k + t * kPitch), sums, 0);
-      if (has_output) add_products(tile, read_row(tokens.q + t * kPitch), sums, 1);
-      const float sum = decay * sum_over_lanes(sums);
-      if (lane_k >= 2 * kColumns) continue;
-      if (!for_q) tokens.v[t * tokens.v_pitch + row] -= tokens.k_factor[t] * sum;
-      if (for_q && has_output) tokens.with_q[t * tokens.rows + row] = tokens.q_factor[t] * sum;
+    for (int t = 0; t < tokens.first_output; ++t) {
+      float sums[kColumns] = {};
+      add_products(tile, read_row(tokens.k + t * kPitch), sums);
+      to_k[2 * t * rows] = products.scale[t][0] * Tile::template sum_column<1>(sums);
+    }
+#pragma unroll 1
+    for (int t = tokens.first_output; t < tokens.count; ++t) {
+      float with_k[kColumns] = {};
+      float with_q[kColumns] = {};
+      add_products(tile, read_row(tokens.k + t * kPitch), with_k);
+      add_products(tile, read_row(tokens.q + t * kPitch), with_q);
+      float sums[kColumns];
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) sums[c] = sum_two_of_pairs({with_k[c], with_q[c]});
+      to_both[2 * t * rows] = products.scale[t][lane_k % 2] * Tile::template sum_column<2>(sums);
     }
   }
 
-  // Solves for the lane's row, writes its outputs, and leaves D_c/D_t d_t, times the factor of k, in with_q. The first
-  // kWarpV lanes call it.
+  // Solves for the lane's row and writes its outputs. The first kWarpV lanes call it.
   __device__ __forceinline__ void solve_row() const {
     const int row = warp_v + lane;
-    float d[kTogether];  // D_t/D_s d_s
+    float d[kTogether];
 #pragma unroll
     for (int t = 0; t < kTogether; ++t) {
       d[t] = 0.0F;
       if (t >= tokens.count) continue;
-      const float* const k_products = tokens.products + t * kTogether;
-      const float* const q_products = k_products + kTogether * kTogether;
-      const float decay = tokens.decay[t];
-      const float k_factor = tokens.k_factor[t];
-      float& value = tokens.v[t * tokens.v_pitch + row];
-      float memory = 0.0F;
+      float& value = v[t * v_pitch + row];
+      const float2 with = with_state[t * rows + row];
+      float factors[kTogether];
+      read_eight(products.with_k[t], factors);
+      float sum = factors[t] * (value - with.x);
 #pragma unroll
-      for (int s = 0; s < t; ++s) {
-        d[s] *= decay;
-        memory = fmaf(k_products[s], d[s], memory);
-      }
-      d[t] = k_factor * tokens.beta[t] * (value - k_factor * memory);
+      for (int s = 0; s < t; ++s) sum = fmaf(-factors[s], d[s], sum);
+      d[t] = sum;
       if (t >= tokens.first_output) {
-        float output = 0.0F;
+        read_eight(products.with_q[t], factors);
+        float output = with.y;
 #pragma unroll
-        for (int s = 0; s <= t; ++s) output = fmaf(q_products[s], d[s], output);
-        value = fmaf(tokens.q_factor[t], output, tokens.with_q[t * tokens.rows + row]);
+        for (int s = 0; s <= t; ++s) output = fmaf(factors[s], d[s], output);
+        value = output;
       }
-      if (t + 1 == tokens.committed) {  // the outputs of these tokens are written
+    }
+    float to_end[kTogether];
+    read_eight(products.to_end, to_end);
 #pragma unroll
-        for (int s = 0; s <= t; ++s) tokens.with_q[s * tokens.rows + row] = d[s];
-      }
+    for (int t = 0; t < kTogether; ++t) {
+      if (t < tokens.committed) with_state[t * rows + row].x = to_end[t] * d[t];
     }
   }
 
-  // S = D_c S + sum_{s<=c} D_c/D_s d_s k_s^T.
   __device__ __forceinline__ void update(Tile& tile) const {
-    float decay = 1.0F;
-#pragma unroll 1
-    for (int t = 0; t < tokens.committed; ++t) decay *= tokens.decay[t];
+    if (tokens.committed == 0) return;
+    const float decay = products.decay;
     tile.for_each([&](float& x) { x *= decay; });
 #pragma unroll 1
     for (int s = 0; s < tokens.committed; ++s) {
       float d[kColumns];
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) d[c] = tokens.with_q[s * tokens.rows + warp_v + Tile::v_of(c)];
+      for (int c = 0; c < kColumns; ++c) d[c] = with_state[s * rows + warp_v + Tile::v_of(c)].x;
       const RegisterRow<Tile> key = read_row(tokens.k + s * kPitch);
 #pragma unroll
       for (int j = 0; j < Tile::kSteps; ++j) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < Tile::kRun; ++i) {
 #pragma unroll
           for (int c = 0; c < kColumns; ++c) tile.s[j][i][c] = fmaf(d[c], key.x[j][i], tile.s[j][i][c]);
         }
@@ -156,47 +181,27 @@ struct Substitution {
     for (int j = 0; j < Tile::kSteps; ++j) SharedRow{row}.read(j, Tile::k_of(j), result.x[j]);
     return result;
   }
+  static __device__ __forceinline__ void read_eight(const float* from, float (&x)[kTogether]) {
+    SharedRow{from}.read(0, 0, x);
+  }
 
   // Adds the products of the tile's rows with a row of q or k, over the lane's elements.
   __device__ __forceinline__ void add_products(const Tile& tile, const RegisterRow<Tile>& row,
-                                               float (&sums)[kColumns][2], int which) const {
+                                               float (&sums)[kColumns]) const {
 #pragma unroll
     for (int j = 0; j < Tile::kSteps; ++j) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < Tile::kRun; ++i) {
 #pragma unroll
-        for (int c = 0; c < kColumns; ++c) sums[c][which] = fmaf(tile.s[j][i][c], row.x[j][i], sums[c][which]);
+        for (int c = 0; c < kColumns; ++c) sums[c] = fmaf(tile.s[j][i][c], row.x[j][i], sums[c]);
       }
     }
-  }
-  // The sum over the lanes of a row: lane i of them returns column i / 2 % kColumns, with k if i is even, else with q.
-  __device__ __forceinline__ float sum_over_lanes(const float (&sums)[kColumns][2]) const {
-    float columns[kColumns];
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) columns[c] = sum_two_of_pairs(sums[c]);
-#pragma unroll
-    for (int distance = 2, left = kColumns; left > 1; distance *= 2, left /= 2) {
-      const bool odd = (lane & distance) != 0;
-#pragma unroll
-      for (int c = 0; c < left / 2; ++c) {
-        const float mine = odd ? columns[2 * c + 1] : columns[2 * c];
-        columns[c] = mine + __shfl_xor_sync(0xFFFFFFFFU, odd ? columns[2 * c] : columns[2 * c + 1], distance);
-      }
-    }
-    float sum = columns[0];
-#pragma unroll
-    for (int distance = 2 * kColumns; distance < Tile::kLanesK; distance *= 2) {
-      sum += __shfl_xor_sync(0xFFFFFFFFU, sum, distance);
-    }
-    return sum;
   }
 };
 
 // Applies the tokens to a warp's tile.
 template <int kPitch, class Tile>
-__device__ void run_substitution(Tile& tile, const SubstitutedTokens& tokens, int warp_v) {
-  const Substitution<kPitch, Tile> roles{tokens, warp_v};
-  __syncwarp();  // with_q may be that of the head before
+__device__ void run_substitution(Tile& tile, const Substitution<kPitch, Tile>& roles) {
   roles.multiply(tile);
   __syncwarp();
   if (roles.lane < Tile::kWarpV) roles.solve_row();
