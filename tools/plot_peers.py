@@ -36,8 +36,8 @@ def prefill_groups():
         return [float(r["ms"]) / ours[key(r)] for r in read("peers-flashinfer.csv") if wanted(r["seqlens"])]
 
     return [
-        ("one sequence", flashinfer(lambda name: name.startswith("1x")), "FlashInfer, same kind"),
-        ("several sequences", flashinfer(lambda name: not name.startswith("1x")), "FlashInfer, same kind"),
+        ("one sequence", flashinfer(lambda name: name.startswith("1x")), "FlashInfer, same GPU"),
+        ("several sequences", flashinfer(lambda name: not name.startswith("1x")), "FlashInfer, same GPU"),
         (f"{len(measured)} of these shapes", measured, "FlashQLA, same kind"),
     ]
 

@@ -11,13 +11,16 @@ using DecodeKernel = void (*)(Decode);
 using DecodeStepKernel = void (*)(DecodeStep);
 
 DecodeKernel decode_kernel(std::int64_t k, DType state, Tokens tokens);
+
 struct DecodeOneKernel {
   DecodeKernel kernel;
   int warp_rows;  // of a head's state
 };
 DecodeOneKernel decode_one_kernel(std::int64_t k, DType state);
+
 // For compute capability 9.0; null in a build without it. Narrow tiles need Tokens::kOneByOne.
 DecodeStepKernel decode_step_kernel(std::int64_t k, DType state, Tokens tokens, bool narrow);
+
 // The step for many sequences in several launches, V = kStepStatesV.
 constexpr int kStepStatesV = 128;
 struct SplitStep {

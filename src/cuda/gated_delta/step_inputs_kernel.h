@@ -3,8 +3,7 @@
 // The first launch of the fused step for many sequences: q, k, v and gates of all tokens.
 //
 // Roles: a lane convolves four channels over up to four tokens. A head of q or k is K / 4 lanes of a warp, which sum
-// for
-//   the token's norm. The first lanes of a sequence have a gate each.
+//   for a token's norm. The first lanes of a sequence have a gate each.
 // Pipeline: all loads of a lane precede its arithmetic. The next launch (step_one_kernel.h, step_states_kernel.h)
 //   begins as soon as it fits beside this one, and loads its states.
 // Barriers: one in a block, whose lanes alone read the inputs that they replace.
@@ -26,7 +25,7 @@ struct ConvFour {
 
   const int first;
   Bits x[kTokens];
-  uint4 taps[4];          // of a channel; the type's bits
+  uint4 taps[4];          // of a channel, as bits of their type
   uint4 inputs[kWindow];  // [4,kWindow], if `first` is 0
   Bits before[kWindow];   // inputs of the tokens before `first`, if it is not
   float weight[4][kDecodeTaps];

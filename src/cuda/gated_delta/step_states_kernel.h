@@ -1,7 +1,7 @@
 #pragma once
 
-// The second of the fused step's two launches for many sequences: the rule, and the gated norm of its outputs. A block
-// has one value head of a sequence; step_inputs_kernel.h has prepared q, k, v and gates.
+// Several tokens of the fused step for many sequences, after step_inputs: the rule, and the gated norm of its outputs.
+// A block has one value head of a sequence.
 //
 // Roles: every warp holds eight rows of the state and writes outputs.
 // Shared memory: the tokens (DecodeMemory), and the factors of the outputs behind them.
