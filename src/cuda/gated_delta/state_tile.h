@@ -168,39 +168,21 @@ struct StateTile {
   template <class Row>
   __device__ void step(const Row& k, const Row& q, const TokenScalars& token, const float (&v)[kColumns],
                        float (&o)[kColumns]) {
-    float with_k[kColumns] = {};
-    float with_q[kColumns] = {};
-    float k_dot_q = 0.0F;
-#pragma unroll
-    for (int j = 0; j < kSteps; ++j) {
-      float keys[kRun];
-      float queries[kRun];
-      k.read(j, k_of(j), keys);
-      q.read(j, k_of(j), queries);
-#pragma unroll
-      for (int i = 0; i < kRun; ++i) {
-        k_dot_q = fmaf(keys[i], queries[i], k_dot_q);
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
-          with_k[c] = fmaf(s[j][i][c], keys[i], with_k[c]);
-          with_q[c] = fmaf(s[j][i][c], queries[i], with_q[c]);
-        }
-      }
-    }
-    k_dot_q = warp_sum<kLanesK>(k_dot_q) * token.q_factor;
+    Products sums;
+    multiply(k, q, sums);
+    const float k_dot_q = warp_sum<kLanesK>(sums.k_dot_q) * token.q_factor;
     const float k_decay = token.decay * token.k_factor;
     const float q_decay = token.decay * token.q_factor;
     float d[kColumns];  // times the factor of k
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      d[c] = token.k_factor * token.beta * (v[c] - k_decay * warp_sum<kLanesK>(with_k[c]));
-      o[c] = fmaf(q_decay, warp_sum<kLanesK>(with_q[c]), d[c] * k_dot_q);
+      d[c] = token.k_factor * token.beta * (v[c] - k_decay * warp_sum<kLanesK>(sums.with_k[c]));
+      o[c] = fmaf(q_decay, warp_sum<kLanesK>(sums.with_q[c]), d[c] * k_dot_q);
     }
     update(k, token.decay, d);
   }
 
-  // The same for a tile whose rows have 2 kColumns lanes at least: in fewer shuffles, as each lane sums for one row.
-  static constexpr bool kHasOwnRows = kLanesK >= 2 * kColumns;
+  // The same in fewer shuffles, each lane summing for one row, if a row has 2 kColumns lanes at least.
   // The lane's row, from the tile's first. Two lanes or more have the same.
   __device__ static int own_row() { return v_of(lane_k() / 2 % kColumns); }
   // Whether the lane is the first of those.
@@ -208,30 +190,14 @@ struct StateTile {
   // v is of the lane's row; returns its o.
   template <class Row>
   __device__ float step(const Row& k, const Row& q, const TokenScalars& token, float v) {
-    float with_k[kColumns] = {};
-    float with_q[kColumns] = {};
-    float k_dot_q = 0.0F;
+    static_assert(kLanesK >= 2 * kColumns);
+    Products sums;
+    multiply(k, q, sums);
+    const float k_dot_q = warp_sum<kLanesK>(sums.k_dot_q) * token.q_factor;
+    float pairs[kColumns];
 #pragma unroll
-    for (int j = 0; j < kSteps; ++j) {
-      float keys[kRun];
-      float queries[kRun];
-      k.read(j, k_of(j), keys);
-      q.read(j, k_of(j), queries);
-#pragma unroll
-      for (int i = 0; i < kRun; ++i) {
-        k_dot_q = fmaf(keys[i], queries[i], k_dot_q);
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
-          with_k[c] = fmaf(s[j][i][c], keys[i], with_k[c]);
-          with_q[c] = fmaf(s[j][i][c], queries[i], with_q[c]);
-        }
-      }
-    }
-    k_dot_q = warp_sum<kLanesK>(k_dot_q) * token.q_factor;
-    float sums[kColumns];
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) sums[c] = sum_two_of_pairs({with_k[c], with_q[c]});
-    const float mine = sum_column<2>(sums);
+    for (int c = 0; c < kColumns; ++c) pairs[c] = sum_two_of_pairs({sums.with_k[c], sums.with_q[c]});
+    const float mine = sum_column<2>(pairs);
     const float other = __shfl_xor_sync(0xFFFFFFFFU, mine, 1);
     const bool has_q = lane_k() % 2 == 1;
     const float own_d = token.k_factor * token.beta * (v - token.decay * token.k_factor * (has_q ? other : mine));
@@ -243,6 +209,31 @@ struct StateTile {
   }
 
  private:
+  // Over the lane's elements of its rows.
+  struct Products {
+    float with_k[kColumns] = {};
+    float with_q[kColumns] = {};
+    float k_dot_q = 0.0F;
+  };
+  template <class Row>
+  __device__ void multiply(const Row& k, const Row& q, Products& sums) const {
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j) {
+      float keys[kRun];
+      float queries[kRun];
+      k.read(j, k_of(j), keys);
+      q.read(j, k_of(j), queries);
+#pragma unroll
+      for (int i = 0; i < kRun; ++i) {
+        sums.k_dot_q = fmaf(keys[i], queries[i], sums.k_dot_q);
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          sums.with_k[c] = fmaf(s[j][i][c], keys[i], sums.with_k[c]);
+          sums.with_q[c] = fmaf(s[j][i][c], queries[i], sums.with_q[c]);
+        }
+      }
+    }
+  }
   // S = decay S + d k^T
   template <class Row>
   __device__ void update(const Row& k, float decay, const float (&d)[kColumns]) {
