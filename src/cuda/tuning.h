@@ -99,10 +99,10 @@ constexpr int kBusyDenominator = 10;
 // ---- gated_delta_prep_step, same heads. Key heads of sequences are counted per multiprocessor: 0.12 at batch 1, 7.8
 // at batch 64.
 
-// decode: 5.3, 9.2 and 25 us at batch 1, 4 and 16; split: 5.3, 8.8, 21.8, 76 and 287 us at batch 1, 4, 16, 64 and 256.
+// decode: 5.3, 9.2 and 25 us at batch 1, 4 and 16; split: 5.3, 9.9, 22.7, 76 and 288 us at batch 1, 4, 16, 64 and 256.
 constexpr double kStepDecodeCall = 5.0;
 constexpr double kStepDecodeKeyHead = 10.5;
-constexpr double kStepSplitCall = 5.6;
+constexpr double kStepSplitCall = 6.2;
 constexpr double kStepSplitKeyHead = 9.1;
 // A further token in split: 130 us for 8 tokens at batch 64, 222 in decode and 186 in decode_together. At batch 1
 // decode takes 6.4, 8.4 and 12.6 us for 2, 4 and 8 tokens, where a token waits for the one before, split 6.5, 8.2 and
@@ -112,7 +112,7 @@ constexpr double kStepTogetherToken = 1.5;
 constexpr double kStepDecodeToken = 2.0;
 constexpr double kStepDecodeWait = 0.9;
 constexpr double kStepSplitToken = 1.0;
-constexpr double kStepSplitWait = 0.8;
+constexpr double kStepSplitWait = 0.7;
 // A snapshot after each token, in any kernel: as many bytes as half a step. 243 and 402 us for 4 and 8 tokens at batch
 // 64 in split.
 constexpr double kStepSnapshot = 5.0;
