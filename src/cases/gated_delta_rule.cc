@@ -300,6 +300,15 @@ void add_sequence_cases(std::vector<Case>& cases) {
     cases.push_back(rule_case<ChunkGatedDeltaRuleArgs>(
         rounded, {.states = States::kPool, .raw_gates = true, .qk_norm = QkNorm::kL2, .bf16_operands = true}));
   }
+  // Of about one length and not, between which a GPU may choose.
+  for (const std::vector<std::int64_t>& lengths : {std::vector<std::int64_t>{200, 190}, {300, 70}, {0, 65}}) {
+    RuleShape two = few;
+    two.lengths = lengths;
+    cases.push_back(rule_case<ChunkGatedDeltaRuleArgs>(two, {.states = States::kInPlace, .checkpoint_tokens = 64}));
+    two.k = 64;
+    two.dtype = DType::kF16;
+    cases.push_back(rule_case<ChunkGatedDeltaRuleArgs>(two, {.states = States::kPool, .layout = StateLayout::kKV}));
+  }
 }
 
 template <class Args>

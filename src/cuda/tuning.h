@@ -38,6 +38,11 @@ constexpr double kFusedChunk = 2.1;
 // wgmma_fused_pairs: 110.6 and 386 us for 32 and 128 chunks of (32, 32), four sequences.
 constexpr double kFusedPairsCall = 12.0;
 constexpr double kFusedPairsChunk = 2.95;
+// wgmma_by_length, which launches both ways for two packed sequences: (16, 64) with 4096 and 4096 tokens 198 us by
+// pairs of tiles, 219 by two passes; with 6144 and 2048 290 and 275. Launches that do nothing, and the part of all
+// tokens that the longest sequence has where both take the same time.
+constexpr double kByLengthCall = 5.0;
+constexpr double kPairsLongestShare = 0.6;
 // Segments of pairs of tiles in one kernel: the shortest, in chunks; how many a walk for outputs goes through, unless
 // there are more walks than kFusedManyWalks. Costs: 186, 256 and 393 us for one sequence of 8192, 16384 and 32768
 // tokens of (16, 16), segments of 8, 16 and 32 chunks; 247, 380 and 650 us of (32, 32), 16, 32 and 64 chunks.
@@ -79,7 +84,7 @@ constexpr double kDecodeRow = 0.0353;
 constexpr double kDecodeRow16 = 0.0203;
 constexpr double kDecodeToken = 1.1;
 constexpr double kDecodeRowToken = 0.0058;
-// decode_one: 3.1, 18.7, 69 and 266 us at batch 1, 16, 64 and 256; with states of 16 bits 2.7, 37 and 146 us at 1, 64
+// decode_one: 3.1, 18.6, 69 and 265 us at batch 1, 16, 64 and 256; with states of 16 bits 2.7, 37 and 146 us at 1, 64
 // and 256.
 constexpr double kDecodeOneCall = 2.1;
 constexpr double kDecodeOneRow = 0.0336;
@@ -99,21 +104,26 @@ constexpr int kBusyDenominator = 10;
 // ---- gated_delta_prep_step, same heads. Key heads of sequences are counted per multiprocessor: 0.12 at batch 1, 7.8
 // at batch 64.
 
-// decode: 5.3, 9.2 and 25 us at batch 1, 4 and 16; split: 5.3, 9.9, 22.7, 76 and 288 us at batch 1, 4, 16, 64 and 256.
-constexpr double kStepDecodeCall = 5.0;
+// decode: 5.3, 9.2, 25 and 84 us at batch 1, 4, 16 and 64; with states of 16 bits 4.8 and 70 us at 1 and 64.
+constexpr double kStepDecodeCall = 3.9;
 constexpr double kStepDecodeKeyHead = 10.5;
-constexpr double kStepSplitCall = 6.2;
-constexpr double kStepSplitKeyHead = 9.1;
-// A further token in split: 130 us for 8 tokens at batch 64, 222 in decode and 186 in decode_together. At batch 1
-// decode takes 6.4, 8.4 and 12.6 us for 2, 4 and 8 tokens, where a token waits for the one before, split 6.5, 8.2 and
-// 11.2, decode_together 10.0, 11.0 and 13.2.
+constexpr double kStepDecodeKeyHead16 = 8.5;
+// split: 5.9, 9.5, 22.7, 76 and 286 us at batch 1, 4, 16, 64 and 256; with states of 16 bits 5.8, 44.5 and 182 us at 1,
+// 64 and 256.
+constexpr double kStepSplitCall = 4.75;
+constexpr double kStepSplitCall16 = 5.2;
+constexpr double kStepSplitKeyHead = 9.2;
+constexpr double kStepSplitKeyHead16 = 5.1;
+// Several tokens: 84, 89 and 110 us for 2, 4 and 8 at batch 64 in split, 110, 145 and 220 in decode, 127, 149 and 185
+// in decode_together. At batch 1, where a token waits for the one before, decode takes 6.4, 8.3 and 12.5 us, split 6.7,
+// 8.2 and 10.7, decode_together 10, 11 and 13.
 constexpr double kStepTogetherCall = 10.5;
 constexpr double kStepTogetherToken = 1.5;
 constexpr double kStepDecodeToken = 2.0;
-constexpr double kStepDecodeWait = 0.9;
-constexpr double kStepSplitToken = 1.0;
-constexpr double kStepSplitWait = 0.7;
-// A snapshot after each token, in any kernel: as many bytes as half a step. 243 and 402 us for 4 and 8 tokens at batch
+constexpr double kStepDecodeWait = 1.05;
+constexpr double kStepSplitToken = 0.7;
+constexpr double kStepSplitWait = 0.75;
+// A snapshot after each token, in any kernel: as many bytes as half a step. 227 and 376 us for 4 and 8 tokens at batch
 // 64 in split.
 constexpr double kStepSnapshot = 5.0;
 // cluster: 6.9 us at batch 1, 99 us at batch 64. block: not measured apart; it uses few multiprocessors.

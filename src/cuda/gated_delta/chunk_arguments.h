@@ -1,9 +1,22 @@
 #pragma once
 
+#include <limits>
+
 #include "cuda/common/tensor_view.h"
 #include "cuda/gated_delta/chunk_record.h"
 
 namespace thalweg::cu {
+
+constexpr int kAnyLength = std::numeric_limits<int>::max();
+
+// The tokens that the longest of a call's sequences has for a launch to do anything. Where the host does not know the
+// lengths, it launches two ways, of which one does nothing.
+struct LengthRange {
+  int least = 0;
+  int most = kAnyLength;
+
+  __host__ __device__ bool is_any() const { return least == 0 && most == kAnyLength; }
+};
 
 // The parameters of the chunked gated delta rule's passes (chunk_kernels.h).
 struct ChunkArguments {
@@ -20,6 +33,7 @@ struct ChunkArguments {
   int checkpoint_chunks;  // from one checkpoint to the next
   bool checkpoints_are_bf16;
   std::int32_t* fault;
+  LengthRange longest;
   std::byte* records;
   float* chunk_gates;  // [chunks,HV]: sum of g over a chunk
   SequenceMap map;

@@ -220,17 +220,23 @@ ChunkArguments make_arguments(const Args& args, const ChunkWorkspace& memory) {
 using LaunchWalk = void(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
 
 template <LaunchWalk* kCarries, LaunchWalk* kScan>
-void run_two_passes(const Args& args, Workspace workspace, const Stream& stream) {
+void run_two_passes_for(const Args& args, LengthRange longest, Workspace workspace, const Stream& stream) {
   if (sequence_count(args) == 0 || args.v.dim(2) == 0) return;
   const CurrentDevice current(stream, Args::kName);
-  const ChunkArguments arguments = make_arguments(args, lay_out_two_passes(args, workspace, stream));
+  ChunkArguments arguments = make_arguments(args, lay_out_two_passes(args, workspace, stream));
+  arguments.longest = longest;
   const DeviceProperties& device = properties(stream.device.index);
-  launch_chunk_prepare(arguments, args.q.dtype, native(stream));
+  launch_chunk_prepare(arguments, args.q.dtype, device, native(stream));
   if (arguments.segment_chunks > 0) {
     kCarries(arguments, args.q.dtype, device, native(stream));
     launch_chunk_carry(arguments, device, native(stream));
   }
   kScan(arguments, args.q.dtype, device, native(stream));
+}
+
+template <LaunchWalk* kCarries, LaunchWalk* kScan>
+void run_two_passes(const Args& args, Workspace workspace, const Stream& stream) {
+  run_two_passes_for<kCarries, kScan>(args, {}, workspace, stream);
 }
 
 template <int kConsumers>
@@ -251,19 +257,40 @@ std::string supports_fused(const Args& args, const Stream& stream) {
 }
 
 template <int kConsumers>
-void run_fused(const Args& args, Workspace workspace, const Stream& stream) {
+void run_fused_for(const Args& args, LengthRange longest, const ChunkWorkspace& memory, const Stream& stream) {
   if (sequence_count(args) == 0 || args.v.dim(2) == 0) return;
   const CurrentDevice current(stream, Args::kName);
   const auto launch = args.q.dtype == DType::kBF16 ? sm90::launch_chunk_fused_bf16 : sm90::launch_chunk_fused_f16;
   const DeviceProperties& device = properties(stream.device.index);
-  const ChunkArguments arguments =
-      make_arguments(args, kConsumers == 2 ? lay_out_fused(args, workspace, stream) : lay_out(args, {}, {}, false));
+  ChunkArguments arguments = make_arguments(args, memory);
+  arguments.longest = longest;
   if (arguments.segment_chunks > 0) {
     launch_chunk_gates(arguments, device, native(stream));
     launch(arguments, kConsumers, Pass::kCarries, device, native(stream));
     launch_chunk_carry(arguments, device, native(stream));
   }
   launch(arguments, kConsumers, Pass::kScan, device, native(stream));
+}
+
+void run_fused_tiles(const Args& args, Workspace, const Stream& stream) {
+  run_fused_for<1>(args, {}, lay_out(args, {}, {}, false), stream);
+}
+void run_fused_pairs(const Args& args, Workspace workspace, const Stream& stream) {
+  run_fused_for<2>(args, {}, lay_out_fused(args, workspace, stream), stream);
+}
+
+// Of two packed sequences of about one length, pairs of tiles in one kernel are the fastest; of others, two passes.
+std::string supports_by_length(const Args& args, const Stream& stream) {
+  if (!args.cu_seqlens.defined() || sequence_count(args) != 2) return "needs two packed sequences";
+  if (choose_fused_split(args, stream).segment_chunks > 0) return "needs so many heads that none is split";
+  return supports_fused<2>(args, stream);
+}
+
+void run_by_length(const Args& args, Workspace workspace, const Stream& stream) {
+  const auto most = static_cast<int>(static_cast<double>(args.q.dim(1)) * tuning::gated_delta::kPairsLongestShare);
+  run_fused_for<2>(args, {0, most}, lay_out(args, {}, {}, false), stream);
+  run_two_passes_for<sm90::launch_chunk_carries, sm90::launch_chunk_scan>(args, {most + 1, kAnyLength}, workspace,
+                                                                          stream);
 }
 
 // What the costs of a call depend on.
@@ -305,6 +332,14 @@ double fused_pairs_cost(const Args& args, const Stream& stream) {
   return cost_by_count(kFusedPairsCall + size.walk(size.tiles / 2) * kFusedPairsChunk, stream);
 }
 
+// With sequences of one length: where pairs of tiles do not even then pay, two passes cost less.
+double by_length_cost(const Args& args, const Stream& stream) {
+  using namespace tuning::gated_delta;
+  CallSize size(args, stream);
+  size.longest = 1.0;
+  return cost_by_count(kByLengthCall + kFusedPairsCall + size.walk(size.tiles / 2) * kFusedPairsChunk, stream);
+}
+
 double wgmma_cost(const Args& args, const Stream& stream) {
   using namespace tuning::gated_delta;
   const CallSize size(args, stream);
@@ -339,11 +374,13 @@ void run_tokens(const Args& args, Workspace, const Stream& stream) {
 KernelList<Args> chunk_gated_delta_rule_kernels() {
   // wgmma stands before wgmma_fused_pairs: it is faster where their costs are equal.
   static constexpr Kernel<Args> kKernels[] = {
-      {"wgmma_fused", supports_fused<1>, no_workspace<Args>, run_fused<1>, nullptr, Arithmetic::k16Bit, fused_cost},
+      {"wgmma_fused", supports_fused<1>, no_workspace<Args>, run_fused_tiles, nullptr, Arithmetic::k16Bit, fused_cost},
       {"wgmma", supports_wgmma, two_pass_workspace, run_two_passes<sm90::launch_chunk_carries, sm90::launch_chunk_scan>,
        nullptr, Arithmetic::k16Bit, wgmma_cost},
-      {"wgmma_fused_pairs", supports_fused<2>, fused_pairs_workspace, run_fused<2>, nullptr, Arithmetic::k16Bit,
+      {"wgmma_fused_pairs", supports_fused<2>, fused_pairs_workspace, run_fused_pairs, nullptr, Arithmetic::k16Bit,
        fused_pairs_cost},
+      {"wgmma_by_length", supports_by_length, two_pass_workspace, run_by_length, nullptr, Arithmetic::k16Bit,
+       by_length_cost},
       {"mma", supports_mma, two_pass_workspace, run_two_passes<launch_chunk_carries, launch_chunk_scan>, nullptr,
        Arithmetic::k16Bit, mma_cost},
       {"token_by_token", supports_tokens, no_workspace<Args>, run_tokens, nullptr, Arithmetic::kF32, tokens_cost},

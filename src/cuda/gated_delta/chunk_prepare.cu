@@ -9,8 +9,8 @@
 #include "cuda/common/async_copy.h"
 #include "cuda/common/mbarrier.h"
 #include "cuda/common/mma.h"
-#include "cuda/common/pdl.h"
 #include "cuda/common/warp.h"
+#include "cuda/gated_delta/chunk_choice.h"
 #include "cuda/gated_delta/chunk_kernels.h"
 #include "cuda/gated_delta/chunk_matrices.h"
 #include "cuda/launch.h"
@@ -185,13 +185,18 @@ __device__ inline void multiply_tiles(std::uint32_t tiles, int warp, int lane, f
   }
 }
 
-template <class T, int K>
+// kChosen: the way is one of two (chunk_choice.h).
+template <class T, int K, bool kChosen>
 __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
     chunk_prepare(const __grid_constant__ ChunkArguments args) {
   using S = Shared<K>;
   extern __shared__ __align__(1024) std::byte shared[];
   __shared__ Scalars scalars;
-  pdl_trigger();
+  if constexpr (kChosen) {
+    if (!begin_next(args)) return;
+  } else {
+    pdl_trigger();
+  }
   // Blocks come in the opposite order of the second pass's reads, the last chunks of all sequences first, so that the
   // L2 cache still holds what it reads first. Exact for sequences of one length, a permutation for any.
   const int key_head = static_cast<int>(blockIdx.x) % args.hk;
@@ -263,27 +268,33 @@ __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
 }
 
 template <class T, int K>
-void launch(const ChunkArguments& args, cudaStream_t stream) {
+void launch(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream) {
   static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
   if (args.chunks == 0) return;
   constexpr int kBytes = Shared<K>::kBytes;
-  allow_shared_memory(reinterpret_cast<const void*>(chunk_prepare<T, K>), kBytes, kOperation);
+  const auto kernel = args.longest.is_any() ? chunk_prepare<T, K, false> : chunk_prepare<T, K, true>;
+  allow_shared_memory(reinterpret_cast<const void*>(kernel), kBytes, kOperation);
   const std::int64_t per_sequence = (args.chunks + args.map.sequences - 1) / args.map.sequences;
   const auto grid = static_cast<unsigned>(per_sequence * args.map.sequences * args.hk);
-  chunk_prepare<T, K><<<grid, kThreads, kBytes, stream>>>(args);
-  check(cudaGetLastError(), kOperation);
+  if (args.longest.is_any()) {
+    kernel<<<grid, kThreads, kBytes, stream>>>(args);
+    check(cudaGetLastError(), kOperation);
+  } else {
+    pdl_launch(kernel, dim3(grid), dim3(kThreads), kBytes, device, stream, kOperation, args);
+  }
 }
 
 }  // namespace
 
-void launch_chunk_prepare(const ChunkArguments& args, DType dtype, cudaStream_t stream) {
+void launch_chunk_prepare(const ChunkArguments& args, DType dtype, const DeviceProperties& device,
+                          cudaStream_t stream) {
   const bool bf16 = dtype == DType::kBF16;
   if (args.key_width == 256) {
-    bf16 ? launch<__nv_bfloat16, 256>(args, stream) : launch<__half, 256>(args, stream);
+    bf16 ? launch<__nv_bfloat16, 256>(args, device, stream) : launch<__half, 256>(args, device, stream);
   } else if (args.key_width == 128) {
-    bf16 ? launch<__nv_bfloat16, 128>(args, stream) : launch<__half, 128>(args, stream);
+    bf16 ? launch<__nv_bfloat16, 128>(args, device, stream) : launch<__half, 128>(args, device, stream);
   } else {
-    bf16 ? launch<__nv_bfloat16, 64>(args, stream) : launch<__half, 64>(args, stream);
+    bf16 ? launch<__nv_bfloat16, 64>(args, device, stream) : launch<__half, 64>(args, device, stream);
   }
 }
 

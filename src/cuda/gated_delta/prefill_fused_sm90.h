@@ -15,8 +15,8 @@
 // Pipeline: consumers apply a chunk while Inverse has the next one and KeyProducts the one after it. A chunk takes as
 //   long as the longest chain of a role (docs/notes/gated-delta-rule-cuda-prefill.md, What a chunk waits for).
 
-#include "cuda/common/pdl.h"
 #include "cuda/gated_delta/chunk_boxes_sm90.h"
+#include "cuda/gated_delta/chunk_choice.h"
 #include "cuda/gated_delta/chunk_kernels.h"
 #include "cuda/gated_delta/chunk_matrices.h"
 #include "cuda/gated_delta/chunk_walk_sm90.h"
@@ -403,7 +403,8 @@ __global__ void __launch_bounds__((kConsumers + 2) * kWarpgroup, 1)
   __shared__ __align__(16) RecordMemory memory;
   const R ring(shared, barriers);
   if (threadIdx.x == 0) TileBoxes<K, kConsumers>::prefetch(maps);
-  pdl_trigger_and_wait();
+  begin_first(args);
+  if (!is_taken(args)) return;
   // With two consumers all of a multiprocessor's registers are taken.
   constexpr bool kFrugal = kConsumers == 2;
   const auto run = [&](const Work& work) {
