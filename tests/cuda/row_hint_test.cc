@@ -148,5 +148,35 @@ TEST_F(RowHintsOfLargeCalls, GatedDeltaPrepStep) {
   }
 }
 
+TEST_F(RowHintsOfLargeCalls, GatedDeltaPrepStepOfDrafts) {
+  constexpr std::int64_t kSequences = 9;
+  constexpr std::int64_t kTokens = 4;
+  constexpr std::int64_t kReplays = kTokens - 1;
+  constexpr std::int64_t kChannels = 2 * 16 * 128 + 32 * 128;
+  const auto normal = [this] { return random_.normal(); };
+  GatedDeltaPrepStepArgs args;
+  args.x = normals(DType::kBF16, {kSequences, kTokens, kChannels});
+  args.conv_weight = normals(DType::kF32, {kChannels, 4});
+  args.conv_state = memory_.in_out(DType::kBF16, {kSequences, kChannels, 3}, normal);
+  args.gates = cases::make_gates(kSequences, kTokens, 32, DType::kBF16, memory_, random_);
+  const Tensor states =
+      memory_.in_out(DType::kF32, {kSequences, 32, 128, 128}, [this] { return 0.1 * random_.normal(); });
+  args.state_in = states;
+  args.state_out = states;
+  args.drafts = true;
+  args.replay_x = memory_.in_out(DType::kBF16, {kSequences, kReplays, kChannels}, normal);
+  args.replay_a = memory_.in_out(DType::kBF16, {kSequences, kReplays, 32}, normal);
+  args.replay_b = memory_.in_out(DType::kBF16, {kSequences, kReplays, 32}, normal);
+  std::vector<std::int64_t> counts;
+  for (std::int64_t n = 0; n < kSequences; ++n) counts.push_back(n % (kReplays + 1));
+  args.replay_counts = cases::integers(memory_, counts);
+  args.z = normals(DType::kBF16, {kSequences, kTokens, 32, 128});
+  args.norm_weight = normals(DType::kF32, {128});
+  args.y = memory_.output(DType::kBF16, {kSequences, kTokens, 32, 128});
+  args.qk_norm = QkNorm::kL2;
+  args.head_map = HeadMap::kGrouped;
+  expect_rows_alone(args, "drafts");
+}
+
 }  // namespace
 }  // namespace thalweg

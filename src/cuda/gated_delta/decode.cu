@@ -11,7 +11,7 @@ DecodeKernel decode_kernel(std::int64_t k, DType state, Tokens tokens) {
 
 DecodeOneKernel decode_one_kernel(std::int64_t k, DType state) {
   return pick_decode(k, state, [&]<int kK, class State>() -> DecodeOneKernel {
-    return {decode_one<kK, State>, DecodeOneTile<kK, State>::kWarpV};
+    return {decode_one<kK, State>, kDecodeOneWarps<State>, DecodeOneTile<kK, State>::kWarpV};
   });
 }
 

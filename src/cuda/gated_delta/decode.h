@@ -14,6 +14,7 @@ DecodeKernel decode_kernel(std::int64_t k, DType state, Tokens tokens);
 
 struct DecodeOneKernel {
   DecodeKernel kernel;
+  int warps;      // of a block, at most
   int warp_rows;  // of a head's state
 };
 DecodeOneKernel decode_one_kernel(std::int64_t k, DType state);
@@ -21,22 +22,30 @@ DecodeOneKernel decode_one_kernel(std::int64_t k, DType state);
 // For compute capability 9.0; null in a build without it. Narrow tiles need Tokens::kOneByOne.
 DecodeStepKernel decode_step_kernel(std::int64_t k, DType state, Tokens tokens, bool narrow);
 
-// The step for many sequences in several launches, V = kStepStatesV.
-constexpr int kStepStatesV = 128;
+// The step for many sequences in several launches, V = kStepV.
+constexpr int kStepV = 128;
+template <int kK>
+constexpr int kStepMostRatio = kK / 16;  // value heads of a key head
 struct SplitStep {
   DecodeStepKernel inputs = nullptr;
   int inputs_threads = 0;   // of a block
-  int inputs_channels = 0;  // of a block
+  int inputs_channels = 0;  // of a block: of v, or half of q and half of k
   DecodeStepKernel states = nullptr;
   int head_blocks = 1;  // of a value head
   int states_threads = 0;
-  std::size_t states_shared_bytes = 0;
   DecodeStepKernel norm = nullptr;  // launched if there is a z; null: done by `states`
   int norm_threads = 0;
   int norm_heads = 0;  // of a block
 };
-// At most `tokens` of a sequence, by substitution; with snapshots one by one. Replays and drafts are for states of f32.
-SplitStep split_step(std::int64_t k, DType inputs, DType state, std::int64_t tokens, bool snapshots, bool replays);
+struct SplitShape {
+  std::int64_t k;
+  DType inputs, state;
+  std::int64_t tokens;  // of a sequence, at most
+  bool snapshots;       // tokens go one by one, else by substitution
+  bool replays;         // and drafts: states of f32
+  bool few;             // heads: a block for each fits on the device at once
+};
+SplitStep split_step(const SplitShape& shape);
 
 // Calls pick.template operator()<K, State>().
 template <class Pick>

@@ -14,7 +14,6 @@
 #include "cuda/gated_delta/rule.h"
 #include "cuda/gated_delta/token_block.h"
 #include "cuda/gated_delta/token_products.h"
-#include "cuda/gated_delta/token_substitution.h"
 
 namespace thalweg::cu {
 
@@ -46,9 +45,9 @@ struct Decode {
   }
 };
 
-// How a kernel processes the tokens: one by one, by substitution (token_substitution.h), or together on the tensor
-// cores (token_products.h). kAllExact needs 16-bit q and k without norm weights.
-enum class Tokens { kOneByOne, kSubstitution, kAll, kAllExact };
+// How a kernel processes the tokens: one by one, or together on the tensor cores (token_products.h). kAllExact needs
+// 16-bit q and k without norm weights.
+enum class Tokens { kOneByOne, kAll, kAllExact };
 
 // A block's shared memory.
 template <int kK>
@@ -63,8 +62,6 @@ struct DecodeMemory {
   float* q_factor;           // [kTogether]
   float* k_factor;           // [kTogether]
   TogetherScratch* scratch;  // [warps], of kAll and kAllExact
-  TokenProducts* products;   // in its place with kSubstitution
-  float2* with_state;        // [tokens,rows of the block]
 
   __device__ DecodeMemory(float4* memory, int tokens, int rows)
       : q(reinterpret_cast<float*>(memory)),
@@ -74,24 +71,16 @@ struct DecodeMemory {
         beta(decay + kTogether),
         q_factor(beta + kTogether),
         k_factor(q_factor + kTogether),
-        scratch(reinterpret_cast<TogetherScratch*>(k_factor + kTogether)),
-        products(reinterpret_cast<TokenProducts*>(k_factor + kTogether)),
-        with_state(reinterpret_cast<float2*>(products + 1)) {}
+        scratch(reinterpret_cast<TogetherScratch*>(k_factor + kTogether)) {}
   __device__ TokenScalars scalars(int t) const { return {decay[t], beta[t], q_factor[t], k_factor[t]}; }
-  template <class Sequence>
-  __device__ SubstitutedTokens substituted(const Sequence& sequence) const {
-    return {q, k, q_factor, k_factor, decay, beta, sequence.count, sequence.first_own(), sequence.committed()};
-  }
 };
 
 inline std::size_t decode_memory_bytes(std::int64_t k, Tokens kind, std::int64_t tokens, std::int64_t rows,
                                        std::int64_t tile_warps) {
-  const bool together = kind == Tokens::kAll || kind == Tokens::kAllExact;
+  const bool together = kind != Tokens::kOneByOne;
   const std::int64_t slots = together ? kTogether : tokens;
   const std::size_t bytes = sizeof(float) * static_cast<std::size_t>(slots * (2 * (k + 16) + rows) + 4 * kTogether);
-  if (together) return bytes + sizeof(TogetherScratch) * static_cast<std::size_t>(tile_warps);
-  if (kind != Tokens::kSubstitution) return bytes;
-  return bytes + sizeof(TokenProducts) + sizeof(float2) * static_cast<std::size_t>(tokens * rows);
+  return bytes + (together ? sizeof(TogetherScratch) * static_cast<std::size_t>(tile_warps) : 0);
 }
 
 // The elements of [tokens,16 rows] that a lane reads and writes: one row of tokens token(0), token(1), ...
@@ -292,7 +281,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 2) decode(const __grid_c
 // One token, without snapshots. Warps share nothing, so that there is no barrier; every warp reads q and k for its few
 // rows of the state, and two of them in each access. The shortest latency for few sequences; and the more of a row each
 // access covers, the faster memory is, so that it is the fastest kernel for many states too.
-constexpr int kDecodeOneWarps = 4;
+template <class State>
+constexpr int kDecodeOneWarps = sizeof(State) == 4 ? 8 : 4;  // of a block
 
 // Four rows of f32, eight of bf16.
 template <int kK, class State>
@@ -300,7 +290,7 @@ using DecodeOneTile = std::conditional_t<sizeof(State) == 4, StateTile<kK, State
                                          StateTile<kK, StateLayout::kVK, kK / 32, kK / 8, 8>>;
 
 template <int kK, class State>
-__global__ void __launch_bounds__(kDecodeOneWarps* kWarpSize, sizeof(State) == 4 ? 8 : 7)
+__global__ void __launch_bounds__(kDecodeOneWarps<State>* kWarpSize, sizeof(State) == 4 ? 4 : 7)
     decode_one(const __grid_constant__ Decode p) {
   using Tile = DecodeOneTile<kK, State>;
   constexpr int kFours = Tile::kRun / 4;

@@ -74,12 +74,9 @@ struct DecodeStepMemory {
   }
 };
 
-// An output after its gated norm; `squares` is the sum of squares over V.
-__device__ inline float gated_norm(const DecodeStep& p, float output, float squares, std::uint32_t z_bits,
-                                   std::uint32_t weight_bits) {
-  const float gate = p.z.convert(z_bits);
-  return output * rsqrtf(squares / static_cast<float>(p.v_size) + p.norm_eps) * p.norm_weight.convert(weight_bits) *
-         gate * sigmoid(gate);
+// An output after its gated norm.
+__device__ inline float gated_norm(float output, float factor, float weight, float gate) {
+  return output * factor * weight * gate * sigmoid(gate);
 }
 
 // Sums the squares of a warp's outputs, output(t, i) with i < kRows, for each token. kRows lanes of a token call
@@ -252,7 +249,9 @@ struct DecodeStepBlock {
     float value = memory.v[output];
     if (p.z.defined()) {
       const float squares = step_memory.sum_of_squares(t, p.tile_warps * p.row_blocks);
-      value = gated_norm(p, value, squares, z_bits, weight_bits);
+      const float gate = p.z.convert(z_bits);
+      const float factor = rsqrtf(squares / static_cast<float>(p.v_size) + p.norm_eps);
+      value = gated_norm(value, factor, p.norm_weight.convert(weight_bits), gate);
     }
     p.y.store(p.y.offset(sequence.row, t, head) + first_v + output - t * rows, value);
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/gated_delta/rule.h"
+#include "cuda/gated_delta/token_substitution.h"
 
 namespace thalweg::cu {
 
@@ -24,7 +25,6 @@ struct DecodeStep {
   int taps = 0;        // 0: no convolution
   int tile_warps = 1;  // warps of a block that hold rows of the state
   int row_blocks = 1;  // blocks of a head
-  int channels = 0;    // 2*HK*K + HV*V
   HeadMap head_map = HeadMap::kGrouped;
   Compact<3> state_in;  // [slots,HV,V,K]
   CompactGateViews gates;
@@ -43,11 +43,16 @@ struct DecodeStep {
   bool drafts = false;
   Compact<2> replay_x;  // [slots,R,2*HK*K + HV*V]
   CompactGateViews replay_gates;
-  // What launches of the split step hand over: q, k and v of the tokens after convolution, norm and scale, their gates,
-  // and outputs.
-  float* inputs = nullptr;       // [B,most_tokens,channels]
-  float2* step_gates = nullptr;  // [B,most_tokens,HV]: exp(g) and beta
-  float* outputs = nullptr;      // [B,HV,V]: of one token, before their norm
+  // What launches of the split step hand over, in f32:
+  float* keys = nullptr;              // [B,HK,most_tokens,2,K]: q and k after convolution, norm and scale
+  float* values = nullptr;            // [B,most_tokens,HV,V]: v after the convolution
+  float2* step_gates = nullptr;       // [B,most_tokens,HV]: exp(g) and beta
+  TokenMatrices* matrices = nullptr;  // [B,HV], of several tokens
+  float* outputs = nullptr;           // [B,most_tokens,HV,V]: of a sequence's own tokens, before their norm
+
+  __device__ int value_head(int key_head, int place) const {
+    return head_map == HeadMap::kTiled ? key_head + place * hk : key_head * ratio + place;
+  }
 };
 
 // The tokens of a sequence: those of a row of x.

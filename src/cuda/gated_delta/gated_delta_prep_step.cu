@@ -330,13 +330,21 @@ std::string split_supports(const GatedDeltaPrepStepArgs& args, const Stream&) {
   const Sizes s(args);
   if (std::string reason = tokens_reason(args); !reason.empty()) return reason;
   if (std::string reason = decode_tensors_reason(args); !reason.empty()) return reason;
-  if (s.v != kStepStatesV) return "needs V to be 128, not " + std::to_string(s.v);
+  if (s.v != kStepV) return "needs V to be 128, not " + std::to_string(s.v);
+  const std::int64_t most_ratio = s.k == 64 ? kStepMostRatio<64> : kStepMostRatio<128>;
+  if (s.ratio() > most_ratio) {
+    return "needs at most " + std::to_string(most_ratio) + " value heads to a key head, not " +
+           std::to_string(s.ratio());
+  }
   for (const ConstTensor& tensor : {args.state_in, ConstTensor(args.state_out), ConstTensor(args.snapshots)}) {
     if (tensor.defined() && !rows_aligned_to(tensor, 16)) return "needs rows of states aligned to 16 bytes";
   }
   if (args.x.dim(2) > std::numeric_limits<std::int32_t>::max()) return "needs fewer than 2^31 channels";
   for (const ConstTensor& inputs : {args.x, ConstTensor(args.replay_x)}) {
     if (inputs.defined() && !elements(inputs).fours) return "needs rows of inputs aligned to four elements";
+  }
+  for (const ConstTensor& of_outputs : {args.z, ConstTensor(args.y), args.norm_weight}) {
+    if (args.z.defined() && !elements(of_outputs).fours) return "needs z, y and their norm aligned to four elements";
   }
   if (!args.conv_weight.defined()) return "";
   if (args.conv_weight.dim(1) != kDecodeTaps) return "needs 4 taps, not " + std::to_string(args.conv_weight.dim(1));
@@ -350,9 +358,12 @@ std::string split_supports(const GatedDeltaPrepStepArgs& args, const Stream&) {
 // Takes what launches hand over.
 void take_prepared(const GatedDeltaPrepStepArgs& args, Arena& arena, DecodeStep& p) {
   const Sizes s(args);
-  p.inputs = arena.take<float>(s.batch * most_tokens(args) * args.x.dim(2));
-  p.step_gates = arena.take<float2>(s.batch * most_tokens(args) * s.hv);
-  if (most_tokens(args) == 1) p.outputs = arena.take<float>(s.batch * s.hv * s.v);
+  const std::int64_t tokens = s.batch * most_tokens(args);
+  p.keys = arena.take<float>(tokens * s.hk * 2 * s.k);
+  p.values = arena.take<float>(tokens * s.hv * s.v);
+  p.step_gates = arena.take<float2>(tokens * s.hv);
+  if (most_tokens(args) > 1) p.matrices = arena.take<TokenMatrices>(s.batch * s.hv);
+  if (args.z.defined()) p.outputs = arena.take<float>(tokens * s.hv * s.v);
 }
 
 std::size_t split_workspace(const GatedDeltaPrepStepArgs& args, const Stream&) {
@@ -366,25 +377,33 @@ void run_split(const GatedDeltaPrepStepArgs& args, Workspace workspace, const St
   const Sizes s(args);
   if (s.batch == 0) return;
   const CurrentDevice current(stream, args.kName);
-  const SplitStep chosen = split_step(s.k, args.x.dtype, args.state_in.dtype, most_tokens(args),
-                                      args.snapshots.defined(), replays_drafts(args));
+  const SplitStep chosen = split_step({.k = s.k,
+                                       .inputs = args.x.dtype,
+                                       .state = args.state_in.dtype,
+                                       .tokens = most_tokens(args),
+                                       .snapshots = args.snapshots.defined(),
+                                       .replays = replays_drafts(args),
+                                       .few = s.batch * s.hv <= properties(stream.device.index).multiprocessors});
   Arena arena(workspace);
   DecodeStep p = decode_parameters(args, s);
-  p.channels = static_cast<int>(args.x.dim(2));
   take_prepared(args, arena, p);
-  const auto launch_kernel = [&](DecodeStepKernel kernel, dim3 blocks, int threads, std::size_t shared_bytes = 0) {
-    pdl_launch(kernel, blocks, dim3(static_cast<unsigned>(threads)), shared_bytes, properties(stream.device.index),
-               native(stream), args.kName, p);
+  const auto launch_kernel = [&](DecodeStepKernel kernel, dim3 blocks, int threads) {
+    pdl_launch(kernel, blocks, dim3(static_cast<unsigned>(threads)), 0, properties(stream.device.index), native(stream),
+               args.kName, p);
   };
   const auto blocks_of = [](std::int64_t count, int block) {
     return static_cast<unsigned>((count + block - 1) / block);
   };
   const auto sequences = static_cast<unsigned>(s.batch);
-  launch_kernel(chosen.inputs, dim3(blocks_of(p.channels, chosen.inputs_channels), sequences), chosen.inputs_threads);
+  const unsigned input_blocks =
+      blocks_of(2 * s.hk * s.k, chosen.inputs_channels) + blocks_of(s.hv * s.v, chosen.inputs_channels);
+  launch_kernel(chosen.inputs, dim3(input_blocks, sequences), chosen.inputs_threads);
   const dim3 heads(static_cast<unsigned>(s.ratio() * chosen.head_blocks), static_cast<unsigned>(s.hk), sequences);
-  launch_kernel(chosen.states, heads, chosen.states_threads, chosen.states_shared_bytes);
+  launch_kernel(chosen.states, heads, chosen.states_threads);
   if (chosen.norm == nullptr || !args.z.defined()) return;
-  launch_kernel(chosen.norm, dim3(blocks_of(s.hv, chosen.norm_heads), sequences), chosen.norm_threads);
+  const std::int64_t own = replays_drafts(args) ? args.replay_x.dim(1) + 1 : s.tokens;  // of a sequence, at most
+  launch_kernel(chosen.norm, dim3(blocks_of(s.hv, chosen.norm_heads), static_cast<unsigned>(own), sequences),
+                chosen.norm_threads);
 }
 
 // ---- costs
@@ -405,7 +424,9 @@ double step_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream, doubl
 // A row's sums in decode, decode_together and cluster depend on how many blocks a head is divided into.
 double split_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
-  return step_cost(args, stream, kStepSplitCall, kStepSplitKeyHead, kStepSplitToken, kStepSplitWait);
+  const bool is_16bit = args.state_in.dtype == DType::kBF16;
+  return step_cost(args, stream, is_16bit ? kStepSplitCall16 : kStepSplitCall,
+                   is_16bit ? kStepSplitKeyHead16 : kStepSplitKeyHead, kStepSplitToken, kStepSplitWait);
 }
 double together_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
@@ -413,8 +434,8 @@ double together_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
 }
 double decode_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;
-  return cost_by_count(step_cost(args, stream, kStepDecodeCall, kStepDecodeKeyHead, kStepDecodeToken, kStepDecodeWait),
-                       stream);
+  const double key_head = args.state_in.dtype == DType::kBF16 ? kStepDecodeKeyHead16 : kStepDecodeKeyHead;
+  return cost_by_count(step_cost(args, stream, kStepDecodeCall, key_head, kStepDecodeToken, kStepDecodeWait), stream);
 }
 double cluster_cost(const GatedDeltaPrepStepArgs& args, const Stream& stream) {
   using namespace tuning::gated_delta;

@@ -174,7 +174,7 @@ void run_decode_one(const RecurrentGatedDeltaRuleArgs& args, Workspace, const St
   const DecodeOneKernel chosen = decode_one_kernel(s.k, *state_type(args));
   const std::int64_t head_warps = s.v / chosen.warp_rows;
   Decode p = decode_parameters(args, s);
-  std::int64_t warps = kDecodeOneWarps;
+  std::int64_t warps = chosen.warps;
   while (head_warps % warps != 0) warps /= 2;
   p.tile_warps = static_cast<int>(warps);
   const dim3 blocks(static_cast<unsigned>(head_warps / warps), static_cast<unsigned>(s.hv),

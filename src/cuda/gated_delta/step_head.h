@@ -1,7 +1,7 @@
 #pragma once
 
 // What blocks that hold states in the fused step for many sequences (step_one_kernel.h, step_states_kernel.h) read of
-// those that prepare its tokens (step_inputs_kernel.h).
+// those that prepare its tokens (step_inputs_kernel.h), and hand to those that norm its outputs (step_norm_kernel.h).
 
 #include "cuda/gated_delta/decode_step_tokens.h"
 
@@ -14,14 +14,26 @@ struct StepHead {
   int k_head = static_cast<int>(blockIdx.y);
   int head;
 
-  __device__ StepHead(const DecodeStep& p, int place)
-      : head(p.head_map == HeadMap::kTiled ? k_head + place * p.hk : k_head * p.ratio + place) {}
-  // Of the sequence's first token.
-  __device__ const float* inputs(const DecodeStep& p) const {
-    return p.inputs + static_cast<std::int64_t>(number) * p.most_tokens * p.channels;
+  __device__ StepHead(const DecodeStep& p, int place) : head(p.value_head(k_head, place)) {}
+
+  // [most_tokens,2,K], of the sequence
+  __device__ const float* keys(const DecodeStep& p, int k_size) const {
+    const auto tokens = (static_cast<std::int64_t>(number) * p.hk + k_head) * p.most_tokens;
+    return p.keys + tokens * (2 * k_size);
   }
-  __device__ const float2* gates(const DecodeStep& p) const {
-    return p.step_gates + static_cast<std::int64_t>(number) * p.most_tokens * p.hk * p.ratio + head;
+  // [V], of its token t
+  __device__ const float* values(const DecodeStep& p, int t) const { return p.values + row(p, t) * p.v_size; }
+  // [most_tokens], HV apart
+  __device__ const float2* gates(const DecodeStep& p) const { return p.step_gates + row(p, 0); }
+  __device__ const TokenMatrices* matrices(const DecodeStep& p) const {
+    return p.matrices + static_cast<std::int64_t>(number) * p.hk * p.ratio + head;
+  }
+  // [V], of its own token t
+  __device__ float* outputs(const DecodeStep& p, int t) const { return p.outputs + row(p, t) * p.v_size; }
+
+ private:
+  __device__ std::int64_t row(const DecodeStep& p, int t) const {
+    return (static_cast<std::int64_t>(number) * p.most_tokens + t) * p.hk * p.ratio + head;
   }
 };
 

@@ -1,50 +1,56 @@
 #include "cuda/gated_delta/decode.h"
 #include "cuda/gated_delta/step_inputs_kernel.h"
+#include "cuda/gated_delta/step_norm_kernel.h"
 #include "cuda/gated_delta/step_one_kernel.h"
 #include "cuda/gated_delta/step_states_kernel.h"
 
 namespace thalweg::cu {
 namespace {
 
-template <int kK, int kTokens, class Sequence>
-SplitStep step_after_inputs(DType inputs) {
+template <int kK, int kTokens, bool kMatrices, class Sequence>
+SplitStep step_around_states(DType inputs) {
   SplitStep step;
-  with_type(inputs, [&]<class X>(X) { step.inputs = step_inputs<kK, kTokens, X, Sequence>; });
-  step.inputs_threads = kStepInputsThreads;
-  step.inputs_channels = kStepInputsChannels<kTokens>;
+  with_type(inputs, [&]<class X>(X) { step.inputs = step_inputs<kK, kTokens, kMatrices, X, Sequence>; });
+  step.inputs_threads = StepInputsShape<kTokens, kMatrices>::kThreads;
+  step.inputs_channels = StepInputsShape<kTokens, kMatrices>::kChannels;
+  step.norm = step_norm<Sequence>;
+  step.norm_threads = kStepNormThreads;
+  step.norm_heads = kStepNormHeads;
   return step;
 }
 
-template <int kK, class State, Tokens kTokens, class Sequence>
-SplitStep several_tokens(DType inputs, std::int64_t tokens) {
-  SplitStep step = step_after_inputs<kK, kTogether, Sequence>(inputs);
-  step.states = step_states<kK, State, kTokens, Sequence>;
-  step.states_threads = kStepStatesThreads;
-  step.states_shared_bytes =
-      kOutputGatesBytes + decode_memory_bytes(kK, kTokens, tokens, kStepStatesV, kStepStatesWarps);
+template <int kK, class State, bool kSnapshots, bool kFew, class Sequence>
+SplitStep several_tokens(DType inputs) {
+  constexpr bool kMatrices = !kSnapshots && !kFew;
+  SplitStep step = step_around_states<kK, kTogether, kMatrices, Sequence>(inputs);
+  step.states = step_states<kK, State, kSnapshots, kFew, Sequence>;
+  step.head_blocks = kStepStatesBlocks<kFew>;
+  step.states_threads = kStepStatesThreads<kFew>;
+  if (kFew) step.norm = nullptr;
   return step;
 }
 
 template <int kK, class State>
 SplitStep one_token(DType inputs) {
-  SplitStep step = step_after_inputs<kK, 1, RowTokens>(inputs);
+  SplitStep step = step_around_states<kK, 1, false, RowTokens>(inputs);
   step.states = step_one<kK, State>;
   step.head_blocks = kStepOneBlocks<kK, State>;
-  step.states_threads = kStepOneThreads;
-  step.norm = norm_outputs;
-  step.norm_threads = kStepOneThreads;
-  step.norm_heads = kDecodeOneWarps;
+  step.states_threads = kStepOneThreads<State>;
   return step;
 }
 
 }  // namespace
 
-SplitStep split_step(std::int64_t k, DType inputs, DType state, std::int64_t tokens, bool snapshots, bool replays) {
-  return pick_decode(k, state, [&]<int kK, class State>() -> SplitStep {
-    if (replays) return several_tokens<kK, float, Tokens::kSubstitution, ReplayedTokens>(inputs, tokens);
-    if (tokens == 1 && !snapshots) return one_token<kK, State>(inputs);
-    if (snapshots) return several_tokens<kK, State, Tokens::kOneByOne, RowTokens>(inputs, tokens);
-    return several_tokens<kK, State, Tokens::kSubstitution, RowTokens>(inputs, tokens);
+SplitStep split_step(const SplitShape& shape) {
+  return pick_decode(shape.k, shape.state, [&]<int kK, class State>() -> SplitStep {
+    if (shape.tokens == 1 && !shape.snapshots) return one_token<kK, State>(shape.inputs);
+    if (shape.snapshots) return several_tokens<kK, State, true, false, RowTokens>(shape.inputs);
+    const auto by_substitution = [&]<class S, class Sequence>() {
+      return shape.few ? several_tokens<kK, S, false, true, Sequence>(shape.inputs)
+                       : several_tokens<kK, S, false, false, Sequence>(shape.inputs);
+    };
+    if (shape.replays) return by_substitution.template operator()<float, ReplayedTokens>();
+    return by_substitution.template operator()<State, RowTokens>();
   });
 }
 

@@ -1,193 +1,207 @@
 #pragma once
 
-// Several tokens of the fused step for many sequences, after step_inputs: the rule, and the gated norm of its outputs.
-// A block has one value head of a sequence.
+// Several tokens of the fused step for many sequences, V = kStepV, after step_inputs: outputs, and states or snapshots.
 //
-// Roles: every warp holds eight rows of the state and writes outputs.
-// Shared memory: the tokens (DecodeMemory), and the factors of the outputs behind them.
-// Pipeline: states and z are loaded while step_inputs still runs, whose end the block awaits before it reads the
-//   tokens. As many blocks as fit on a multiprocessor overlap each other's loads, arithmetic and stores.
+// Roles: a warp holds eight rows of a state, and shares q, k and v with its block. A block has 64 rows, so that as many
+//   as fit on a multiprocessor overlap each other's loads, arithmetic and stores. With few heads it has all rows of
+//   one, computes the norm of the outputs too, and what step_inputs does not: one more warp finds the tokens' matrices
+//   while the others multiply the tokens with the state.
+// Pipeline: states are loaded while step_inputs still runs.
 
 #include "cuda/common/pdl.h"
 #include "cuda/gated_delta/decode.h"
 #include "cuda/gated_delta/step_head.h"
+#include "cuda/gated_delta/step_norm_kernel.h"
 
 namespace thalweg::cu {
 
-constexpr int kStepStatesWarps = 16;
-constexpr int kStepStatesThreads = kStepStatesWarps * kWarpSize;
-constexpr std::int64_t kOutputGatesBytes = sizeof(float) * kTogether * kStepStatesV;
+// Warps of a block that hold rows, with many or few heads; its threads; and blocks of a head.
+template <bool kFew>
+constexpr int kStepStatesWarps = kFew ? 16 : 8;
+template <bool kFew>
+constexpr int kStepStatesThreads = (kStepStatesWarps<kFew> + (kFew ? 1 : 0)) * kWarpSize;
+template <bool kFew>
+constexpr int kStepStatesBlocks = kStepV / (8 * kStepStatesWarps<kFew>);
 
 // An access of a warp is two rows of 256 bytes.
 template <int kK, class State>
 using StepStatesTile = std::conditional_t<sizeof(State) == 4, StateTile<kK, StateLayout::kVK, 4, 16>,
                                           StateTile<kK, StateLayout::kVK, kK / 32, kK / 8, 8>>;
 
-// Kernel step_states, for one thread.
-template <int kK, class State, Tokens kTokens, class Sequence>
+// kSnapshots: one token after the other, the state after each to p.snapshots; else by substitution.
+template <int kK, class State, bool kSnapshots, bool kFew, class Sequence>
 struct StepStatesBlock {
   using Tile = StepStatesTile<kK, State>;
-  using Memory = DecodeMemory<kK>;
-  static_assert(Tile::kWarpV * kStepStatesWarps == kStepStatesV);
-  static constexpr int kPasses = kTogether * kStepStatesV / kStepStatesThreads;  // over the outputs [tokens,V]
+  using Roles = Substitution<kK, Tile, kFew ? 2 : 1>;
+  static constexpr int kWarps = kStepStatesWarps<kFew>;
+  static constexpr int kThreads = kStepStatesThreads<kFew>;
+  static constexpr int kRows = kWarps * Tile::kWarpV;
+  static constexpr int kBlocks = kStepStatesBlocks<kFew>;
+  static_assert(kRows * kBlocks == kStepV);
+  struct Shared {
+    float keys[kTogether * Roles::kPitch];
+    float values[kTogether][kRows];  // with kFew outputs overwrite them
+    TokenGates gates;
+    TokenMatrices matrices;
+    typename Roles::Scratch scratch[kWarps];
+  };
+  struct SharedOfFew : Shared {
+    TokenSquare with_q, with_k;
+    MatrixScratch matrix_scratch;
+  };
+  using Memory = std::conditional_t<kFew, SharedOfFew, Shared>;
 
   const DecodeStep& p;
+  Memory& shared;
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / kWarpSize;
-  const int lane = thread % kWarpSize;
-  const StepHead place{p, static_cast<int>(blockIdx.x)};
-  const int head = place.head;
-  const int warp_v = warp * Tile::kWarpV;
+  const bool has_rows = !kFew || warp < kWarps;
+  const StepHead place{p, static_cast<int>(blockIdx.x) / kBlocks};
+  const int first_row = static_cast<int>(blockIdx.x) % kBlocks * kRows;  // of the block
+  const int warp_row = warp * Tile::kWarpV;                              // within it
   Sequence sequence{};
-
-  __device__ bool is_output(int output) const {
-    const int t = output / kStepStatesV;
-    return t < sequence.count && sequence.is_own(t);
-  }
-  __device__ std::uint32_t read_z(int output) const {
-    if (!p.z.defined() || !is_output(output)) return 0;
-    return p.z.read(p.z.offset(sequence.row, sequence.place(output / kStepStatesV), head) + output % kStepStatesV);
-  }
 
   __device__ __forceinline__ void load_state(Tile& tile) const {
     if (sequence.slot >= 0) {
       const auto* state = static_cast<const State*>(p.state_in.data);
-      tile.load_aligned(state + p.state_in.offset(sequence.slot, head), p.state_in.strides[2], warp_v);
+      tile.load_aligned(state + p.state_in.offset(sequence.slot, place.head), p.state_in.strides[2],
+                        first_row + warp_row);
     } else {
       tile.clear();
     }
   }
 
-  // Copies the tokens, four channels at a time.
-  __device__ __forceinline__ void load_tokens(const Memory& memory) const {
-    constexpr int kKeyFours = kK / 4;
-    constexpr int kFours = 2 * kKeyFours + kStepStatesV / 4;  // of a token
-    constexpr int kRounds = (kTogether * kFours + kStepStatesThreads - 1) / kStepStatesThreads;
-    float4 parts[kRounds];
-    float* places[kRounds];
+  // Copies what step_inputs computed of the head.
+  __device__ __forceinline__ void load_tokens() const {
+    constexpr int kFours = 2 * kK / 4;  // of a token
+    constexpr int kRounds = (kTogether * kFours + kThreads - 1) / kThreads;
+    constexpr int kValueFours = kRows / 4;
+    static_assert(kTogether * kValueFours <= kThreads);
+    float4 keys[kRounds];
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
-      const int i = thread + r * kStepStatesThreads;
-      places[r] = nullptr;
-      if (i >= sequence.count * kFours) continue;
-      const int t = i / kFours;
-      const int four = i % kFours;
-      const float* from = place.inputs(p) + static_cast<std::int64_t>(t) * p.channels;
-      float* to;
-      if (four < 2 * kKeyFours) {
-        const bool is_q = four < kKeyFours;
-        const int at = four % kKeyFours * 4;
-        from += ((is_q ? 0 : p.hk) + place.k_head) * kK + at;
-        to = (is_q ? memory.q : memory.k) + t * memory.kPitch + at;
-      } else {
-        const int at = (four - 2 * kKeyFours) * 4;
-        from += 2 * p.hk * kK + head * kStepStatesV + at;
-        to = memory.v + t * kStepStatesV + at;
+      const int i = thread + r * kThreads;
+      if (i < sequence.count * kFours) keys[r] = read_prepared(place.keys(p, kK) + 4 * i);
+    }
+    const int t = thread / kValueFours;
+    const int four = thread % kValueFours;
+    float4 values{};
+    if (t < sequence.count) values = read_prepared(place.values(p, t) + first_row + 4 * four);
+    if constexpr (kFew || kSnapshots) {
+      const int token = kThreads - 1 - thread;
+      if (token < sequence.count) {
+        const float2 gate = __ldcg(place.gates(p) + token * p.hk * p.ratio);
+        shared.gates.decay[token] = gate.x;
+        shared.gates.beta[token] = gate.y;
       }
-      parts[r] = read_prepared(from);
-      places[r] = to;
+    } else if (thread < static_cast<int>(sizeof(TokenMatrices) / sizeof(float4))) {
+      const auto* const from = reinterpret_cast<const float*>(place.matrices(p));
+      reinterpret_cast<float4*>(&shared.matrices)[thread] = read_prepared(from + 4 * thread);
     }
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
-      if (places[r] != nullptr) *reinterpret_cast<float4*>(places[r]) = parts[r];
+      const int i = thread + r * kThreads;
+      float* const to = shared.keys + i / kFours * Roles::kPitch + i % kFours * 4;
+      if (i < sequence.count * kFours) *reinterpret_cast<float4*>(to) = keys[r];
     }
+    if (t < sequence.count) *reinterpret_cast<float4*>(&shared.values[t][4 * four]) = values;
   }
 
-  // What a thread's outputs are multiplied by after their norm, behind the rest of the shared memory.
-  __device__ float* output_gates(const Memory& memory) const {
-    if (kTokens == Tokens::kOneByOne) return reinterpret_cast<float*>(memory.products);
-    return reinterpret_cast<float*>(memory.with_state + p.most_tokens * kStepStatesV);
-  }
-  __device__ float output_gate(std::uint32_t z_bits, std::uint32_t norm_weight) const {
-    const float z = p.z.convert(z_bits);
-    return p.norm_weight.convert(norm_weight) * z * sigmoid(z);
-  }
-
-  // By the last warp, which has the fewest other loads.
-  __device__ __forceinline__ void load_gates(const Memory& memory) const {
-    const int t = thread - (kStepStatesWarps - 1) * kWarpSize;
-    if (t < 0 || t >= sequence.count) return;
-    const float2 gate = __ldcg(place.gates(p) + t * p.hk * p.ratio);
-    memory.decay[t] = gate.x;
-    memory.beta[t] = gate.y;
-    memory.q_factor[t] = memory.k_factor[t] = 1.0F;
-  }
-
-  __device__ __forceinline__ void apply_tokens(Tile& tile, const Memory& memory) const {
-    if constexpr (kTokens == Tokens::kSubstitution) {
-      const SubstitutedTokens tokens = memory.substituted(sequence);
-      multiply_tokens<kK, Memory::kPitch>(tokens, warp, kStepStatesWarps, *memory.products);
-      __syncthreads();
-      run_substitution(tile, Substitution<Memory::kPitch, Tile>{tokens, *memory.products, memory.v, kStepStatesV,
-                                                                memory.with_state, kStepStatesV, warp_v});
+  // Writes token t's output of a row of the warp, for its norm or as it is.
+  __device__ __forceinline__ void put(int t, int row, float output) const {
+    const int column = first_row + warp_row + row;
+    if (kFew && p.z.defined()) {
+      shared.values[t][warp_row + row] = output;
+    } else if (p.z.defined()) {
+      place.outputs(p, t - sequence.first_own())[column] = output;
     } else {
-      decode_tokens<kK, kTokens>(tile, memory, sequence.count, kStepStatesV, warp_v, [&](int t) {
-        if (!p.snapshots.defined()) return;
-        auto* state = static_cast<State*>(p.snapshots.data);
-        tile.store_streaming(state + p.snapshots.offset(sequence.row, t, head), p.snapshots.strides[3], warp_v);
-      });
+      p.y.store(p.y.offset(sequence.row, sequence.place(t), place.head) + column, output);
     }
   }
 
-  // A warp's outputs are of one token.
-  __device__ __forceinline__ void write_output(const Memory& memory, int output, float gate) const {
-    if (!is_output(output)) return;
-    static_assert(kStepStatesV == 4 * kWarpSize);
-    const int t = output / kStepStatesV;
-    const int column = output % kStepStatesV;
-    float value = memory.v[output];
-    if (p.z.defined()) {
-      const float4 four = reinterpret_cast<const float4*>(memory.v + t * kStepStatesV)[lane];
-      const float squares = warp_sum(four.x * four.x + four.y * four.y + (four.z * four.z + four.w * four.w));
-      value *= rsqrtf(squares / static_cast<float>(kStepStatesV) + p.norm_eps) * gate;
+  __device__ __forceinline__ void apply_together(Tile& tile) const {
+    const Roles roles{shared.keys,    shared.matrices,      shared.scratch[has_rows ? warp : 0],
+                      sequence.count, sequence.first_own(), sequence.committed()};
+    const auto multiply = [&] {
+      roles.multiply(tile, [&](int t, int row) { return shared.values[t][warp_row + row]; });
+    };
+    if constexpr (kFew) {
+      if (!has_rows) find_decays(shared.gates, sequence.count, shared.matrices.decays);
+      if (warp < sequence.count) {
+        multiply_rows<kK>(shared.keys, shared.keys + kK, Roles::kPitch, warp, shared.with_q, shared.with_k);
+      }
+      __syncthreads();
+      if (has_rows) {
+        multiply();
+      } else {
+        find_matrices(shared.with_k, shared.with_q, shared.gates, sequence.count, sequence.committed(),
+                      shared.matrix_scratch, shared.matrices);
+      }
+      __syncthreads();
+      if (!has_rows) return;
+    } else {
+      multiply();
     }
-    p.y.store(p.y.offset(sequence.row, sequence.place(t), head) + column, value);
+    roles.solve([&](int t, int row, float output) { put(t, row, output); });
+    roles.update(tile);
   }
 
-  __device__ __forceinline__ void run(float4* shared) {
-    const Memory memory(shared, p.most_tokens, kStepStatesV);
+  __device__ __forceinline__ void apply_one_by_one(Tile& tile) const {
+    const int row = Tile::own_row();
+#pragma unroll 1
+    for (int t = 0; t < sequence.count; ++t) {
+      const float* const q = shared.keys + t * Roles::kPitch;
+      const TokenScalars scalars{shared.gates.decay[t], shared.gates.beta[t], 1.0F, 1.0F};
+      const float output = tile.step(SharedRow{q + kK}, SharedRow{q}, scalars, shared.values[t][warp_row + row]);
+      if (Tile::owns_row()) put(t, row, output);
+      auto* state = static_cast<State*>(p.snapshots.data);
+      tile.store_streaming(state + p.snapshots.offset(sequence.row, t, place.head), p.snapshots.strides[3],
+                           first_row + warp_row);
+    }
+  }
+
+  __device__ __forceinline__ void run() {
     if (!sequence.find(p, place.number)) {
       pdl_wait();
       return;
     }
     Tile tile;
-    load_state(tile);
-    const int first_output = sequence.first_own() * kStepStatesV + thread;
-    std::uint32_t z[kPasses];
-#pragma unroll
-    for (int i = 0; i < kPasses; ++i) z[i] = read_z(first_output + i * kStepStatesThreads);
-    const std::uint32_t norm_weight = p.z.defined() ? p.norm_weight.read(thread % kStepStatesV) : 0;
-
+    if (has_rows) load_state(tile);
+    OutputNorm norm;
+    const int own = sequence.first_own() + warp;  // the token whose outputs the warp norms
+    const bool norms = kFew && p.z.defined() && own < sequence.count;
+    if (norms) norm.read(p, sequence.row, sequence.place(own), place.head);
     pdl_wait();
-    load_tokens(memory);
-    load_gates(memory);
-    if (p.z.defined()) {
-#pragma unroll
-      for (int i = 0; i < kPasses; ++i) {
-        output_gates(memory)[thread + i * kStepStatesThreads] = output_gate(z[i], norm_weight);
-      }
-    }
+    load_tokens();
     __syncthreads();
-    apply_tokens(tile, memory);
-    if (sequence.slot >= 0) {
+    if constexpr (kSnapshots) {
+      apply_one_by_one(tile);
+    } else {
+      apply_together(tile);
+    }
+    if (has_rows && sequence.slot >= 0) {
       auto* state = static_cast<State*>(p.state_out.data);
-      tile.store_streaming(state + p.state_out.offset(sequence.slot, head), p.state_out.strides[2], warp_v);
+      tile.store_streaming(state + p.state_out.offset(sequence.slot, place.head), p.state_out.strides[2],
+                           first_row + warp_row);
     }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kPasses; ++i) {
-      const float gate = p.z.defined() ? output_gates(memory)[thread + i * kStepStatesThreads] : 0.0F;
-      write_output(memory, first_output + i * kStepStatesThreads, gate);
+    if constexpr (kFew) {
+      __syncthreads();
+      if (norms) {
+        const float4 outputs = *reinterpret_cast<const float4*>(&shared.values[own][norm.column()]);
+        norm.store(p, sequence.row, sequence.place(own), place.head, outputs);
+      }
     }
     pdl_trigger();
   }
 };
 
-// V = kStepStatesV; 1 to kTogether tokens of a sequence, those that it replays included; with replays by substitution.
-template <int kK, class State, Tokens kTokens, class Sequence>
-__global__ void __launch_bounds__(kStepStatesThreads, 2) step_states(const __grid_constant__ DecodeStep p) {
-  extern __shared__ float4 shared[];
-  StepStatesBlock<kK, State, kTokens, Sequence>{p}.run(shared);
+// Blocks of the value heads of a key head along x; 1 to kTogether tokens of a sequence, those that it replays included.
+template <int kK, class State, bool kSnapshots, bool kFew, class Sequence>
+__global__ void __launch_bounds__(kStepStatesThreads<kFew>, kFew ? 1 : 4)
+    step_states(const __grid_constant__ DecodeStep p) {
+  using Block = StepStatesBlock<kK, State, kSnapshots, kFew, Sequence>;
+  __shared__ __align__(16) typename Block::Memory shared;
+  Block{p, shared}.run();
 }
 
 }  // namespace thalweg::cu

@@ -1,168 +1,239 @@
 #pragma once
 
 // Up to eight tokens at once in f32, by a warp with some rows of a state [V,K] in registers. S is the state before the
-// first token, D_t the product of the decays up to token t:
+// first token, D_t the product of the decays up to token t, c the last token that changes the state:
 //
-//   d_t = beta_t (v_t - D_t S k_t - sum_{s<t} D_t/D_s (k_t . k_s) d_s)
+//   w_t = v_t - D_t S k_t
+//   d_t = beta_t (w_t - sum_{s<t} D_t/D_s (k_t . k_s) d_s), so d = T w
 //   o_t = D_t S q_t + sum_{s<=t} D_t/D_s (q_t . k_s) d_s
-//   S   = D_c S + sum_{s<=c} D_c/D_s d_s k_s^T, where c is the last token that changes the state
+//   S   = D_c S + sum_{s<=c} D_c/D_s d_s k_s^T
 //
-// The products with S depend on no other token, and S changes once: what goes from token to token is the substitution,
-// a few operations of a lane for a row. Decays between two tokens are products, not quotients: a decay may be 0.
+// The products with S depend on no other token, S changes once, and T is the same for all rows of a value head, as are
+// the matrices by which w becomes outputs and changes of S. Decays between two tokens are products, not quotients: a
+// decay may be 0.
 
 #include "cuda/gated_delta/state_tile.h"
 #include "cuda/gated_delta/token_products.h"
 
 namespace thalweg::cu {
 
-// The tokens of a value head in shared memory.
-struct SubstitutedTokens {
-  const float* q;         // [count,kPitch]
-  const float* k;         // [count,kPitch]
-  const float* q_factor;  // [count]: norm and scale of q and k, not yet applied
-  const float* k_factor;
-  const float* decay;  // [kTogether]: exp(g)
-  const float* beta;   // [count]
-  int count;
-  int first_output;  // those before it have none
-  int committed;     // tokens that change the state
-};
-
-// What the substitution multiplies by, the same for all rows of a value head, in shared memory. d is counted with the
-// factor of its k.
-struct TokenProducts {
-  // [t][s] for s < t: D_t/D_s k_t . k_s times beta_t and both factors of k_t; [t][t]: beta_t and k_t's factor.
-  float with_k[kTogether][kTogether];
-  float with_q[kTogether][kTogether];  // [t][s] for s <= t: D_t/D_s q_t . k_s times q_t's factor
-  float scale[kTogether][2];           // of S k_t and of S q_t: D_t and their factors
-  float to_end[kTogether];             // D_c/D_t
-  float decay;                         // D_c
+// Of a value head. Rows and columns are tokens; those that a sequence does not have are 0.
+struct TokenMatrices {
+  float outputs[kTogether][kTogether];  // from w to o_t - D_t S q_t
+  float changes[kTogether][kTogether];  // from w to D_c/D_s d_s
+  float decays[kTogether];              // D_t
+  float decay;                          // D_c
   float unused[3];
 };
-static_assert(sizeof(TokenProducts) % sizeof(float4) == 0);
+static_assert(sizeof(TokenMatrices) % sizeof(float4) == 0);
 
-// Computes them, by all warps of a block. Four lanes share a product.
-template <int kK, int kPitch>
-__device__ inline void multiply_tokens(const SubstitutedTokens& tokens, int warp, int warps, TokenProducts& products) {
+using TokenSquare = float[kTogether][kTogether];
+
+// The product of row t of a lower triangular matrix with x. Elements after t are not multiplied by 0: of a later token
+// they may be infinite.
+__device__ inline float multiply_row(const float (&row)[kTogether], const float (&x)[kTogether], int t) {
+  float sum = 0.0F;
+#pragma unroll
+  for (int s = 0; s < kTogether; ++s) sum = s <= t ? fmaf(row[s], x[s], sum) : sum;
+  return sum;
+}
+
+// Eight neighbors in shared memory.
+__device__ inline void read_eight(const float* from, float (&x)[kTogether]) { SharedRow{from}.read(0, 0, x); }
+
+// Products of rows q_t and k_t with the rows of k, `pitch` floats apart: to with_q[t][s] and with_k[t][s], s <= t; by a
+// warp. Four lanes share a product.
+template <int kK>
+__device__ inline void multiply_rows(const float* q, const float* k, int pitch, int t, TokenSquare& with_q,
+                                     TokenSquare& with_k) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-#pragma unroll 1
-  for (int i = warp; i < 2 * kTogether; i += warps) {
-    const int t = i % kTogether;
-    const bool is_q = i >= kTogether;
-    if (t >= tokens.count || (is_q && t < tokens.first_output)) continue;
-    const int s = lane / 4;
-    const float* const row = (is_q ? tokens.q : tokens.k) + t * kPitch + lane % 4 * 4;
-    const float* const key = tokens.k + min(s, t) * kPitch + lane % 4 * 4;
-    float sum[4] = {};
+  const int s = lane / 4;
+  const int first = lane % 4 * 4;
+  float q_sums[4] = {};
+  float k_sums[4] = {};
+  const auto add = [](const float4& a, const float4& b, float(&sums)[4]) {
+    sums[0] = fmaf(a.x, b.x, sums[0]), sums[1] = fmaf(a.y, b.y, sums[1]);
+    sums[2] = fmaf(a.z, b.z, sums[2]), sums[3] = fmaf(a.w, b.w, sums[3]);
+  };
 #pragma unroll
-    for (int j = 0; j < kK; j += 16) {
-      const float4 a = *reinterpret_cast<const float4*>(row + j);
-      const float4 b = *reinterpret_cast<const float4*>(key + j);
-      sum[0] = fmaf(a.x, b.x, sum[0]), sum[1] = fmaf(a.y, b.y, sum[1]);
-      sum[2] = fmaf(a.z, b.z, sum[2]), sum[3] = fmaf(a.w, b.w, sum[3]);
-    }
-    const float product = warp_sum<4>(sum[0] + sum[1] + (sum[2] + sum[3]));
-    float decay = 1.0F;  // D_t/D_s
+  for (int j = first; j < kK; j += 16) {
+    const float4 key = *reinterpret_cast<const float4*>(k + min(s, t) * pitch + j);
+    add(*reinterpret_cast<const float4*>(q + t * pitch + j), key, q_sums);
+    add(*reinterpret_cast<const float4*>(k + t * pitch + j), key, k_sums);
+  }
+  const float of_q = warp_sum<4>(q_sums[0] + q_sums[1] + (q_sums[2] + q_sums[3]));
+  const float of_k = warp_sum<4>(k_sums[0] + k_sums[1] + (k_sums[2] + k_sums[3]));
+  if (lane % 4 == 0) with_q[t][s] = of_q, with_k[t][s] = of_k;
+}
+
+// What the matrices of a value head are made of, in shared memory.
+struct TokenGates {
+  float decay[kTogether];  // exp(g)
+  float beta[kTogether];
+};
+struct MatrixScratch {
+  TokenSquare with_k, with_q;
+};
+
+// D_t of the tokens, by a warp.
+__device__ inline void find_decays(const TokenGates& gates, int count, float (&decays)[kTogether]) {
+  const int t = static_cast<int>(threadIdx.x) % kWarpSize;
+  if (t >= kTogether) return;
+  float decay = t < count ? 1.0F : 0.0F;
 #pragma unroll
-    for (int r = 1; r < kTogether; ++r) decay *= r > s && r <= t ? tokens.decay[r] : 1.0F;
-    const float from_start = decay * tokens.decay[0];  // D_t, for s = 0
-    if (lane % 4 != 0) continue;
-    if (is_q) {
-      products.with_q[t][s] = tokens.q_factor[t] * decay * product;
-      if (s == 0) products.scale[t][1] = tokens.q_factor[t] * from_start;
-    } else {
-      const float factor = tokens.k_factor[t] * tokens.beta[t];
-      products.with_k[t][s] = s == t ? factor : factor * tokens.k_factor[t] * decay * product;
-      if (s == 0) products.scale[t][0] = tokens.k_factor[t] * from_start;
-      if (t + 1 == tokens.committed) {
-        products.to_end[s] = decay;
-        if (s == 0) products.decay = from_start;
-      }
-    }
+  for (int s = 0; s < kTogether; ++s) {
+    if (s <= t && t < count) decay *= gates.decay[s];
+  }
+  decays[t] = decay;
+}
+
+// The rest of the matrices, by a warp. with_k and with_q are products of k_t and q_t with k_s; `committed` tokens
+// change the state.
+__device__ inline void find_matrices(const TokenSquare& with_k, const TokenSquare& with_q, const TokenGates& gates,
+                                     int count, int committed, MatrixScratch& scratch, TokenMatrices& matrices) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int s = lane % kTogether;  // the lane's column
+  constexpr int kParts = kWarpSize / kTogether;
+  constexpr int kRows = kTogether / kParts;
+  const auto row = [&](int i) { return lane / kTogether + i * kParts; };  // the lane's rows
+  float decays[kTogether];
+  read_eight(gates.decay, decays);
+  float decay = 1.0F;        // D_t/D_s
+  float to_end = 0.0F;       // D_c/D_s
+  float to_row[kRows] = {};  // the lane's D_t/D_s
+#pragma unroll
+  for (int t = 0; t < kTogether; ++t) {
+    if (t > s && t < count) decay *= decays[t];
+    if (t + 1 == committed) to_end = decay;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) to_row[i] = t == row(i) ? decay : to_row[i];
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const int t = row(i);
+    const bool is_token = t < count;
+    scratch.with_k[t][s] = t > s && is_token ? gates.beta[t] * to_row[i] * with_k[t][s] : 0.0F;
+    scratch.with_q[t][s] = t >= s && is_token ? to_row[i] * with_q[t][s] : 0.0F;
+  }
+  if (lane == 0) matrices.decay = to_end * decays[0];
+  const float beta = s < count ? gates.beta[s] : 0.0F;
+  __syncwarp();
+  float solution[kTogether];  // the column of T
+#pragma unroll
+  for (int t = 0; t < kTogether; ++t) {
+    float factors[kTogether];
+    read_eight(scratch.with_k[t], factors);
+    solution[t] = t == s ? beta : 0.0F;
+#pragma unroll
+    for (int r = 0; r < t; ++r) solution[t] = fmaf(-factors[r], solution[r], solution[t]);
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const int t = row(i);
+    const float row_to_end = __shfl_sync(0xFFFFFFFFU, to_end, t);
+    float factors[kTogether];
+    read_eight(scratch.with_q[t], factors);
+    float own = 0.0F;
+#pragma unroll
+    for (int r = 0; r < kTogether; ++r) own = r == t ? solution[r] : own;
+    matrices.changes[t][s] = t < committed ? row_to_end * own : 0.0F;
+    matrices.outputs[t][s] = multiply_row(factors, solution, t);
   }
 }
 
-// For a warp, whose tile's rows of V are those of v from warp_v on.
-template <int kPitch, class Tile>
+// For a warp with a tile of eight rows. kUnroll: tokens whose products it computes at once.
+template <int kK, class Tile, int kUnroll>
 struct Substitution {
   static constexpr int kColumns = Tile::kColumns;
-  static_assert(Tile::kVK && Tile::kLanesK >= 2 * kColumns);
+  static constexpr int kRows = 8;
+  static_assert(Tile::kVK && Tile::kWarpV == kRows && Tile::kLanesK >= 2 * kColumns);
 
-  const SubstitutedTokens& tokens;
-  const TokenProducts& products;
-  float* const v;  // [count,v_pitch]; outputs overwrite values
-  const int v_pitch;
-  float2* const with_state;  // [count,rows], scratch memory: S k_t and S q_t, scaled; then D_c/D_t d_t
-  const int rows;
-  const int warp_v;
+  // The warp's own shared memory.
+  struct Scratch {
+    float w[kRows][kTogether];
+    float with_q[kTogether][kRows];   // D_t S q_t
+    float changes[kTogether][kRows];  // D_c/D_s d_s, rows in the order of the lanes that have them
+  };
+
+  static constexpr int kPitch = 2 * kK + 16;  // no two neighboring tokens in the same banks
+
+  const float* keys;  // [count,kPitch]: q, then k
+  const TokenMatrices& matrices;
+  Scratch& scratch;
+  int count;
+  int first_output;  // tokens before it have none
+  int committed;     // tokens that change the state
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
 
-  __device__ __forceinline__ void multiply(const Tile& tile) const {
+  // v(t, row) is the value of a row.
+  template <class Values>
+  __device__ __forceinline__ void multiply(const Tile& tile, Values v) const {
     const int lane_k = Tile::lane_k();
     // Where the lane's sums go: those with k alone, and those with k or q.
-    float* const to_k = &with_state[warp_v + Tile::v_of(lane_k % kColumns)].x;
-    float* const to_both = &with_state[warp_v + Tile::v_of(lane_k / 2 % kColumns)].x + lane_k % 2;
-#pragma unroll 1
-    for (int t = 0; t < tokens.first_output; ++t) {
+    const int row = Tile::v_of(lane_k % kColumns);
+    const int row_of_both = Tile::v_of(lane_k / 2 % kColumns);
+#pragma unroll
+    for (int i = lane; i < kRows * kTogether; i += kWarpSize) scratch.w[i / kTogether][i % kTogether] = 0.0F;
+    __syncwarp();
+#pragma unroll kUnroll
+    for (int t = 0; t < first_output; ++t) {
       float sums[kColumns] = {};
-      add_products(tile, read_row(tokens.k + t * kPitch), sums);
-      to_k[2 * t * rows] = products.scale[t][0] * Tile::template sum_column<1>(sums);
+      add_products(tile, read_row(t, kK), sums);
+      scratch.w[row][t] = fmaf(-matrices.decays[t], Tile::template sum_column<1>(sums), v(t, row));
     }
-#pragma unroll 1
-    for (int t = tokens.first_output; t < tokens.count; ++t) {
+#pragma unroll kUnroll
+    for (int t = first_output; t < count; ++t) {
       float with_k[kColumns] = {};
       float with_q[kColumns] = {};
-      add_products(tile, read_row(tokens.k + t * kPitch), with_k);
-      add_products(tile, read_row(tokens.q + t * kPitch), with_q);
+      add_products(tile, read_row(t, kK), with_k);
+      add_products(tile, read_row(t, 0), with_q);
       float sums[kColumns];
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) sums[c] = sum_two_of_pairs({with_k[c], with_q[c]});
-      to_both[2 * t * rows] = products.scale[t][lane_k % 2] * Tile::template sum_column<2>(sums);
-    }
-  }
-
-  // Solves for the lane's row and writes its outputs. The first kWarpV lanes call it.
-  __device__ __forceinline__ void solve_row() const {
-    const int row = warp_v + lane;
-    float d[kTogether];
-#pragma unroll
-    for (int t = 0; t < kTogether; ++t) {
-      d[t] = 0.0F;
-      if (t >= tokens.count) continue;
-      float& value = v[t * v_pitch + row];
-      const float2 with = with_state[t * rows + row];
-      float factors[kTogether];
-      read_eight(products.with_k[t], factors);
-      float sum = factors[t] * (value - with.x);
-#pragma unroll
-      for (int s = 0; s < t; ++s) sum = fmaf(-factors[s], d[s], sum);
-      d[t] = sum;
-      if (t >= tokens.first_output) {
-        read_eight(products.with_q[t], factors);
-        float output = with.y;
-#pragma unroll
-        for (int s = 0; s <= t; ++s) output = fmaf(factors[s], d[s], output);
-        value = output;
+      const float sum = matrices.decays[t] * Tile::template sum_column<2>(sums);
+      if (lane_k % 2 == 0) {
+        scratch.w[row_of_both][t] = v(t, row_of_both) - sum;
+      } else {
+        scratch.with_q[t][row_of_both] = sum;
       }
     }
-    float to_end[kTogether];
-    read_eight(products.to_end, to_end);
+    __syncwarp();
+  }
+
+  // Calls put(t, row, output).
+  template <class Put>
+  __device__ __forceinline__ void solve(Put put) const {
+    const int row = lane % kRows;
+    // In the order of v_of().
+    const int place = row % Tile::kLanesV * kColumns + row / Tile::kLanesV;
+    float w[kTogether];
+    read_eight(scratch.w[row], w);
 #pragma unroll
-    for (int t = 0; t < kTogether; ++t) {
-      if (t < tokens.committed) with_state[t * rows + row].x = to_end[t] * d[t];
+    for (int t = lane / kRows; t < kTogether; t += kWarpSize / kRows) {
+      if (t >= count) break;
+      float factors[kTogether];
+      if (t < committed) {
+        read_eight(matrices.changes[t], factors);
+        scratch.changes[t][place] = multiply_row(factors, w, t);
+      }
+      if (t >= first_output) {
+        read_eight(matrices.outputs[t], factors);
+        put(t, row, scratch.with_q[t][row] + multiply_row(factors, w, t));
+      }
     }
+    __syncwarp();
   }
 
   __device__ __forceinline__ void update(Tile& tile) const {
-    if (tokens.committed == 0) return;
-    const float decay = products.decay;
+    if (committed == 0) return;
+    const float decay = matrices.decay;
     tile.for_each([&](float& x) { x *= decay; });
-#pragma unroll 1
-    for (int s = 0; s < tokens.committed; ++s) {
+#pragma unroll kUnroll
+    for (int s = 0; s < committed; ++s) {
       float d[kColumns];
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) d[c] = with_state[s * rows + warp_v + Tile::v_of(c)].x;
-      const RegisterRow<Tile> key = read_row(tokens.k + s * kPitch);
+      for (int c = 0; c < kColumns; ++c) d[c] = scratch.changes[s][Tile::lane_v() * kColumns + c];
+      const RegisterRow<Tile> key = read_row(s, kK);
 #pragma unroll
       for (int j = 0; j < Tile::kSteps; ++j) {
 #pragma unroll
@@ -175,16 +246,12 @@ struct Substitution {
   }
 
  private:
-  static __device__ __forceinline__ RegisterRow<Tile> read_row(const float* row) {
+  __device__ __forceinline__ RegisterRow<Tile> read_row(int t, int first) const {
     RegisterRow<Tile> result;
 #pragma unroll
-    for (int j = 0; j < Tile::kSteps; ++j) SharedRow{row}.read(j, Tile::k_of(j), result.x[j]);
+    for (int j = 0; j < Tile::kSteps; ++j) SharedRow{keys + t * kPitch + first}.read(j, Tile::k_of(j), result.x[j]);
     return result;
   }
-  static __device__ __forceinline__ void read_eight(const float* from, float (&x)[kTogether]) {
-    SharedRow{from}.read(0, 0, x);
-  }
-
   // Adds the products of the tile's rows with a row of q or k, over the lane's elements.
   __device__ __forceinline__ void add_products(const Tile& tile, const RegisterRow<Tile>& row,
                                                float (&sums)[kColumns]) const {
@@ -198,15 +265,5 @@ struct Substitution {
     }
   }
 };
-
-// Applies the tokens to a warp's tile.
-template <int kPitch, class Tile>
-__device__ void run_substitution(Tile& tile, const Substitution<kPitch, Tile>& roles) {
-  roles.multiply(tile);
-  __syncwarp();
-  if (roles.lane < Tile::kWarpV) roles.solve_row();
-  __syncwarp();
-  roles.update(tile);
-}
 
 }  // namespace thalweg::cu
