@@ -309,6 +309,13 @@ void add_sequence_cases(std::vector<Case>& cases) {
     two.dtype = DType::kF16;
     cases.push_back(rule_case<ChunkGatedDeltaRuleArgs>(two, {.states = States::kPool, .layout = StateLayout::kKV}));
   }
+  // As many as a warp has lanes, which a GPU sorts, and one more.
+  for (const std::size_t count : {32, 33}) {
+    RuleShape sorted = few;
+    sorted.lengths.clear();
+    for (std::size_t i = 0; i < count; ++i) sorted.lengths.push_back(static_cast<std::int64_t>(i * 11 % 7 * 13));
+    cases.push_back(rule_case<ChunkGatedDeltaRuleArgs>(sorted, {.states = States::kPool}));
+  }
 }
 
 template <class Args>

@@ -23,26 +23,24 @@ namespace gated_delta {
 
 // ---- chunk_gated_delta_rule, (HK, HV) = (16, 32), K = V = 128
 
-// wgmma: 13.4, 15.1, 18.3, 24.4, 35.8 us for 1, 2, 4, 8, 16 chunks, where all tiles fit on the device at once.
+// wgmma: 12.9, 14.6, 17.7, 23.9, 35.0 us for 1, 2, 4, 8, 16 chunks, where all tiles fit on the device at once.
 constexpr double kTwoPassCall = 13.2;
 constexpr double kTwoPassChunk = 1.5;
-// Where they do not, per chunk and two tiles of one multiprocessor: 3.1 us for value heads, and 1.8 us for key heads.
-constexpr double kTwoPassValueHead = 3.1;
-constexpr double kTwoPassKeyHead = 1.8;
-// A chunk of the longest walk where sequences are split, besides the key heads: 214 us for (2, 8), 599 for (8, 32), 434
-// for (16, 16) and 765 for (32, 32) with one sequence of 32768 tokens.
-constexpr double kTwoPassSplitChunk = 1.3;
-// wgmma_fused: 7.9, 10.4, 14.5, 22.6, 38.9 us for 1, 2, 4, 8, 16 chunks.
-constexpr double kFusedCall = 5.9;
-constexpr double kFusedChunk = 2.1;
-// wgmma_fused_pairs: 110.6 and 386 us for 32 and 128 chunks of (32, 32), four sequences.
+// Where they do not, per chunk and two tiles of one multiprocessor: 712 us for (16, 48) and 396 for (8, 32), four
+// sequences of 8192 tokens.
+constexpr double kTwoPassValueHead = 3.2;
+constexpr double kTwoPassKeyHead = 1.9;
+// A chunk of the longest walk where sequences are split, besides the key heads: 211 us for (2, 8), 585 for (8, 32), 416
+// for (16, 16) and 750 for (32, 32) with one sequence of 32768 tokens.
+constexpr double kTwoPassSplitChunk = 1.35;
+// wgmma_fused: 7.3, 9.5, 13.4, 20.7, 35.4 us for 1, 2, 4, 8, 16 chunks, 491 for 256 of (32, 32), two sequences.
+constexpr double kFusedCall = 5.75;
+constexpr double kFusedChunk = 2.05;
+// wgmma_fused_pairs: 102.2 and 355 us for 32 and 128 chunks of (32, 32), four sequences, 338 for 128 of (8, 24).
 constexpr double kFusedPairsCall = 12.0;
-constexpr double kFusedPairsChunk = 2.95;
-// wgmma_by_length, which launches both ways for two packed sequences: (16, 64) with 4096 and 4096 tokens 198 us by
-// pairs of tiles, 219 by two passes; with 6144 and 2048 290 and 275. Launches that do nothing, and the part of all
-// tokens that the longest sequence has where both take the same time.
-constexpr double kByLengthCall = 5.0;
-constexpr double kPairsLongestShare = 0.6;
+constexpr double kFusedPairsChunk = 2.5;
+// wgmma_by_length: the launch of two that does nothing.
+constexpr double kByLengthCall = 3.0;
 // Segments of pairs of tiles in one kernel: the shortest, in chunks; how many a walk for outputs goes through, unless
 // there are more walks than kFusedManyWalks. Costs: 186, 256 and 393 us for one sequence of 8192, 16384 and 32768
 // tokens of (16, 16), segments of 8, 16 and 32 chunks; 247, 380 and 650 us of (32, 32), 16, 32 and 64 chunks.
@@ -71,8 +69,10 @@ constexpr int kSegmentLaunchChunks = 24;
 // a multiprocessor.
 constexpr int kSegmentQuarterWalks = 8;
 constexpr int kCrowdedSegmentQuarterWalks = 13;
-// The host does not know the lengths of packed sequences: the longest is taken for 3/2 of the average.
+// The host does not know the lengths of packed sequences. For a split the longest is taken for 3/2 of the average; for
+// the choice between kernels, of which some split, for less.
 constexpr int kLongestPackedHalves = 3;
+constexpr double kLongestPacked = 1.2;
 
 // ---- recurrent_gated_delta_rule, HK 16, HV 32, K = V = 128, f32 states. Rows of states are counted per
 // multiprocessor: 31 at batch 1, 1986 at batch 64.

@@ -10,6 +10,10 @@ __device__ inline int opaque(int value) {
   return value;
 }
 
+// The warp of a thread of the block or of a warpgroup, as a value that the compiler knows to be the same for all lanes:
+// branches on it are uniform. By a whole warp.
+__device__ inline int warp_of(int thread) { return __shfl_sync(0xFFFFFFFFU, thread / kWarpSize, 0); }
+
 // The sum over groups of `kLanes` neighboring lanes, the same bits in each of them.
 template <int kLanes = kWarpSize>
 __device__ inline float warp_sum(float x) {

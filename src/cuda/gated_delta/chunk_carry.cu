@@ -5,7 +5,7 @@
 // Shared memory: the state, the partial sums, which segments decay.
 // Pipeline: a thread loads its range of the next segment's M while it sums this one's, for K up to 128.
 
-#include "cuda/gated_delta/chunk_choice.h"
+#include "cuda/common/pdl.h"
 #include "cuda/gated_delta/chunk_kernels.h"
 #include "cuda/gated_delta/segments.h"
 #include "cuda/launch.h"
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(K* kRanges) chunk_carry(const __grid_constant_
   const int row = static_cast<int>(blockIdx.x) * kRows;
   const int column = static_cast<int>(threadIdx.x) % K;
   const int range = static_cast<int>(threadIdx.x) / K;
-  if (!begin_next(args)) return;
+  pdl_trigger_and_wait();
   const SequenceMap::Sequence sequence = args.map.sequence(n);
   const std::int64_t slot = args.state_indices != nullptr ? args.state_indices[n] : n;
   if (!sequence.valid || slot >= args.state_slots) return;

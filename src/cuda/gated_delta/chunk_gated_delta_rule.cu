@@ -220,23 +220,17 @@ ChunkArguments make_arguments(const Args& args, const ChunkWorkspace& memory) {
 using LaunchWalk = void(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
 
 template <LaunchWalk* kCarries, LaunchWalk* kScan>
-void run_two_passes_for(const Args& args, LengthRange longest, Workspace workspace, const Stream& stream) {
+void run_two_passes(const Args& args, Workspace workspace, const Stream& stream) {
   if (sequence_count(args) == 0 || args.v.dim(2) == 0) return;
   const CurrentDevice current(stream, Args::kName);
-  ChunkArguments arguments = make_arguments(args, lay_out_two_passes(args, workspace, stream));
-  arguments.longest = longest;
+  const ChunkArguments arguments = make_arguments(args, lay_out_two_passes(args, workspace, stream));
   const DeviceProperties& device = properties(stream.device.index);
-  launch_chunk_prepare(arguments, args.q.dtype, device, native(stream));
+  launch_chunk_prepare(arguments, args.q.dtype, native(stream));
   if (arguments.segment_chunks > 0) {
     kCarries(arguments, args.q.dtype, device, native(stream));
     launch_chunk_carry(arguments, device, native(stream));
   }
   kScan(arguments, args.q.dtype, device, native(stream));
-}
-
-template <LaunchWalk* kCarries, LaunchWalk* kScan>
-void run_two_passes(const Args& args, Workspace workspace, const Stream& stream) {
-  run_two_passes_for<kCarries, kScan>(args, {}, workspace, stream);
 }
 
 template <int kConsumers>
@@ -257,7 +251,7 @@ std::string supports_fused(const Args& args, const Stream& stream) {
 }
 
 template <int kConsumers>
-void run_fused_for(const Args& args, LengthRange longest, const ChunkWorkspace& memory, const Stream& stream) {
+void run_fused(const Args& args, const ChunkWorkspace& memory, const Stream& stream, LengthRange longest = {}) {
   if (sequence_count(args) == 0 || args.v.dim(2) == 0) return;
   const CurrentDevice current(stream, Args::kName);
   const auto launch = args.q.dtype == DType::kBF16 ? sm90::launch_chunk_fused_bf16 : sm90::launch_chunk_fused_f16;
@@ -273,24 +267,10 @@ void run_fused_for(const Args& args, LengthRange longest, const ChunkWorkspace& 
 }
 
 void run_fused_tiles(const Args& args, Workspace, const Stream& stream) {
-  run_fused_for<1>(args, {}, lay_out(args, {}, {}, false), stream);
+  run_fused<1>(args, lay_out(args, {}, {}, false), stream);
 }
 void run_fused_pairs(const Args& args, Workspace workspace, const Stream& stream) {
-  run_fused_for<2>(args, {}, lay_out_fused(args, workspace, stream), stream);
-}
-
-// Of two packed sequences of about one length, pairs of tiles in one kernel are the fastest; of others, two passes.
-std::string supports_by_length(const Args& args, const Stream& stream) {
-  if (!args.cu_seqlens.defined() || sequence_count(args) != 2) return "needs two packed sequences";
-  if (choose_fused_split(args, stream).segment_chunks > 0) return "needs so many heads that none is split";
-  return supports_fused<2>(args, stream);
-}
-
-void run_by_length(const Args& args, Workspace workspace, const Stream& stream) {
-  const auto most = static_cast<int>(static_cast<double>(args.q.dim(1)) * tuning::gated_delta::kPairsLongestShare);
-  run_fused_for<2>(args, {0, most}, lay_out(args, {}, {}, false), stream);
-  run_two_passes_for<sm90::launch_chunk_carries, sm90::launch_chunk_scan>(args, {most + 1, kAnyLength}, workspace,
-                                                                          stream);
+  run_fused<2>(args, lay_out_fused(args, workspace, stream), stream);
 }
 
 // What the costs of a call depend on.
@@ -309,35 +289,72 @@ struct CallSize {
     average = std::max(static_cast<double>(all.chunks) / sequences, 1.0);
     // Of two packed sequences the longer one decides; of more, blocks of short ones make room for others.
     const bool is_packed_pair = all.count == 2 && !all.lengths_known;
-    longest = is_packed_pair ? tuning::gated_delta::kLongestPackedHalves / 2.0 : 1.0;
+    longest = is_packed_pair ? tuning::gated_delta::kLongestPacked : 1.0;
   }
 
   // Chunks that pass one after the other on a multiprocessor, with as many blocks of a sequence.
   double walk(double blocks) const {
     return std::max(longest, std::ceil(blocks * sequences / multiprocessors)) * average;
   }
+  // The same for two sequences of which one has `share` of all chunks, in terms of these. Its blocks come first.
+  double walk_of_two(double blocks, double share) const {
+    const double idle = multiprocessors - blocks;  // beside them
+    if (idle <= 0.0) return std::ceil(2.0 * blocks / multiprocessors) / 2.0;
+    return std::max(share, std::min(std::ceil(blocks / idle) * (1.0 - share), 1.0));
+  }
 };
 
+// One kernel for both passes, with as many chunks one after the other on a multiprocessor.
+double tiles_time(double walk) { return tuning::gated_delta::kFusedCall + walk * tuning::gated_delta::kFusedChunk; }
+double pairs_time(double walk) {
+  return tuning::gated_delta::kFusedPairsCall + walk * tuning::gated_delta::kFusedPairsChunk;
+}
+
 double fused_cost(const Args& args, const Stream& stream) {
-  using namespace tuning::gated_delta;
   const CallSize size(args, stream);
-  return cost_by_count(kFusedCall + size.walk(size.tiles) * kFusedChunk, stream);
+  return cost_by_count(tiles_time(size.walk(size.tiles)), stream);
 }
 
 double fused_pairs_cost(const Args& args, const Stream& stream) {
-  using namespace tuning::gated_delta;
   const Split split = choose_fused_split(args, stream);
   if (split.segment_chunks > 0) return cost_by_count(fused_split_cost(split), stream);
   const CallSize size(args, stream);
-  return cost_by_count(kFusedPairsCall + size.walk(size.tiles / 2) * kFusedPairsChunk, stream);
+  return cost_by_count(pairs_time(size.walk(size.tiles / 2)), stream);
 }
 
-// With sequences of one length: where pairs of tiles do not even then pay, two passes cost less.
+// Two packed sequences: tiles in one kernel where one is much longer than the other, and blocks of the shorter one fill
+// the multiprocessors that the longer one leaves; else pairs of tiles.
+std::string supports_by_length(const Args& args, const Stream& stream) {
+  if (!args.cu_seqlens.defined() || sequence_count(args) != 2) return "needs two packed sequences";
+  if (choose_fused_split(args, stream).segment_chunks > 0) return "needs so many heads that none is split";
+  return supports_fused<2>(args, stream);
+}
+
+// The most tokens of the longer sequence with which pairs of tiles are as fast.
+int most_for_pairs(const Args& args, const Stream& stream) {
+  const CallSize size(args, stream);
+  const double chunks = size.average * size.sequences;
+  const std::int64_t tokens = args.q.dim(1);
+  for (int percent = 50; percent <= 100; ++percent) {
+    const double pairs = pairs_time(size.walk_of_two(size.tiles / 2, percent / 100.0) * chunks);
+    const double tiles = tiles_time(size.walk_of_two(size.tiles, percent / 100.0) * chunks);
+    if (pairs > tiles) return static_cast<int>(tokens * (percent - 1) / 100);
+  }
+  return static_cast<int>(tokens);
+}
+
+void run_by_length(const Args& args, Workspace, const Stream& stream) {
+  const ChunkWorkspace memory = lay_out(args, {}, {}, false);
+  const int most = most_for_pairs(args, stream);
+  run_fused<2>(args, memory, stream, {0, most});
+  run_fused<1>(args, memory, stream, {most + 1, kAnyLength});
+}
+
+// With sequences of one length: where pairs of tiles do not even then pay, other kernels cost less.
 double by_length_cost(const Args& args, const Stream& stream) {
-  using namespace tuning::gated_delta;
   CallSize size(args, stream);
   size.longest = 1.0;
-  return cost_by_count(kByLengthCall + kFusedPairsCall + size.walk(size.tiles / 2) * kFusedPairsChunk, stream);
+  return cost_by_count(tuning::gated_delta::kByLengthCall + pairs_time(size.walk(size.tiles / 2)), stream);
 }
 
 double wgmma_cost(const Args& args, const Stream& stream) {
@@ -379,7 +396,7 @@ KernelList<Args> chunk_gated_delta_rule_kernels() {
        nullptr, Arithmetic::k16Bit, wgmma_cost},
       {"wgmma_fused_pairs", supports_fused<2>, fused_pairs_workspace, run_fused_pairs, nullptr, Arithmetic::k16Bit,
        fused_pairs_cost},
-      {"wgmma_by_length", supports_by_length, two_pass_workspace, run_by_length, nullptr, Arithmetic::k16Bit,
+      {"wgmma_by_length", supports_by_length, no_workspace<Args>, run_by_length, nullptr, Arithmetic::k16Bit,
        by_length_cost},
       {"mma", supports_mma, two_pass_workspace, run_two_passes<launch_chunk_carries, launch_chunk_scan>, nullptr,
        Arithmetic::k16Bit, mma_cost},

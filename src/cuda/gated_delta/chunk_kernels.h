@@ -31,7 +31,7 @@ void launch_chunk_gates(const ChunkArguments& args, const DeviceProperties& devi
 void launch_chunk_carry(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream);
 
 // dtype of q: kBF16 or kF16; key_width 64, 128 or 256.
-void launch_chunk_prepare(const ChunkArguments& args, DType dtype, const DeviceProperties& device, cudaStream_t stream);
+void launch_chunk_prepare(const ChunkArguments& args, DType dtype, cudaStream_t stream);
 
 // The second pass by mma.sync; key_width as above, value_width a multiple of 32.
 // B and M of the segments that precede one with an exact start.

@@ -6,8 +6,9 @@
 // the first row of i's block: both exponents are at most 0, and there are far fewer exponentials.
 //
 // The inverse T of the unit lower triangular 64 x 64 matrix I + A: substitution in f32 inverts the diagonal blocks of
-// 8, a lane a column; then pairs of blocks are merged, 8 to 16 to 32 to 64, T_21 = -T_22 (A_21 T_11), with tf32
-// products.
+// 8, a lane a column; then pairs of blocks are merged, 8 to 16 to 32 to 64, T_21 = -T_22 (A_21 T_11). A and T are
+// stored as f16 whatever the inputs are: products of tf32 have as long fractions, and are twice as many. So their
+// elements are at most 65504; with keys of norm 1 they are about 1.
 
 #include "cuda/common/async_copy.h"
 #include "cuda/common/mma.h"
@@ -16,36 +17,33 @@
 
 namespace thalweg::cu {
 
-// A lower triangular f32 matrix of 64 x 64 in shared memory, in blocks of 16 x 16. Rows of a block are kPitch floats
-// apart: 4 more than a multiple of 32, and ldmatrix reads them without conflicts, or 24 more, and all other accesses,
-// which are four times as many, are without.
-template <int kPitch>
+// A lower triangular matrix of 64 x 64 in shared memory, f16, in blocks of 16 x 16. Rows of a block are an odd number
+// of 16 bytes apart: ldmatrix reads them without conflicts.
 struct BlockMatrix {
-  static_assert(kPitch % 32 == 4 || kPitch % 32 == 24);
-
-  float* first;
+  __half* first;
+  int pitch;
   int down;  // from a block to the one below it
 
-  __device__ float* block(int i, int j) const { return first + i * down + 16 * j; }
+  __device__ __half* block(int i, int j) const { return first + i * down + 16 * j; }
 };
 
 struct OneMatrix {
-  static constexpr int kPitch = kChunk + 4;
+  static constexpr int kPitch = kChunk + 8;
 
-  float values[kChunk * kPitch];
+  __half values[kChunk * kPitch];
 
-  __device__ BlockMatrix<kPitch> get() { return {values, 16 * kPitch}; }
+  __device__ BlockMatrix get() { return {values, kPitch, 16 * kPitch}; }
 };
 
 // Two of them in five blocks a row: rows of blocks of the second one stand from the bottom up, behind the first one's.
 struct TwoMatrices {
   static constexpr int kPitch = kChunk + 16 + 8;
 
-  float values[kChunk * kPitch];
+  __half values[kChunk * kPitch];
 
-  __device__ BlockMatrix<kPitch> operator[](int i) {
-    if (i == 0) return {values, 16 * kPitch};
-    return {values + 16 * (3 * kPitch + 4), -16 * (kPitch + 1)};
+  __device__ BlockMatrix operator[](int i) {
+    if (i == 0) return {values, kPitch, 16 * kPitch};
+    return {values + 16 * (3 * kPitch + 4), kPitch, -16 * (kPitch + 1)};
   }
 };
 
@@ -64,7 +62,10 @@ struct HeadScalars {
   static constexpr int kLeft = 6 * 16;
   float left[kLeft];  // of block rows 1 to 3: k_factor_j exp(R - G_j), j < 16 times the row
 
+  // In `left`: where a row of blocks begins; the row and the column j of an element.
   static __device__ int first_left(int block_row) { return 8 * block_row * (block_row - 1); }
+  static __device__ int left_row(int i) { return i < 16 ? 1 : i < 48 ? 2 : 3; }
+  static __device__ int left_column(int i) { return i - first_left(left_row(i)); }
 };
 
 // Norm factors of a chunk and key head; 1 without a norm.
@@ -150,7 +151,7 @@ __device__ inline void sum_gates(const LaneGates& gates, HeadScalars& head, int 
   __syncwarp();
 }
 
-// Decays from sums of gates, without the norm factors of k. By a warp.
+// Decays from sums of gates, without the norm factors of k, which the caller multiplies head.left by. By a warp.
 __device__ inline void compute_decays(HeadScalars& head, int lane) {
 #pragma unroll
   for (int n = 0; n < kChunk / 32; ++n) {
@@ -160,22 +161,27 @@ __device__ inline void compute_decays(HeadScalars& head, int lane) {
 #pragma unroll
   for (int n = 0; n < HeadScalars::kLeft / 32; ++n) {
     const int i = lane + 32 * n;
-    const int block_row = i < 16 ? 1 : i < 48 ? 2 : 3;
-    head.left[i] = decay_of(head.g[16 * block_row] - head.g[i - HeadScalars::first_left(block_row)]);
+    head.left[i] = decay_of(head.g[16 * HeadScalars::left_row(i)] - head.g[HeadScalars::left_column(i)]);
   }
 }
 
-// The tensor cores drop the low bits of an f32 operand: a product of four such factors is too small by this factor, on
-// average. Rounding every operand instead would take a third of all instructions.
-constexpr float kAfterFourFactors = 1.0F + 4 * 3.5e-4F;
+// Whether an element of a block is on or below the block's diagonal, which is that of the matrix, or only below it:
+// of row 8 half + lane / 4 and column 8 eight + 2 (lane % 4), or the next one.
+template <bool kStrictly>
+__device__ bool is_lower(int half, int eight, int lane, int next) {
+  if (eight != half) return eight < half;
+  const int from_diagonal = lane % 4 * 2 + next - lane / 4;
+  return kStrictly ? from_diagonal < 0 : from_diagonal <= 0;
+}
 
 // The factors of a lane's elements of a block of 16 x 16, besides the factors of their rows: of columns
-// 8 eight + 2 (lane % 4) and the next, and rows 8 half + lane / 4.
+// 8 eight + 2 (lane % 4) and the next, and rows 8 half + lane / 4. A diagonal block has none for its upper right
+// quarter.
 template <bool kDiagonal>
 struct BlockDecays {
   float2 factor[2][2];  // [half][eight]
 
-  // Without the norm factors of the diagonal block's columns; whether head.left has them is the caller's choice.
+  // Without the norm factors of the diagonal block's columns; head.left has the others.
   __device__ BlockDecays(BlockIndex block, const HeadScalars& head, int lane) {
     const float* columns =
         (kDiagonal ? head.g : head.left + HeadScalars::first_left(block.i)) + 16 * block.j + lane % 4 * 2;
@@ -185,6 +191,7 @@ struct BlockDecays {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if constexpr (kDiagonal) {
+          if (eight > half) continue;
           // The exponent is above 0 only above the diagonal.
           const float g = head.g[16 * block.i + 8 * half + lane / 4];
           factor[half][eight] = {decay_of(fminf(g - column.x, 0.0F)), decay_of(fminf(g - column.y, 0.0F))};
@@ -195,11 +202,13 @@ struct BlockDecays {
     }
   }
   __device__ void multiply_columns(const KeyFactors& factors, int block_column, int lane) {
+    static_assert(kDiagonal);
 #pragma unroll
     for (int eight = 0; eight < 2; ++eight) {
       const float2 k = *reinterpret_cast<const float2*>(factors.k + 16 * block_column + 8 * eight + lane % 4 * 2);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
+        if (eight > half) continue;
         factor[half][eight].x *= k.x;
         factor[half][eight].y *= k.y;
       }
@@ -236,8 +245,6 @@ struct RowFactors {
 // Makes a block of A from one of k k^T, the accumulators of its two halves of 8 columns.
 template <bool kDiagonal>
 __device__ void scale_a(float (&block)[2][4], const RowFactors& rows, const BlockDecays<kDiagonal>& decays, int lane) {
-  const int row = lane / 4;
-  const int column = lane % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float row_factor = kDiagonal ? rows.a[half] : rows.a[half] * rows.decay[half];
@@ -246,21 +253,19 @@ __device__ void scale_a(float (&block)[2][4], const RowFactors& rows, const Bloc
       const float2 factor = decays.factor[half][eight];
       float& low = block[eight][2 * half];
       float& high = block[eight][2 * half + 1];
-      const int from_diagonal = column + 8 * eight - row - 8 * half;
-      low = !kDiagonal || from_diagonal < 0 ? row_factor * (low * factor.x) : 0.0F;
-      high = !kDiagonal || from_diagonal + 1 < 0 ? row_factor * (high * factor.y) : 0.0F;
+      low = !kDiagonal || is_lower<true>(half, eight, lane, 0) ? row_factor * (low * factor.x) : 0.0F;
+      high = !kDiagonal || is_lower<true>(half, eight, lane, 1) ? row_factor * (high * factor.y) : 0.0F;
     }
   }
 }
 
 // Stores two halves of 8 columns to a block of a matrix.
-template <int kPitch>
-__device__ void store_block(BlockMatrix<kPitch> matrix, BlockIndex index, const float (&block)[2][4], int lane) {
-  float* to = matrix.block(index.i, index.j) + lane / 4 * kPitch + lane % 4 * 2;
+__device__ inline void store_block(const BlockMatrix& matrix, BlockIndex index, const float (&block)[2][4], int lane) {
+  __half* to = matrix.block(index.i, index.j) + lane / 4 * matrix.pitch + lane % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    *reinterpret_cast<float2*>(to + 8 * half) = {block[half][0], block[half][1]};
-    *reinterpret_cast<float2*>(to + 8 * half + 8 * kPitch) = {block[half][2], block[half][3]};
+    *reinterpret_cast<std::uint32_t*>(to + 8 * half) = pack<__half>(block[half][0], block[half][1]);
+    *reinterpret_cast<std::uint32_t*>(to + 8 * half + 8 * matrix.pitch) = pack<__half>(block[half][2], block[half][3]);
   }
 }
 
@@ -269,7 +274,6 @@ template <class T, bool kDiagonal>
 __device__ void store_p(const float (&qk)[2][4], BlockIndex block, const RowFactors& rows,
                         const BlockDecays<kDiagonal>& decays, std::byte* tile, int lane) {
   const int row = lane / 4;
-  const int column = lane % 4 * 2;
   std::byte* target = tile + (16 * block.i + row) * 128 + lane % 4 * 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -279,9 +283,9 @@ __device__ void store_p(const float (&qk)[2][4], BlockIndex block, const RowFact
       const float2 factor = decays.factor[half][eight];
       const float low = row_factor * (qk[eight][2 * half] * factor.x);
       const float high = row_factor * (qk[eight][2 * half + 1] * factor.y);
-      const int from_diagonal = column + 8 * eight - row - 8 * half;
       *reinterpret_cast<std::uint32_t*>(target + 8 * half * 128 + ((2 * block.j + eight) ^ row) * 16) =
-          pack<T>(!kDiagonal || from_diagonal <= 0 ? low : 0.0F, !kDiagonal || from_diagonal + 1 <= 0 ? high : 0.0F);
+          pack<T>(!kDiagonal || is_lower<false>(half, eight, lane, 0) ? low : 0.0F,
+                  !kDiagonal || is_lower<false>(half, eight, lane, 1) ? high : 0.0F);
     }
   }
 }
@@ -310,115 +314,73 @@ __device__ void clear_upper_blocks(std::byte* record, int thread) {
   }
 }
 
-// Inverts the diagonal blocks of 8 in kBlocks block rows, one or two, from i on in place, by a warp, a lane a column.
-// Four rows at a time have independent sums.
-template <int kBlocks, int kPitch>
-__device__ void invert_blocks_of_8(BlockMatrix<kPitch> matrix, int i, int lane) {
+// Eight f16 in shared memory.
+struct Eight {
+  float values[8];
+
+  __device__ explicit Eight(const __half* from) {
+    const uint4 packed = *reinterpret_cast<const uint4*>(from);
+    const std::uint32_t pairs[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = unpack<__half>(pairs[i]);
+      values[2 * i] = pair.x;
+      values[2 * i + 1] = pair.y;
+    }
+  }
+};
+
+// Inverts the four blocks of 8 on the diagonals of blocks i and i + 1 in place, by a warp, a lane a column. Four rows
+// at a time have independent sums.
+__device__ inline void invert_blocks_of_8(const BlockMatrix& matrix, int i, int lane) {
   const int column = lane % 8;
-  const int row = i + lane / 16 % kBlocks;
-  float* corner = matrix.block(row, row) + lane / 8 % 2 * 8 * (kPitch + 1);
+  const int row = i + lane / 16;
+  __half* corner = matrix.block(row, row) + lane / 8 % 2 * 8 * (matrix.pitch + 1);
   float x[8];
 #pragma unroll
   for (int n = 0; n < 8; n += 4) {
-    float sum[4];
-    float4 rows[4];
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      sum[r] = n + r == column ? 1.0F : 0.0F;
-      if (r > 0) rows[r] = *reinterpret_cast<const float4*>(corner + (n + r) * kPitch + n);
-      if (n == 0) continue;
-      const float4 four = *reinterpret_cast<const float4*>(corner + (n + r) * kPitch);
-      sum[r] = fmaf(-four.x, x[0], sum[r]);
-      sum[r] = fmaf(-four.y, x[1], sum[r]);
-      sum[r] = fmaf(-four.z, x[2], sum[r]);
-      sum[r] = fmaf(-four.w, x[3], sum[r]);
+    for (int r = 0; r < 4; ++r) x[n + r] = n + r == column ? 1.0F : 0.0F;
+#pragma unroll
+    for (int r = n == 0 ? 1 : 0; r < 4; ++r) {
+      const Eight a(corner + (n + r) * matrix.pitch);
+#pragma unroll
+      for (int j = 0; j < n + r; ++j) x[n + r] = fmaf(-a.values[j], x[j], x[n + r]);
     }
-    x[n] = sum[0];
-    x[n + 1] = fmaf(-rows[1].x, x[n], sum[1]);
-    x[n + 2] = fmaf(-rows[2].y, x[n + 1], fmaf(-rows[2].x, x[n], sum[2]));
-    x[n + 3] = fmaf(-rows[3].z, x[n + 2], fmaf(-rows[3].y, x[n + 1], fmaf(-rows[3].x, x[n], sum[3])));
   }
-  __syncwarp();  // all lanes have read the block
-  if (lane < 16 * kBlocks) {
+  __syncwarp();  // all lanes have read the blocks
 #pragma unroll
-    for (int n = 0; n < 8; ++n) corner[n * kPitch + column] = x[n];
-  }
+  for (int n = 0; n < 8; ++n) corner[n * matrix.pitch + column] = __float2half_rn(x[n]);
   __syncwarp();
 }
 
-// Inverts the diagonal blocks of 16 in kBlocks block rows from `first` on in place, by a warp, from those of 8.
-template <int kBlocks, int kPitch>
-__device__ void invert_diagonal(BlockMatrix<kPitch> matrix, int first, int lane) {
-  invert_blocks_of_8<kBlocks>(matrix, first, lane);
-  float2 below[kBlocks];
-#pragma unroll
-  for (int i = 0; i < kBlocks; ++i) {
-    // As in multiply_blocks(), with 8 of 16 rows of the left operands empty.
-    const float* t_11 = matrix.block(first + i, first + i);
-    const float* a_21 = t_11 + 8 * kPitch + lane / 4 * kPitch + lane % 4;
-    const float* column = t_11 + lane % 4 * kPitch + lane / 4;
-    const float2 pair = *reinterpret_cast<const float2*>(t_11 + 8 * (kPitch + 1) + lane / 4 * kPitch + lane % 4 * 2);
-    float product[4] = {};
-    multiply_add_tf32(product, {__float_as_uint(column[0]), 0, __float_as_uint(column[4 * kPitch]), 0},
-                      __float_as_uint(a_21[0]), __float_as_uint(a_21[4]));
-    float sum[4] = {};
-    multiply_add_tf32(sum, {__float_as_uint(pair.x), 0, __float_as_uint(pair.y), 0}, __float_as_uint(product[0]),
-                      __float_as_uint(product[1]));
-    below[i] = {-kAfterFourFactors * sum[0], -kAfterFourFactors * sum[1]};
-  }
+// Inverts diagonal blocks i and i + 1 in place, by a warp.
+__device__ inline void invert_diagonal(const BlockMatrix& matrix, int i, int lane) {
+  invert_blocks_of_8(matrix, i, lane);
+  // -t_22 (a_21 t_11) of both at once: left operands have those of one in their first eight rows and columns, those of
+  // the other in the others. The first product is transposed, and so the right operand of the second.
+  const int row = i + lane / 16;
+  const __half* block = matrix.block(row, row) + lane % 8 * matrix.pitch;
+  std::uint32_t t_11[4];  // each twice
+  load_blocks_transposed(t_11, shared_address(block));
+  std::uint32_t below[4];  // a_21 and t_22, and those of the other
+  load_blocks(below, shared_address(block + 8 * matrix.pitch + lane / 8 % 2 * 8));
+  float product[4] = {};
+  multiply_add<__half>(product, {t_11[0], 0, 0, t_11[2]}, below[0], below[2]);
+  float sum[4] = {};
+  multiply_add<__half>(sum, {below[1], 0, 0, below[3]}, pack<__half>(-product[0], -product[1]),
+                       pack<__half>(-product[2], -product[3]));
   __syncwarp();  // all lanes have read A
 #pragma unroll
-  for (int i = 0; i < kBlocks; ++i) {
-    float* to = matrix.block(first + i, first + i) + (8 + lane / 4) * kPitch + lane % 4 * 2;
-    *reinterpret_cast<float2*>(to) = below[i];
+  for (int n = 0; n < 2; ++n) {
+    __half* to = matrix.block(i + n, i + n) + (8 + lane / 4) * matrix.pitch + lane % 4 * 2;
+    *reinterpret_cast<std::uint32_t*>(to) = pack<__half>(sum[2 * n], sum[2 * n + 1]);
   }
 }
 
-// block[16,16], as two halves of 8 columns, = -t_22 (a_21 t_11) over the rows 8 first..8 last of t_11 and the first
-// 16 tiles rows of a_21; all are in shared memory, `down` as in BlockMatrix. (a_21 t_11)^T leaves the tensor cores in
-// the layout in which its transpose is their right operand, but for the order of the rows, in which t_22's columns are
-// read then too.
-template <int kPitch, int kTiles>
-__device__ void multiply_blocks(float (&block)[2][4], const float* t_22, const float* a_21, const float* t_11, int down,
-                                int first, int last, int tiles, int lane) {
-  float product[2 * kTiles][4] = {};
-  const float* columns = t_11 + lane % 4 * kPitch + lane / 4;
-  const std::uint32_t rows =
-      shared_address(a_21) + static_cast<std::uint32_t>((lane % 16 * kPitch + lane / 16 * 4) * 4);
-#pragma unroll
-  for (int step = 0; step < 2 * kTiles; ++step) {
-    if (step < first || step >= last) continue;
-    const float* column = columns + step / 2 * down + step % 2 * 8 * kPitch;
-    const std::uint32_t left[4] = {__float_as_uint(column[0]), __float_as_uint(column[8]),
-                                   __float_as_uint(column[4 * kPitch]), __float_as_uint(column[4 * kPitch + 8])};
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      if (tile >= tiles) break;
-      std::uint32_t right[4];
-      load_blocks(right, rows + static_cast<std::uint32_t>((tile * down + step * 8) * 4));
-      multiply_add_tf32(product[2 * tile], left, right[0], right[2]);
-      multiply_add_tf32(product[2 * tile + 1], left, right[1], right[3]);
-    }
-  }
-  const float* pairs = t_22 + lane / 4 * kPitch + lane % 4 * 2;
-#pragma unroll
-  for (int eight = 0; eight < 2 * kTiles; ++eight) {
-    if (eight >= 2 * tiles) break;
-    const float2 top = *reinterpret_cast<const float2*>(pairs + 8 * eight);
-    const float2 bottom = *reinterpret_cast<const float2*>(pairs + 8 * kPitch + 8 * eight);
-    const std::uint32_t left[4] = {__float_as_uint(top.x), __float_as_uint(bottom.x), __float_as_uint(top.y),
-                                   __float_as_uint(bottom.y)};
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      multiply_add_tf32(block[half], left, __float_as_uint(product[eight][2 * half]),
-                        __float_as_uint(product[eight][2 * half + 1]));
-    }
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (float& value : block[half]) value *= -kAfterFourFactors;
-  }
+// The address from which the lane reads a row of a block as an operand: a left one, or a right one by its columns.
+__device__ inline std::uint32_t operand_address(const BlockMatrix& matrix, BlockIndex index, int lane) {
+  return shared_address(matrix.block(index.i, index.j) + lane % 16 * matrix.pitch + lane / 16 * 8);
 }
 
 // Stores 16 rows of 8 columns of T, times diag(beta), to the tile.
@@ -433,12 +395,26 @@ __device__ void store_times_beta(std::byte* tile, const float (&strip)[4], const
 
 // Computes block (1,0) or (3,2) of T from the inverses of the diagonal blocks of 16, in place of A's, which no other
 // warp reads, and stores it times diag(beta). By a warp.
-template <class T, int kPitch>
-__device__ void merge_blocks_of_16(BlockMatrix<kPitch> matrix, const float* beta, std::byte* tile, int pair, int lane) {
+template <class T>
+__device__ void merge_blocks_of_16(const BlockMatrix& matrix, const float* beta, std::byte* tile, int pair, int lane) {
   const BlockIndex index{2 * pair + 1, 2 * pair};
+  std::uint32_t t_11[4];
+  std::uint32_t a_21[4];
+  std::uint32_t t_22[4];
+  load_blocks_transposed(t_11, shared_address(matrix.block(index.j, index.j) +
+                                              (lane % 8 + lane / 16 * 8) * matrix.pitch + lane / 8 % 2 * 8));
+  load_blocks(a_21, operand_address(matrix, index, lane));
+  load_blocks(t_22, operand_address(matrix, {index.i, index.i}, lane));
+  // (a_21 t_11)^T leaves the tensor cores in the layout in which its transpose is their right operand.
+  float product[2][4] = {};
   float block[2][4] = {};
-  multiply_blocks<kPitch, 1>(block, matrix.block(index.i, index.i), matrix.block(index.i, index.j),
-                             matrix.block(index.j, index.j), matrix.down, 0, 2, 1, lane);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) multiply_add<__half>(product[half], t_11, a_21[half], a_21[2 + half]);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    multiply_add<__half>(block[half], t_22, pack<__half>(-product[0][2 * half], -product[0][2 * half + 1]),
+                         pack<__half>(-product[1][2 * half], -product[1][2 * half + 1]));
+  }
   __syncwarp();  // all lanes have read A
   store_block(matrix, index, block, lane);
 #pragma unroll
@@ -448,39 +424,62 @@ __device__ void merge_blocks_of_16(BlockMatrix<kPitch> matrix, const float* beta
 }
 
 // Stores diagonal block i of 16 of (T - I) diag(beta). By a warp, 8 columns of a row a lane.
-template <class T, int kPitch>
-__device__ void store_diagonal(BlockMatrix<kPitch> matrix, const float* beta, std::byte* tile, int i, int lane) {
+template <class T>
+__device__ void store_diagonal(const BlockMatrix& matrix, const float* beta, std::byte* tile, int i, int lane) {
   const int row = lane / 2;
   const int column = lane % 2 * 8;
-  const float* from = matrix.block(i, i) + row * kPitch + column;
-  float values[8];
-  float factors[8];
+  Eight eight(matrix.block(i, i) + row * matrix.pitch + column);
+  std::uint32_t packed[4];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    *reinterpret_cast<float4*>(values + 4 * half) = *reinterpret_cast<const float4*>(from + 4 * half);
-    *reinterpret_cast<float4*>(factors + 4 * half) =
-        *reinterpret_cast<const float4*>(beta + 16 * i + column + 4 * half);
+  for (int c = 0; c < 8; c += 4) {
+    const float4 factor = *reinterpret_cast<const float4*>(beta + 16 * i + column + c);
+    const auto times = [&](int n, float f) { return column + n < row ? eight.values[n] * f : 0.0F; };
+    packed[c / 2] = pack<T>(times(c, factor.x), times(c + 1, factor.y));
+    packed[c / 2 + 1] = pack<T>(times(c + 2, factor.z), times(c + 3, factor.w));
   }
-#pragma unroll
-  for (int c = 0; c < 8; ++c) values[c] = column + c < row ? values[c] * factors[c] : 0.0F;
-  *reinterpret_cast<uint4*>(tile + swizzled(16 * i + row, 2 * i + lane % 2)) = {
-      pack<T>(values[0], values[1]), pack<T>(values[2], values[3]), pack<T>(values[4], values[5]),
-      pack<T>(values[6], values[7])};
+  const uint4 all = {packed[0], packed[1], packed[2], packed[3]};
+  *reinterpret_cast<uint4*>(tile + swizzled(16 * i + row, 2 * i + lane % 2)) = all;
 }
 
 // Computes and stores the rest of (T - I) diag(beta), blocks (2..3, 0..1), from the inverses of the diagonal blocks
-// of 32. By four warps, of which the third one has least to do, then the last one.
-template <class T, int kPitch>
-__device__ void merge_blocks_of_32(BlockMatrix<kPitch> matrix, const float* beta, std::byte* tile, int thread) {
-  const int lane = thread % 32;
-  const int row = thread < 64 ? 1 : 0;  // of blocks, in this quarter
-  const int column = (thread / 32 ^ thread / 64) & 1;
-  float block[2][4] = {};
-  multiply_blocks<kPitch, 2>(block, matrix.block(2 + row, 2), matrix.block(2, 0), matrix.block(0, column), matrix.down,
-                             2 * column, 4, row + 1, lane);
+// of 32. By four warps, 8 columns each; the last two have less to do.
+template <class T>
+__device__ void merge_blocks_of_32(const BlockMatrix& matrix, const float* beta, std::byte* tile, int warp, int lane) {
+  const int column = warp / 2;  // of blocks
+  const int half = warp % 2;
+  // Of rows 0..15, unless they are above the diagonal, and of rows 16..31.
+  std::uint32_t t_11[4];
+  const __half* const blocks = matrix.block(max(lane / 16, column), column);
+  load_blocks_transposed(t_11, shared_address(blocks + lane % 16 * matrix.pitch + half * 8));
+  float product[2][4] = {};
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    store_times_beta<T>(tile, block[half], beta, 32 + 16 * row, 2 * column + half, lane);
+  for (int m = 0; m < 2; ++m) {
+    if (m < column) continue;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      std::uint32_t a_21[4];
+      load_blocks(a_21, operand_address(matrix, {2 + i, m}, lane));
+      multiply_add<__half>(product[i], a_21, t_11[2 * m], t_11[2 * m + 1]);
+    }
+  }
+  std::uint32_t right[2][2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int eight = 0; eight < 2; ++eight) {
+      right[i][eight] = transposed(pack<__half>(-product[i][2 * eight], -product[i][2 * eight + 1]));
+    }
+  }
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    float strip[4] = {};
+#pragma unroll
+    for (int i = 0; i <= row; ++i) {
+      std::uint32_t t_22[4];
+      load_blocks(t_22, operand_address(matrix, {2 + row, 2 + i}, lane));
+      multiply_add<__half>(strip, t_22, right[i][0], right[i][1]);
+    }
+    store_times_beta<T>(tile, strip, beta, 32 + 16 * row, 2 * column + half, lane);
   }
 }
 

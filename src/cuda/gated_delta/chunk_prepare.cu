@@ -9,8 +9,8 @@
 #include "cuda/common/async_copy.h"
 #include "cuda/common/mbarrier.h"
 #include "cuda/common/mma.h"
+#include "cuda/common/pdl.h"
 #include "cuda/common/warp.h"
-#include "cuda/gated_delta/chunk_choice.h"
 #include "cuda/gated_delta/chunk_kernels.h"
 #include "cuda/gated_delta/chunk_matrices.h"
 #include "cuda/launch.h"
@@ -71,11 +71,10 @@ __device__ inline void wait_for_bulk_reads() {
 // Makes one value head's record in `shared`, by the whole block.
 template <class T>
 __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2][4], const Scalars& scalars,
-                             const HeadScalars& head, float scale, std::byte* shared,
-                             BlockMatrix<OneMatrix::kPitch> matrix) {
+                             const HeadScalars& head, float scale, std::byte* shared, const BlockMatrix& matrix) {
   // opaque: addresses are computed again for each head, as they do not fit into the registers over the loop.
   const int thread = opaque(static_cast<int>(threadIdx.x));
-  const int warp = thread / 32;
+  const int warp = warp_of(thread);
   const int lane = thread % 32;
   const KeyFactors& factors = scalars.factors;
 #pragma unroll
@@ -101,7 +100,7 @@ __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2]
   }
   __syncthreads();
   if (warp < 2) {
-    invert_diagonal<2>(matrix, 2 * warp, lane);
+    invert_diagonal(matrix, 2 * warp, lane);
   } else if (warp < 4) {
 #pragma unroll
     for (const bool of_k : {true, false}) store_scalars(factors, head, scale, shared, thread - 64, of_k);
@@ -116,7 +115,7 @@ __device__ void prepare_head(const float (&kk)[2][2][4], const float (&qk)[2][2]
     }
   }
   __syncthreads();
-  if (warp < 4) merge_blocks_of_32<T>(matrix, head.beta, shared + ChunkRecord::kT, thread);
+  if (warp < 4) merge_blocks_of_32<T>(matrix, head.beta, shared + ChunkRecord::kT, warp, lane);
 }
 
 // Starts the copies of a chunk's rows of k and q, zeros past its end, by the first kCopiers threads.
@@ -185,18 +184,13 @@ __device__ inline void multiply_tiles(std::uint32_t tiles, int warp, int lane, f
   }
 }
 
-// kChosen: the way is one of two (chunk_choice.h).
-template <class T, int K, bool kChosen>
+template <class T, int K>
 __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
     chunk_prepare(const __grid_constant__ ChunkArguments args) {
   using S = Shared<K>;
   extern __shared__ __align__(1024) std::byte shared[];
   __shared__ Scalars scalars;
-  if constexpr (kChosen) {
-    if (!begin_next(args)) return;
-  } else {
-    pdl_trigger();
-  }
+  pdl_trigger();
   // Blocks come in the opposite order of the second pass's reads, the last chunks of all sequences first, so that the
   // L2 cache still holds what it reads first. Exact for sequences of one length, a permutation for any.
   const int key_head = static_cast<int>(blockIdx.x) % args.hk;
@@ -245,12 +239,9 @@ __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
     }
     if (args.normalize && in_batch == 0) {
       __syncthreads();
-      for (int row = 1; row < kChunk / 16; ++row) {
-        for (int i = thread; i < kHeadsAtOnce * kChunk; i += kThreads) {
-          const int column = i % kChunk;
-          if (column >= 16 * row) continue;
-          scalars.heads[i / kChunk].left[HeadScalars::first_left(row) + column] *= scalars.factors.k[column];
-        }
+      for (int i = thread; i < kHeadsAtOnce * HeadScalars::kLeft; i += kThreads) {
+        const int left = i % HeadScalars::kLeft;
+        scalars.heads[i / HeadScalars::kLeft].left[left] *= scalars.factors.k[HeadScalars::left_column(left)];
       }
     }
     if (j > 0 && thread == 0) wait_for_bulk_reads();
@@ -268,33 +259,27 @@ __global__ void __launch_bounds__(kThreads, K > 128 ? 3 : 4)
 }
 
 template <class T, int K>
-void launch(const ChunkArguments& args, const DeviceProperties& device, cudaStream_t stream) {
+void launch(const ChunkArguments& args, cudaStream_t stream) {
   static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
   if (args.chunks == 0) return;
   constexpr int kBytes = Shared<K>::kBytes;
-  const auto kernel = args.longest.is_any() ? chunk_prepare<T, K, false> : chunk_prepare<T, K, true>;
-  allow_shared_memory(reinterpret_cast<const void*>(kernel), kBytes, kOperation);
+  allow_shared_memory(reinterpret_cast<const void*>(chunk_prepare<T, K>), kBytes, kOperation);
   const std::int64_t per_sequence = (args.chunks + args.map.sequences - 1) / args.map.sequences;
   const auto grid = static_cast<unsigned>(per_sequence * args.map.sequences * args.hk);
-  if (args.longest.is_any()) {
-    kernel<<<grid, kThreads, kBytes, stream>>>(args);
-    check(cudaGetLastError(), kOperation);
-  } else {
-    pdl_launch(kernel, dim3(grid), dim3(kThreads), kBytes, device, stream, kOperation, args);
-  }
+  chunk_prepare<T, K><<<grid, kThreads, kBytes, stream>>>(args);
+  check(cudaGetLastError(), kOperation);
 }
 
 }  // namespace
 
-void launch_chunk_prepare(const ChunkArguments& args, DType dtype, const DeviceProperties& device,
-                          cudaStream_t stream) {
+void launch_chunk_prepare(const ChunkArguments& args, DType dtype, cudaStream_t stream) {
   const bool bf16 = dtype == DType::kBF16;
   if (args.key_width == 256) {
-    bf16 ? launch<__nv_bfloat16, 256>(args, device, stream) : launch<__half, 256>(args, device, stream);
+    bf16 ? launch<__nv_bfloat16, 256>(args, stream) : launch<__half, 256>(args, stream);
   } else if (args.key_width == 128) {
-    bf16 ? launch<__nv_bfloat16, 128>(args, device, stream) : launch<__half, 128>(args, device, stream);
+    bf16 ? launch<__nv_bfloat16, 128>(args, stream) : launch<__half, 128>(args, stream);
   } else {
-    bf16 ? launch<__nv_bfloat16, 64>(args, device, stream) : launch<__half, 64>(args, device, stream);
+    bf16 ? launch<__nv_bfloat16, 64>(args, stream) : launch<__half, 64>(args, stream);
   }
 }
 

@@ -15,6 +15,7 @@
 
 #include "cuda/common/async_copy.h"
 #include "cuda/common/tensor_view.h"
+#include "cuda/common/warp.h"
 
 namespace thalweg::cu {
 
@@ -54,6 +55,21 @@ struct SequenceMap {
     const int end = cu_seqlens[n + 1];
     const bool valid = begin >= 0 && begin <= end && end <= tokens;
     return {0, valid ? begin : 0, valid ? end - begin : 0, valid};
+  }
+
+  // The sequence of the n-th greatest length, so that blocks in this order leave no multiprocessor idle for long; the
+  // n-th one of more than a warp has lanes. By a whole warp.
+  __device__ int nth_longest(int n) const {
+    if (cu_seqlens == nullptr || sequences == 1 || sequences > kWarpSize) return n;
+    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+    const int length = lane < sequences ? sequence(lane).length : 0;
+    int before = 0;
+#pragma unroll 1
+    for (int other = 0; other < sequences; ++other) {
+      const int its_length = __shfl_sync(0xFFFFFFFFU, length, other);
+      if (its_length > length || (its_length == length && other < lane)) ++before;
+    }
+    return __ffs(static_cast<int>(__ballot_sync(0xFFFFFFFFU, lane < sequences && before == n))) - 1;
   }
 
   // Sequences are split into spans of `length` tokens: chunks, or segments of several chunks. The index of sequence n's

@@ -57,7 +57,7 @@ __device__ inline Work find_work(const ChunkArguments& args, Pass pass, int rows
   const int walk_segments = pass == Pass::kScan ? args.walk_segments : 1;
   const int walk_chunks = walk_segments * args.segment_chunks;  // 0: whole sequences
   const int index = static_cast<int>(blockIdx.z);
-  const int n = walk_chunks > 0 ? args.map.sequence_of(index, walk_chunks * kChunk) : index;
+  const int n = walk_chunks > 0 ? args.map.sequence_of(index, walk_chunks * kChunk) : args.map.nth_longest(index);
   const int p = walk_chunks > 0 ? index - args.map.first_index(n, walk_chunks * kChunk) : 0;
   const SequenceMap::Sequence sequence = args.map.sequence(n);
   int last = (sequence.length + kChunk - 1) / kChunk;  // chunk of the sequence

@@ -5,10 +5,11 @@
 // chunk are computed once for each value head and block instead of once for each key head.
 //
 // Roles, a warpgroup each:
-//   KeyProducts multiplies k k^T and q k^T, makes A of the one, with T's diagonal blocks of 16, and P of the other, and
-//     the scale factors.
-//   Inverse computes the rest of T. Warps of it that have no blocks at first sum the gates of the next but one chunk,
-//     and start the copies of tiles and outputs, which the copy engine makes (chunk_boxes_sm90.h).
+//   KeyProducts multiplies k k^T and q k^T, makes A of the one, whose diagonal blocks of 16 it inverts, and P of the
+//     other, and the scale factors.
+//   Inverse makes T of these. Warps of it that have no blocks to merge at first store the diagonal ones, sum the gates
+//     of the next but one chunk, and start the copies of tiles and outputs, which the copy engine makes
+//     (chunk_boxes_sm90.h).
 //   One or two consumers apply the records (chunk_walk_sm90.h).
 // Shared memory: a ring of three chunks (chunk_ring_sm90.h), in which T and P are made where they are read; two chunks'
 //   matrices A; four chunks' decays, two chunks' norm factors.
@@ -196,15 +197,9 @@ struct KeyProducts {
       apply(reinterpret_cast<float(&)[2][4]>(sum[8 * j]), BlockIndex{warp, j});
     }
   }
-  __device__ __forceinline__ BlockDecays<false> left_decays(BlockIndex block, const HeadScalars& head,
-                                                            const KeyFactors& factors) const {
-    BlockDecays<false> decays(block, head, lane);
-    decays.multiply_columns(factors, block.j, lane);
-    return decays;
-  }
 
   // A and P of a chunk whose tiles have arrived.
-  __device__ __forceinline__ void multiply(int chunk, int stage) {
+  __device__ __forceinline__ void multiply(int chunk, int stage, bool whole) {
     HeadScalars& head = memory.heads[chunk % 4];
     KeyFactors& factors = memory.factors[chunk % 2];
     const std::uint32_t address = ring.stage_address(stage);
@@ -230,48 +225,49 @@ struct KeyProducts {
     const BlockMatrix matrix = memory.matrices[chunk % 2];
     scale_a(block, rows, diagonal, lane);
     store_block(matrix, own, block, lane);
+    static_assert(HeadScalars::kLeft == 3 * 32);
+    if (warp < 3) head.left[thread] *= factors.k[HeadScalars::left_column(thread)];
+    Threads::sync();
     for_each_left(sum, [&](float(&a)[2][4], BlockIndex index) {
-      scale_a(a, rows, left_decays(index, head, factors), lane);
+      scale_a(a, rows, BlockDecays<false>(index, head, lane), lane);
       store_block(matrix, index, a, lane);
     });
-    __syncwarp();
-    invert_diagonal<1>(matrix, warp, lane);
-    __syncwarp();
+    // By the warps with the fewest blocks.
+    if (warp < 2) invert_diagonal(matrix, 2 - 2 * warp, lane);
     ring.stored[chunk % 2].arrive();
 
+    if constexpr (!kTogether) multiply_keys(products, address, R::kQueries);
     std::byte* const record = ring.stage_bytes(stage) + R::kRecord;
     if (chunk >= R::kStages) ring.wait_until_reused(stage);
-    const auto finish_record = [&] {
-      store_scalars(factors, head, args.scale, record, 16 * warp + lane % 16, lane < 16);
-      store_diagonal<T>(matrix, head.beta, record + ChunkRecord::kT, warp, lane);
-    };
+    if (warp < 2) {
+#pragma unroll
+      for (const bool of_k : {true, false}) store_scalars(factors, head, args.scale, record, thread, of_k);
+    }
+    wgmma_wait<0>();
+    pin(products);
     // What consumers make of an old P in a chunk without output is not stored. One consumer's sequences are not split.
-    if (!kTogether && chunk < work.warmup) {
-      finish_record();
-    } else {
-      if constexpr (!kTogether) multiply_keys(products, address, R::kQueries);
-      finish_record();
-      wgmma_wait<0>();
-      pin(products);
+    if (kTogether || chunk >= work.warmup) {
       std::byte* tile = record + ChunkRecord::kP;
       select_block(products, block);
       store_p<T>(block, own, rows, diagonal, tile, lane);
       for_each_left(products, [&](const float(&qk)[2][4], BlockIndex index) {
-        store_p<T>(qk, index, rows, left_decays(index, head, factors), tile, lane);
+        store_p<T>(qk, index, rows, BlockDecays<false>(index, head, lane), tile, lane);
       });
     }
-    if (!is_whole(work, chunk)) clear_values(chunk, stage);
+    if (!whole) clear_values(chunk, stage);
     ring.arrive_full(stage);
   }
 
   __device__ __forceinline__ void run() {
     int stage = 0;
     for (int chunk = 0; chunk < work.chunks; ++chunk) {
-      ring.keys[stage].wait(chunk / R::kStages % 2);
-      if (!is_whole(work, chunk)) clear_keys(chunk, stage);
       // Opaque, so that no addresses are kept over the loop.
       const int same = opaque(thread);
-      KeyProducts{args, work, ring, memory, same, same / 32, same % 32}.multiply(chunk, stage);
+      KeyProducts role{args, work, ring, memory, same, warp_of(same), same % 32};
+      const bool whole = is_whole(work, chunk);
+      ring.keys[stage].wait(chunk / R::kStages % 2);
+      if (!whole) clear_keys(chunk, stage);
+      role.multiply(chunk, stage, whole);
       stage = R::after(stage);
     }
     // Every arrival has a wait: consumers need not know which chunks are the last.
@@ -366,14 +362,16 @@ struct Inverse {
       if (warp == kCopyWarp) copy_values(chunk, stage);
       ring.stored[chunk % 2].wait(chunk / 2 % 2);
       if (warp < kGateWarp) {
-        merge_blocks_of_16<T>(matrix, beta, tile, opaque(thread) / 32, opaque(thread) % 32);
-      } else if (warp == kGateWarp) {
-        sum_gates(gates, memory.heads[(chunk + 2) % 4], opaque(thread) % 32);
+        merge_blocks_of_16<T>(matrix, beta, tile, warp, opaque(thread) % 32);
+      } else {
+        if (warp == kGateWarp) sum_gates(gates, memory.heads[(chunk + 2) % 4], opaque(thread) % 32);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) store_diagonal<T>(matrix, beta, tile, 2 * (warp - 2) + i, opaque(thread) % 32);
       }
       Threads::sync();
       if (warp == kGateWarp) gates = gates_of(chunk + 3);
       // Opaque, so that no addresses are kept over the loop.
-      merge_blocks_of_32<T>(matrix, beta, tile, opaque(thread));
+      merge_blocks_of_32<T>(matrix, beta, tile, warp, opaque(thread) % 32);
       ring.arrive_full(stage);
       if (warp == kGateWarp) compute_decays(memory.heads[(chunk + 2) % 4], opaque(thread) % 32);
       ring.unused[chunk % 2].arrive();
@@ -403,8 +401,7 @@ __global__ void __launch_bounds__((kConsumers + 2) * kWarpgroup, 1)
   __shared__ __align__(16) RecordMemory memory;
   const R ring(shared, barriers);
   if (threadIdx.x == 0) TileBoxes<K, kConsumers>::prefetch(maps);
-  begin_first(args);
-  if (!is_taken(args)) return;
+  if (!begin_chosen(args)) return;
   // With two consumers all of a multiprocessor's registers are taken.
   constexpr bool kFrugal = kConsumers == 2;
   const auto run = [&](const Work& work) {
@@ -415,7 +412,7 @@ __global__ void __launch_bounds__((kConsumers + 2) * kWarpgroup, 1)
       KeyProducts<T, K, kConsumers>{args, work, ring, memory, thread, thread / 32, thread % 32}.run();
     } else if (threadIdx.x < 2 * kWarpgroup) {
       setmaxnreg_dec<kFrugal ? 56 : 136>();
-      Inverse<T, K, kConsumers>{args, work, ring, memory, {maps, work}, thread, thread / 32, thread % 32}.run();
+      Inverse<T, K, kConsumers>{args, work, ring, memory, {maps, work}, thread, warp_of(thread), thread % 32}.run();
     } else {
       setmaxnreg_inc<kFrugal ? 192 : 232>();
       consume<T, K, kFrugal, kPlain>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 2);

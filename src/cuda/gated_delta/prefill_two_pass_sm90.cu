@@ -6,7 +6,7 @@
 // Shared memory: a ring of three chunks (chunk_ring_sm90.h).
 // Pipeline: the producer is up to three chunks ahead; consumers store a chunk's output during the next chunk.
 
-#include "cuda/gated_delta/chunk_choice.h"
+#include "cuda/common/pdl.h"
 #include "cuda/gated_delta/chunk_kernels.h"
 #include "cuda/gated_delta/chunk_walk_sm90.h"
 #include "cuda/launch.h"
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
   extern __shared__ __align__(1024) std::byte shared[];
   __shared__ typename R::Barriers barriers;
   const R ring(shared, barriers, kWarpgroup + 1);
-  if (!begin_next(args)) return;
+  pdl_trigger_and_wait();
   const Work work = find_work(args, pass, kConsumers * kRows);
   if (!work.valid) return;
   if (threadIdx.x < kWarpgroup) {
