@@ -314,7 +314,7 @@ __device__ void clear_upper_blocks(std::byte* record, int thread) {
   }
 }
 
-// Eight f16 in shared memory.
+// Eight neighboring f16 of shared memory.
 struct Eight {
   float values[8];
 
@@ -330,23 +330,18 @@ struct Eight {
   }
 };
 
-// Inverts the four blocks of 8 on the diagonals of blocks i and i + 1 in place, by a warp, a lane a column. Four rows
-// at a time have independent sums.
+// Inverts the four blocks of 8 on the diagonals of blocks i and i + 1 in place, by a warp, a lane a column.
 __device__ inline void invert_blocks_of_8(const BlockMatrix& matrix, int i, int lane) {
   const int column = lane % 8;
   const int row = i + lane / 16;
   __half* corner = matrix.block(row, row) + lane / 8 % 2 * 8 * (matrix.pitch + 1);
   float x[8];
 #pragma unroll
-  for (int n = 0; n < 8; n += 4) {
+  for (int n = 0; n < 8; ++n) {
+    x[n] = n == column ? 1.0F : 0.0F;
+    const Eight a(corner + n * matrix.pitch);
 #pragma unroll
-    for (int r = 0; r < 4; ++r) x[n + r] = n + r == column ? 1.0F : 0.0F;
-#pragma unroll
-    for (int r = n == 0 ? 1 : 0; r < 4; ++r) {
-      const Eight a(corner + (n + r) * matrix.pitch);
-#pragma unroll
-      for (int j = 0; j < n + r; ++j) x[n + r] = fmaf(-a.values[j], x[j], x[n + r]);
-    }
+    for (int j = 0; j < n; ++j) x[n] = fmaf(-a.values[j], x[j], x[n]);
   }
   __syncwarp();  // all lanes have read the blocks
 #pragma unroll
