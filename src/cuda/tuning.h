@@ -23,15 +23,15 @@ namespace gated_delta {
 
 // ---- chunk_gated_delta_rule, (HK, HV) = (16, 32), K = V = 128
 
-// wgmma: 12.9, 14.6, 17.7, 23.9, 35.0 us for 1, 2, 4, 8, 16 chunks, where all tiles fit on the device at once.
+// wgmma: 12.8, 14.9, 17.6, 23.2, 33.2 us for 1, 2, 4, 8, 16 chunks, where all tiles fit on the device at once.
 constexpr double kTwoPassCall = 13.2;
 constexpr double kTwoPassChunk = 1.5;
-// Where they do not, per chunk and two tiles of one multiprocessor: 712 us for (16, 48) and 396 for (8, 32), four
+// Where they do not, per chunk and two tiles of one multiprocessor: 684 us for (16, 48) and 378 for (8, 32), four
 // sequences of 8192 tokens.
-constexpr double kTwoPassValueHead = 3.2;
-constexpr double kTwoPassKeyHead = 1.9;
-// A chunk of the longest walk where sequences are split, besides the key heads: 211 us for (2, 8), 585 for (8, 32), 416
-// for (16, 16) and 750 for (32, 32) with one sequence of 32768 tokens.
+constexpr double kTwoPassValueHead = 3.0;
+constexpr double kTwoPassKeyHead = 1.7;
+// A chunk of the longest walk where sequences are split, besides the key heads: 213 us for (2, 8), 533 for (8, 32), 419
+// for (16, 16) and 725 for (32, 32) with one sequence of 32768 tokens.
 constexpr double kTwoPassSplitChunk = 1.35;
 // wgmma_fused: 7.3, 9.5, 13.4, 20.7, 35.4 us for 1, 2, 4, 8, 16 chunks, 491 for 256 of (32, 32), two sequences.
 constexpr double kFusedCall = 5.75;

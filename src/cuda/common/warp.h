@@ -10,9 +10,13 @@ __device__ inline int opaque(int value) {
   return value;
 }
 
-// The warp of a thread of the block or of a warpgroup, as a value that the compiler knows to be the same for all lanes:
-// branches on it are uniform. By a whole warp.
-__device__ inline int warp_of(int thread) { return __shfl_sync(0xFFFFFFFFU, thread / kWarpSize, 0); }
+// A value that is the same for all lanes, so that the compiler knows it: branches on it are uniform. By a whole warp.
+template <class Value>
+__device__ Value uniform(Value value) {
+  return __shfl_sync(0xFFFFFFFFU, value, 0);
+}
+// The warp of a thread of the block or of a warpgroup. By a whole warp.
+__device__ inline int warp_of(int thread) { return uniform(thread / kWarpSize); }
 
 // The sum over groups of `kLanes` neighboring lanes, the same bits in each of them.
 template <int kLanes = kWarpSize>

@@ -49,12 +49,11 @@ struct TileBoxes {
     copy(stage + R::kValues, maps.v, first, work.first_row / kTileColumns, work.head, barrier);
   }
 
-  // Stores the output of a chunk all of whose tokens exist, after fence_proxy_async() of those who wrote it.
-  __device__ void store_output(std::uint32_t stage, int chunk) const {
+  // Stores the output of a chunk all of whose tokens exist, after fence_proxy_async().
+  __device__ void store_output(std::uint32_t from, int chunk) const {
     asm volatile(
         "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];" ::"l"(&maps.o),
-        "r"(0), "r"(token(chunk)), "r"(work.first_row / kTileColumns), "r"(work.head), "r"(work.row),
-        "r"(stage + R::kValues)
+        "r"(0), "r"(token(chunk)), "r"(work.first_row / kTileColumns), "r"(work.head), "r"(work.row), "r"(from)
         : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   }

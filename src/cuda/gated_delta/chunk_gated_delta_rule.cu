@@ -152,6 +152,13 @@ std::string supports_wgmma(const Args& args, const Stream& stream) {
   if (!reason.empty()) return reason;
   if (args.q.dim(3) == 256) return "needs K to be 64 or 128, not 256";
   if (args.v.dim(3) % 64 != 0) return "needs V to be a multiple of 64, not " + std::to_string(args.v.dim(3));
+  if (args.q.dim(1) == 0) return "needs tokens";
+  for (const ConstTensor& tensor : {args.q, args.k, args.v, ConstTensor(args.o)}) {
+    for (int i = 0; i + 1 < tensor.rank; ++i) {
+      if (tensor.dim(i) > 1 && tensor.stride(i) <= 0) return "needs positive strides";
+    }
+  }
+  if (tensor_map_encoder() == nullptr) return "needs a driver that makes tensor maps";
   return supports_chunks(args);
 }
 
@@ -238,16 +245,7 @@ std::string supports_fused(const Args& args, const Stream& stream) {
   if (args.v.dim(3) % (64 * kConsumers) != 0) {
     return "needs V to be a multiple of " + std::to_string(64 * kConsumers) + ", not " + std::to_string(args.v.dim(3));
   }
-  const std::string reason = supports_wgmma(args, stream);
-  if (!reason.empty()) return reason;
-  if (args.q.dim(1) == 0) return "needs tokens";
-  for (const ConstTensor& tensor : {args.q, args.k, args.v, ConstTensor(args.o)}) {
-    for (int i = 0; i + 1 < tensor.rank; ++i) {
-      if (tensor.dim(i) > 1 && tensor.stride(i) <= 0) return "needs positive strides";
-    }
-  }
-  if (tensor_map_encoder() == nullptr) return "needs a driver that makes tensor maps";
-  return {};
+  return supports_wgmma(args, stream);
 }
 
 template <int kConsumers>

@@ -1,6 +1,6 @@
 #pragma once
 
-// A consumer warpgroup of the wgmma kernels: applies a run of chunks to 64 rows of S [V,K], which it holds in
+// A consumer warpgroup of the fused kernels: applies a run of chunks to 64 rows of S [V,K], which it holds in
 // registers. Everything is transposed, so that each product's result is an operand of the next one without leaving the
 // registers (accumulators and operands have the same layout, except for the rounding to 16 bits):
 //
@@ -34,6 +34,30 @@ __device__ void to_operand(const float (&sum)[8 * kSteps], std::uint32_t (&opera
   for (int i = 0; i < 4 * kSteps; ++i) operand[i / 4][i % 4] = pack<T>(sum[2 * i], sum[2 * i + 1]);
 }
 
+// Writes a chunk's output of 16 rows from `row` on to the lane's place in shared memory, or as f32 to memory.
+template <class T, bool kPlain>
+__device__ __forceinline__ void write_output(const ChunkArguments& args, const Work& work, int chunk, int row,
+                                             std::uint32_t place, int lane, const float (&o)[32]) {
+  if (!kPlain && args.o_is_f32) {
+    const int length = chunk < work.warmup ? 0 : work.length - chunk * kChunk;
+    float* to = static_cast<float*>(args.o.data) + work.row * args.o.strides[0] +
+                (work.begin + chunk * kChunk) * args.o.strides[1] + work.head * args.o.strides[2] + row + lane / 4;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      if (token < length) to[token * args.o.strides[1] + i / 2 % 2 * 8] = o[i];
+    }
+    return;
+  }
+  std::uint32_t o16[4][4];
+  to_operand<T, 4>(o, o16);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    store_blocks_transposed(place + static_cast<std::uint32_t>(i * 16 * 128), o16[i][0], o16[i][1], o16[i][2],
+                            o16[i][3]);
+  }
+}
+
 // Whether a call has no checkpoints and outputs of 16 bits. The loop over chunks is then 8 kB of instructions instead
 // of 33, where a multiprocessor's cache of instructions has 32.
 inline bool is_plain(const ChunkArguments& args) { return args.checkpoints.data == nullptr && !args.o_is_f32; }
@@ -58,29 +82,10 @@ __device__ void consume(const ChunkArguments& args, const Work& work, const R& r
   to_operand<T, kSteps>(s, s16);
   float o[32] = {};
 
-  // Writes a finished chunk's output over its v, and hands the stage back to the producer warpgroup.
+  // Writes a finished chunk's output over its v, and hands the stage back.
   const auto leave_output = [&](int chunk, int stage) {
-    if (!kPlain && args.o_is_f32) {
-      const int length = chunk < work.warmup ? 0 : work.length - chunk * kChunk;
-      float* to = static_cast<float*>(args.o.data) + work.row * args.o.strides[0] +
-                  (work.begin + chunk * kChunk) * args.o.strides[1] + work.head * args.o.strides[2] + first_row +
-                  16 * warp + lane / 4;
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        if (token < length) to[token * args.o.strides[1] + i / 2 % 2 * 8] = o[i];
-      }
-    } else {
-      const std::uint32_t place = ring.stage_address(stage) + block_place;
-      std::uint32_t o16[4][4];
-      to_operand<T, 4>(o, o16);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        store_blocks_transposed(place + static_cast<std::uint32_t>(i * 16 * 128), o16[i][0], o16[i][1], o16[i][2],
-                                o16[i][3]);
-      }
-      if constexpr (R::kReleasesTiles) fence_proxy_async();
-    }
+    write_output<T, kPlain>(args, work, chunk, first_row + 16 * warp, ring.stage_address(stage) + block_place, lane, o);
+    fence_proxy_async();
     ring.arrive_done(stage);
   };
 
@@ -208,7 +213,7 @@ __device__ void consume(const ChunkArguments& args, const Work& work, const R& r
     to_operand<T, kSteps>(s, s16);
     wgmma_wait<0>();
     pin(o);
-    if constexpr (R::kReleasesTiles) ring.arrive_applied(stage);
+    ring.arrive_applied(stage);
     last_stage = stage;
     stage = R::after(stage);
   }

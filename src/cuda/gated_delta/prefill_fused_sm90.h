@@ -25,8 +25,8 @@
 
 namespace thalweg::cu::sm90 {
 
-// Named barriers besides the ring's.
-enum : int { kKeyProductsBarrier = 1, kInverseBarrier = 5, kFirstApplied = 6, kFirstReused = 9 };
+// Named barriers; 0 is __syncthreads().
+enum : int { kKeyProductsBarrier = 1, kFirstDone = 2, kInverseBarrier = 5, kFirstApplied = 6, kFirstReused = 9 };
 
 // A ring whose k, q and v come, and whose outputs leave, by the copy engine. A stage is full when KeyProducts, Inverse
 // and v have arrived. All threads of a warpgroup arrive: of one lane for its warp racecheck sees only that lane's
@@ -34,7 +34,6 @@ enum : int { kKeyProductsBarrier = 1, kInverseBarrier = 5, kFirstApplied = 6, kF
 template <int K, int kConsumers>
 struct FusedRing : Ring<K, kConsumers> {
   using Base = Ring<K, kConsumers>;
-  static constexpr bool kReleasesTiles = true;
   static constexpr int kThreads = kConsumers * kWarpgroup + 32;          // the consumers and the warp that copies
   static constexpr int kReusers = kConsumers * kWarpgroup + kWarpgroup;  // and KeyProducts
 
@@ -76,6 +75,10 @@ struct FusedRing : Ring<K, kConsumers> {
     }
   }
   __device__ void wait_until_full(int chunk, int stage) const { Base::full[stage].wait(chunk / Base::kStages % 2); }
+  __device__ void arrive_full(int stage) const {
+    fence_proxy_async();
+    Base::full[stage].arrive();
+  }
   // The consumers have applied the chunk, but have not written its output. The copying warp waits for that; KeyProducts
   // too, before the scale factors of the chunk in its place. Its keys' arrival implies it, but racecheck cannot see
   // that.
@@ -86,8 +89,8 @@ struct FusedRing : Ring<K, kConsumers> {
     named_barrier_arrive(kFirstReused + stage, kReusers);
   }
   // They have written it over v.
-  __device__ void wait_until_done(int stage) const { named_barrier(Base::kFirstDone + stage, kThreads); }
-  __device__ void arrive_done(int stage) const { named_barrier_arrive(Base::kFirstDone + stage, kThreads); }
+  __device__ void wait_until_done(int stage) const { named_barrier(kFirstDone + stage, kThreads); }
+  __device__ void arrive_done(int stage) const { named_barrier_arrive(kFirstDone + stage, kThreads); }
 };
 
 template <int kBarrier>
@@ -319,7 +322,7 @@ struct Inverse {
     if (!is_whole(work, chunk)) {
       store_rows<T>(args, work, ring.stage_bytes(stage) + R::kValues, kConsumers, chunk);
     } else if (lane == 0) {
-      boxes.store_output(ring.stage_address(stage), chunk);
+      boxes.store_output(ring.stage_address(stage) + R::kValues, chunk);
     }
   }
 

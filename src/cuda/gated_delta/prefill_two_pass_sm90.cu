@@ -1,81 +1,55 @@
 // Second pass of the chunked gated delta rule on Hopper. A block has 64 kConsumers rows of one head's state S [V,K]
 // over the chunks of a sequence or segment.
 //
-// Roles: warpgroup 0 is the producer, which copies tiles and records into the ring and outputs out of it; the other
-//   warpgroups are consumers with 64 rows each (chunk_walk_sm90.h).
-// Shared memory: a ring of three chunks (chunk_ring_sm90.h).
-// Pipeline: the producer is up to three chunks ahead; consumers store a chunk's output during the next chunk.
+// Roles: of warpgroup 0 one warp loads tiles and records into the ring and one stores the outputs, both by the copy
+//   engine; the other warpgroups are consumers with 64 rows each (chunk_scan_sm90.h).
+// Shared memory: a ring of three chunks (chunk_ring_sm90.h), the output of one.
+// Pipeline: loads are up to three chunks ahead; consumers write a chunk's output during the next chunk.
 
 #include "cuda/common/pdl.h"
 #include "cuda/gated_delta/chunk_kernels.h"
-#include "cuda/gated_delta/chunk_walk_sm90.h"
+#include "cuda/gated_delta/chunk_scan_sm90.h"
 #include "cuda/launch.h"
 
 namespace thalweg::cu::sm90 {
 namespace {
 
-template <class T, int K, int kConsumers>
-__device__ void copy_chunks(const ChunkArguments& args, const Work& work, const Ring<K, kConsumers>& ring) {
-  using R = Ring<K, kConsumers>;
-  static_assert(R::kStages == 3);
-  const std::byte* record = work.records;
-  const std::int64_t record_step = static_cast<std::int64_t>(args.hv) * ChunkRecord::kPitch;
-  const TileCopies<T, K, kConsumers> tiles{args, work};
-  const auto load = [&](int chunk, int stage) {
-    if (chunk < work.chunks) {
-      if (threadIdx.x == 0) {
-        ring.full[stage].arrive_expect_tx(ChunkRecord::kBytes);
-        bulk_copy(ring.stage_address(stage) + R::kRecord, record, ChunkRecord::kBytes, ring.full[stage]);
-      }
-      record += record_step;
-    }
-    tiles.load(ring, chunk, stage);
-  };
-  for (int stage = 0; stage < R::kStages; ++stage) load(stage, stage);
-  wait_for_copies<2>();
-  if (work.chunks > 0) ring.arrive_full(0);
-  int stage = 0;
-  for (int chunk = 0; chunk < work.chunks; ++chunk) {
-    const int next = R::after(stage);
-    wait_for_copies<1>();
-    if (chunk + 1 < work.chunks) ring.arrive_full(next);
-    ring.wait_until_done(stage);
-    tiles.store_output(ring, chunk, stage);
-    load(chunk + R::kStages, stage);
-    stage = next;
-  }
-}
-
 template <class T, int K, int kConsumers, bool kPlain>
 __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
-    chunk_scan(const __grid_constant__ ChunkArguments args, const Pass pass) {
-  using R = Ring<K, kConsumers>;
+    chunk_scan(const __grid_constant__ ChunkArguments args, const __grid_constant__ ChunkMaps maps, const Pass pass) {
   extern __shared__ __align__(1024) std::byte shared[];
-  __shared__ typename R::Barriers barriers;
-  const R ring(shared, barriers, kWarpgroup + 1);
+  __shared__ typename ScanRing<K, kConsumers>::Barriers barriers;
+  __shared__ Work work;
+  const ScanRing<K, kConsumers> ring(shared, barriers);
+  if (threadIdx.x == 0) TileBoxes<K, kConsumers>::prefetch(maps);
   pdl_trigger_and_wait();
-  const Work work = find_work(args, pass, kConsumers * kRows);
+  if (threadIdx.x < 32) {
+    const Work found = find_work(args, pass, kConsumers * kRows);
+    if (threadIdx.x == 0) work = found;
+  }
+  __syncthreads();
   if (!work.valid) return;
   if (threadIdx.x < kWarpgroup) {
     if constexpr (kConsumers == 2) setmaxnreg_dec<40>();
-    copy_chunks<T, K, kConsumers>(args, work, ring);
+    if (threadIdx.x == 0) load_chunks(args, maps, work, ring);
+    if (threadIdx.x / 32 == 1) store_outputs<T>(args, maps, work, ring, static_cast<int>(threadIdx.x) % 32);
   } else {
     if constexpr (kConsumers == 2) setmaxnreg_inc<232>();
-    consume<T, K, false, kPlain>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
+    scan_chunks<T, K, kPlain>(args, work, ring, static_cast<int>(threadIdx.x) / kWarpgroup - 1);
   }
 }
 
 template <class T, int K, int kConsumers, bool kPlain>
 void launch(const ChunkArguments& args, Pass pass, const DeviceProperties& device, cudaStream_t stream) {
   static constexpr std::string_view kOperation = "chunk_gated_delta_rule";
-  constexpr int kBytes = Ring<K, kConsumers>::kSharedBytes;
+  constexpr int kBytes = ScanRing<K, kConsumers>::kSharedBytes;
   allow_shared_memory(reinterpret_cast<const void*>(chunk_scan<T, K, kConsumers, kPlain>), kBytes, kOperation);
   const int rows = args.value_width + (pass == Pass::kCarries ? args.key_width : 0);
   const std::int64_t walks = pass == Pass::kCarries ? args.segments : args.walks;
   const dim3 grid(static_cast<unsigned>(rows / (kConsumers * kRows)), static_cast<unsigned>(args.hv),
                   static_cast<unsigned>(walks));
   pdl_launch(chunk_scan<T, K, kConsumers, kPlain>, grid, (kConsumers + 1) * kWarpgroup, kBytes, device, stream,
-             kOperation, args, pass);
+             kOperation, args, make_chunk_maps(args, kConsumers), pass);
 }
 
 template <class T, int K, int kConsumers>
