@@ -27,12 +27,12 @@ struct CarryShape {
   static constexpr int kThreads = 32 * kColumnWarps * kParts;
 };
 
-// A thread's elements of kRows rows of a matrix [.,K], as accumulators.
-template <int K>
+// A thread's elements of kRows rows of a matrix, as accumulators.
+template <int kPitch>
 struct CarryTiles {
   int offset;  // of its first element
 
-  __device__ static constexpr int place(int i) { return i / 4 * 8 + i % 4 / 2 * 8 * K; }
+  __device__ static constexpr int place(int i) { return i / 4 * 8 + i % 4 / 2 * 8 * kPitch; }
   __device__ void load(const float* matrix, float (&to)[kTiles][4]) const {
 #pragma unroll
     for (int i = 0; i < 4 * kTiles; i += 2) {
@@ -49,7 +49,6 @@ struct CarryTiles {
   }
 };
 
-template <int K>
 __device__ void load_initial(const ChunkArguments& args, std::int64_t slot, int head, int row, int column,
                              float (&s)[kTiles][4]) {
   const std::int64_t* strides = args.initial_state.strides;
@@ -69,7 +68,7 @@ __global__ void __launch_bounds__(CarryShape<K>::kThreads) chunk_carry(const __g
   using Shape = CarryShape<K>;
   constexpr bool kAhead = Shape::kAhead;
   constexpr int kSteps = K / 8 / Shape::kParts;
-  constexpr int kPitch = K + 8;     // rows of fragments in different banks
+  constexpr int kPitch = K + 4;     // rows of fragments in different banks
   extern __shared__ bool decays[];  // per segment: nothing before it matters after it
   __shared__ __align__(16) float state[kRows * kPitch];
   __shared__ __align__(16) float sums[Shape::kParts == 2 ? kRows * kPitch : 1];
@@ -93,7 +92,7 @@ __global__ void __launch_bounds__(CarryShape<K>::kThreads) chunk_carry(const __g
   }
   float s[kTiles][4] = {};
   if (part == 0 && args.initial_state.data != nullptr && slot >= 0) {
-    load_initial<K>(args, slot, head, row, first_column + 2 * quad, s);
+    load_initial(args, slot, head, row, first_column + 2 * quad, s);
   }
   __syncthreads();
   // A segment that does not decay has M and B; one that does has B if the next one does not.
