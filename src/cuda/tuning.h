@@ -39,8 +39,10 @@ constexpr double kFusedChunk = 2.05;
 // wgmma_fused_pairs: 102.2 and 355 us for 32 and 128 chunks of (32, 32), four sequences, 338 for 128 of (8, 24).
 constexpr double kFusedPairsCall = 12.0;
 constexpr double kFusedPairsChunk = 2.5;
-// wgmma_by_length: the launch of two that does nothing.
+// wgmma_by_length: the launch of two that does nothing. Where sequences may be split too, launches that do nothing take
+// 10 us; made to cross where the sum over eight ways to divide the tokens is the same as in other kernels.
 constexpr double kByLengthCall = 3.0;
+constexpr double kByLengthSplitCall = 40.0;
 // Segments of pairs of tiles in one kernel: the shortest, in chunks; how many a walk for outputs goes through, unless
 // there are more walks than kFusedManyWalks. Costs: 186, 256 and 393 us for one sequence of 8192, 16384 and 32768
 // tokens of (16, 16), segments of 8, 16 and 32 chunks; 247, 380 and 650 us of (32, 32), 16, 32 and 64 chunks.

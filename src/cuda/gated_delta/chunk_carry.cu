@@ -9,6 +9,7 @@
 
 #include "cuda/common/pdl.h"
 #include "cuda/common/split_float.h"
+#include "cuda/gated_delta/chunk_choice.h"
 #include "cuda/gated_delta/chunk_kernels.h"
 #include "cuda/gated_delta/segments.h"
 #include "cuda/launch.h"
@@ -81,6 +82,7 @@ __global__ void __launch_bounds__(CarryShape<K>::kThreads) chunk_carry(const __g
   const int quad = static_cast<int>(threadIdx.x) % 4;
   const int row = static_cast<int>(blockIdx.x) * kRows + group;
   pdl_trigger_and_wait();
+  if (!is_taken(args)) return;
   const SequenceMap::Sequence sequence = args.map.sequence(n);
   const std::int64_t slot = args.state_indices != nullptr ? args.state_indices[n] : n;
   if (!sequence.valid || slot >= args.state_slots) return;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "core/arena.h"
@@ -320,39 +321,62 @@ double fused_pairs_cost(const Args& args, const Stream& stream) {
   return cost_by_count(pairs_time(size.walk(size.tiles / 2)), stream);
 }
 
-// Two packed sequences: tiles in one kernel where one is much longer than the other, and blocks of the shorter one fill
-// the multiprocessors that the longer one leaves; else pairs of tiles.
-std::string supports_by_length(const Args& args, const Stream& stream) {
-  if (!args.cu_seqlens.defined() || sequence_count(args) != 2) return "needs two packed sequences";
-  if (choose_fused_split(args, stream).segment_chunks > 0) return "needs so many heads that none is split";
-  return supports_fused<2>(args, stream);
-}
+// Two packed sequences, whose lengths only the device knows: how many tokens the longer one has at most for pairs of
+// tiles to be the fastest, and for sequences to be better not split.
+struct LengthLimits {
+  int pairs = 0;
+  int unsplit = 0;
+};
 
-// The most tokens of the longer sequence with which pairs of tiles are as fast.
-int most_for_pairs(const Args& args, const Stream& stream) {
+LengthLimits find_limits(const Args& args, const Stream& stream) {
   const CallSize size(args, stream);
+  const Split split = choose_fused_split(args, stream);
+  const double split_time =
+      split.segment_chunks > 0 ? fused_split_cost(split) : std::numeric_limits<double>::infinity();
   const double chunks = size.average * size.sequences;
-  const std::int64_t tokens = args.q.dim(1);
+  LengthLimits limits;
+  bool pairs_pay = true;
   for (int percent = 50; percent <= 100; ++percent) {
     const double pairs = pairs_time(size.walk_of_two(size.tiles / 2, percent / 100.0) * chunks);
     const double tiles = tiles_time(size.walk_of_two(size.tiles, percent / 100.0) * chunks);
-    if (pairs > tiles) return static_cast<int>(tokens * (percent - 1) / 100);
+    if (std::min(pairs, tiles) > split_time) break;
+    limits.unsplit = static_cast<int>(args.q.dim(1) * percent / 100);
+    pairs_pay = pairs_pay && pairs <= tiles;
+    if (pairs_pay) limits.pairs = limits.unsplit;
   }
-  return static_cast<int>(tokens);
+  return limits;
 }
 
-void run_by_length(const Args& args, Workspace, const Stream& stream) {
-  const ChunkWorkspace memory = lay_out(args, {}, {}, false);
-  const int most = most_for_pairs(args, stream);
-  run_fused<2>(args, memory, stream, {0, most});
-  run_fused<1>(args, memory, stream, {most + 1, kAnyLength});
+// Pairs of tiles; tiles where one sequence is much longer than the other, and blocks of the shorter one fill the
+// multiprocessors that the longer one leaves; segments of pairs where the host may split and one is longer still.
+std::string supports_by_length(const Args& args, const Stream& stream) {
+  if (!args.cu_seqlens.defined() || sequence_count(args) != 2) return "needs two packed sequences";
+  const std::string reason = supports_fused<2>(args, stream);
+  if (!reason.empty()) return reason;
+  if (find_limits(args, stream).unsplit == 0) return "needs so many heads that not all sequences are split";
+  return {};
 }
 
-// With sequences of one length: where pairs of tiles do not even then pay, other kernels cost less.
+void run_by_length(const Args& args, Workspace workspace, const Stream& stream) {
+  const ChunkWorkspace whole = lay_out(args, {}, {}, false);
+  const ChunkWorkspace split = lay_out_fused(args, workspace, stream);
+  const LengthLimits limits = find_limits(args, stream);
+  const bool splits = split.split.segment_chunks > 0 && limits.unsplit < args.q.dim(1);
+  if (limits.pairs > 0) run_fused<2>(args, whole, stream, {0, limits.pairs});
+  const int first = limits.pairs > 0 ? limits.pairs + 1 : 0;
+  const int last = splits ? limits.unsplit : kAnyLength;
+  if (first <= last) run_fused<1>(args, whole, stream, {first, last});
+  if (splits) run_fused<2>(args, split, stream, {limits.unsplit + 1, kAnyLength});
+}
+
+// With sequences of one length: where they are better split even then, other kernels cost less.
 double by_length_cost(const Args& args, const Stream& stream) {
   CallSize size(args, stream);
   size.longest = 1.0;
-  return cost_by_count(tuning::gated_delta::kByLengthCall + pairs_time(size.walk(size.tiles / 2)), stream);
+  const bool splits = choose_fused_split(args, stream).segment_chunks > 0;
+  const double launches = splits ? tuning::gated_delta::kByLengthSplitCall : tuning::gated_delta::kByLengthCall;
+  return cost_by_count(launches + std::min(pairs_time(size.walk(size.tiles / 2)), tiles_time(size.walk(size.tiles))),
+                       stream);
 }
 
 double wgmma_cost(const Args& args, const Stream& stream) {
@@ -394,7 +418,7 @@ KernelList<Args> chunk_gated_delta_rule_kernels() {
        nullptr, Arithmetic::k16Bit, wgmma_cost},
       {"wgmma_fused_pairs", supports_fused<2>, fused_pairs_workspace, run_fused_pairs, nullptr, Arithmetic::k16Bit,
        fused_pairs_cost},
-      {"wgmma_by_length", supports_by_length, no_workspace<Args>, run_by_length, nullptr, Arithmetic::k16Bit,
+      {"wgmma_by_length", supports_by_length, fused_pairs_workspace, run_by_length, nullptr, Arithmetic::k16Bit,
        by_length_cost},
       {"mma", supports_mma, two_pass_workspace, run_two_passes<launch_chunk_carries, launch_chunk_scan>, nullptr,
        Arithmetic::k16Bit, mma_cost},

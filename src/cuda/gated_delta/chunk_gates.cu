@@ -3,6 +3,7 @@
 // Roles: a block has a chunk and 32 heads, a lane a head; a warp sums over 8 tokens.
 
 #include "cuda/common/pdl.h"
+#include "cuda/gated_delta/chunk_choice.h"
 #include "cuda/gated_delta/chunk_kernels.h"
 #include "cuda/gated_delta/gate.h"
 #include "cuda/launch.h"
@@ -29,6 +30,7 @@ __global__ void __launch_bounds__(kHeads* kWarps) chunk_gates(const __grid_const
   const int index = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y) * kHeads + lane;
   pdl_trigger_and_wait();
+  if (!is_taken(args)) return;
   const int n = args.map.sequence_of(index, kChunk);
   const SequenceMap::Sequence sequence = args.map.sequence(n);
   const int first = (index - args.map.first_index(n, kChunk)) * kChunk;
